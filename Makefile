@@ -1,0 +1,62 @@
+# Each target does its own set-up and is safe to run twice. Python >= 3.11 is all that `demo` and `lint` need;
+# `test` also wants a C compiler, `e2e` and `cluster` also Go >= 1.26 (or ready binaries in KUBEBUILDER_ASSETS).
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+STAMP := $(VENV)/.requirements-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test e2e cluster cluster-down lint format bench golden lock clean
+
+help: ## What there is
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(STAMP): requirements-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gpu-share needs Python 3.11 or newer; say make PYTHON=...")'
+	@echo "setting up $(VENV) (once, about half a minute)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@
+
+demo: $(STAMP) ## The whole loop in under a minute: rewrite, kill, audit (no root, no compiler, no cluster)
+	@$(RUN)/python -m tests.demo
+
+test: $(STAMP) ## Unit, golden, property and node-level tests
+	@$(RUN)/python -m pytest -n auto --dist loadgroup -m "not controlplane"
+
+e2e: $(STAMP) ## The product on a real control plane (first run builds Kubernetes)
+	@$(RUN)/python -m tests.cluster build
+	@$(RUN)/python -m pytest -m controlplane
+
+cluster: $(STAMP) ## Start a control plane to play with and print its kubeconfig
+	@$(RUN)/python -m tests.cluster up
+
+cluster-down: $(STAMP) ## End it
+	@$(RUN)/python -m tests.cluster down
+
+lint: $(STAMP) ## ruff, mypy --strict, import-linter, house rules
+	@$(RUN)/ruff format --check .
+	@$(RUN)/ruff check .
+	@$(RUN)/mypy
+	@$(RUN)/lint-imports
+	@$(RUN)/python -m tests.house
+
+format: $(STAMP) ## Rewrite the sources as ruff likes them
+	@$(RUN)/ruff format .
+	@$(RUN)/ruff check --fix .
+
+bench: $(STAMP) ## Time the webhook alone
+	@$(RUN)/python -m tests.bench
+
+golden: $(STAMP) ## Regenerate tests/golden/*/expected.json (review the diff)
+	@$(RUN)/python -m tests.golden
+
+lock: $(STAMP) ## Pin and hash the dependencies again
+	@$(RUN)/pip install --quiet --disable-pip-version-check uv
+	@$(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  pyproject.toml -o requirements.txt
+	@$(RUN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  --group dev pyproject.toml -c requirements.txt -o requirements-dev.txt
+
+clean: ## Remove what make made here (the cache under ~/.cache/gpu-share stays)
+	@rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,231 @@
+"""The one road to the API server: plain dicts in and out, no typed models.
+
+Typed models drop fields newer than themselves, so nothing here ever builds one. The official client supplies what is
+worth a library: finding a configuration (in the cluster or a kubeconfig), TLS, credentials and their refresh.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode
+
+import urllib3
+from kubernetes import client, config
+
+from gpushare.errors import ClusterError
+
+Object = dict[str, Any]
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+DEFAULT_TIMEOUT: Final = 10.0
+PAGE: Final = 500
+WATCH_SECONDS: Final = 300
+MESSAGE_LIMIT: Final = 500
+
+RESOURCE_V1: Final = "/apis/resource.k8s.io/v1"
+EVENTS_V1: Final = "/apis/events.k8s.io/v1"
+ADMISSION_V1: Final = "/apis/admissionregistration.k8s.io/v1"
+CORE_V1: Final = "/api/v1"
+
+
+def path(base: str, kind: str, name: str = "", namespace: str = "") -> str:
+    """Build an API path, such as ``/api/v1/namespaces/a/pods/b`` for ``path(CORE_V1, "pods", "b", "a")``."""
+    parts = [base]
+    parts += ["namespaces", quote(namespace, safe="")] if namespace else []
+    parts += [kind] + ([quote(name, safe="")] if name else [])
+    return "/".join(parts)
+
+
+class Cluster:
+    """A connection to one API server. Safe to use from several threads."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._configuration = configuration
+        self._pool = client.ApiClient(configuration).rest_client.pool_manager
+
+    @classmethod
+    def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """Use the given kubeconfig, else the pod's service account, else the user's own kubeconfig.
+
+        Raises:
+            ClusterError: there is no usable configuration.
+        """
+        configuration = client.Configuration()
+        try:
+            _load(configuration, kubeconfig, context)
+        except (config.ConfigException, OSError) as error:
+            raise ClusterError(f"no usable cluster configuration: {error}; give --kubeconfig") from error
+        return cls(configuration)
+
+    def get(self, where: str, *, timeout: float = DEFAULT_TIMEOUT, **query: str) -> Object:
+        """Read one object, or one page of a list."""
+        return self._call("GET", where, query=query, timeout=timeout)
+
+    def create(self, where: str, body: Object, **query: str) -> Object:
+        """Create an object; an existing one is a ``ClusterError`` with status 409."""
+        return self._call("POST", where, body, query=query)
+
+    def replace(self, where: str, body: Object) -> Object:
+        """Write an object whole; a newer one in the way is a ``ClusterError`` with status 409."""
+        return self._call("PUT", where, body)
+
+    def patch(self, where: str, body: object, content_type: str = MERGE_PATCH, **query: str) -> Object:
+        """Change an object by merge patch (default), JSON patch, or server-side apply."""
+        return self._call("PATCH", where, body, query=query, content_type=content_type)
+
+    def delete(self, where: str, body: Object | None = None, **query: str) -> Object:
+        """Delete an object; one that is gone is a ``ClusterError`` with status 404."""
+        return self._call("DELETE", where, body, query=query)
+
+    def list(self, where: str, **query: str) -> tuple[list[Object], str]:
+        """Read a whole list, page by page. Returns its items and the resource version to watch from."""
+        items: list[Object] = []
+        more = ""
+        while True:
+            page = self._call("GET", where, query={**query, "limit": str(PAGE), **({"continue": more} if more else {})})
+            items += page.get("items") or []
+            more = page["metadata"].get("continue", "")
+            if not more:
+                return items, page["metadata"]["resourceVersion"]
+
+    def watch(self, where: str, version: str, **query: str) -> Iterator[tuple[str, Object]]:
+        """Yield (type, object) from one watch until the server ends it.
+
+        Raises:
+            ClusterError: the connection failed, or the version is too old (status 410): list again.
+        """
+        query |= {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
+        query |= {"allowWatchBookmarks": "true"}
+        response = self._send(
+            "GET", where, None, query, urllib3.Timeout(connect=DEFAULT_TIMEOUT, read=WATCH_SECONDS + 15)
+        )
+        try:
+            yield from _events(response)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ClusterError(f"watching {where} broke off: {error}") from error
+        finally:
+            with suppress(OSError):
+                response.close()
+
+    def _call(
+        self,
+        method: str,
+        where: str,
+        body: object = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> Object:
+        response = self._send(method, where, body, query or {}, urllib3.Timeout(total=timeout), content_type)
+        try:
+            answer: Object = json.loads(response.data)
+        except (ValueError, urllib3.exceptions.HTTPError) as error:
+            raise ClusterError(f"{method} {where}: the answer cannot be read: {error}", response.status) from error
+        return answer
+
+    def _send(
+        self,
+        method: str,
+        where: str,
+        body: object,
+        query: Mapping[str, str],
+        timeout: urllib3.Timeout,
+        content_type: str = "application/json",
+    ) -> urllib3.BaseHTTPResponse:
+        url = f"{self._configuration.host}{where}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "User-Agent": "gpu-share", **self._authorization()}
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            headers["Content-Type"] = content_type
+        try:
+            response = self._pool.request(
+                method, url, body=data, headers=headers, timeout=timeout, preload_content=False, retries=False
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ClusterError(f"{method} {where}: the API server does not answer: {error}") from error
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise ClusterError(f"{method} {where}: {_message(response)}", response.status)
+        return response
+
+    def _authorization(self) -> dict[str, str]:
+        setting = self._configuration.auth_settings().get("BearerToken")
+        return {"Authorization": str(setting["value"])} if setting else {}
+
+
+class Follower:
+    """Keeps a list and its watch going for ever, with back-off; tells ``on_list`` and ``on_event`` what it sees.
+
+    Args:
+        on_list: called with all objects after each (re-)list; forget everything else.
+        on_event: called with the type (ADDED, MODIFIED, DELETED) and object of each event.
+        on_error: called with each failure; the follower goes on by itself.
+    """
+
+    MAX_DELAY: Final = 10.0
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        where: str,
+        on_list: Callable[[list[Object]], None],
+        on_event: Callable[[str, Object], None],
+        on_error: Callable[[ClusterError], None],
+        **query: str,
+    ) -> None:
+        self._cluster, self._where, self._query = cluster, where, query
+        self._on_list, self._on_event, self._on_error = on_list, on_event, on_error
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Follow until ``stopped()``; meant to be the whole life of a daemon thread."""
+        delay = 0.2
+        while not stopped():
+            try:
+                self._once(stopped)
+                delay = 0.2
+            except ClusterError as error:
+                self._on_error(error)
+                time.sleep(delay * random.uniform(0.8, 1.2))
+                delay = min(delay * 2, self.MAX_DELAY)
+
+    def _once(self, stopped: Callable[[], bool]) -> None:
+        items, version = self._cluster.list(self._where, **self._query)
+        self._on_list(items)
+        while not stopped():
+            for kind, item in self._cluster.watch(self._where, version, **self._query):
+                version = item["metadata"]["resourceVersion"]
+                if kind != "BOOKMARK":
+                    self._on_event(kind, item)
+
+
+def _load(configuration: client.Configuration, kubeconfig: str | None, context: str | None) -> None:
+    if kubeconfig is None and context is None:
+        with suppress(config.ConfigException):
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            return
+    config.load_kube_config(  # type: ignore[no-untyped-call]
+        config_file=kubeconfig, context=context, client_configuration=configuration
+    )
+
+
+def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:
+    pending = b""
+    for chunk in response.stream(amt=None, decode_content=True):
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in filter(None, lines):
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise ClusterError(str(status.get("message", status)), int(status.get("code", 0)))
+            yield event["type"], event["object"]
+
+
+def _message(response: urllib3.BaseHTTPResponse) -> str:
+    """The sentence of a Status answer, or what there is instead of one."""
+    with suppress(ValueError, KeyError, TypeError, urllib3.exceptions.HTTPError):
+        return str(json.loads(response.data)["message"])[:MESSAGE_LIMIT]
+    return f"HTTP {response.status}"

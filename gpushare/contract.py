@@ -1,0 +1,102 @@
+"""Every name that crosses a boundary, each written once: annotations, labels, variables, classes, paths.
+
+Other modules import from here and never spell such a name themselves. Source: the design, sections 3 and 4.
+"""
+
+from typing import Final
+
+GROUP: Final = "gpu-share.io"
+DRIVER: Final = GROUP
+
+# Labels.
+NAMESPACE_LABEL: Final = f"{GROUP}/enabled"
+NODE_LABEL: Final = f"{GROUP}/enabled"
+MANAGED_LABEL: Final = f"{GROUP}/managed"
+
+# Pod annotations: what a tenant writes.
+MEMORY: Final = f"{GROUP}/memory"
+COMPUTE: Final = f"{GROUP}/compute"
+PRIORITY: Final = f"{GROUP}/priority"
+GPU_MODEL: Final = f"{GROUP}/gpu-model"
+SAME_GPU: Final = f"{GROUP}/same-gpu"
+MEMORY_OF: Final = f"memory.{GROUP}/"
+"""Prefix: ``memory.gpu-share.io/<container>``."""
+COMPUTE_OF: Final = f"compute.{GROUP}/"
+"""Prefix: ``compute.gpu-share.io/<container>``."""
+POD_ANNOTATIONS: Final = (MEMORY, COMPUTE, PRIORITY, GPU_MODEL, SAME_GPU)
+
+# Namespace annotations: what an operator writes.
+DEFAULT_MEMORY: Final = f"{GROUP}/default-memory"
+DEFAULT_COMPUTE: Final = f"{GROUP}/default-compute"
+MAX_MEMORY: Final = f"{GROUP}/max-memory"
+MAX_COMPUTE: Final = f"{GROUP}/max-compute"
+ON_EXCEED: Final = f"{GROUP}/on-exceed"
+GRACE_PERIOD: Final = f"{GROUP}/grace-period"
+TOLERANCE: Final = f"{GROUP}/tolerance"
+NAMESPACE_ANNOTATIONS: Final = (
+    DEFAULT_MEMORY,
+    DEFAULT_COMPUTE,
+    MAX_MEMORY,
+    MAX_COMPUTE,
+    ON_EXCEED,
+    GRACE_PERIOD,
+    TOLERANCE,
+)
+
+# Node annotation: narrows which GPUs of a labelled node are shared (UUIDs or indices, comma-separated).
+NODE_GPUS: Final = f"{GROUP}/gpus"
+
+# Foreign annotations we read.
+DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+MIRROR: Final = "kubernetes.io/config.mirror"
+
+# Dynamic Resource Allocation.
+DEVICE_CLASS: Final = GROUP
+STATUS_DEVICE_CLASS: Final = f"status.{GROUP}"
+CLAIM: Final = "gpu-share"
+"""Name of the entry in ``spec.resourceClaims``."""
+TEMPLATE_PREFIX: Final = "gpu-share-"
+ATTRIBUTE_UUID: Final = f"{GROUP}/uuid"
+ATTRIBUTE_MODEL: Final = "model"
+KIND_GPU: Final = "gpu"
+KIND_STATUS: Final = "status"
+CAPACITY_MEMORY: Final = "memory"
+CAPACITY_COMPUTE: Final = "compute"
+CAPACITY_CLIENTS: Final = "clients"
+MAX_CLIENTS: Final = 48
+"""MPS client contexts a GPU serves (Volta and newer)."""
+MAX_SHARING_CONTAINERS: Final = 31
+"""A claim holds at most 32 requests; one of them is the sidecar's."""
+
+# The sidecar.
+SIDECAR: Final = "gpu-share"
+"""Name of the sidecar container, and of its request."""
+NO_TOKEN_VOLUME: Final = "gpu-share-no-token"
+TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a mount path
+
+# Variables.
+CUDA_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+NVIDIA_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
+MPS_PIPE_DIRECTORY: Final = "CUDA_MPS_PIPE_DIRECTORY"
+MPS_LOG_DIRECTORY: Final = "CUDA_MPS_LOG_DIRECTORY"
+MPS_MEMORY_LIMIT: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+MPS_THREAD_PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MPS_CLIENT_PRIORITY: Final = "CUDA_MPS_CLIENT_PRIORITY"
+MEMORY_MIB: Final = "GPU_SHARE_MEMORY_MIB"
+DEVICE_MEMORY_MIB: Final = "GPU_SHARE_DEVICE_MEMORY_MIB"
+MEMORY_FRACTION: Final = "GPU_SHARE_MEMORY_FRACTION"
+
+NO_CUDA_DEVICE: Final = ""
+"""Hides every GPU from CUDA. The driver replaces it by the chosen GPU's UUID when the container is created."""
+NO_NVIDIA_DEVICE: Final = "void"
+"""Makes NVIDIA's container toolkit inject nothing."""
+DRIVER_CAPABILITIES: Final = "compute,utility"
+
+# Paths inside a sharing container. Our own, never the default pipe directory: the toolkit mounts that one by itself.
+PIPE_PATH: Final = "/run/gpu-share/mps/pipe"
+LOG_PATH: Final = "/run/gpu-share/mps/log"
+STATUS_PATH: Final = "/run/gpu-share/status"
+
+# Extended resource of NVIDIA's device plugin: a whole GPU, which cannot stand beside a share.
+WHOLE_GPU: Final = "nvidia.com/gpu"

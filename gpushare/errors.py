@@ -1,0 +1,82 @@
+"""The error tree. Each class stands for one way of answering, not for one place of failing.
+
+``RequestError`` is a malformed call (HTTP 400, or its own status), ``PolicyDenied`` a well-formed pod that breaks a
+rule (``allowed: false``), everything else a fault of ours (HTTP 500, so that ``failurePolicy`` decides).
+"""
+
+from gpushare.reasons import Reason
+
+
+class GpuShareError(Exception):
+    """Root of every error this product raises on purpose.
+
+    Args:
+        message: one sentence that names the field, the value and the way out.
+        reason: the word under which it is counted, logged and reported.
+    """
+
+    reason: Reason = Reason.INTERNAL
+
+    def __init__(self, message: str, reason: Reason | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if reason is not None:
+            self.reason = reason
+
+
+class RequestError(GpuShareError):
+    """A call that cannot be read. ``status`` is the HTTP status it is answered with."""
+
+    reason = Reason.BAD_REQUEST
+
+    def __init__(self, message: str, reason: Reason | None = None, *, status: int = 400) -> None:
+        super().__init__(message, reason)
+        self.status = status
+
+
+class PolicyDenied(GpuShareError):
+    """A pod that is understood and refused. ``field`` is the path of what to change, such as ``spec.hostPID``."""
+
+    reason = Reason.CONFLICT
+
+    def __init__(self, field: str, message: str, reason: Reason | None = None) -> None:
+        super().__init__(f"{field}: {message}", reason)
+        self.field = field
+
+
+class QuantityError(GpuShareError, ValueError):
+    """A value that is not a quantity we accept. The message says what was read and what to write instead."""
+
+    reason = Reason.INVALID_QUANTITY
+
+
+class ConfigError(GpuShareError):
+    """A setting of ours that cannot be used; the process says so and exits with 2."""
+
+    reason = Reason.INVALID_VALUE
+
+
+class ClusterError(GpuShareError):
+    """The API server could not be reached, or answered with an error. ``status`` is 0 when it did not answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NvmlError(GpuShareError):
+    """NVML did not answer, or answered something that cannot be true. The enforcer is blind until it does."""
+
+    reason = Reason.NVML_UNAVAILABLE
+
+
+class MpsError(GpuShareError):
+    """The MPS control daemon did not answer, or refused a command."""
+
+    reason = Reason.MPS_UNREACHABLE
+
+
+class RecordError(GpuShareError):
+    """The kill log could not be written or does not verify. Nobody is killed while this stands."""
+
+    reason = Reason.RECORD_UNWRITABLE

@@ -1,0 +1,103 @@
+"""Strict readers for what people write: memory, compute, durations.
+
+Ordinary parsers accept Arabic digits, underscores, ``NaN`` and trailing newlines; a limit read that way is a limit
+nobody meant. Everything here is ASCII, matched whole, and refused with the value and an example.
+"""
+
+import re
+from typing import Final
+
+from gpushare.errors import QuantityError
+
+MIB: Final = 1024 * 1024
+WHOLE_GPU_PERCENT: Final = 100
+MAX_MIB: Final = 2**63 // MIB - 1
+"""Largest amount that still fits a signed 64-bit count of bytes, as Kubernetes keeps quantities."""
+MAX_LENGTH: Final = 32
+"""Longer values are refused unread: no honest quantity needs them."""
+DEFAULT_MIN_MIB: Final = 512
+"""Below this nothing runs: the CUDA context alone takes 256 to 512 MiB."""
+
+_UNITS: Final = {
+    "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "M": 10**6, "G": 10**9, "T": 10**12,
+}  # fmt: skip
+_MEMORY: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?(Mi|Gi|Ti|M|G|T)", re.ASCII)
+_BARE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+_BYTES: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGT])i?B", re.ASCII | re.IGNORECASE)
+_PERCENT: Final = re.compile(r"([0-9]{1,3})%?", re.ASCII)
+_SECONDS: Final = re.compile(r"([0-9]{1,6})(ms|s|m|h)", re.ASCII)
+_SECONDS_OF: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_memory(value: object) -> int:
+    """Read an amount of GPU memory, such as ``4Gi`` or ``1.5G``, and return MiB, rounded up.
+
+    Raises:
+        QuantityError: not a string, no suffix, another suffix, zero, or more than 64 bits of bytes.
+    """
+    text = _text(value, "a quantity of memory such as 4Gi")
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"{shown(text)} is not a quantity of memory; {_memory_hint(text)}")
+    whole, fraction, unit = match.group(1), match.group(2) or "", match.group(3)
+    scaled = int(whole + fraction) * _UNITS[unit]
+    unit_of_result: int = 10 ** len(fraction) * MIB
+    mib = -(-scaled // unit_of_result)
+    if mib == 0:
+        raise QuantityError(f"{shown(text)} is no memory at all; write for example 4Gi")
+    if mib > MAX_MIB:
+        raise QuantityError(f"{shown(text)} is more than any GPU has; write for example 4Gi")
+    return mib
+
+
+def parse_percent(value: object) -> int:
+    """Read a share of one GPU's SMs, ``25%`` or ``25``, and return 1 to 100.
+
+    Raises:
+        QuantityError: not a string, not a whole number, or outside 1 to 100.
+    """
+    text = _text(value, "a percentage such as 25%")
+    match = _PERCENT.fullmatch(text)
+    if match is None or not 1 <= int(match.group(1)) <= WHOLE_GPU_PERCENT:
+        raise QuantityError(f"{shown(text)} is not a percentage of a GPU; write a whole number from 1% to 100%")
+    return int(match.group(1))
+
+
+def parse_duration(value: object) -> float:
+    """Read a duration such as ``5s``, ``500ms`` or ``2m`` and return seconds.
+
+    Raises:
+        QuantityError: not a string, no unit, or another unit.
+    """
+    text = _text(value, "a duration such as 5s")
+    match = _SECONDS.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"{shown(text)} is not a duration; write for example 5s, 500ms or 2m")
+    return int(match.group(1)) * _SECONDS_OF[match.group(2)]
+
+
+def format_mib(mib: int) -> str:
+    """Write MiB the way people do: ``4Gi`` where it is whole, else ``4097Mi``."""
+    return f"{mib // 1024}Gi" if mib % 1024 == 0 and mib else f"{mib}Mi"
+
+
+def shown(text: str) -> str:
+    """Quote a value for a message: escaped, and cut where it is long."""
+    return ascii(text if len(text) <= MAX_LENGTH else text[:MAX_LENGTH] + "...")
+
+
+def _text(value: object, wanted: str) -> str:
+    if not isinstance(value, str):
+        raise QuantityError(f"{value!r:.40} is a {type(value).__name__}; write {wanted}, in quotes")
+    if len(value) > MAX_LENGTH:
+        raise QuantityError(f"{shown(value)} is too long; write {wanted}")
+    return value
+
+
+def _memory_hint(text: str) -> str:
+    if _BARE.fullmatch(text):
+        return f"did you mean {text}Mi?"
+    if match := _BYTES.fullmatch(text):
+        number, unit = match.group(1), match.group(2).upper()
+        return "write Mi, Gi, Ti, M, G or T" if unit == "K" else f"write {number}{unit}i or {number}{unit}"
+    return "write for example 4Gi or 512Mi (suffixes Mi, Gi, Ti, M, G, T)"
