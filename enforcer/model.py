@@ -1,0 +1,94 @@
+"""The enforcer's plain data: what NVML says, who may use how much. Frozen values, no behaviour beyond arithmetic."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+DEFAULT_GRACE_SECONDS: Final = 5.0
+MIN_TOLERANCE_MIB: Final = 256
+TOLERANCE_SHARE: Final = 20
+"""One twentieth, 5 %: a process that fills its pinned limit is never over quota."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One physical GPU as NVML describes it. Memory in MiB; ``reserved_mib`` is what the driver keeps for itself."""
+
+    uuid: str
+    index: int
+    minor: int
+    model: str
+    memory_mib: int
+    reserved_mib: int
+    compute_capability: tuple[int, int]
+    pci_bus_id: str
+    driver_version: str
+    cuda_version: tuple[int, int]
+    mig_enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """One process on one GPU: the union of NVML's compute, graphics and MPS lists. ``used_mib`` in MiB."""
+
+    pid: int
+    used_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """What one GPU held at one moment, already checked for plausibility. ``used_mib`` excludes the driver's reserve."""
+
+    uuid: str
+    total_mib: int
+    used_mib: int
+    processes: tuple[GpuProcess, ...]
+
+
+class GpuReader(Protocol):
+    """A door to the GPUs: NVML in production, the simulator where there is no compiler."""
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Enumerate the GPUs. Raises ``NvmlError``."""
+
+    def sample(self, uuid: str) -> GpuSample:
+        """Read one GPU. Raises ``NvmlError`` when it does not answer or answers nonsense: blind means no kill."""
+
+    def close(self) -> None:
+        """Let go of the library."""
+
+
+class OnExceed(StrEnum):
+    """What happens to a container over its quota (namespace annotation ``gpu-share.io/on-exceed``)."""
+
+    KILL = "kill"
+    KILL_CONTAINER = "kill-container"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one container may hold on one GPU, frozen when its claim was prepared.
+
+    ``container_id`` is the runtime's 64 hex digits, ``None`` until the container has started. ``tolerance_mib`` is
+    ``None`` for the default, ``max(256 MiB, 5 %)``.
+    """
+
+    claim_uid: str
+    namespace: str
+    pod: str
+    pod_uid: str
+    container: str
+    container_id: str | None
+    gpu: str
+    memory_mib: int
+    compute_percent: int | None = None
+    on_exceed: OnExceed = OnExceed.KILL
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    tolerance_mib: int | None = None
+
+    @property
+    def ceiling_mib(self) -> int:
+        """Memory above which the container is over its quota: the quota plus the tolerance."""
+        default = max(MIN_TOLERANCE_MIB, self.memory_mib // TOLERANCE_SHARE)
+        return self.memory_mib + (default if self.tolerance_mib is None else self.tolerance_mib)
