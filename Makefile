@@ -11,11 +11,12 @@ STAMP := $(VENV)/.requirements-dev
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-$(STAMP): requirements-dev.txt
+$(STAMP): requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gpu-share needs Python 3.11 or newer; say make PYTHON=...")'
 	@echo "setting up $(VENV) (once, about half a minute)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(RUN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@$(RUN)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: $(STAMP) ## The whole loop in under a minute: rewrite, kill, audit (no root, no compiler, no cluster)
