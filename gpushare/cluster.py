@@ -105,7 +105,7 @@ class Cluster:
         )
         try:
             yield from _events(response)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError, TypeError) as error:
             raise ClusterError(f"watching {where} broke off: {error}") from error
         finally:
             with suppress(OSError):

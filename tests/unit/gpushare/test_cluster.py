@@ -1,0 +1,173 @@
+"""The road to the API server, against a scripted server on loopback that answers as the real one does."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from gpushare.cluster import CORE_V1, Cluster, Follower, path
+from gpushare.errors import ClusterError
+
+
+class Script(BaseHTTPRequestHandler):
+    """Answers each GET from ``server.answers``: a list of (status, lines) taken in order, the last one for ever."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Keep the test output quiet."""
+
+    def do_GET(self) -> None:
+        server: Any = self.server
+        server.seen.append((self.path, dict(self.headers)))
+        status, lines = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for line in lines:
+            data = line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+
+@pytest.fixture(name="server")
+def _server() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Script)
+    server.daemon_threads = True
+    server.answers, server.seen = [], []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(name="cluster")
+def _cluster(server: Any, tmp_path: Path) -> Cluster:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+        "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "users": [{"name": "x", "user": {"token": "secret"}}],
+    }
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(config))
+    return Cluster.connect(str(file))
+
+
+def _page(items: list[int], version: str = "7", more: str = "") -> tuple[int, list[Any]]:
+    objects = [{"metadata": {"name": f"p{i}", "resourceVersion": str(i)}} for i in items]
+    return 200, [{"items": objects, "metadata": {"resourceVersion": version, "continue": more}}]
+
+
+def _event(kind: str, version: int) -> dict[str, Any]:
+    return {"type": kind, "object": {"metadata": {"name": f"p{version}", "resourceVersion": str(version)}}}
+
+
+def test_paths_quote_what_people_name() -> None:
+    assert path(CORE_V1, "pods", "b", "a") == "/api/v1/namespaces/a/pods/b"
+    assert path(CORE_V1, "namespaces", "a/../b") == "/api/v1/namespaces/a%2F..%2Fb"
+
+
+def test_the_kubeconfig_token_is_sent(cluster: Cluster, server: Any) -> None:
+    server.answers = [(200, [{"kind": "Pod"}])]
+    assert cluster.get("/x") == {"kind": "Pod"}
+    assert server.seen[0][1]["Authorization"] == "Bearer secret"
+
+
+def test_an_error_carries_the_server_s_sentence_and_status(cluster: Cluster, server: Any) -> None:
+    server.answers = [(404, [{"kind": "Status", "message": 'pods "a" not found'}])]
+    with pytest.raises(ClusterError, match='GET /x: pods "a" not found') as caught:
+        cluster.get("/x")
+    assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1,2]"], ids=["empty", "html", "no-object"])
+def test_an_error_without_a_status_object_is_still_an_error(cluster: Cluster, server: Any, body: bytes) -> None:
+    server.answers = [(500, [body] if body else [])]
+    with pytest.raises(ClusterError, match="HTTP 500"):
+        cluster.get("/x")
+
+
+def test_an_unreadable_answer_is_an_error(cluster: Cluster, server: Any) -> None:
+    server.answers = [(200, [b"not json"])]
+    with pytest.raises(ClusterError, match="cannot be read"):
+        cluster.get("/x")
+
+
+def test_nobody_listening_is_an_error_without_a_status(tmp_path: Path, cluster: Cluster, server: Any) -> None:
+    server.server_close()
+    server.shutdown()
+    with pytest.raises(ClusterError, match="does not answer") as caught:
+        cluster.get("/x", timeout=0.5)
+    assert caught.value.status == 0
+
+
+def test_a_missing_kubeconfig_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="--kubeconfig"):
+        Cluster.connect(str(tmp_path / "absent"))
+
+
+def test_lists_are_read_page_by_page(cluster: Cluster, server: Any) -> None:
+    server.answers = [_page([1, 2], more="next"), _page([3], version="9")]
+    items, version = cluster.list("/pods", labelSelector="a=b")
+    assert [item["metadata"]["name"] for item in items] == ["p1", "p2", "p3"]
+    assert version == "9"
+    queries = [parse_qs(urlsplit(where).query) for where, _ in server.seen]
+    assert queries[0]["labelSelector"] == queries[1]["labelSelector"] == ["a=b"]
+    assert queries[1]["continue"] == ["next"]
+
+
+def test_a_watch_yields_events_however_the_bytes_are_cut(cluster: Cluster, server: Any) -> None:
+    text = json.dumps(_event("ADDED", 8)).encode() + b"\n" + json.dumps(_event("DELETED", 9)).encode() + b"\n"
+    server.answers = [(200, [text[:5], text[5:90], text[90:]])]
+    assert [kind for kind, _ in cluster.watch("/pods", "7")] == ["ADDED", "DELETED"]
+
+
+@pytest.mark.parametrize("line", [b"garbage\n", b'{"a": 1}\n', b"[]\n"])
+def test_a_garbled_watch_is_an_error_and_not_a_crash(cluster: Cluster, server: Any, line: bytes) -> None:
+    server.answers = [(200, [line])]
+    with pytest.raises(ClusterError):
+        list(cluster.watch("/pods", "7"))
+
+
+def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, server: Any) -> None:
+    gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
+    server.answers = [
+        _page([1]),
+        (200, [_event("ADDED", 8), gone]),
+        _page([1, 8, 9], version="9"),
+        (200, [_event("MODIFIED", 10)]),
+    ]
+    lists: list[int] = []
+    events: list[str] = []
+    errors: list[ClusterError] = []
+    follower = Follower(
+        cluster,
+        "/pods",
+        lambda items: lists.append(len(items)),
+        lambda kind, item: events.append(kind + item["metadata"]["resourceVersion"]),
+        errors.append,
+    )
+    follower.run(stopped=lambda: "MODIFIED10" in events)
+    assert lists == [1, 3]
+    assert events == ["ADDED8", "MODIFIED10"]
+    assert [error.status for error in errors] == [410]
+
+
+def test_bookmarks_move_the_version_and_nothing_else(cluster: Cluster, server: Any) -> None:
+    server.answers = [_page([1]), (200, [_event("BOOKMARK", 50)]), (200, [_event("ADDED", 51)])]
+    events: list[str] = []
+    follower = Follower(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
+    follower.run(stopped=lambda: bool(events))
+    assert events == ["ADDED"]
+    assert parse_qs(urlsplit(server.seen[2][0]).query)["resourceVersion"] == ["50"]
