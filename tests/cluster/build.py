@@ -1,0 +1,132 @@
+"""Build the servers from the Go modules in ``modules/`` into the cache.
+
+Safe to interrupt (a binary appears whole or not at all) and to run twice at once (a lock; the second waits and finds
+everything built). Kubernetes cannot be had by ``go install``: its go.mod carries ``replace`` lines, hence own modules.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.cluster.binaries import ASSETS_VARIABLE, KUBERNETES, MODULES, Binary, cache_root, find, wanted
+from tests.cluster.errors import BedError
+
+GO_OLDEST: Final = (1, 26)
+USUAL_GO: Final = "/usr/local/go/bin/go"
+PROGRESS_SECONDS: Final = 15.0
+MAJOR, MINOR, _ = KUBERNETES.split(".")
+VERSION_PACKAGE: Final = "k8s.io/component-base/version"
+KUBERNETES_FLAGS: Final = (
+    f"-s -w -X {VERSION_PACKAGE}.gitVersion=v{KUBERNETES}"
+    f" -X {VERSION_PACKAGE}.gitMajor={MAJOR} -X {VERSION_PACKAGE}.gitMinor={MINOR}"
+)
+Say = Callable[[str], None]
+
+
+def say(line: str) -> None:
+    """Print at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def build_missing(say: Say = say) -> None:
+    """Build what is neither given nor cached.
+
+    Raises:
+        BedError: Go is missing or too old, or a build failed (with the end of its output).
+    """
+    if not any(find(binary) is None for binary in wanted()):
+        return
+    go = find_go()
+    with _lock(say):
+        missing = [binary for binary in wanted() if find(binary) is None]
+        for number, binary in enumerate(missing, 1):
+            _build(go, binary, f"({number}/{len(missing)})", say)
+
+
+def find_go() -> str:
+    """Path of a Go that is new enough. Raises ``BedError`` that says what to install."""
+    way_out = (
+        f"install Go {GO_OLDEST[0]}.{GO_OLDEST[1]} or newer (https://go.dev/dl, unpacked to /usr/local/go) "
+        f"or set {ASSETS_VARIABLE} to a folder with kube-apiserver, kube-scheduler, kube-controller-manager and etcd"
+    )
+    go = shutil.which("go") or (USUAL_GO if os.access(USUAL_GO, os.X_OK) else None)
+    if go is None:
+        raise BedError(f"Kubernetes has to be built and there is no Go: {way_out}")
+    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, env=_env(), check=False).stdout
+    match = re.match(r"go(\d+)\.(\d+)", said)
+    if not match or (int(match[1]), int(match[2])) < GO_OLDEST:
+        raise BedError(
+            f"{go} is {said.strip() or 'of unknown version'}, too old for Kubernetes {KUBERNETES}: {way_out}"
+        )
+    return go
+
+
+def _build(go: str, binary: Binary, count: str, say: Say) -> None:
+    binary.cache.parent.mkdir(parents=True, exist_ok=True)
+    for stale in binary.cache.parent.glob(f"{binary.name}.*.tmp"):
+        stale.unlink(missing_ok=True)
+    target = binary.cache.with_name(f"{binary.name}.{os.getpid()}.tmp")
+    flags = KUBERNETES_FLAGS if binary.module == "kubernetes" else "-s -w"
+    command = [go, "build", "-trimpath", "-ldflags", flags, "-o", str(target), binary.package]
+    label = f"building {binary.name} {count} ..."
+    say(label)
+    started = time.monotonic()
+    try:
+        _run(command, MODULES / binary.module, lambda: say(f"{label} {time.monotonic() - started:.0f} s"))
+        target.rename(binary.cache)
+    finally:
+        target.unlink(missing_ok=True)
+    say(f"built {binary.name} {count} in {time.monotonic() - started:.0f} s")
+
+
+def _run(command: list[str], folder: Path, progress: Callable[[], None]) -> None:
+    with subprocess.Popen(
+        command, cwd=folder, env=_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        try:
+            output = _wait(running, progress)
+        except BaseException:
+            running.terminate()
+            raise
+    if running.returncode:
+        raise BedError(f"{' '.join(command[:2])} {command[-1]} failed ({running.returncode}):\n{output[-3000:]}")
+
+
+def _wait(running: subprocess.Popen[str], progress: Callable[[], None]) -> str:
+    while True:
+        try:
+            return running.communicate(timeout=PROGRESS_SECONDS)[0]
+        except subprocess.TimeoutExpired:
+            progress()
+
+
+def _env() -> dict[str, str]:
+    """The user's Go settings (proxy, caches), static binaries, and the Go that is there rather than a fetched one."""
+    return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+
+
+@contextmanager
+def _lock(say: Say) -> Iterator[None]:
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with (cache_root() / "build.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another build is running; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    try:
+        build_missing()
+    except BedError as error:
+        sys.exit(str(error))

@@ -1,0 +1,327 @@
+"""Start and end etcd, kube-apiserver, kube-scheduler and kube-controller-manager as one thing.
+
+Everything lives under one folder: keys, kubeconfigs, etcd's data, logs and ``state.json`` with the pids. RBAC and the
+default admission plugins are on, service accounts included: roles are part of what is tested. Nodes are API objects
+without heartbeats, so the controller that would taint them is the one controller left out.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import yaml
+
+from gpushare.cluster import CORE_V1, Cluster, path
+from gpushare.errors import ClusterError
+from tests.cluster import pki
+from tests.cluster.binaries import find_all
+from tests.cluster.errors import BedError
+from tests.cluster.processes import Process, alive, end, require_alive, spawn, start_time, tail
+
+ADMIN: Final = "admin"
+OPERATOR: Final = "operator"
+TENANT: Final = "tenant"
+SCHEDULER: Final = "scheduler"
+CONTROLLER_MANAGER: Final = "controller-manager"
+IDENTITIES: Final = {
+    ADMIN: ("admin", "system:masters"),
+    OPERATOR: ("operator", "operators"),
+    TENANT: ("tenant", "tenants"),
+    SCHEDULER: ("system:kube-scheduler", ""),
+    CONTROLLER_MANAGER: ("system:kube-controller-manager", ""),
+}
+SERVERS: Final = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
+STATE: Final = "state.json"
+READY_SECONDS: Final = 60.0
+TOKEN_SECONDS: Final = 24 * 3600
+RBAC_V1: Final = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@dataclass(slots=True, kw_only=True)
+class ControlPlane:
+    """A running control plane. ``root`` is its folder, ``url`` the API server's address.
+
+    ``processes`` holds the servers; programs of the product under test may be added with :meth:`add`, so that they end
+    with the cluster, also from another process.
+    """
+
+    root: Path
+    url: str
+    processes: list[Process] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, root: Path, *, client_rate: int = 100) -> Self:
+        """Start all four servers and wait until they work.
+
+        Args:
+            root: folder for everything; a stale one is cleaned up first.
+            client_rate: requests per second that scheduler and controller-manager allow themselves (their own
+                default, 50 and 20, decides how fast claims are made).
+
+        Raises:
+            BedError: a server is missing, ended or did not become ready.
+        """
+        binaries = find_all()
+        remove(root)
+        (root / "kubeconfigs").mkdir(parents=True)
+        pki.write(root / "pki")
+        ports = free_ports(3)
+        plane = cls(root=root, url=f"https://127.0.0.1:{ports[2]}")
+        plane._write_identities()
+        try:
+            plane._start_all(binaries, ports, client_rate)
+        except BaseException:
+            _end_all(plane.processes)
+            raise
+        return plane
+
+    @classmethod
+    def load(cls, root: Path) -> Self | None:
+        """Return the control plane kept in ``root``, running or not, or None when there is none."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            state = json.loads((root / STATE).read_text())
+            return cls(root=root, url=state["url"], processes=[Process(**each) for each in state["processes"]])
+        return None
+
+    def stop(self) -> None:
+        """End every process and remove the folder."""
+        _end_all(self.processes)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether all of its processes are alive."""
+        return bool(self.processes) and all(alive(process) for process in self.processes)
+
+    def kubeconfig(self, identity: str = ADMIN) -> Path:
+        """File with the credentials of one of ``IDENTITIES``, or of a service account made known before."""
+        return self.root / "kubeconfigs" / f"{identity}.yaml"
+
+    def cluster(self, identity: str = ADMIN) -> Cluster:
+        """Open a connection as one of the identities."""
+        return Cluster.connect(str(self.kubeconfig(identity)))
+
+    def service_account(self, namespace: str, name: str, node: dict[str, Any] | None = None) -> Path:
+        """Kubeconfig with a token of that service account, made by the API server; bound to ``node`` where given.
+
+        A token bound to a node carries the node's name, as a pod's token on it does; claim status and slices are
+        granted by it.
+        """
+        spec: dict[str, Any] = {"expirationSeconds": TOKEN_SECONDS}
+        label = f"{namespace}.{name}"
+        if node is not None:
+            meta = node["metadata"]
+            spec["boundObjectRef"] = {"kind": "Node", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
+            label = f"{label}.{meta['name']}"
+        where = f"{path(CORE_V1, 'serviceaccounts', name, namespace)}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        token = self.cluster().create(where, request)["status"]["token"]
+        return self._write_kubeconfig(label, token)
+
+    def add(self, name: str, command: list[str], env: dict[str, str] | None = None) -> Process:
+        """Start one more program that ends with the cluster."""
+        process = spawn(name, command, self.log(name), env)
+        self.processes.append(process)
+        self._save()
+        return process
+
+    def log(self, name: str) -> Path:
+        """File with the output of one program."""
+        return self.root / "logs" / f"{name}.log"
+
+    def tails(self, names: Iterable[str] = (), lines: int = 15) -> str:
+        """Return the ends of the given logs (all of them when none is named), for the report of a failed test."""
+        logs = [self.log(name) for name in names] or sorted((self.root / "logs").glob("*.log"))
+        return "\n".join(f"--- {log.name}\n{tail(log, lines)}" for log in logs)
+
+    def _start_all(self, binaries: dict[str, Path], ports: list[int], client_rate: int) -> None:
+        self.add("etcd", _etcd(binaries["etcd"], self.root, *ports[:2]))
+        self.add("kube-apiserver", _apiserver(binaries["kube-apiserver"], self.root, ports[0], ports[2]))
+        self.wait("the API server is ready", self._ready)
+        _grant_operator(self.cluster())
+        self.add("kube-scheduler", _scheduler(binaries["kube-scheduler"], self, client_rate))
+        self.add("kube-controller-manager", _manager(binaries["kube-controller-manager"], self, client_rate))
+        self.wait("the controller-manager works", self._controllers_work)
+
+    def wait(self, what: str, check: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
+        """Poll until ``check()``; a dead server or the end of patience raises ``BedError`` with the logs' ends."""
+        deadline = time.monotonic() + seconds
+        while not check():
+            require_alive(self.processes)
+            if time.monotonic() > deadline:
+                raise BedError(f"waited {seconds:.0f} s in vain until {what}:\n{self.tails()}")
+            time.sleep(0.05)
+
+    def _ready(self) -> bool:
+        try:
+            self.cluster().get("/apis", timeout=2)
+            _readyz(self.cluster())
+        except ClusterError:
+            return False
+        return True
+
+    def _controllers_work(self) -> bool:
+        try:
+            self.cluster().get(path(CORE_V1, "serviceaccounts", "default", "default"))
+        except ClusterError:
+            return False
+        return True
+
+    def _save(self) -> None:
+        state = {
+            "url": self.url,
+            "owner": {"pid": os.getpid(), "started": start_time(os.getpid())},
+            "processes": [asdict(process) for process in self.processes],
+        }
+        fresh = self.root / f"{STATE}.new"
+        fresh.write_text(json.dumps(state, indent=1))
+        fresh.replace(self.root / STATE)
+
+    def _write_identities(self) -> None:
+        rows = []
+        for identity, (user, group) in IDENTITIES.items():
+            token = secrets.token_hex(16)
+            self._write_kubeconfig(identity, token)
+            rows.append(f'{token},{user},{user},"{group}"' if group else f"{token},{user},{user}")
+        tokens = self.root / "pki" / "tokens.csv"
+        tokens.touch(mode=0o600)
+        tokens.write_text("\n".join(rows) + "\n")
+
+    def _write_kubeconfig(self, name: str, token: str) -> Path:
+        ca = str((self.root / "pki" / "ca.crt").absolute())
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority": ca}}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [{"name": name, "context": {"cluster": "test", "user": name}}],
+            "current-context": name,
+        }
+        target = self.kubeconfig(name)
+        target.touch(mode=0o600)
+        target.write_text(yaml.safe_dump(content))
+        return target
+
+
+def remove(root: Path) -> None:
+    """End what an earlier run left in ``root`` and remove the folder; nothing there is fine."""
+    if left := ControlPlane.load(root):
+        _end_all(left.processes)
+    if root.exists():
+        shutil.rmtree(root)
+
+
+def sweep(parent: Path) -> None:
+    """Remove control planes under ``parent`` whose owner is gone: what a killed test run left behind."""
+    for state in parent.glob(f"*/{STATE}"):
+        with suppress(OSError, ValueError, KeyError):
+            owner = json.loads(state.read_text())["owner"]
+            if start_time(owner["pid"]) != owner["started"]:
+                remove(state.parent)
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports nobody listens on, all different."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _end_all(processes: list[Process]) -> None:
+    """Let the product's programs end in their own way; Kubernetes' servers, whose data goes as well, at once."""
+    end(process for process in processes if process.name not in SERVERS)
+    end((process for process in processes if process.name in SERVERS), patience=0)
+
+
+def _readyz(cluster: Cluster) -> None:
+    """``/readyz`` answers in plain text, which the client reports as unreadable: its status tells."""
+    try:
+        cluster.get("/readyz", timeout=2)
+    except ClusterError as error:
+        if error.status != 200:
+            raise
+
+
+def _etcd(binary: Path, root: Path, client: int, peer: int) -> list[str]:
+    here, peers = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+    return [
+        str(binary),
+        f"--data-dir={root}/etcd",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={here}",
+        f"--advertise-client-urls={here}",
+        f"--listen-peer-urls={peers}",
+        f"--initial-advertise-peer-urls={peers}",
+        f"--initial-cluster=default={peers}",
+        "--log-level=warn",
+    ]
+
+
+def _apiserver(binary: Path, root: Path, etcd: int, port: int) -> list[str]:
+    keys = root / "pki"
+    return [
+        str(binary),
+        f"--etcd-servers=http://127.0.0.1:{etcd}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--tls-cert-file={keys}/apiserver.crt",
+        f"--tls-private-key-file={keys}/apiserver.key",
+        f"--cert-dir={root}/apiserver",
+        f"--token-auth-file={keys}/tokens.csv",
+        "--authorization-mode=Node,RBAC",
+        "--allow-privileged=true",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={keys}/service-accounts.key",
+        f"--service-account-signing-key-file={keys}/service-accounts.key",
+        "--endpoint-reconciler-type=none",
+    ]
+
+
+def _scheduler(binary: Path, plane: ControlPlane, rate: int) -> list[str]:
+    settings = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(plane.kubeconfig(SCHEDULER)), "qps": rate, "burst": 2 * rate},
+        "leaderElection": {"leaderElect": False},
+    }
+    file = plane.root / "scheduler.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    return [str(binary), f"--config={file}", "--secure-port=0"]
+
+
+def _manager(binary: Path, plane: ControlPlane, rate: int) -> list[str]:
+    keys = plane.root / "pki"
+    return [
+        str(binary),
+        f"--kubeconfig={plane.kubeconfig(CONTROLLER_MANAGER)}",
+        "--use-service-account-credentials",
+        f"--service-account-private-key-file={keys}/service-accounts.key",
+        f"--root-ca-file={keys}/ca.crt",
+        "--controllers=*,-node-lifecycle-controller",
+        "--leader-elect=false",
+        "--secure-port=0",
+        f"--kube-api-qps={rate}",
+        f"--kube-api-burst={2 * rate}",
+    ]
+
+
+def _grant_operator(cluster: Cluster) -> None:
+    cluster.create(
+        path(RBAC_V1, "clusterrolebindings"),
+        {
+            "metadata": {"name": "operators"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "operators"}],
+        },
+    )
