@@ -1,0 +1,133 @@
+"""The manifests as shipped in deploy/manifests, made fit for a control plane without nodes. What is tested is shipped.
+
+How to use it (``cluster`` is a ``gpushare.cluster.Cluster`` of an administrator)::
+
+    from tests.controlplane import manifests
+
+    objects = manifests.control_plane("https://127.0.0.1:8443/mutate", ca_bundle=pem_bytes)
+    manifests.apply(cluster, objects)               # server-side apply, in order, safe to repeat
+    manifests.wait_for_policies(cluster, "team-a")  # an opted-in namespace: until policies and webhook are in force
+
+``load()`` gives every document untouched, ``control_plane()`` leaves out what needs nodes (``WORKLOADS``) and changes
+one thing: ``webhooks[*].clientConfig`` becomes ``{url, caBundle}``, or only loses its Service's bundle when no URL is
+given. ``without_webhook(objects)`` leaves the webhook configuration out, so that the policies are met alone.
+"""
+
+import base64
+import copy
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpushare.cluster import Cluster, path
+from gpushare.errors import ClusterError
+
+Object = dict[str, Any]
+FOLDER: Final = Path(__file__).resolve().parents[2] / "deploy" / "manifests"
+APPLY: Final = "application/apply-patch+yaml"
+FIELD_MANAGER: Final = "gpu-share-tests"
+WORKLOADS: Final = frozenset({"CronJob", "DaemonSet", "Deployment", "Job", "NetworkPolicy", "PodDisruptionBudget"})
+WEBHOOK_CONFIGURATION: Final = "MutatingWebhookConfiguration"
+CLUSTER_WIDE: Final = frozenset(
+    {
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "DeviceClass",
+        "MutatingWebhookConfiguration",
+        "Namespace",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+)
+PLURALS: Final = {
+    "DeviceClass": "deviceclasses",
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+}
+"""The kinds whose plural is not their lower-case name with an s."""
+
+
+def load() -> list[Object]:
+    """Every shipped document, in the order of the kustomization, with its image replaced as kustomize does."""
+    kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
+    image = kustomization["images"][0]
+    documents = [d for name in kustomization["resources"] for d in yaml.safe_load_all((FOLDER / name).read_text()) if d]
+    for document in documents:
+        _replace_image(document, image["name"], f"{image['newName']}:{image['newTag']}")
+    return documents
+
+
+def control_plane(url: str | None = None, *, ca_bundle: bytes = b"") -> list[Object]:
+    """What a control plane without nodes can hold; ``ca_bundle`` is PEM. See the module's docstring."""
+    objects = [copy.deepcopy(o) for o in load() if o["kind"] not in WORKLOADS]
+    for configuration in (o for o in objects if o["kind"] == WEBHOOK_CONFIGURATION):
+        for webhook in configuration["webhooks"]:
+            if url is not None:
+                webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(ca_bundle).decode()}
+    return objects
+
+
+def without_webhook(objects: Iterable[Object]) -> list[Object]:
+    """The same without the webhook configuration."""
+    return [o for o in objects if o["kind"] != WEBHOOK_CONFIGURATION]
+
+
+def where(item: Mapping[str, Any]) -> str:
+    """The API path of an object."""
+    version, kind, metadata = item["apiVersion"], item["kind"], item["metadata"]
+    base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    namespace = "" if kind in CLUSTER_WIDE else metadata.get("namespace", "default")
+    return path(base, PLURALS.get(kind, f"{kind.lower()}s"), metadata["name"], namespace)
+
+
+def apply(cluster: Cluster, objects: Iterable[Object], **query: str) -> list[Object]:
+    """Server-side apply, in order; ``dryRun="All"`` and the like go into the query. Returns what the server made."""
+    query = {"fieldManager": FIELD_MANAGER, "force": "true", **query}
+    return [cluster.patch(where(o), o, APPLY, **query) for o in objects]
+
+
+def delete(cluster: Cluster, objects: Iterable[Object]) -> None:
+    """Delete in reverse order; what is gone already is fine."""
+    for item in reversed(list(objects)):
+        try:
+            cluster.delete(where(item))
+        except ClusterError as error:
+            if error.status != 404:
+                raise
+
+
+def wait_for_policies(cluster: Cluster, namespace: str, *, seconds: float = 30.0) -> None:
+    """Return once the API server acts on the policies: a forged managed label is refused in a dry run.
+
+    Policies take effect about a second after they are written. ``namespace`` has to be opted in.
+
+    Raises:
+        TimeoutError: they are not in force after ``seconds``.
+    """
+    pod = {
+        "metadata": {"name": "probe-of-policies", "labels": {"gpu-share.io/managed": "true"}},
+        "spec": {"containers": [{"name": "a", "image": "a"}], "automountServiceAccountToken": False},
+    }
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            cluster.create(path("/api/v1", "pods", namespace=namespace), pod, dryRun="All")
+        except ClusterError as error:
+            if "gpu-share-last-word" in error.message:
+                return
+        time.sleep(0.1)
+    raise TimeoutError(f"the policies are not in force after {seconds} s")
+
+
+def _replace_image(node: object, name: str, image: str) -> None:
+    if isinstance(node, dict):
+        if node.get("image") == name:
+            node["image"] = image
+        for child in node.values():
+            _replace_image(child, name, image)
+    elif isinstance(node, list):
+        for child in node:
+            _replace_image(child, name, image)
