@@ -38,6 +38,11 @@ class Reason(StrEnum):
     # Certificates.
     CERTIFICATE_RENEWED = "CertificateRenewed"
     CERTIFICATE_REJECTED = "CertificateRejected"
+    CERTIFICATE_CURRENT = "CertificateCurrent"
+    BUNDLE_PUBLISHED = "BundlePublished"
+    AUTHORITY_ADDED = "AuthorityAdded"
+    AUTHORITY_SWITCHED = "AuthoritySwitched"
+    AUTHORITY_DROPPED = "AuthorityDropped"
     # GPU, NVML, MPS.
     NVML_UNAVAILABLE = "NvmlUnavailable"
     IMPLAUSIBLE_SAMPLE = "ImplausibleSample"
