@@ -63,7 +63,7 @@ def alive(process: Process) -> bool:
 
 def end(processes: Iterable[Process], patience: float = PATIENCE_SECONDS) -> None:
     """Ask each to stop, then stop it. Only processes whose start time still fits are touched."""
-    left = [process for process in processes if alive(process)]
+    left = mine = list(processes)
     for process in left:
         _signal(process, signal.SIGTERM)
     deadline = time.monotonic() + patience
@@ -71,7 +71,7 @@ def end(processes: Iterable[Process], patience: float = PATIENCE_SECONDS) -> Non
         time.sleep(POLL_SECONDS)
     for process in left:
         _signal(process, signal.SIGKILL)
-    for process in left:
+    for process in mine:
         wait_gone(process, 5)
 
 

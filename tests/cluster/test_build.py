@@ -1,0 +1,140 @@
+"""Finding and building the servers, with a stand-in for Go: what a newcomer's machine may be like."""
+
+import multiprocessing
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import binaries, build
+from tests.cluster.errors import BedError, MissingBinariesError
+
+FAKE_GO = """#!{python}
+import os, pathlib, sys, time
+if sys.argv[1] == "env":
+    print("{version}")
+    sys.exit()
+target = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+with open("{calls}", "a") as calls:
+    calls.write(target.name.split(".")[0] + " " + sys.argv[-1] + "\\n")
+target.write_text("half")
+time.sleep({seconds})
+if "{fail}" in target.name and "{fail}":
+    sys.exit("undefined: nonsense")
+target.write_text("whole")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with nothing built and nothing installed."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv(binaries.ASSETS_VARIABLE, raising=False)
+    monkeypatch.setattr(build, "USUAL_GO", str(tmp_path / "no-go"))
+
+
+def fake_go(folder: Path, *, version: str = "go1.26.8", seconds: float = 0, fail: str = "") -> Path:
+    calls = folder / "calls"
+    text = FAKE_GO.format(python=sys.executable, version=version, calls=calls, seconds=seconds, fail=fail)
+    executable(folder / "bin" / "go", text)
+    return calls
+
+
+def executable(where: Path, text: str) -> None:
+    where.parent.mkdir(parents=True, exist_ok=True)
+    where.write_text(text)
+    where.chmod(where.stat().st_mode | stat.S_IXUSR)
+
+
+def test_without_go_the_message_says_what_to_install() -> None:
+    with pytest.raises(BedError, match=r"there is no Go: install Go 1\.26 or newer .*KUBEBUILDER_ASSETS"):
+        build.build_missing()
+
+
+def test_a_go_that_is_too_old_is_named(tmp_path: Path) -> None:
+    fake_go(tmp_path, version="go1.25.9")
+    with pytest.raises(BedError, match=r"bin/go is go1\.25\.9, too old"):
+        build.build_missing()
+
+
+def test_everything_is_built_once_with_a_line_for_each(tmp_path: Path) -> None:
+    calls = fake_go(tmp_path)
+    lines: list[str] = []
+    build.build_missing(lines.append)
+    build.build_missing(lines.append)
+    assert calls.read_text().splitlines() == [
+        *(f"{name} k8s.io/kubernetes/cmd/{name}" for name in binaries.KUBERNETES_NAMES),
+        "etcd go.etcd.io/etcd/server/v3",
+    ]
+    assert lines[0] == "building kube-apiserver (1/4) ..."
+    assert lines[-1] == "built etcd (4/4) in 0 s"
+    assert {path.read_text() for path in binaries.find_all().values()} == {"whole"}
+
+
+def test_progress_is_shown_while_a_long_build_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_go(tmp_path, seconds=0.3)
+    monkeypatch.setattr(build, "PROGRESS_SECONDS", 0.1)
+    lines: list[str] = []
+    build.build_missing(lines.append)
+    assert "building etcd (4/4) ... 0 s" in lines
+
+
+def test_a_failed_build_leaves_no_half_binary_and_says_why(tmp_path: Path) -> None:
+    fake_go(tmp_path, fail="kube-scheduler")
+    with pytest.raises(BedError, match=r"kube-scheduler failed .*\n.*undefined: nonsense"):
+        build.build_missing()
+    assert [path.name for path in binaries.cache_root().rglob("kube-*")] == ["kube-apiserver"]
+    fake_go(tmp_path)
+    lines: list[str] = []
+    build.build_missing(lines.append)
+    assert lines[0] == "building kube-scheduler (1/3) ..."
+
+
+def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:
+    fake_go(tmp_path)
+    leftover = binaries.wanted()[0].cache.with_name("kube-apiserver.999.tmp")
+    leftover.parent.mkdir(parents=True)
+    leftover.write_text("half")
+    build.build_missing()
+    assert not leftover.exists()
+
+
+def test_two_builds_at_once_share_the_work(tmp_path: Path) -> None:
+    calls = fake_go(tmp_path, seconds=0.2)
+    context = multiprocessing.get_context("spawn")
+    both = [context.Process(target=build.build_missing) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(60)
+    assert [each.exitcode for each in both] == [0, 0]
+    assert len(calls.read_text().splitlines()) == 4
+
+
+def test_missing_binaries_are_named_with_the_command_that_builds_them(tmp_path: Path) -> None:
+    executable(tmp_path / "bin" / "etcd", "#!/bin/sh\necho etcd Version: 3.5.16\n")
+    with pytest.raises(MissingBinariesError, match=r"kube-apiserver, kube-scheduler, kube-.* not found .*`make e2e`"):
+        binaries.find_all()
+
+
+@pytest.mark.parametrize(("said", "taken"), [("Kubernetes v1.37.0", True), ("Kubernetes v1.36.4", False), ("", False)])
+def test_a_server_on_path_is_taken_only_in_the_right_version(tmp_path: Path, said: str, taken: bool) -> None:  # noqa: FBT001
+    given = tmp_path / "bin" / "kube-apiserver"
+    executable(given, f"#!/bin/sh\necho '{said}'\n")
+    assert binaries.find(binaries.wanted()[0]) == (given if taken else None)
+
+
+def test_a_wrong_version_in_the_given_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable(tmp_path / "assets" / "kube-apiserver", "#!/bin/sh\necho Kubernetes v1.30.0\n")
+    monkeypatch.setenv(binaries.ASSETS_VARIABLE, str(tmp_path / "assets"))
+    with pytest.raises(BedError, match=r"'Kubernetes v1\.30\.0'; needed is Kubernetes 1\.37\.x"):
+        binaries.find(binaries.wanted()[0])
+
+
+def test_the_build_uses_the_go_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOPROXY", "https://proxy.example")
+    assert build._env() == {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
