@@ -1,0 +1,112 @@
+"""The program ``gpu-share``: finds the verb, loads only what that verb needs, and turns errors into sentences.
+
+Processes (``webhook``, ``enforcer``, ``sidecar``, ``certs``) get the rest of the line untouched and answer for
+themselves; nothing of the people's side is imported for them.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from gpushare.errors import ConfigError, GpuShareError
+
+FINE: Final = 0
+NOT_FINE: Final = 1
+WRONG_USE: Final = 2
+INTERRUPTED: Final = 130
+
+PARTS: Final = {
+    "webhook": "answer admission reviews and keep the claim templates",
+    "enforcer": "watch this node's GPUs and hold containers to their quota",
+    "sidecar": "report a sharing pod's state from inside the pod",
+    "certs": "make and renew the certificate authority and the serving certificate",
+}
+VERBS: Final = {
+    "inject": "rewrite manifests as the webhook would, without a cluster",
+    "check": "find out whether this machine and this cluster are ready",
+    "top": "show GPUs, the containers on them, and their use against quota",
+    "explain": "say what was or would be done to a pod, and why",
+    "audit": "show the kill log and verify its chain",
+    "completion": "print a completion script for bash, zsh or fish",
+    "version": "print the version",
+}
+
+_PLUGIN: Final = "kubectl-gpu_share"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaint is one sentence on stderr."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where to read more; exit code 2."""
+        self.exit(WRONG_USE, f"{self.prog}: {message}; see '{self.prog} --help'\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code.
+
+    Args:
+        argv: the arguments without the program's name; ``None`` takes the process's own.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in PARTS:
+        return _process(arguments[0], arguments[1:])
+    return _guarded(lambda: _verb(arguments))
+
+
+def program() -> str:
+    """Return the name the program was called by, as usage lines show it."""
+    return "kubectl gpu-share" if Path(sys.argv[0]).name == _PLUGIN else "gpu-share"
+
+
+def build_parser(verb: str | None) -> Parser:
+    """Build the parser with the full options of one verb; the others are there for the list only."""
+    parser = Parser(prog=program(), description="Several pods share one GPU; limits hold and kills are on the record.")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "processes:\n" + "\n".join(f"  {name:<18}  {what}" for name, what in PARTS.items())
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
+    for name, what in VERBS.items():
+        if name == verb:
+            module = importlib.import_module(f"gpushare.cli.{name}")
+            module.add_parser(verbs)
+            verbs.choices[name].set_defaults(run=module.run)
+        else:
+            verbs.add_parser(name, help=what)
+    return parser
+
+
+def _verb(arguments: list[str]) -> int:
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    args = build_parser(asked).parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = args.run
+    code = run(args)
+    sys.stdout.flush()
+    return code
+
+
+def _process(part: str, arguments: list[str]) -> int:
+    code: int = importlib.import_module(f"{part}.main").main(arguments)
+    return code
+
+
+def _guarded(call: Callable[[], int]) -> int:
+    try:
+        return call()
+    except SystemExit as exit_:  # argparse leaves this way
+        return exit_.code if isinstance(exit_.code, int) else WRONG_USE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
+    except GpuShareError as error:
+        print(f"{program()}: {error.message}", file=sys.stderr)
+        return WRONG_USE if isinstance(error, ConfigError) else NOT_FINE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""YAML as Kubernetes reads it: the scalars of ``sigs.k8s.io/yaml``, no duplicate keys, string keys, plain JSON data.
+
+PyYAML on its own differs where it hurts: it makes ``12:30`` an integer, a date an object, and leaves ``1e3`` a string.
+What is written here is quoted wherever any common YAML reader would take a string for something else.
+"""
+
+import math
+import re
+from collections.abc import Hashable
+from typing import Any, Final
+
+import yaml
+
+from gpushare.errors import RequestError
+from gpushare.quantity import shown
+
+MAX_NODES: Final = 1_000_000
+"""Values one document may have once its aliases are written out; the largest CRD bundles have some 100,000."""
+
+_HELM: Final = "a Helm template is rendered first: helm template ... | gpu-share inject -f -"
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG: Final = "tag:yaml.org,2002:"
+_PLAIN: Final = {
+    "bool": (r"(?:y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$", "yYnNtTfFoO"),
+    "int": (r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$", "-+0123456789"),
+    "float": (
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+        "-+0123456789.",
+    ),
+    "merge": (r"<<$", "<"),
+    "null": (r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+}
+_ELSEWHERE: Final[Any] = yaml.resolver.Resolver()
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Reads scalars as Kubernetes does and refuses what has no one meaning."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape
+    bool_values: Final = {**_Base.bool_values, "y": True, "n": False}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+        """Construct a mapping with string keys, each once."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = _key(key)
+            if name in seen and key.tag != f"{_TAG}merge":
+                raise _at(key, f"the key {shown(name)} stands twice in one mapping; keep one of them")
+            seen.add(name)
+        self.flatten_mapping(node)
+        return {_key(key): self.construct_object(value, deep=deep) for key, value in node.value}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes block style, keeps the order of keys, quotes what another reader could misread."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Never write anchors: a rewritten document is plain."""
+        del data
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    if style is None and _ELSEWHERE.resolve(yaml.ScalarNode, text, (True, False)) != f"{_TAG}str":
+        style = "'"
+    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+for _name, (_pattern, _first) in _PLAIN.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"{_TAG}{_name}", re.compile(_pattern), list(_first))
+_Dumper.add_representer(str, _text)
+
+
+def parse(text: str, line: int = 1) -> yaml.Node | None:
+    """Compose one document without constructing it; ``None`` when it is empty.
+
+    Raises:
+        RequestError: not YAML, or more than one document; the line counts from ``line``.
+    """
+    loader = _Loader(text)
+    try:
+        node: yaml.Node | None = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        raise RequestError(_sentence(error, text, line)) from None
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise RequestError(f"line {line}: not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise RequestError(f"line {line}: the document is nested too deeply") from None
+    finally:
+        loader.dispose()
+    return None if isinstance(node, yaml.ScalarNode) and not node.value else node
+
+
+def construct(node: yaml.Node | None) -> Any:
+    """Return the value of a composed document as plain JSON data, aliases written out.
+
+    Raises:
+        RequestError: a duplicate key, a tag of another language, a value JSON does not have, or too many aliases.
+    """
+    if node is None:
+        return None
+    loader = _Loader("")
+    try:
+        value = loader.construct_document(node)
+        _count(value, {}, set())
+        return _plain(value)
+    except yaml.MarkedYAMLError as error:
+        raise _at(node, str(error.problem), error.problem_mark) from None
+    except (ValueError, OverflowError) as error:
+        raise _at(node, str(error)) from None
+    except RecursionError:
+        raise _at(node, "the document is nested too deeply") from None
+    finally:
+        loader.dispose()
+
+
+def dump(value: Any) -> str:
+    """Write plain data as YAML: block style, order of keys kept, long lines left long."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
+    return text
+
+
+class Misplaced(RequestError):
+    """A value that cannot stand where it stands; ``line`` counts from 0 at the start of its own document."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _at(node: yaml.Node, message: str, mark: Any = None) -> Misplaced:
+    return Misplaced(message, (mark or node.start_mark).line)
+
+
+def _key(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise _at(node, f"a key must be a string; {_HELM}")
+    if node.tag == f"{_TAG}bool":
+        return "true" if node.value.lower() in {"y", "yes", "true", "on"} else "false"
+    return str(node.value)
+
+
+def _sentence(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
+    mark = error.problem_mark or error.context_mark
+    at = min(mark.line if mark is not None else 0, text.rstrip().count("\n"))
+    problem = " ".join(part for part in (error.problem, error.context) if part)
+    lines = text.split("\n")
+    source = lines[at] if at < len(lines) else ""
+    return f"line {line + at}: not YAML: {problem}{_hint(source)}"
+
+
+def _hint(source: str) -> str:
+    if "{{" in source:
+        return f"; {_HELM}"
+    if "\t" in source[: len(source) - len(source.lstrip())]:
+        return "; indent with spaces, never with tabs"
+    return ""
+
+
+def _count(value: Any, sizes: dict[int, int], above: set[int]) -> int:
+    """Return how many values there are with every alias written out, in time linear in what was read."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) in above:
+        raise ValueError("an alias refers to what contains it")
+    if id(value) not in sizes:
+        above.add(id(value))
+        parts = value.values() if isinstance(value, dict) else value
+        sizes[id(value)] = 1 + sum(_count(part, sizes, above) for part in parts)
+        above.discard(id(value))
+    if sizes[id(value)] > MAX_NODES:
+        raise ValueError(f"more than {MAX_NODES:,} values once its aliases are written out")
+    return sizes[id(value)]
+
+
+def _plain(value: Any) -> Any:
+    """Copy, so that nothing is shared between two places, and refuse what JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is a number JSON does not have; put it in quotes")
+    if not isinstance(value, str | int | float | bool | None):
+        raise ValueError(f"a {type(value).__name__} is nothing JSON has; put it in quotes")  # noqa: TRY004
+    return value

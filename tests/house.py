@@ -1,0 +1,109 @@
+"""House rules that ruff cannot say: short functions, short files, and every contract name spelled in one place.
+
+Run by ``make lint`` as ``python -m tests.house``. Prints one line per breach and, at the end, what the tree looks like.
+"""
+
+import ast
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PRODUCT: Final = ("gpushare", "webhook", "enforcer", "sidecar", "certs")
+ALL: Final = (*PRODUCT, "tests")
+CONTRACT: Final = "gpushare/contract.py"
+MAX_FUNCTION: Final = 50
+MAX_FILE: Final = 400
+MEDIAN_FUNCTION: Final = 8
+GENERATED: Final = "_pb2"
+
+_CONTRACT_NAME: Final = re.compile(r"gpu-share\.io\b|^CUDA_[A-Z_]+$|^CUDA_MPS_|^NVIDIA_[A-Z_]+$|^GPU_SHARE_.*_MIB$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One function: where it stands, and the lines of its body without the docstring."""
+
+    path: str
+    line: int
+    name: str
+    length: int
+
+
+def main() -> int:
+    """Check the tree; return 1 when a rule is broken."""
+    trees = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sources(ROOT)}
+    breaches = [breach for path, text in trees.items() for breach in check(path, text)]
+    for breach in breaches:
+        print(breach)
+    print(summary([one for path, text in trees.items() for one in functions(path, text)]))
+    return 1 if breaches else 0
+
+
+def sources(root: Path) -> Iterator[Path]:
+    """Yield every Python file the rules are for."""
+    for folder in ALL:
+        yield from sorted(path for path in (root / folder).rglob("*.py") if GENERATED not in path.name)
+
+
+def check(path: str, text: str) -> list[str]:
+    """Return the breaches of one file as ``path:line: sentence``."""
+    lines = text.count("\n")
+    breaches = [f"{path}:1: {lines} lines; a file stops at {MAX_FILE}"] if lines > MAX_FILE else []
+    breaches += [
+        f"{one.path}:{one.line}: {one.name} has {one.length} lines; a function stops at {MAX_FUNCTION}"
+        for one in functions(path, text)
+        if one.length > MAX_FUNCTION
+    ]
+    if path.split("/", maxsplit=1)[0] in PRODUCT and path != CONTRACT:
+        breaches += [f"{path}:{line}: {name!r} is spelled here; take it from {CONTRACT}" for line, name in names(text)]
+    return breaches
+
+
+def functions(path: str, text: str) -> list[Function]:
+    """Return the functions of one file."""
+    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [Function(path=path, line=node.lineno, name=node.name, length=_length(node)) for node in found]
+
+
+def names(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every string, docstrings aside, that spells a name of the contract."""
+    tree = ast.parse(text)
+    prose = {id(part) for node in ast.walk(tree) for part in _prose(node)}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)) or id(node) in prose:
+            continue
+        if _CONTRACT_NAME.search(node.value):
+            yield node.lineno, node.value
+
+
+def summary(found: list[Function]) -> str:
+    """Return one line on the lengths of functions."""
+    if not found:
+        return "no functions"
+    product = [one.length for one in found if not one.path.startswith("tests/")] or [0]
+    longest = max(found, key=lambda one: one.length)
+    return (
+        f"{len(found)} functions; product median {statistics.median(product):g} lines (aim {MEDIAN_FUNCTION}), "
+        f"longest {longest.name} in {longest.path} with {longest.length}"
+    )
+
+
+def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def _prose(node: ast.AST) -> Iterator[ast.AST]:
+    """Bare strings: docstrings, also those that stand under a constant."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            yield child.value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
