@@ -1,0 +1,181 @@
+"""``gpu-share certs``: one run brings authority, serving pair and published bundle into order, and ends.
+
+Safe to repeat and to run twice at once. Exit codes: 0 in order (or waiting for the next step of a rotation), 1 the
+cluster or the folder failed, 2 wrong use.
+"""
+
+import argparse
+import ipaddress
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from certs import cluster, plan
+from certs.keeper import Keeper
+from certs.store import FolderVault, locked
+from gpushare.cluster import Cluster
+from gpushare.errors import ConfigError, GpuShareError
+from gpushare.reasons import Reason
+
+FINE: Final = 0
+NOT_FINE: Final = 1
+WRONG_USE: Final = 2
+MIN_LEAF_DAYS: Final = 3
+"""Certificates begin a day before they are made; a shorter life would be over at once."""
+AUTHORITY_SUFFIX: Final = "-ca"
+AUTHORITY_FOLDER: Final = "ca"
+DNS: Final = re.compile(r"(?=.{1,253}$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+log = structlog.get_logger()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``gpu-share certs`` and return its exit code."""
+    _log_to_stderr()
+    try:
+        options = parse(argv)
+        return _watched(options) if options.watch else _run(options)
+    except ConfigError as error:
+        sys.stderr.write(f"gpu-share certs: {error.message}\n")
+        return WRONG_USE
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the options; argparse itself exits with 2 on unknown ones.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+    options = _parser().parse_args(argv)
+    if bool(options.dir) == bool(options.secret):
+        raise ConfigError("give either --dir DIR or --secret NAMESPACE/NAME")
+    if options.secret:
+        cluster.secret_name(options.secret)
+    if not MIN_LEAF_DAYS <= options.leaf_days <= plan.MAX_LEAF_DAYS:
+        raise ConfigError(
+            f"--leaf-days {options.leaf_days} is not from {MIN_LEAF_DAYS} to {plan.MAX_LEAF_DAYS}; leave it out"
+        )
+    if not 2 * options.leaf_days <= options.ca_days <= plan.MAX_CA_DAYS:
+        raise ConfigError(
+            f"--ca-days {options.ca_days} is not from twice the leaf's to {plan.MAX_CA_DAYS}; leave it out"
+        )
+    options.wanted = plan.Wanted(
+        names=_names(options.dns, options.ip),
+        ca_days=options.ca_days,
+        leaf_days=options.leaf_days,
+        settle=timedelta(seconds=options.settle),
+    )
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpu-share certs", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--dir", type=Path, help="keep the pair in this folder (ca.crt tls.crt tls.key), the CA's key in DIR/ca")
+    add("--secret", metavar="NS/NAME", help="keep the pair in this Secret, the CA's key in NAME-ca")
+    add("--webhook-configuration", action="append", default=[], metavar="NAME", help="keep its caBundle; repeatable")
+    add("--dns", default="", metavar="A,B", help="names the server is called by")
+    add("--ip", default="", metavar="X,Y", help="addresses the server is called by")
+    add("--ca-days", type=int, default=365, metavar="N", help="life of the CA (365)")
+    add("--leaf-days", type=int, default=plan.MAX_LEAF_DAYS, metavar="N", help="life of the serving certificate (30)")
+    add("--settle", type=_seconds, default=300.0, metavar="S", help="how long a bundle is out before it is used (300)")
+    add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
+    add("--watch", action="store_true", help="stay, and look again every --interval seconds")
+    add("--interval", type=_seconds, default=60.0, metavar="S", help="with --watch (60)")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        with ExitStack() as stack:
+            if options.dir:
+                stack.enter_context(locked(options.dir))
+            build(options).reconcile()
+    except ConfigError:
+        raise
+    except (GpuShareError, OSError) as error:
+        reason = error.reason if isinstance(error, GpuShareError) else Reason.INTERNAL
+        log.error("certificates not in order", reason=reason, detail=str(error))  # noqa: TRY400 - a sentence, no trace
+        return NOT_FINE
+    return FINE
+
+
+def build(options: argparse.Namespace) -> Keeper:
+    """Put the keeper together from parsed options."""
+    connection = Cluster.connect(options.kubeconfig) if options.secret or options.webhook_configuration else None
+    publisher = None
+    if connection is not None and options.webhook_configuration:
+        publisher = cluster.WebhookConfigurations(connection, options.webhook_configuration)
+    if options.dir:
+        private = FolderVault(options.dir / AUTHORITY_FOLDER, mode=0o700)
+        return Keeper(private, FolderVault(options.dir), options.wanted, publisher=publisher)
+    assert connection is not None
+    namespace, name = cluster.secret_name(options.secret)
+    authority = cluster.SecretVault(connection, namespace, name + AUTHORITY_SUFFIX, cluster.OPAQUE)
+    serving = cluster.SecretVault(connection, namespace, name, cluster.TLS)
+    return Keeper(authority, serving, options.wanted, publisher=publisher)
+
+
+def _watched(options: argparse.Namespace) -> int:
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return watch(lambda: _run(options), stopping, options.interval)
+
+
+def watch(run: Callable[[], int], stopping: threading.Event, interval: float) -> int:
+    """Run now and every ``interval`` seconds until ``stopping`` is set; return the last run's exit code."""
+    code = run()
+    while not stopping.wait(interval):
+        code = run()
+    return code
+
+
+def _names(dns: str, ip: str) -> frozenset[str]:
+    wanted = {f"DNS:{_dns(n)}" for n in dns.split(",") if n.strip()} | {
+        f"IP:{_ip(a)}" for a in ip.split(",") if a.strip()
+    }
+    if not wanted:
+        raise ConfigError("give --dns or --ip: a serving certificate without a name is accepted by nobody")
+    return frozenset(wanted)
+
+
+def _dns(text: str) -> str:
+    if not DNS.fullmatch(text.strip()):
+        raise ConfigError(
+            f"--dns {text.strip()!r:.80} is not a DNS name; write for example webhook.gpu-share-system.svc"
+        )
+    return text.strip()
+
+
+def _ip(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text.strip()))
+    except ValueError as error:
+        raise ConfigError(f"--ip {text.strip()!r:.80} is not an address; write for example 127.0.0.1") from error
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 7 * 86400:  # also refuses NaN
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to {7 * 86400} seconds")
+    return value
+
+
+def _log_to_stderr() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,154 @@
+"""Where certificates are kept: a small set of named files, read whole and replaced whole.
+
+``Vault`` is what the keeper asks for; a folder is one here, a Secret is one in ``certs.cluster``. A folder switches as
+the kubelet switches a mounted Secret: the files lie in a directory of their own, ``..data`` is a link to it, and a new
+link is renamed over the old one. A reader that opens two files through the link may still get one of each generation,
+so servers check that the pair fits; it never gets half a file.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from gpushare.errors import ConfigError, GpuShareError
+from gpushare.reasons import Reason
+
+Files = Mapping[str, bytes]
+MAX_FILE: Final = 64 * 1024
+DATA: Final = "..data"
+LOCK: Final = ".lock"
+
+
+class ConflictError(GpuShareError):
+    """Somebody else wrote in between: read again and decide again."""
+
+    reason = Reason.CONFLICT
+
+
+class Vault(Protocol):
+    """A set of named files with a version."""
+
+    def read(self) -> tuple[dict[str, bytes], str]:
+        """Return the files and the version to hand to ``write``; no files at all if nothing is stored."""
+        ...
+
+    def write(self, files: Files, version: str) -> None:
+        """Replace all files at once.
+
+        Raises:
+            ConflictError: the stored version is no longer ``version``.
+        """
+        ...
+
+    def __str__(self) -> str: ...
+
+
+class FolderVault:
+    """A folder with ``NAME → ..data/NAME`` links. Two writers are kept apart by ``locked``; readers need no lock."""
+
+    def __init__(self, folder: Path, mode: int = 0o755) -> None:
+        self._folder, self._mode = folder, mode
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def read(self) -> tuple[dict[str, bytes], str]:
+        """Read the generation that ``..data`` points to. Files over 64 KiB, and what is no file, are left out."""
+        with suppress(OSError):
+            generation = (self._folder / DATA).readlink()
+            found = {f.name: _bounded(f) for f in (self._folder / generation).iterdir()}
+            return {n: data for n, data in found.items() if data is not None}, str(generation)
+        return {}, ""
+
+    def write(self, files: Files, version: str) -> None:
+        """Write a new generation, switch to it, remove the old one. Keys are readable by their owner alone."""
+        self._folder.mkdir(mode=self._mode, parents=True, exist_ok=True)
+        if self.read()[1] != version:
+            raise ConflictError(f"{self._folder} was written by somebody else meanwhile")
+        generation = f"..{secrets.token_hex(8)}"
+        try:
+            self._generation(generation, files)
+            self._link(DATA, generation)
+        except OSError:
+            shutil.rmtree(self._folder / generation, ignore_errors=True)
+            raise
+        for name in files:
+            self._link(name, f"{DATA}/{name}")
+        self._clean(generation, files)
+
+    def _generation(self, generation: str, files: Files) -> None:
+        (self._folder / generation).mkdir(mode=self._mode)
+        for name, data in files.items():
+            _write(self._folder / generation / name, data, 0o600 if name.endswith(".key") else 0o644)
+        _sync(self._folder / generation)
+
+    def _link(self, name: str, target: str) -> None:
+        place = self._folder / name
+        if place.is_symlink() and str(place.readlink()) == target:
+            return
+        temporary = self._folder / f".{name}.{secrets.token_hex(4)}"
+        temporary.symlink_to(target)
+        temporary.replace(place)
+        _sync(self._folder)
+
+    def _clean(self, generation: str, files: Files) -> None:
+        """Remove earlier generations, and links to files that are no more."""
+        for entry in self._folder.iterdir():
+            if entry.name.startswith("..") and entry.name not in {DATA, generation}:
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.is_symlink() and entry.name not in {DATA, *files}:
+                entry.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; a second writer waits. Makes the folder.
+
+    Raises:
+        ConfigError: the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ConfigError(f"--dir {folder}: cannot be written: {error.strerror}; give a folder of your own") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _bounded(file: Path) -> bytes | None:
+    """The content of a regular file of bearable size."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as stream:  # noqa: PTH123 - opened above, without following links
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        data = stream.read(MAX_FILE + 1)
+    return data if len(data) <= MAX_FILE else None
+
+
+def _write(file: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(descriptor, "wb") as stream:  # noqa: PTH123 - opened above, with its mode from the start
+        stream.write(data)
+        stream.flush()
+        os.fsync(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
