@@ -1,0 +1,140 @@
+"""The HTTP face of admission: one route, which reads a review, asks the pure core, and answers.
+
+Served by gunicorn over TLS. Nothing is decided here, and nothing is remembered between requests.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+from flask import Flask, Response, request
+from gunicorn.http.errors import ParseException
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from gpushare.errors import GpuShareError, PolicyDenied, RequestError
+from gpushare.reasons import Reason
+from webhook import review
+from webhook.metrics import Metrics
+from webhook.review import Answer, Review
+
+log = structlog.get_logger()
+
+MAX_BODY: Final = 7 * 1024 * 1024
+"""An UPDATE carries two objects of at most 3 MB (etcd's limit is 1.5 MiB, a request's 3) and less than 1 MB around."""
+JSON: Final = "application/json"
+TOO_LARGE: Final = f"the body is larger than {MAX_BODY} bytes (7 MiB)"
+BUG: Final = "gpu-share: internal error while answering this review; the webhook's log has the details"
+NO_ANSWER: Final = 500
+
+
+class Respond(Protocol):
+    """What answers a review that could be read: ``webhook.respond.Responder``.
+
+    Raises:
+        PolicyDenied: the pod breaks a rule.
+        GpuShareError: it cannot be answered now (HTTP 500).
+    """
+
+    def __call__(self, asked: Review, /) -> Answer:
+        """Answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deps:
+    """What the application needs from outside."""
+
+    respond: Respond
+    metrics: Metrics
+    clock: Callable[[], float] = time.perf_counter
+
+
+def create_app(deps: Deps) -> Flask:
+    """Build the application. It never shows a traceback: a bug is a plain sentence, and a line in the log."""
+    app = Flask("gpu-share-webhook", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+
+    @app.post("/mutate")
+    def mutate() -> Response:
+        return _response(_measured(deps))
+
+    @app.errorhandler(HTTPException)
+    def refuse(error: HTTPException) -> Response:
+        return _response(
+            review.errored(error.code or NO_ANSWER, Reason.BAD_REQUEST, f"{error.name}: POST /mutate only")
+        )
+
+    return app
+
+
+def _measured(deps: Deps) -> Answer:
+    """Answer the current request, timed and counted from the moment its body is here."""
+    metrics, operation = deps.metrics, "none"
+    metrics.in_flight.inc()
+    started = deps.clock()
+    try:
+        body = _body()
+        started = deps.clock()
+        asked = review.parse(body)
+        operation = asked.operation
+        answer = answer_review(asked, deps.respond)
+    except RequestError as error:
+        answer = review.errored(error.status, error.reason, f"gpu-share: {error.message}")
+        log.warning("review cannot be read", reason=error.reason, status=error.status, error=error.message)
+    except Exception:
+        answer = review.errored(NO_ANSWER, Reason.INTERNAL, BUG)
+        log.exception("bug while answering a review", reason=Reason.INTERNAL)
+    finally:
+        metrics.in_flight.dec()
+    metrics.seconds.observe(deps.clock() - started)
+    metrics.requests.labels(operation, answer.result, answer.reason).inc()
+    return answer
+
+
+def answer_review(asked: Review, respond: Respond) -> Answer:
+    """Answer one review; what the core refuses becomes ``denied``, what it cannot know a 500."""
+    try:
+        answer = respond(asked)
+    except PolicyDenied as error:
+        answer = review.denied(asked.uid, error.reason, error.message)
+        _log(asked, answer, error.message)
+    except GpuShareError as error:
+        answer = review.errored(NO_ANSWER, error.reason, f"gpu-share: {error.message}")
+        log.warning("review not answered", reason=error.reason, uid=asked.uid, error=error.message)
+    else:
+        if answer.result == "patched":
+            _log(asked, answer, "")
+    return answer
+
+
+def _log(asked: Review, answer: Answer, message: str) -> None:
+    log.info(
+        answer.result,
+        reason=answer.reason,
+        uid=asked.uid,
+        operation=asked.operation,
+        namespace=asked.namespace,
+        name=asked.name or None,
+        user=asked.user,
+        dry_run=asked.dry_run,
+        message=message or None,
+    )
+
+
+def _body() -> bytes:
+    """The whole body, at most 7 MiB of it: a longer one is refused by its length, or as soon as it gets there."""
+    if request.mimetype != JSON:
+        raise RequestError(f"Content-Type is {request.mimetype[:60]!r}; it has to be {JSON}", status=415)
+    if request.content_encoding:
+        raise RequestError("Content-Encoding is not supported; send plain JSON", status=415)
+    try:
+        return request.get_data(cache=False)
+    except RequestEntityTooLarge as error:
+        raise RequestError(TOO_LARGE, Reason.TOO_LARGE, status=413) from error
+    except (HTTPException, ParseException, OSError) as error:
+        raise RequestError(f"the body cannot be read: {type(error).__name__}") from error
+
+
+def _response(answer: Answer) -> Response:
+    return Response(answer.body, answer.status, content_type=answer.content_type)

@@ -1,0 +1,112 @@
+"""The webhook's dealings with the API server: four watches, one GET, and writing claim templates."""
+
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, Follower, path
+from gpushare.contract import MANAGED_LABEL, NAMESPACE_LABEL
+from gpushare.errors import ClusterError
+from webhook.known import CLAIMS, TEMPLATES, Namespaces, OwnClaims
+from webhook.metrics import Metrics
+from webhook.templates import Existing
+
+log = structlog.get_logger()
+
+Object = dict[str, Any]
+GET_TIMEOUT: Final = 0.5
+OPTED_IN: Final = f"{NAMESPACE_LABEL}=true"
+MANAGED: Final = f"{MANAGED_LABEL}=true"
+
+OnList = Callable[[list[Object]], None]
+OnEvent = Callable[[str, Object], None]
+
+
+class TemplateWriter:
+    """Creates and deletes claim templates; both are safe to repeat, and to do from several replicas at once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def create(self, namespace: str, body: Object) -> str:
+        """Create a template. Returns ``ok``, or ``exists`` where somebody was quicker.
+
+        Raises:
+            ClusterError: it may not be there.
+        """
+        try:
+            self._cluster.create(path(RESOURCE_V1, TEMPLATES, namespace=namespace), body)
+        except ClusterError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return "exists"
+        return "ok"
+
+    def delete(self, template: Existing) -> str:
+        """Delete exactly the template that was seen. Returns ``ok``, or ``gone`` where it is another one or none.
+
+        Raises:
+            ClusterError: it may still be there.
+        """
+        namespace, name = template.key
+        preconditions = {"uid": template.uid, "resourceVersion": template.version}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        try:
+            self._cluster.delete(path(RESOURCE_V1, TEMPLATES, name, namespace), options)
+        except ClusterError as error:
+            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                raise
+            return "gone"
+        return "ok"
+
+
+class PodsAndTemplates(Protocol):
+    """Who keeps the books of pods and templates: the controller."""
+
+    def reset_pods(self, pods: list[Object]) -> None:
+        """Know exactly these."""
+
+    def pod_event(self, kind: str, pod: Object) -> None:
+        """Take in one watch event."""
+
+    def reset_templates(self, templates: list[Object]) -> None:
+        """Know exactly these."""
+
+    def template_event(self, kind: str, template: Object) -> None:
+        """Take in one watch event."""
+
+
+def followers(
+    cluster: Cluster, namespaces: Namespaces, claims: OwnClaims, books: PodsAndTemplates, metrics: Metrics
+) -> list[Follower]:
+    """Everything that has to be watched; each is meant to run in a thread of its own."""
+
+    def reset_templates(items: list[Object]) -> None:
+        claims.reset(TEMPLATES, items)
+        books.reset_templates(items)
+
+    def template_event(change: str, item: Object) -> None:
+        claims.event(TEMPLATES, change, item)
+        books.template_event(change, item)
+
+    def failed(error: ClusterError) -> None:
+        metrics.cluster_errors.inc()
+        log.warning("watch interrupted", error=error.message, status=error.status)
+
+    def follow(where: str, on_list: OnList, on_event: OnEvent, **query: str) -> Follower:
+        return Follower(cluster, where, on_list, on_event, failed, **query)
+
+    return [
+        follow(path(CORE_V1, "namespaces"), namespaces.reset, namespaces.event, labelSelector=OPTED_IN),
+        follow(path(CORE_V1, "pods"), books.reset_pods, books.pod_event, labelSelector=MANAGED),
+        follow(path(RESOURCE_V1, TEMPLATES), reset_templates, template_event),
+        follow(path(RESOURCE_V1, CLAIMS), partial(claims.reset, CLAIMS), partial(claims.event, CLAIMS)),
+    ]
+
+
+def live_namespace(cluster: Cluster) -> Callable[[str], Object]:
+    """One GET of a namespace, half a second long."""
+    return lambda name: cluster.get(path(CORE_V1, "namespaces", name), timeout=GET_TIMEOUT)

@@ -1,0 +1,69 @@
+"""How gunicorn serves the application. Each value that is not gunicorn's default has its reason beside it."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gunicorn.app.base import BaseApplication
+
+from webhook import log as logging_setup
+from webhook.options import Options
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+THREADS: Final = 32
+KEEPALIVE_SECONDS: Final = 75
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - heartbeat files; a disk there would stall the worker
+
+Context = Callable[[], ssl.SSLContext]
+
+
+class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
+    """gunicorn with settings from here and nowhere else: no command line, no file, no ``GUNICORN_CMD_ARGS``.
+
+    Args:
+        load: builds the application in the worker, after the fork: threads do not survive one.
+        context: the TLS context for one handshake.
+    """
+
+    def __init__(self, options: Options, load: Callable[[], "WSGIApplication"], context: Context) -> None:
+        self._settings = settings(options, context)
+        self._load = load
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn."""
+        for name, value in self._settings.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> "WSGIApplication":
+        """Called by gunicorn, in the worker."""
+        return self._load()
+
+
+def settings(options: Options, context: Context) -> dict[str, Any]:
+    """Say what differs from gunicorn's defaults."""
+    host, port = options.bind
+    return {
+        "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "worker_class": "gthread",
+        # One process: metrics, caches and the controller live in it; replicas do the scaling.
+        "workers": 1,
+        "threads": THREADS,
+        # The API server reuses connections; a new one costs four requests' time.
+        "keepalive": KEEPALIVE_SECONDS,
+        "timeout": 30,
+        "graceful_timeout": 20,
+        # It would be opened in $HOME, which is read-only in the container.
+        "control_socket_disable": True,
+        **({"worker_tmp_dir": str(SHARED_MEMORY)} if SHARED_MEMORY.is_dir() else {}),
+        # gunicorn switches TLS on when a file is named; the files are read by the hook below only.
+        "certfile": str(options.certs / "tls.crt"),
+        "keyfile": str(options.certs / "tls.key"),
+        "ssl_context": lambda _config, _default: context(),
+        "logconfig_dict": logging_setup.standard_library(options.settings.log_level),
+        "accesslog": None,
+        "proc_name": "gpu-share-webhook",
+    }

@@ -1,0 +1,142 @@
+"""What the webhook knows of the cluster when a review comes in: namespaces with their policy, claims that are shares.
+
+Kept by watches, so that answering a review needs no call; only a namespace that no watch has shown yet is asked for,
+because admitting a pod without its namespace's ceiling would be worse than not answering.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpushare.contract import DEVICE_CLASS, NAMESPACE_LABEL
+from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
+from gpushare.reasons import Reason
+from webhook import templates
+from webhook.namespace import NamespacePolicy
+
+Object = dict[str, Any]
+CLAIMS: Final = "resourceclaims"
+TEMPLATES: Final = "resourceclaimtemplates"
+
+
+class Namespaces:
+    """Policy by namespace. Reading and writing single entries is atomic, so that no lock stands in a request's way."""
+
+    def __init__(self, get: Callable[[str], Object] | None = None) -> None:
+        self._get = get
+        self._policies: dict[str, NamespacePolicy | PolicyDenied] = {}
+        self.synced = False
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._policies
+
+    def policy(self, name: str) -> NamespacePolicy:
+        """The policy of an opted-in namespace, asked for where no watch has shown it yet.
+
+        Raises:
+            PolicyDenied: its annotations are not a policy; the message names them.
+            GpuShareError: it cannot be had now.
+        """
+        known = self._policies.get(name)
+        return _usable(self._ask(name) if known is None else known)
+
+    def reset(self, namespaces: Iterable[Object]) -> None:
+        """Know exactly these."""
+        self._policies = {item["metadata"]["name"]: _parse(item) for item in namespaces}
+        self.synced = True
+
+    def event(self, kind: str, namespace: Object) -> None:
+        """Take in one watch event."""
+        name = namespace["metadata"]["name"]
+        if kind == "DELETED":
+            self._policies.pop(name, None)
+        else:
+            self._policies[name] = _parse(namespace)
+
+    def _ask(self, name: str) -> NamespacePolicy | PolicyDenied:
+        if self._get is None:
+            raise GpuShareError(f"namespace {name!r} is not in the list given", Reason.NAMESPACE_UNKNOWN)
+        try:
+            return _parse(self._get(name))
+        except ClusterError as error:
+            message = f"the policy of namespace {name!r} is not known and cannot be read: {error.message}; try again"
+            raise GpuShareError(message, Reason.NAMESPACE_UNKNOWN) from error
+
+
+class OwnClaims:
+    """Names of claims and claim templates of our DeviceClass, written by whomever, by namespace."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[str, frozenset[str]]] = {CLAIMS: {}, TEMPLATES: {}}
+        self._synced: set[str] = set()
+
+    @property
+    def synced(self) -> bool:
+        """Whether both lists have been read."""
+        return len(self._synced) == len(self._names)
+
+    def names(self, kind: str, namespace: str) -> frozenset[str]:
+        """Names of ``CLAIMS`` or ``TEMPLATES`` of our class in a namespace."""
+        return self._names[kind].get(namespace, frozenset())
+
+    def reset(self, kind: str, items: Iterable[Object]) -> None:
+        """Know exactly these."""
+        fresh: dict[str, frozenset[str]] = {}
+        for namespace, name in templates.own_names(items, DEVICE_CLASS, template=kind == TEMPLATES):
+            fresh[namespace] = fresh.get(namespace, frozenset()) | {name}
+        self._names[kind] = fresh
+        self._synced.add(kind)
+
+    def event(self, kind: str, change: str, item: Object) -> None:
+        """Take in one watch event."""
+        namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
+        ours = templates.asks_for(item, DEVICE_CLASS, template=kind == TEMPLATES)
+        known = self.names(kind, namespace)
+        self._names[kind][namespace] = known | {name} if ours and change != "DELETED" else known - {name}
+
+
+def static_namespaces(file: Path) -> Namespaces:
+    """Policies from a file of Namespace objects (YAML documents or lists, or JSON), for use without an API server.
+
+    Raises:
+        ConfigError: the file cannot be read as that.
+    """
+    try:
+        documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--namespaces {file} cannot be read: {error}") from error
+    found = [item for document in documents for item in _flatten(document)]
+    for item in found:
+        if (
+            not isinstance(item, dict)
+            or item.get("kind") != "Namespace"
+            or not (item.get("metadata") or {}).get("name")
+        ):
+            raise ConfigError(f"--namespaces {file} holds something that is not a Namespace with a name")
+    namespaces = Namespaces()
+    namespaces.reset(item for item in found if (item["metadata"].get("labels") or {}).get(NAMESPACE_LABEL) == "true")
+    return namespaces
+
+
+def _flatten(document: Any) -> list[Any]:
+    if isinstance(document, list):
+        return document
+    if isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
+        return list(document.get("items") or [])
+    return [] if document is None else [document]
+
+
+def _parse(namespace: Mapping[str, Any]) -> NamespacePolicy | PolicyDenied:
+    try:
+        return NamespacePolicy.from_annotations(namespace["metadata"].get("annotations") or {})
+    except PolicyDenied as error:
+        return error
+
+
+def _usable(policy: NamespacePolicy | PolicyDenied) -> NamespacePolicy:
+    if isinstance(policy, PolicyDenied):
+        # A fresh one: raising a kept exception would lengthen its traceback with each request.
+        raise PolicyDenied(policy.field, policy.message.removeprefix(f"{policy.field}: "), policy.reason)
+    return policy

@@ -1,0 +1,126 @@
+"""Entry of ``gpu-share webhook``: reads the options, wires the parts together inside the worker, serves."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from gpushare.errors import ConfigError
+from webhook import admin
+from webhook import log as logging_setup
+from webhook.app import Deps, create_app
+from webhook.claims import template_for
+from webhook.controller import Controller
+from webhook.gunicorn_conf import Server
+from webhook.known import Namespaces, OwnClaims, static_namespaces
+from webhook.metrics import Metrics
+from webhook.options import Options
+from webhook.respond import Responder
+from webhook.tls import Certificates
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+log = structlog.get_logger()
+
+WRONG_USE: Final = 2
+
+
+class Synced(Protocol):
+    """Something that has to be read once before it says anything."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether it has been read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where knowledge of the cluster comes from. ``missing`` names what has not been read yet."""
+
+    namespaces: Namespaces
+    claims: OwnClaims
+    missing: Callable[[], list[str]]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run until told to stop. Returns 2 when the options cannot be used."""
+    try:
+        options = Options.read(argv, os.environ)
+        check(options)
+    except ConfigError as error:
+        print(f"gpu-share webhook: {error.message}", file=sys.stderr)  # noqa: T201 - before there is a log
+        return WRONG_USE
+    logging_setup.configure(options.settings.log_level)
+    log.info("effective configuration", **options.effective())
+    worker = Worker(options)
+    Server(options, worker.load, worker.certificates.context).run()
+    return 0
+
+
+def check(options: Options) -> None:
+    """Refuse what would fail later, in the worker, where gunicorn would only start it again and again."""
+    if options.namespaces:
+        static_namespaces(options.namespaces)
+
+
+class Worker:
+    """What lives in the worker process. Built before the fork, started after it."""
+
+    def __init__(self, options: Options) -> None:
+        self.metrics = Metrics()
+        self.certificates = Certificates(options.certs, self.metrics)
+        self._options = options
+
+    def load(self) -> "Flask":
+        """Start the threads and build the application; called once in the worker."""
+        options = self._options
+        sources = static(options.namespaces) if options.namespaces else self._watching()
+        admin.start(options.admin, self.metrics, lambda: self._not_ready(sources))
+        respond = Responder(settings=options.settings, namespaces=sources.namespaces, claims=sources.claims)
+        return create_app(Deps(respond=respond, metrics=self.metrics))
+
+    def _watching(self) -> Sources:
+        # Half a second and 40 MB that are not needed without an API server.
+        from gpushare.cluster import Cluster  # noqa: PLC0415
+        from webhook import cluster  # noqa: PLC0415
+
+        api = Cluster.connect(self._options.kubeconfig)
+        namespaces, claims = Namespaces(cluster.live_namespace(api)), OwnClaims()
+        controller = Controller(
+            cluster.TemplateWriter(api),
+            self.metrics,
+            template_for=template_for,
+            opted_in=namespaces.__contains__,
+            retention=self._options.retention,
+        )
+        for follower in cluster.followers(api, namespaces, claims, controller, self.metrics):
+            _daemon(follower.run)
+        _daemon(controller.run)
+        state: dict[str, Synced] = {"namespaces": namespaces, "claims": claims, "pods and templates": controller}
+        return Sources(
+            namespaces=namespaces,
+            claims=claims,
+            missing=lambda: [name for name, part in state.items() if not part.synced],
+        )
+
+    def _not_ready(self, sources: Sources) -> str:
+        faults = [f"not read yet: {name}" for name in sources.missing()]
+        if not self.certificates.loaded:
+            faults.append(f"no valid certificate in {self._options.certs}")
+        return "; ".join(faults)
+
+
+def static(file: Path) -> Sources:
+    """Policies from a file, no claims, nothing to wait for."""
+    return Sources(namespaces=static_namespaces(file), claims=OwnClaims(), missing=list)
+
+
+def _daemon(run: Callable[[Callable[[], bool]], None]) -> None:
+    """Run until the process ends: nothing these threads do needs an orderly end."""
+    threading.Thread(target=run, args=(lambda: False,), daemon=True).start()

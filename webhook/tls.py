@@ -1,0 +1,209 @@
+"""The serving certificate: taken up from a folder while running, kept when what follows it is broken.
+
+gunicorn asks for a context at each handshake. It gets the cached one; at most once a second the two files are read
+again, and a pair that differs is activated only if it is whole: readable, key and certificate belonging together,
+valid now. Mounted Secrets give no reliable file events, so this compares contents and not times.
+"""
+
+import hashlib
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import structlog
+from cryptography import x509
+
+from gpushare.reasons import Reason
+from webhook.metrics import Metrics
+
+log = structlog.get_logger()
+
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+RECHECK_SECONDS: Final = 1.0
+REMIND_SECONDS: Final = 60.0
+MAX_FILE: Final = 64 * 1024
+"""A chain of four certificates is 8 kB; what is larger is not a certificate."""
+
+
+class Rejected(Exception):
+    """A pair that is not activated. ``result`` is the label under which it is counted."""
+
+    def __init__(self, result: str, message: str) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """A pair in use. ``expires`` is Unix time."""
+
+    context: ssl.SSLContext
+    expires: float
+    serial: str
+
+
+class Certificates:
+    """The pair in ``folder``, as it is now or as it last was whole. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        folder: Path,
+        metrics: Metrics,
+        *,
+        socket_class: type[ssl.SSLSocket] = ssl.SSLSocket,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder, self._metrics, self._socket_class = folder, metrics, socket_class
+        self._monotonic, self._now = monotonic, now
+        self._lock = threading.Lock()
+        self._serving: Serving | None = None
+        self._seen = b""
+        self._next_check = float("-inf")
+        self._next_reminder = float("-inf")
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a certificate to serve, and it has not ended."""
+        self.refresh()
+        return self._serving is not None and self._serving.expires > self._now()
+
+    def context(self) -> ssl.SSLContext:
+        """The context for one handshake.
+
+        Raises:
+            ssl.SSLError: there has never been a usable pair.
+        """
+        self.refresh()
+        if self._serving is None:
+            raise ssl.SSLError(1, f"no usable {CERTIFICATE} and {KEY} in {self._folder} yet")
+        return self._serving.context
+
+    def refresh(self) -> None:
+        """Look at the files if the last look is a second ago; one thread looks, the others go on."""
+        if self._monotonic() < self._next_check or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._next_check = self._monotonic() + RECHECK_SECONDS
+            self._look()
+            self._remind()
+        finally:
+            self._lock.release()
+
+    def _look(self) -> None:
+        pair, fault = self._read()
+        seen = hashlib.sha256(b"\0".join((*pair, fault.encode()))).digest()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._activate(load(*pair, now=self._now(), socket_class=self._socket_class))
+        except Rejected as error:
+            self._reject(Rejected("unreadable", fault) if fault else error)
+
+    def _read(self) -> tuple[tuple[bytes, bytes], str]:
+        """The two files, or why they cannot be read: a state like any other content, reported once."""
+        try:
+            return (_read(self._folder / CERTIFICATE), _read(self._folder / KEY)), ""
+        except OSError as error:
+            return (b"", b""), f"{error.strerror}: {error.filename}"
+
+    def _activate(self, serving: Serving) -> None:
+        self._serving = serving
+        self._metrics.certificate_expiry.set(serving.expires)
+        self._metrics.certificate_reloads.labels("loaded").inc()
+        log.info(
+            "serving certificate loaded",
+            reason=Reason.CERTIFICATE_RENEWED,
+            serial=serving.serial,
+            expires=_date(serving.expires),
+        )
+
+    def _reject(self, error: Rejected) -> None:
+        if error.result == "not_yet_valid":
+            self._seen, self._next_check = b"", self._monotonic() + REMIND_SECONDS
+        self._metrics.certificate_reloads.labels(error.result).inc()
+        log.error(
+            "serving certificate rejected",
+            keeps_last_good=self._serving is not None,
+            reason=Reason.CERTIFICATE_REJECTED,
+            result=error.result,
+            error=str(error),
+            folder=str(self._folder),
+        )
+
+    def _remind(self) -> None:
+        """Say once a minute that the certificate being served has ended."""
+        if self._serving is None or self._serving.expires > self._now() or self._monotonic() < self._next_reminder:
+            return
+        self._next_reminder = self._monotonic() + REMIND_SECONDS
+        log.error(
+            "serving certificate has expired; the API server refuses this webhook",
+            reason=Reason.CERTIFICATE_REJECTED,
+            expires=_date(self._serving.expires),
+        )
+
+
+def load(certificate: bytes, key: bytes, *, now: float, socket_class: type[ssl.SSLSocket] = ssl.SSLSocket) -> Serving:
+    """Make a pair ready to serve: TLS 1.3 only, no resumption (it would outlive a rotation).
+
+    Args:
+        certificate: PEM chain, leaf first.
+        key: PEM private key, unencrypted.
+        now: Unix time at which the leaf has to be valid.
+        socket_class: what the context wraps connections in.
+
+    Raises:
+        Rejected: the pair is unreadable, torn, not yet valid or expired.
+    """
+    try:
+        leaf = x509.load_pem_x509_certificate(certificate)
+    except ValueError as error:
+        raise Rejected("unreadable", f"{CERTIFICATE} is not a PEM certificate: {error}") from error
+    starts, expires = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslsocket_class = socket_class
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    context.set_alpn_protocols(["http/1.1"])
+    _load_pair(context, certificate, key)
+    if expires <= now:
+        raise Rejected("expired", f"{CERTIFICATE} ended {_date(expires)}")
+    if starts > now:
+        raise Rejected("not_yet_valid", f"{CERTIFICATE} begins {_date(starts)}; check the clocks")
+    return Serving(context=context, expires=expires, serial=f"{leaf.serial_number:x}")
+
+
+def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load exactly the bytes that were compared. OpenSSL wants a path, so they go through memory that has one."""
+    descriptor = os.memfd_create("gpu-share-serving-pair", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, certificate + b"\n" + key)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=_no_password)
+    except ssl.SSLError as error:
+        torn = error.reason == "KEY_VALUES_MISMATCH"
+        says = "do not belong together" if torn else f"cannot be used: {error.reason or error}"
+        raise Rejected("torn" if torn else "unreadable", f"{CERTIFICATE} and {KEY} {says}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _no_password() -> str:
+    """Without this OpenSSL would ask on the terminal."""
+    return ""
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_FILE)
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
