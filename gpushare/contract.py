@@ -71,7 +71,7 @@ MAX_SHARING_CONTAINERS: Final = 31
 # The sidecar.
 SIDECAR: Final = "gpu-share"
 """Name of the sidecar container, and of its request."""
-NO_TOKEN_VOLUME: Final = "gpu-share-no-token"
+NO_TOKEN_VOLUME: Final = "gpu-share-no-token"  # noqa: S105 - a volume name
 TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a mount path
 
 # Variables.
@@ -100,3 +100,9 @@ STATUS_PATH: Final = "/run/gpu-share/status"
 
 # Extended resource of NVIDIA's device plugin: a whole GPU, which cannot stand beside a share.
 WHOLE_GPU: Final = "nvidia.com/gpu"
+
+
+def is_ours(key: str) -> bool:
+    """Tell whether an annotation or label key is in our domain, known or not, whatever its case."""
+    domain = key.partition("/")[0].lower()
+    return domain == GROUP or domain.endswith(f".{GROUP}")

@@ -1,0 +1,216 @@
+"""From shares to a claim: what a pod can hold at once, as requests the stock scheduler fits to a GPU.
+
+The template is named by the hash of its content, so naming it needs no API server, and anybody can rebuild it from
+the rewritten pod alone and compare.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.contract import ATTRIBUTE_MODEL, DRIVER
+from gpushare.errors import PolicyDenied
+from gpushare.quantity import WHOLE_GPU_PERCENT, format_mib
+from gpushare.reasons import Reason
+from webhook.plan import Plan, Share, field_of, read_models
+from webhook.podview import Container, Json, Kind, PodView, read_pod
+
+HASH_DIGITS: Final = 16
+_INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of the claim: MiB of memory, and percent of compute (0 is none)."""
+
+    name: str
+    memory_mib: int
+    compute: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """What the claim reserves, and which request each sharing container uses."""
+
+    requests: tuple[Request, ...]
+    request_of: Mapping[str, str]
+    template: str
+    """Name of the ResourceClaimTemplate."""
+
+
+def claim_plan(plan: Plan) -> ClaimPlan:
+    """Work out the requests, so that their sum is exactly what the pod can hold at once.
+
+    Raises:
+        PolicyDenied: more requests than a claim can have, or more compute than one GPU has.
+    """
+    own = [share for share in plan.shares if share.kind is not Kind.INIT]
+    chosen = _shared_request(plan.shares)
+    names = [share.container for share in own] or [chosen]
+    if len(names) > contract.MAX_SHARING_CONTAINERS:
+        message = f"{len(names)} containers share a GPU; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
+        raise PolicyDenied("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
+    amounts = {share.container: (share.memory_mib, share.compute or 0) for share in own}
+    amounts[chosen] = _raised(plan, own, chosen)
+    requests = tuple(Request(name, *amounts[name]) for name in names)
+    _check_compute(plan, requests)
+    request_of = {each.container: chosen if each.kind is Kind.INIT else each.container for each in plan.shares}
+    return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
+
+
+def template_for(pod: Json) -> Object | None:
+    """Rebuild, from a rewritten pod alone, the ResourceClaimTemplate it names.
+
+    Returns:
+        The object to create, whose name differs from the one in the pod where somebody changed either since; ``None``
+        where the pod holds no share of ours.
+    """
+    try:
+        view = read_pod(pod)
+        candidates = [_rebuilt(view, anywhere=anywhere) for anywhere in (False, True)]
+    except PolicyDenied:
+        return None
+    named = _named_template(view)
+    found = [each for each in candidates if each is not None]
+    return next((each for each in found if each["metadata"]["name"] == named), found[0] if found else None)
+
+
+@lru_cache(maxsize=4096)
+def template_name(requests: tuple[Request, ...], models: tuple[str, ...], *, same_gpu: bool) -> str:
+    """Name a template after its content."""
+    spec = template_spec(requests, models, same_gpu=same_gpu)
+    canonical = json.dumps(spec, sort_keys=True, separators=(",", ":")).encode()
+    return contract.TEMPLATE_PREFIX + hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
+
+
+def template_spec(requests: Sequence[Request], models: Sequence[str], *, same_gpu: bool) -> Object:
+    """Build the ``spec`` of a ResourceClaimTemplate of ``resource.k8s.io/v1``."""
+    status = {"name": contract.SIDECAR, "exactly": {"deviceClassName": contract.STATUS_DEVICE_CLASS}}
+    devices: Object = {"requests": [*(_request(each, models) for each in requests), status]}
+    if same_gpu and len(requests) > 1:
+        names = [each.name for each in requests]
+        devices["constraints"] = [{"requests": names, "matchAttribute": contract.ATTRIBUTE_UUID}]
+    return {"spec": {"devices": devices}}
+
+
+def _request(request: Request, models: Sequence[str]) -> Object:
+    amounts = {contract.CAPACITY_MEMORY: f"{request.memory_mib}Mi"}
+    if request.compute:
+        amounts[contract.CAPACITY_COMPUTE] = str(request.compute)
+    exactly: Object = {"deviceClassName": contract.DEVICE_CLASS, "capacity": {"requests": amounts}}
+    if models:
+        exactly["selectors"] = [{"cel": {"expression": _expression(models)}}]
+    return {"name": request.name, "exactly": exactly}
+
+
+def _expression(models: Sequence[str]) -> str:
+    """Write the CEL that picks GPUs by model. The names hold neither quotes nor backslashes: ``read_models``."""
+    model = f'device.attributes["{DRIVER}"].{ATTRIBUTE_MODEL}'
+    return " || ".join(f'{model}.lowerAscii().contains("{name}")' for name in models)
+
+
+def _shared_request(shares: Sequence[Share]) -> str:
+    """Choose the request that plain init containers use: the largest app's, else sidecar's, else init's own."""
+    for kind in (Kind.APP, Kind.SIDECAR, Kind.INIT):
+        if candidates := [share for share in shares if share.kind is kind]:
+            return max(candidates, key=lambda share: share.memory_mib).container
+    raise AssertionError("a plan has at least one share")
+
+
+def _raised(plan: Plan, own: Sequence[Share], chosen: str) -> tuple[int, int]:
+    """Raise the shared request until the claim covers the init containers as well: (MiB, percent)."""
+    beside = own if plan.same_gpu else [share for share in own if share.container == chosen]
+    memory, compute = _peak(plan.shares, beside)
+    others = [share for share in beside if share.container != chosen]
+    return memory - sum(each.memory_mib for each in others), compute - sum(each.compute or 0 for each in others)
+
+
+def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
+    """Most that is held at once of one GPU, by the containers in ``beside`` and the plain init ones: (MiB, percent)."""
+    memory, compute = sum(each.memory_mib for each in beside), sum(each.compute or 0 for each in beside)
+    started_memory = started_compute = 0
+    for share in shares:
+        if share.kind is Kind.INIT:
+            memory = max(memory, share.memory_mib + started_memory)
+            compute = max(compute, (share.compute or 0) + started_compute)
+        elif share.kind is Kind.SIDECAR and share in beside:
+            started_memory += share.memory_mib
+            started_compute += share.compute or 0
+    return memory, compute
+
+
+def _check_compute(plan: Plan, requests: Sequence[Request]) -> None:
+    held = [sum(each.compute for each in requests)] if plan.same_gpu else [each.compute for each in requests]
+    if max(held) > WHOLE_GPU_PERCENT:
+        message = (
+            f"the containers of this pod ask for {max(held)}% of one GPU together; ask for at most 100%"
+            f', or let them use several GPUs with {contract.SAME_GPU}: "false"'
+        )
+        raise PolicyDenied(field_of(contract.COMPUTE), message, Reason.ABOVE_MAXIMUM)
+
+
+def check_memory(plan: Plan, claim: ClaimPlan, most_mib: int | None) -> None:
+    """Refuse a pod whose containers fit no GPU together; nothing to say while the largest GPU is unknown (``None``).
+
+    Raises:
+        PolicyDenied: they need more than the largest GPU has.
+    """
+    held = [each.memory_mib for each in claim.requests]
+    needed = sum(held) if plan.same_gpu else max(held)
+    if most_mib is not None and needed > most_mib:
+        message = (
+            f"the containers of this pod need {format_mib(needed)} on one GPU together; the largest has "
+            f'{format_mib(most_mib)}: ask for less, or let them use several GPUs with {contract.SAME_GPU}: "false"'
+        )
+        raise PolicyDenied(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
+
+
+def _named_template(view: PodView) -> str | None:
+    entries = view.spec.get("resourceClaims") or []
+    return next((each.get("resourceClaimTemplateName") for each in entries if each.get("name") == contract.CLAIM), None)
+
+
+def _rebuilt(view: PodView, *, anywhere: bool) -> Object | None:
+    shares = [share for each in view.containers if (share := _share(each, anywhere=anywhere)) is not None]
+    if not shares:
+        return None
+    models = read_models(view.annotations)
+    same_gpu = view.annotations.get(contract.SAME_GPU) != "false"
+    claim = claim_plan(Plan(shares=tuple(shares), models=models, same_gpu=same_gpu))
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": claim.template, "labels": {contract.MANAGED_LABEL: "true"}},
+        "spec": template_spec(claim.requests, models, same_gpu=same_gpu),
+    }
+
+
+def _share(container: Container, *, anywhere: bool) -> Share | None:
+    """Read back what was written into a container: literal variables, and that it uses our claim."""
+    claims = (container.raw.get("resources") or {}).get("claims") or []
+    uses = any(each.get("name") == contract.CLAIM for each in claims)
+    memory = next((_integer(each) for each in container.reserved if each["name"] == contract.MEMORY_MIB), None)
+    if not uses or memory is None or container.name == contract.SIDECAR:
+        return None
+    return Share(container.name, container.kind, memory, _percentage(container.reserved, anywhere=anywhere))
+
+
+def _percentage(reserved: Sequence[Json], *, anywhere: bool) -> int | None:
+    """Read the thread percentage that is ours: it follows our limit; a tenant's own stands elsewhere."""
+    previous = ""
+    for entry in reserved:
+        if entry["name"] == contract.MPS_THREAD_PERCENTAGE and (anywhere or previous == contract.MPS_MEMORY_LIMIT):
+            return _integer(entry)
+        previous = entry["name"]
+    return None
+
+
+def _integer(entry: Json) -> int | None:
+    value = entry.get("value")
+    return int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else None

@@ -1,0 +1,102 @@
+"""What an operator writes on a namespace: defaults, ceilings and what happens to a container over its quota.
+
+Read as strictly as a pod's annotations: a ceiling with a typing error is no ceiling, so it refuses pods until mended.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, Self
+
+from gpushare import contract
+from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.quantity import format_mib, parse_duration, parse_memory, parse_percent, shown
+from gpushare.reasons import Reason
+
+ON_EXCEED_VALUES: Final = ("kill", "kill-container", "warn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespacePolicy:
+    """One namespace's policy. Memory in MiB, compute in percent of one GPU, time in seconds; ``None`` is unset."""
+
+    default_memory_mib: int | None = None
+    default_compute: int | None = None
+    max_memory_mib: int | None = None
+    max_compute: int | None = None
+    on_exceed: str = "kill"
+    grace_seconds: float | None = None
+    tolerance_mib: int | None = None
+    tolerance_percent: int | None = None
+
+    @classmethod
+    def from_annotations(cls, annotations: Mapping[str, str] | None) -> Self:
+        """Read a namespace's ``metadata.annotations``; keys of other products are none of our business.
+
+        Raises:
+            PolicyDenied: an unknown key of ours, a value that cannot be read, or a default above its ceiling.
+        """
+        values: dict[str, Any] = {}
+        for key, value in sorted((annotations or {}).items()):
+            if contract.is_ours(key):
+                values |= _read(key, value)
+        policy = cls(**values)
+        _check_defaults(policy)
+        return policy
+
+
+def field_of(key: str) -> str:
+    """Name a namespace annotation in a message."""
+    return f"namespace metadata.annotations[{key:.120}]"
+
+
+def _read(key: str, value: object) -> dict[str, Any]:
+    reader = _READERS.get(key)
+    if reader is None:
+        near = get_close_matches(key, contract.NAMESPACE_ANNOTATIONS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(contract.NAMESPACE_ANNOTATIONS)}"
+        raise _invalid(key, f"no such annotation of a namespace; {hint}")
+    try:
+        return reader(value)
+    except QuantityError as error:
+        raise _invalid(key, error.message) from error
+
+
+def _check_defaults(policy: NamespacePolicy) -> None:
+    memory, most_memory = policy.default_memory_mib, policy.max_memory_mib
+    if memory and most_memory and memory > most_memory:
+        ceiling = f"{contract.MAX_MEMORY} of {format_mib(most_memory)}"
+        raise _invalid(
+            contract.DEFAULT_MEMORY, f"{format_mib(memory)} is above {ceiling}; lower one or raise the other"
+        )
+    compute, most_compute = policy.default_compute, policy.max_compute
+    if compute and most_compute and compute > most_compute:
+        ceiling = f"{contract.MAX_COMPUTE} of {most_compute}%"
+        raise _invalid(contract.DEFAULT_COMPUTE, f"{compute}% is above {ceiling}; lower one or raise the other")
+
+
+def _invalid(key: str, message: str) -> PolicyDenied:
+    return PolicyDenied(field_of(key), message, Reason.INVALID_NAMESPACE)
+
+
+def _on_exceed(value: object) -> dict[str, Any]:
+    if not isinstance(value, str) or value not in ON_EXCEED_VALUES:
+        raise QuantityError(f"{shown(str(value))} is none of {', '.join(ON_EXCEED_VALUES)}")
+    return {"on_exceed": value}
+
+
+def _tolerance(value: object) -> dict[str, Any]:
+    if isinstance(value, str) and value.endswith("%"):
+        return {"tolerance_percent": parse_percent(value)}
+    return {"tolerance_mib": parse_memory(value)}
+
+
+_READERS: Final[dict[str, Callable[[object], dict[str, Any]]]] = {
+    contract.DEFAULT_MEMORY: lambda value: {"default_memory_mib": parse_memory(value)},
+    contract.DEFAULT_COMPUTE: lambda value: {"default_compute": parse_percent(value)},
+    contract.MAX_MEMORY: lambda value: {"max_memory_mib": parse_memory(value)},
+    contract.MAX_COMPUTE: lambda value: {"max_compute": parse_percent(value)},
+    contract.ON_EXCEED: _on_exceed,
+    contract.GRACE_PERIOD: lambda value: {"grace_seconds": parse_duration(value)},
+    contract.TOLERANCE: _tolerance,
+}

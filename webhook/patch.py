@@ -1,0 +1,64 @@
+"""JSON Patch (RFC 6902) between two versions of an object, of ``add`` and ``replace`` alone.
+
+The after-version shares what it did not change with the before-version, so comparing is mostly one ``is``. Nothing is
+ever removed: where something would have to go, the smallest value around it is replaced.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Operation = dict[str, Any]
+
+
+def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Operation]:
+    """Return the operations that make ``after`` of ``before``; both are objects with the same top-level keys."""
+    operations: list[Operation] = []
+    _value("", before, after, operations)
+    return operations
+
+
+def escape(key: str) -> str:
+    """Write a key as one step of a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _value(path: str, before: Any, after: Any, operations: list[Operation]) -> None:
+    if before is after or (type(before) is type(after) and before == after):
+        return
+    if before is None:
+        operations.append({"op": "add", "path": path, "value": after})
+    elif isinstance(before, dict) and isinstance(after, dict) and before.keys() <= after.keys():
+        _object(path, before, after, operations)
+    elif isinstance(before, list) and isinstance(after, list) and before and len(before) <= len(after):
+        _list(path, before, after, operations)
+    else:
+        operations.append({"op": "replace", "path": path, "value": after})
+
+
+def _object(path: str, before: dict[str, Any], after: dict[str, Any], operations: list[Operation]) -> None:
+    for key, value in after.items():
+        step = f"{path}/{escape(key)}"
+        if key in before:
+            _value(step, before[key], value, operations)
+        else:
+            operations.append({"op": "add", "path": step, "value": value})
+
+
+def _list(path: str, before: list[Any], after: list[Any], operations: list[Operation]) -> None:
+    """Entries were appended, or put in front of entries that kept their names; else the whole list is replaced."""
+    extra = len(after) - len(before)
+    if before == after[: len(before)]:
+        operations += [{"op": "add", "path": f"{path}/-", "value": each} for each in after[len(before) :]]
+    elif _same_names(before, after[extra:]):
+        operations += [{"op": "add", "path": f"{path}/{i}", "value": each} for i, each in enumerate(after[:extra])]
+        for index, each in enumerate(before, extra):
+            _value(f"{path}/{index}", each, after[index], operations)
+    else:
+        operations.append({"op": "replace", "path": path, "value": after})
+
+
+def _same_names(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    return all(
+        isinstance(old, dict) and isinstance(new, dict) and old.get("name", 0) == new.get("name", 1)
+        for old, new in zip(before, after, strict=True)
+    )

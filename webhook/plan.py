@@ -1,0 +1,229 @@
+"""From annotations to a plan: which containers share, with how much, under which conditions.
+
+Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.quantity import format_mib, parse_memory, parse_percent, shown
+from gpushare.reasons import Reason
+from webhook import namespace
+from webhook.namespace import NamespacePolicy
+from webhook.podview import Container, Kind, PodView
+from webhook.settings import Settings
+
+_MODEL: Final = re.compile(r"[A-Za-z0-9 ._-]{1,63}", re.ASCII)
+_PREFIXES: Final = (contract.MEMORY_OF, contract.COMPUTE_OF)
+KEY_SHOWN: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one container may use: MiB of GPU memory, and percent of a GPU's SMs or ``None`` for no cap."""
+
+    container: str
+    kind: Kind
+    memory_mib: int
+    compute: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a pod asks for. ``shares`` come in order of their containers' start; ``models`` are lower-case."""
+
+    shares: tuple[Share, ...]
+    low_priority: bool = False
+    models: tuple[str, ...] = ()
+    same_gpu: bool = True
+    warnings: tuple[str, ...] = ()
+
+    def of(self, container: str) -> Share | None:
+        """Return the share of a container, ``None`` where it asked for nothing."""
+        return next((share for share in self.shares if share.container == container), None)
+
+
+def asks(annotations: Mapping[str, Any]) -> bool:
+    """Tell whether a pod asks for a share, rightly or wrongly: any annotation of our domain does."""
+    return any(contract.is_ours(key) for key in annotations)
+
+
+def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan:
+    """Read the annotations of a pod that asks.
+
+    Raises:
+        PolicyDenied: an unknown key or container, or a value that cannot be had.
+    """
+    _check_keys(pod)
+    main, warnings = _main(pod)
+    memory, compute = _asked(pod, main)
+    names = memory.keys() | compute.keys() or {main.name}
+    limits = _Limits(policy, settings)
+    return Plan(
+        shares=tuple(
+            Share(each.name, each.kind, limits.memory(memory.get(each.name)), limits.compute(compute.get(each.name)))
+            if each.name in memory or policy.default_memory_mib
+            else _no_memory(each)
+            for each in pod.containers
+            if each.name in names and each.kind is not Kind.EPHEMERAL
+        ),
+        low_priority=_choice(pod, contract.PRIORITY, ("low", "normal")) == "low",
+        models=read_models(pod.annotations),
+        same_gpu=_choice(pod, contract.SAME_GPU, ("true", "false")) != "false",
+        warnings=warnings,
+    )
+
+
+def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
+    """Read ``gpu-model``: lower-case names, sorted, each once.
+
+    Raises:
+        PolicyDenied: an empty name, or one with other than letters, digits, space, dot, dash and underscore.
+    """
+    value = annotations.get(contract.GPU_MODEL)
+    if value is None:
+        return ()
+    names = [name.strip(" ") for name in value.split(",")] if isinstance(value, str) else [""]
+    for name in names:
+        if not _MODEL.fullmatch(name):
+            message = f'{shown(name or str(value))} is no model of a GPU; write for example "H100" or "H100,A100"'
+            raise PolicyDenied(field_of(contract.GPU_MODEL), message, Reason.INVALID_VALUE)
+    return tuple(sorted({name.lower() for name in names}))
+
+
+def field_of(key: str) -> str:
+    """Name a pod annotation in a message."""
+    safe = ascii(key)[1:-1]
+    return f"metadata.annotations[{safe:.{KEY_SHOWN}}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One annotation that asks for an amount."""
+
+    key: str
+    value: object
+
+
+def _asked(pod: PodView, main: Container) -> tuple[dict[str, _Asked], dict[str, _Asked]]:
+    """Collect who asks for memory and who for compute; a container's own annotation wins over the pod-wide one."""
+    memory: dict[str, _Asked] = {}
+    compute: dict[str, _Asked] = {}
+    for found, wide, prefix in ((memory, contract.MEMORY, _PREFIXES[0]), (compute, contract.COMPUTE, _PREFIXES[1])):
+        if wide in pod.annotations:
+            found[main.name] = _Asked(wide, pod.annotations[wide])
+        for key, value in pod.annotations.items():
+            if key.startswith(prefix):
+                found[key.removeprefix(prefix)] = _Asked(key, value)
+    return memory, compute
+
+
+def _main(pod: PodView) -> tuple[Container, tuple[str, ...]]:
+    apps = [each for each in pod.containers if each.kind is Kind.APP]
+    wanted = pod.annotations.get(contract.DEFAULT_CONTAINER)
+    main = next((each for each in apps if each.name == wanted), apps[0])
+    if wanted is None or main.name == wanted:
+        return main, ()
+    return main, (f"{contract.DEFAULT_CONTAINER} names no container; {main.name:.40} counts as the main one",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Reads amounts and holds them against the operator's bounds."""
+
+    policy: NamespacePolicy
+    settings: Settings
+
+    def memory(self, asked: _Asked | None) -> int:
+        if asked is None:
+            field, mib = namespace.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
+        else:
+            field = field_of(asked.key)
+            mib = _quantity(asked, parse_memory)
+        self._check_memory(field, mib)
+        return mib
+
+    def _check_memory(self, field: str, mib: int) -> None:
+        least, most, ceiling = self.settings.min_memory_mib, self.settings.max_memory_mib, self.policy.max_memory_mib
+        asked = format_mib(mib)
+        if mib < least:
+            message = f"{asked} is below the minimum of {format_mib(least)}; write for example {format_mib(least)}"
+            raise PolicyDenied(field, message, Reason.BELOW_MINIMUM)
+        if ceiling is not None and mib > ceiling:
+            message = f"{asked} is above this namespace's {contract.MAX_MEMORY} of {format_mib(ceiling)}; ask for less"
+            raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
+        if most is not None and mib > most:
+            message = f"{asked} is more than the largest GPU has, {format_mib(most)}; ask for less"
+            raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
+
+    def compute(self, asked: _Asked | None) -> int | None:
+        if asked is None:
+            return self.policy.default_compute
+        percent, ceiling = _quantity(asked, parse_percent), self.policy.max_compute
+        if ceiling is not None and percent > ceiling:
+            message = f"{percent}% is above this namespace's {contract.MAX_COMPUTE} of {ceiling}%; ask for less"
+            raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
+        return percent
+
+
+def _quantity(asked: _Asked, parse: Any) -> int:
+    try:
+        return int(parse(asked.value))
+    except QuantityError as error:
+        raise PolicyDenied(field_of(asked.key), error.message, error.reason) from error
+
+
+def _no_memory(container: Container) -> Share:
+    key = contract.MEMORY_OF + container.name
+    message = (
+        f"is missing: container {container.name} asks for a share without saying how much memory; "
+        f"write for example {key}: 4Gi, or {contract.MEMORY}: 4Gi for the main container"
+    )
+    raise PolicyDenied(field_of(key), message, Reason.MEMORY_MISSING)
+
+
+def _choice(pod: PodView, key: str, allowed: tuple[str, str]) -> str | None:
+    value = pod.annotations.get(key)
+    if value is None or value in allowed:
+        return value
+    message = f'{shown(str(value))} is neither "{allowed[0]}" nor "{allowed[1]}"; write "{allowed[0]}"'
+    raise PolicyDenied(field_of(key), message, Reason.INVALID_VALUE)
+
+
+def _check_keys(pod: PodView) -> None:
+    ours = sorted(key for key in pod.annotations if contract.is_ours(key) and key not in contract.POD_ANNOTATIONS)
+    for key in ours:
+        prefix, name = key[: key.find("/") + 1], key[key.find("/") + 1 :]
+        if prefix not in _PREFIXES:
+            raise PolicyDenied(field_of(key), _unknown_key(pod, key), Reason.UNKNOWN_ANNOTATION)
+        if name not in _names(pod):
+            raise PolicyDenied(field_of(key), _unknown_container(pod, name), Reason.UNKNOWN_CONTAINER)
+
+
+def _names(pod: PodView) -> list[str]:
+    """Name the containers that may have a share: ephemeral ones and our sidecar may not."""
+    return [each.name for each in pod.containers if each.kind is not Kind.EPHEMERAL and each.name != contract.SIDECAR]
+
+
+def _unknown_key(pod: PodView, key: str) -> str:
+    if key in contract.NAMESPACE_ANNOTATIONS:
+        return "is an annotation of namespaces, set by the operator; remove it from the pod"
+    known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in _names(pod))]
+    near = get_close_matches(key[:KEY_SHOWN].lower(), known, 1)
+    return f"no such annotation; did you mean {near[0]}?" if near else f"no such annotation; known are {_known()}"
+
+
+def _known() -> str:
+    return ", ".join((*contract.POD_ANNOTATIONS, *(f"{prefix}<container>" for prefix in _PREFIXES)))
+
+
+def _unknown_container(pod: PodView, name: str) -> str:
+    names = _names(pod)
+    near = get_close_matches(name[:KEY_SHOWN], names, 1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names[:8])}"
+    return f"the pod has no container named {shown(name)}; {hint}"

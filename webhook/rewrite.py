@@ -1,0 +1,220 @@
+"""The pod as it should be: a new dict that shares everything unchanged with the one that came in.
+
+Each step leaves what is already right as it is, so rewriting twice changes nothing, also after the API server's
+defaults and other webhooks. What is right is told by content, never by a marker.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.errors import PolicyDenied
+from gpushare.quantity import shown
+from gpushare.reasons import Reason
+from webhook import sidecar_spec
+from webhook.claims import ClaimPlan
+from webhook.plan import Plan, Share
+from webhook.podview import Container, Json, Kind, PodView, mapping, objects
+from webhook.settings import Settings
+
+Object = dict[str, Any]
+HIDDEN: Final = {
+    contract.CUDA_VISIBLE_DEVICES: contract.NO_CUDA_DEVICE,
+    contract.NVIDIA_VISIBLE_DEVICES: contract.NO_NVIDIA_DEVICE,
+}
+"""What a container that asked for nothing gets: no GPU, whatever its image says."""
+_OWN_DAEMON: Final = {
+    contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH,
+    contract.MPS_LOG_DIRECTORY: contract.LOG_PATH,
+}
+_LEFT_ALONE: Final = (contract.MPS_THREAD_PERCENTAGE, contract.MPS_CLIENT_PRIORITY)
+"""Can only lower what a container gets, so a tenant's own stays where we set none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The pod after rewriting, and what a person should know about it."""
+
+    pod: Object
+    warnings: tuple[str, ...]
+
+
+def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, settings: Settings) -> Rewritten:
+    """Make a sharing pod of a pod that asks.
+
+    Raises:
+        PolicyDenied: it uses a name of ours for something else, or brings its own MPS daemon.
+    """
+    warnings: list[str] = []
+    metadata = _with_label(view.metadata, warnings)
+    spec = dict(view.spec)
+    for section in ("initContainers", "containers", "ephemeralContainers"):
+        here = [each for each in view.containers if each.section == section]
+        if here:
+            spec[section] = [_container(each, plan, claim, warnings) for each in here]
+    _add_sidecar(view, spec, settings)
+    _add_claim(spec, claim)
+    _add_tolerations(spec, settings)
+    if settings.runtime_class and not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = settings.runtime_class
+    if settings.root_tenants == "refuse":
+        _forbid_root(spec)
+    return Rewritten({**view.pod, "metadata": metadata, "spec": spec}, tuple(warnings))
+
+
+def hide(container: Container, warnings: list[str]) -> Json:
+    """Return the container without any GPU; the same object where that is so already."""
+    return _with_env(container, HIDDEN, warnings)
+
+
+def environment(container: Container, share: Share, *, low_priority: bool) -> dict[str, str]:
+    """Return the variables of a sharing container, in the order in which they are written."""
+    wanted = HIDDEN | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: f"0={share.memory_mib}M"}
+    if share.compute is not None:
+        wanted[contract.MPS_THREAD_PERCENTAGE] = str(share.compute)
+    if low_priority:
+        wanted[contract.MPS_CLIENT_PRIORITY] = "1"
+    if not any(entry["name"] == contract.NVIDIA_DRIVER_CAPABILITIES for entry in container.reserved):
+        wanted[contract.NVIDIA_DRIVER_CAPABILITIES] = contract.DRIVER_CAPABILITIES
+    wanted[contract.MEMORY_MIB] = str(share.memory_mib)
+    return wanted
+
+
+def _container(container: Container, plan: Plan, claim: ClaimPlan, warnings: list[str]) -> Json:
+    share = plan.of(container.name)
+    if share is None:
+        _check_unclaimed(container)
+        return hide(container, warnings)
+    _check_own_daemon(container)
+    wanted = environment(container, share, low_priority=plan.low_priority)
+    warnings += _left_alone(container, wanted)
+    raw = _with_env(container, wanted, warnings)
+    resources = _with_claim(container, claim.request_of[container.name])
+    return raw if resources is raw.get("resources") else {**raw, "resources": resources}
+
+
+def _with_env(container: Container, wanted: Mapping[str, str], warnings: list[str]) -> Json:
+    """Give a container each variable once, with our literal value; ours come last where any stood in the way."""
+    found = [(entry["name"], _literal(entry)) for entry in container.reserved if entry["name"] in wanted]
+    if found == list(wanted.items()):
+        return container.raw
+    changed = {name for name, value in found if value != wanted[name]}
+    warnings += [f"{name} of container {container.name:.40} is replaced" for name in wanted if name in changed]
+    kept = [entry for entry in container.env if entry["name"] not in wanted] if found else list(container.env)
+    return {**container.raw, "env": kept + [{"name": name, "value": value} for name, value in wanted.items()]}
+
+
+def _literal(entry: Json) -> object:
+    """Return a variable's value, ``None`` where it is taken from elsewhere; no value is an empty one."""
+    return None if entry.get("valueFrom") is not None else entry.get("value") or ""
+
+
+def _check_own_daemon(container: Container) -> None:
+    for entry in container.reserved:
+        wanted = _OWN_DAEMON.get(entry["name"])
+        if wanted is not None and _literal(entry) != wanted:
+            value = _literal(entry)
+            said = "a value from elsewhere" if value is None else shown(str(value))
+            message = f"{said} is an MPS daemon of the pod's own; remove the variable: a share uses the node's daemon"
+            raise PolicyDenied(f"{container.field}.env[{entry['name']}]", message)
+
+
+def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str]:
+    for name in _LEFT_ALONE:
+        if name not in wanted and any(entry["name"] == name for entry in container.reserved):
+            yield f"{name} of container {container.name:.40} stays: it can only lower what it gets"
+
+
+def _with_claim(container: Container, request: str) -> Json:
+    field = f"{container.field}.resources"
+    resources = container.raw.get("resources")
+    claims = objects(mapping(resources, field).get("claims"), f"{field}.claims")
+    wanted = {"name": contract.CLAIM, "request": request}
+    ours = [each for each in claims if each.get("name") == contract.CLAIM]
+    if ours == [wanted]:
+        return mapping(resources, field)
+    if ours:
+        raise _reserved(f"{field}.claims", f"an entry {contract.CLAIM!r} of another form stands here; remove it")
+    return {**mapping(resources, field), "claims": [*claims, wanted]}
+
+
+def _check_unclaimed(container: Container) -> None:
+    """Refuse a container that asked for nothing and helps itself to another's request."""
+    if container.kind is Kind.SIDECAR and container.name == contract.SIDECAR:
+        return
+    field = f"{container.field}.resources.claims"
+    resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
+    if any(each.get("name") == contract.CLAIM for each in objects(resources.get("claims"), field)):
+        hint = f"write {contract.MEMORY_OF}{container.name:.63} for a share of its own"
+        raise _reserved(field, f"uses the claim {contract.CLAIM!r} without having asked for a share; {hint}")
+
+
+def _with_label(metadata: Json, warnings: list[str]) -> Object:
+    labels = mapping(metadata.get("labels"), "metadata.labels")
+    if labels.get(contract.MANAGED_LABEL) == "true":
+        return dict(metadata)
+    if contract.MANAGED_LABEL in labels:
+        warnings.append(f"label {contract.MANAGED_LABEL} is replaced")
+    return {**metadata, "labels": {**labels, contract.MANAGED_LABEL: "true"}}
+
+
+def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
+    wanted = sidecar_spec.container(settings)
+    standing = view.named(contract.SIDECAR)
+    if standing is None:
+        spec["initContainers"] = [wanted, *(spec.get("initContainers") or [])]
+    elif problem := sidecar_spec.difference(standing, wanted):
+        message = (
+            f"the name {contract.SIDECAR!r} is reserved for the sidecar, and this is another ({problem}); rename it"
+        )
+        raise _reserved(f"{standing.field}.name", message)
+    _add_volume(spec)
+
+
+def _add_volume(spec: Object) -> None:
+    volumes = objects(spec.get("volumes"), "spec.volumes")
+    wanted = sidecar_spec.volume()
+    standing = [each for each in volumes if each.get("name") == contract.NO_TOKEN_VOLUME]
+    if not standing:
+        spec["volumes"] = [*volumes, wanted]
+    elif any(each.keys() != wanted.keys() for each in standing):
+        raise _reserved("spec.volumes", f"the name {contract.NO_TOKEN_VOLUME!r} is reserved; rename the volume")
+
+
+def _add_claim(spec: Object, claim: ClaimPlan) -> None:
+    entries = objects(spec.get("resourceClaims"), "spec.resourceClaims")
+    wanted = {"name": contract.CLAIM, "resourceClaimTemplateName": claim.template}
+    standing = [each for each in entries if each.get("name") == contract.CLAIM]
+    if not standing:
+        spec["resourceClaims"] = [*entries, wanted]
+    elif standing != [wanted]:
+        named = shown(str(standing[0].get("resourceClaimTemplateName")))
+        message = (
+            f"{contract.CLAIM!r} names the template {named}, which these annotations do not give; remove the entry"
+        )
+        raise PolicyDenied("spec.resourceClaims", message)
+
+
+def _add_tolerations(spec: Object, settings: Settings) -> None:
+    standing = objects(spec.get("tolerations"), "spec.tolerations")
+    tolerated = [_toleration(each) for each in standing]
+    missing = [dict(each) for each in settings.tolerations if _toleration(each) not in tolerated]
+    if missing:
+        spec["tolerations"] = [*standing, *missing]
+
+
+def _toleration(toleration: Json) -> Sequence[object]:
+    """What makes two tolerations the same, with the API's defaults written out."""
+    fields = (toleration.get(each) or "" for each in ("key", "value", "effect"))
+    return (toleration.get("operator") or "Equal", *fields)
+
+
+def _forbid_root(spec: Object) -> None:
+    context = mapping(spec.get("securityContext"), "spec.securityContext")
+    if context.get("runAsNonRoot") is None:
+        spec["securityContext"] = {**context, "runAsNonRoot": True}
+
+
+def _reserved(field: str, message: str) -> PolicyDenied:
+    return PolicyDenied(field, message, Reason.RESERVED_NAME)

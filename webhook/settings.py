@@ -1,0 +1,120 @@
+"""What an operator decides once for the whole cluster: the chart's values, read from the environment at start."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Self
+
+from gpushare.errors import ConfigError, QuantityError
+from gpushare.quantity import DEFAULT_MIN_MIB, parse_memory
+
+DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
+    {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+)
+"""GPU nodes are usually tainted, and a share is no extended resource that would be tolerated by itself."""
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
+
+Environment = Mapping[str, str]
+RootTenants = Literal["allow", "refuse"]
+
+
+def _requests() -> dict[str, str]:
+    return {"cpu": "10m", "memory": "64Mi"}
+
+
+def _limits() -> dict[str, str]:
+    return {"cpu": "200m", "memory": "128Mi"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Chart values the rewriting depends on. Memory in MiB; ``max_memory_mib`` is the largest GPU, if known."""
+
+    image: str = "gpu-share:0.1.0"
+    image_pull_policy: str = "IfNotPresent"
+    min_memory_mib: int = DEFAULT_MIN_MIB
+    max_memory_mib: int | None = None
+    tolerations: tuple[dict[str, Any], ...] = DEFAULT_TOLERATIONS
+    runtime_class: str | None = None
+    root_tenants: RootTenants = "allow"
+    sidecar_requests: dict[str, str] = field(default_factory=_requests)
+    sidecar_limits: dict[str, str] = field(default_factory=_limits)
+    log_level: str = "info"
+
+    @classmethod
+    def from_environment(cls, environment: Environment) -> Self:
+        """Read the ``GPU_SHARE_*`` variables the chart sets; what is absent or empty keeps its default.
+
+        Raises:
+            ConfigError: a variable holds something else than it should; the message names it.
+        """
+        values: dict[str, Any] = {}
+        for name, (attribute, read) in _VARIABLES.items():
+            if text := environment.get(name, ""):
+                values[attribute] = read(name, text)
+        return cls(**values)
+
+
+def _text(_name: str, text: str) -> str:
+    return text
+
+
+def _memory(name: str, text: str) -> int:
+    try:
+        return parse_memory(text)
+    except QuantityError as error:
+        raise ConfigError(f"{name}: {error.message}") from error
+
+
+def _object(name: str, text: str) -> dict[str, str]:
+    value = _json(name, text)
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise ConfigError(f'{name}: {text!r:.80} is no JSON object of strings, such as {{"cpu": "10m"}}')
+    return value
+
+
+def _tolerations(name: str, text: str) -> tuple[dict[str, Any], ...]:
+    value = _json(name, text)
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise ConfigError(f"{name}: {text!r:.80} is no JSON list of tolerations")
+    return tuple(value)
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {text!r:.80} is no JSON: {error}") from error
+
+
+def _root_tenants(name: str, text: str) -> str:
+    return _one_of(name, text, ("allow", "refuse"))
+
+
+def _log_level(name: str, text: str) -> str:
+    return _one_of(name, text, LOG_LEVELS)
+
+
+def _pull_policy(name: str, text: str) -> str:
+    return _one_of(name, text, PULL_POLICIES)
+
+
+def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
+    if text not in allowed:
+        raise ConfigError(f"{name}: {text!r:.80} is none of {', '.join(allowed)}")
+    return text
+
+
+_VARIABLES: Final = {
+    "GPU_SHARE_IMAGE": ("image", _text),
+    "GPU_SHARE_IMAGE_PULL_POLICY": ("image_pull_policy", _pull_policy),
+    "GPU_SHARE_MIN_MEMORY": ("min_memory_mib", _memory),
+    "GPU_SHARE_MAX_MEMORY": ("max_memory_mib", _memory),
+    "GPU_SHARE_TOLERATIONS": ("tolerations", _tolerations),
+    "GPU_SHARE_RUNTIME_CLASS": ("runtime_class", _text),
+    "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _root_tenants),
+    "GPU_SHARE_SIDECAR_REQUESTS": ("sidecar_requests", _object),
+    "GPU_SHARE_SIDECAR_LIMITS": ("sidecar_limits", _object),
+    "GPU_SHARE_LOG_LEVEL": ("log_level", _log_level),
+}

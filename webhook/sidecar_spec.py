@@ -1,0 +1,96 @@
+"""The container and the volume a sharing pod gets, and how to tell them from others of the same name.
+
+A native sidecar that passes Pod Security ``restricted``, holds no token and no GPU, and is trusted by nobody.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from webhook.podview import Container, Json, Kind
+from webhook.settings import Settings
+
+Object = dict[str, Any]
+USER: Final = 65532
+_SECURITY: Final[Object] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_PROBE: Final[Object] = {
+    "exec": {"command": ["gpu-share", "sidecar", "--probe"]},
+    "periodSeconds": 2,
+    "timeoutSeconds": 10,
+    "failureThreshold": 150,
+}
+_EMPTY_SIZE: Final = "1Mi"
+_FREE: Final = frozenset({"imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy", "env"})
+"""What the API server and other webhooks may add or change: none of it gives the sidecar more than it has.
+
+Variables are among it because those that would hand it a GPU are hidden as in every other container.
+"""
+
+
+def container(settings: Settings) -> Object:
+    """Build the sidecar."""
+    return {
+        "name": contract.SIDECAR,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": ["sidecar"],
+        "restartPolicy": "Always",
+        "env": [
+            {"name": contract.CUDA_VISIBLE_DEVICES, "value": contract.NO_CUDA_DEVICE},
+            {"name": contract.NVIDIA_VISIBLE_DEVICES, "value": contract.NO_NVIDIA_DEVICE},
+        ],
+        "startupProbe": _PROBE,
+        "resources": {
+            "requests": settings.sidecar_requests,
+            "limits": settings.sidecar_limits,
+            "claims": [{"name": contract.CLAIM, "request": contract.SIDECAR}],
+        },
+        "securityContext": _SECURITY,
+        "volumeMounts": [{"name": contract.NO_TOKEN_VOLUME, "mountPath": contract.TOKEN_PATH, "readOnly": True}],
+    }
+
+
+def volume() -> Object:
+    """Build the empty volume that stands where the API server would otherwise mount a token."""
+    return {"name": contract.NO_TOKEN_VOLUME, "emptyDir": {"sizeLimit": _EMPTY_SIZE}}
+
+
+def difference(standing: Container, wanted: Json) -> str | None:
+    """Compare a container of the sidecar's name with the sidecar; return the field that tells them apart."""
+    if standing.kind is not Kind.SIDECAR:
+        return f"it stands in {standing.field}"
+    for key in sorted(standing.raw.keys() | wanted.keys()):
+        if key not in _FREE and not _COMPARED.get(key, _same)(standing.raw.get(key), wanted.get(key)):
+            return f"its {key} is not the sidecar's"
+    return None
+
+
+def _same(standing: Any, wanted: Any) -> bool:
+    return bool(standing == wanted) or (not standing and not wanted)
+
+
+def _same_probe(standing: Any, wanted: Any) -> bool:
+    """The API server adds defaults to a probe; whatever else is added delays our own start at worst."""
+    return isinstance(standing, Mapping) and standing.get("exec") == wanted["exec"]
+
+
+def _same_resources(standing: Any, wanted: Any) -> bool:
+    """Amounts of CPU and memory may be changed by others; the claim may not."""
+    return isinstance(standing, Mapping) and standing.get("claims") == wanted["claims"]
+
+
+def _same_security(standing: Any, wanted: Any) -> bool:
+    """No key of ours changed; a key added only where it takes away, such as ``privileged: false``."""
+    if not isinstance(standing, Mapping) or any(standing.get(key) != value for key, value in wanted.items()):
+        return False
+    return all(key in wanted or not value for key, value in standing.items())
+
+
+_COMPARED: Final = {"startupProbe": _same_probe, "resources": _same_resources, "securityContext": _same_security}
