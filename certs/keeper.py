@@ -54,12 +54,12 @@ class Stored:
     """Fingerprint of each old authority → its certificate."""
 
     def bundle(self) -> bytes:
-        """All certificates a client has to trust now: current, next, old."""
-        parts = [self.authority[n] for n, a in self._signers() if a is not None]
-        return b"".join([*parts, *self.old.values()])
-
-    def _signers(self) -> tuple[tuple[str, plan.Authority | None], ...]:
-        return (("ca.crt", self.state.current), ("next.crt", self.state.following))
+        """All certificates a client has to trust now. Their order does not follow their roles: no needless writes."""
+        state = self.state
+        parts = dict(self.old)
+        parts |= {state.current.fingerprint: self.authority["ca.crt"]} if state.current else {}
+        parts |= {state.following.fingerprint: self.authority["next.crt"]} if state.following else {}
+        return b"".join(parts[fingerprint] for fingerprint in sorted(parts))
 
 
 class Keeper:
@@ -100,9 +100,9 @@ class Keeper:
 
     def _once(self) -> Plan:
         now = self._clock()
-        stored = load(self._authority, self._serving)
+        stored = load(self._authority, self._serving, now)
         if self._publish(stored, now):
-            stored = load(self._authority, self._serving)
+            stored = load(self._authority, self._serving, now)
         todo = plan.next_step(stored.state, now, self._wanted)
         if todo.step not in {Step.NOTHING, Step.WAIT}:
             self._take(todo, stored, now)
@@ -112,7 +112,7 @@ class Keeper:
         """Bring the bundle out; note the moment where a next authority is in it for the first time, or again."""
         bundle = stored.bundle()
         changed = bool(bundle) and self._publisher is not None and self._publisher.publish(bundle)
-        if bundle and PAIR <= stored.serving.keys() and stored.serving.get("ca.crt") != bundle:
+        if bundle and stored.serving.keys() >= PAIR and stored.serving.get("ca.crt") != bundle:
             self._serving.write({**stored.serving, "ca.crt": bundle}, stored.serving_version)
             changed = True
         if changed:
@@ -160,7 +160,7 @@ class Keeper:
         )
 
 
-def load(authority: Vault, serving: Vault) -> Stored:
+def load(authority: Vault, serving: Vault, now: datetime) -> Stored:
     """Read both vaults and make sense of them; what makes none is logged and counts as absent."""
     files, version = authority.read()
     served, served_version = serving.read()
@@ -172,9 +172,9 @@ def load(authority: Vault, serving: Vault) -> Stored:
     bundled, retire = _read_notes(files.get("state.json", b""))
     signers = [files[n] for n, a in (("ca.crt", current), ("next.crt", following)) if a is not None]
     leaf = _leaf(served, [*signers, *old.values()], str(serving))
-    if leaf is not None and not leaf.issuer:
+    if leaf is not None and not leaf.issuer and now < leaf.ends:
         # The authority was lost, its certificate was not: whoever still presents the leaf must stay trusted.
-        old |= (found := _signer_in(served))
+        old |= (found := _signer_in(served, now))
         leaf = _leaf(served, [*signers, *old.values()], str(serving))
         retire |= dict.fromkeys(found, leaf.ends) if leaf is not None else {}
     state = State(
@@ -237,14 +237,15 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-def _by_fingerprint(pem: bytes) -> dict[str, bytes]:
+def _by_fingerprint(pem: bytes, now: datetime | None = None) -> dict[str, bytes]:
+    """Authorities by fingerprint; with ``now``, only those that have not expired."""
     found = ((pki.read_authority(c, None), c) for c in pki.read_certificates(pem))
-    return {a.fingerprint: c for a, c in found if a is not None}
+    return {a.fingerprint: c for a, c in found if a is not None and (now is None or now < a.ends)}
 
 
-def _signer_in(served: dict[str, bytes]) -> dict[str, bytes]:
-    """The authority in the published bundle that signed the serving certificate, if it is there."""
-    candidates = _by_fingerprint(served.get("ca.crt", b""))
+def _signer_in(served: dict[str, bytes], now: datetime) -> dict[str, bytes]:
+    """The authority in the published bundle that signed the serving certificate, if it is there and has not expired."""
+    candidates = _by_fingerprint(served.get("ca.crt", b""), now)
     leaf = pki.read_leaf(served.get("tls.crt", b""), served.get("tls.key", b""), list(candidates.values()))
     return {k: v for k, v in candidates.items() if leaf is not None and k == leaf.issuer}
 

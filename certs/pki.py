@@ -103,8 +103,8 @@ def read_leaf(certificate: bytes, key: bytes, authorities: Sequence[bytes]) -> L
 
 
 def _one(pem: bytes) -> x509.Certificate | None:
-    found = read_certificates(pem)
-    return x509.load_pem_x509_certificate(found[0]) if len(found) == 1 else None
+    """The one certificate in a file that is byte for byte as we wrote it: other readers are pickier about the rest."""
+    return x509.load_pem_x509_certificate(pem) if read_certificates(pem) == (pem,) else None
 
 
 def _name(text: str) -> x509.Name:
@@ -176,6 +176,8 @@ def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise TypeError("not a key on an elliptic curve")
+    if _key_pem(key) != pem:
+        raise ValueError("not as it was written")
     return key
 
 
@@ -198,6 +200,11 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
 def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return Pair(_pem(certificate), pem)
+    return Pair(_pem(certificate), _key_pem(key))
