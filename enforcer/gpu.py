@@ -1,0 +1,220 @@
+"""NVML, through nvidia-ml-py: which GPUs there are and who holds how much of them.
+
+NVML lies in known ways (lists that outgrow their buffer, rows without an amount, structs of another version), and what
+is read here ends lives. So nothing leaves this module unchecked: an answer that cannot be true is an ``NvmlError`` with
+reason ``ImplausibleSample``, and whoever asked is blind for that moment.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import IntEnum
+from types import ModuleType
+from typing import Any, Final, ParamSpec, TypeVar
+
+import pynvml
+
+from enforcer.model import Gpu, GpuProcess, GpuSample
+from gpushare.errors import NvmlError
+from gpushare.quantity import MIB
+from gpushare.reasons import Reason
+
+SLACK_MIB: Final = 256
+"""Lists and totals are read one after the other; this much may move in between."""
+ATTEMPTS: Final = 3
+"""A list may outgrow the buffer that was measured for it; then it is read again."""
+LISTS: Final = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
+MIG_ON: Final = 1
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ComputeMode(IntEnum):
+    """Who may open contexts on a GPU: NVML's numbers."""
+
+    DEFAULT = 0
+    PROHIBITED = 2
+    EXCLUSIVE_PROCESS = 3
+
+
+class NvmlReader:
+    """Reads GPUs through NVML. After any failure the library is initialised afresh; handles never outlive a failure.
+
+    Memory is compared without the driver's reserve where NVML can tell it apart (its second memory call); where it
+    cannot, ``includes_reserve`` is true and ``GpuSample.used_mib`` contains it, which only makes the check laxer.
+
+    Args:
+        library: nvidia-ml-py, or something that answers like it.
+    """
+
+    def __init__(self, library: ModuleType | Any = pynvml) -> None:
+        self._nvml: Any = library
+        self._started = False
+        self._handles: dict[str, Any] = {}
+        self.includes_reserve = False
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Enumerate the GPUs in NVML's order.
+
+        Raises:
+            NvmlError: the library, the driver or one of the GPUs does not answer.
+        """
+        return self._guarded(self._read_gpus)
+
+    def sample(self, uuid: str) -> GpuSample:
+        """Read who holds how much on one GPU.
+
+        Raises:
+            NvmlError: no answer, or (reason ``ImplausibleSample``) one that cannot be true.
+        """
+        return self._guarded(self._read_sample, uuid)
+
+    def compute_mode(self, uuid: str) -> ComputeMode:
+        """Say who may open contexts on a GPU. Raises ``NvmlError``."""
+        return self._guarded(lambda: ComputeMode(self._nvml.nvmlDeviceGetComputeMode(self._handle(uuid))))
+
+    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
+        """Change who may open contexts on a GPU; needs root. Raises ``NvmlError``."""
+        self._guarded(lambda: self._nvml.nvmlDeviceSetComputeMode(self._handle(uuid), int(mode)))
+
+    def close(self) -> None:
+        """Let go of the library; the next question initialises it again."""
+        self._handles.clear()
+        if self._started:
+            self._started = False
+            with suppress(pynvml.NVMLError):
+                self._nvml.nvmlShutdown()
+
+    def _guarded(self, ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            if not self._started:
+                self._nvml.nvmlInitWithFlags(0)
+                self._started = True
+            return ask(*args, **kwargs)
+        except NvmlError:
+            raise
+        except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, OSError) as error:
+            self.close()
+            raise NvmlError(f"NVML does not answer: {error}; is the NVIDIA driver loaded and reachable?") from error
+        except (IndexError, ValueError) as error:
+            self.close()
+            raise NvmlError(f"NVML's answer cannot be read: {error}", Reason.IMPLAUSIBLE_SAMPLE) from error
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            self._handles[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
+
+    def _read_gpus(self) -> tuple[Gpu, ...]:
+        nvml = self._nvml
+        driver = nvml.nvmlSystemGetDriverVersion()
+        cuda = divmod(nvml.nvmlSystemGetCudaDriverVersion_v2(), 1000)
+        return tuple(
+            self._read_gpu(index, nvml.nvmlDeviceGetHandleByIndex(index), driver, (cuda[0], cuda[1] // 10))
+            for index in range(nvml.nvmlDeviceGetCount())
+        )
+
+    def _read_gpu(self, index: int, handle: Any, driver: str, cuda: tuple[int, int]) -> Gpu:
+        nvml = self._nvml
+        memory = self._memory(handle)
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        bus_id = nvml.nvmlDeviceGetPciInfo(handle).busId
+        return Gpu(
+            uuid=nvml.nvmlDeviceGetUUID(handle),
+            index=index,
+            minor=nvml.nvmlDeviceGetMinorNumber(handle),
+            model=nvml.nvmlDeviceGetName(handle),
+            memory_mib=memory["total"],
+            reserved_mib=memory["reserved"],
+            compute_capability=(major, minor),
+            pci_bus_id=bus_id.decode() if isinstance(bus_id, bytes) else bus_id,
+            driver_version=driver,
+            cuda_version=cuda,
+            mig_enabled=self._mig_enabled(handle),
+        )
+
+    def _read_sample(self, uuid: str) -> GpuSample:
+        handle = self._handle(uuid)
+        # The lists come first: what is allocated in between then makes the total larger, and accuses nobody.
+        processes = self._processes(uuid, handle)
+        memory = self._memory(handle)
+        sample = GpuSample(uuid=uuid, total_mib=memory["total"], used_mib=memory["used"], processes=processes)
+        check(sample)
+        return sample
+
+    def _memory(self, handle: Any) -> Mapping[str, int]:
+        """Total, reserved and used in MiB, rounded down."""
+        try:
+            info = self._nvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+            info = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+            self.includes_reserve = True
+            return {"total": info.total // MIB, "reserved": 0, "used": info.used // MIB}
+        self.includes_reserve = False
+        return {name: getattr(info, name) // MIB for name in ("total", "reserved", "used")}
+
+    def _mig_enabled(self, handle: Any) -> bool:
+        try:
+            return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0] == MIG_ON)
+        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+            return False
+
+    def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...]:
+        """The union of the three lists: a process stands in several, with the same total, so the largest counts."""
+        held: dict[int, int] = {}
+        for row in (row for name in LISTS for row in self._list(name, handle)):
+            if row.pid <= 0 or row.usedGpuMemory is None:
+                raise NvmlError(
+                    f"NVML does not say how much process {row.pid} holds on {uuid}", Reason.IMPLAUSIBLE_SAMPLE
+                )
+            held[row.pid] = max(held.get(row.pid, 0), row.usedGpuMemory // MIB)
+        return tuple(GpuProcess(pid, mib) for pid, mib in sorted(held.items()))
+
+    def _list(self, name: str, handle: Any) -> list[Any]:
+        try:
+            return self._either(name, handle)
+        except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+            # Old drivers know no MPS list and headless cards no graphics list; the compute list is indispensable.
+            if name == LISTS[0]:
+                raise
+            return []
+
+    def _either(self, name: str, handle: Any) -> list[Any]:
+        try:
+            return self._outgrown(getattr(self._nvml, name), handle)
+        except (pynvml.NVMLLibraryMismatchError, pynvml.NVMLError_FunctionNotFound):
+            # An older driver: the same rows under the older name.
+            return self._outgrown(getattr(self._nvml, f"{name}_v2"), handle)
+
+    def _outgrown(self, read: Callable[[Any], list[Any]], handle: Any) -> list[Any]:
+        for _ in range(ATTEMPTS - 1):
+            with suppress(pynvml.NVMLError_InsufficientSize, IndexError):
+                return read(handle)
+        return read(handle)
+
+
+def check(sample: GpuSample) -> None:
+    """Refuse a sample that cannot be true.
+
+    Raises:
+        NvmlError: a process holds more than the card has, or all together more than is used (reason
+            ``ImplausibleSample``).
+    """
+    for process in sample.processes:
+        if process.used_mib > sample.total_mib:
+            raise NvmlError(
+                f"NVML says process {process.pid} holds {process.used_mib} MiB of the {sample.total_mib} MiB of "
+                f"{sample.uuid}",
+                Reason.IMPLAUSIBLE_SAMPLE,
+            )
+    held = sum(process.used_mib for process in sample.processes)
+    if sample.used_mib > sample.total_mib or held > sample.used_mib + SLACK_MIB:
+        raise NvmlError(
+            f"NVML says the processes on {sample.uuid} hold {held} MiB, the card {sample.used_mib} of "
+            f"{sample.total_mib} MiB",
+            Reason.IMPLAUSIBLE_SAMPLE,
+        )

@@ -1,0 +1,323 @@
+/* Reads the state folder named by GPU_SHARE_SIM. Everything is read afresh: other processes change it at any time. */
+#define _GNU_SOURCE
+#include "sim.h"
+#include <ctype.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LINE = 1024, PATH = 4096, MAX_FAULTS = 256 };
+
+static FILE *open_file(const char *folder, const char *name, const char *mode) {
+    char path[PATH];
+    const char *root = getenv("GPU_SHARE_SIM");
+    if (root == NULL) return NULL;
+    snprintf(path, sizeof path, "%s/%s%s%s", root, folder, *folder ? "/" : "", name);
+    return fopen(path, mode);
+}
+
+/* The value of `key` in a line of TAB-separated key=value parts; 0 where it is not there. */
+static int value_of(const char *line, const char *key, char *out, size_t room) {
+    size_t length = strlen(key);
+    for (const char *at = line; at != NULL; at = strchr(at, '\t')) {
+        if (*at == '\t') at++;
+        if (strncmp(at, key, length) != 0 || at[length] != '=') continue;
+        at += length + 1;
+        snprintf(out, room, "%.*s", (int)strcspn(at, "\t\n"), at);
+        return 1;
+    }
+    return 0;
+}
+
+static long long number_of(const char *line, const char *key, long long fallback) {
+    char text[TEXT];
+    return value_of(line, key, text, sizeof text) ? atoll(text) : fallback;
+}
+
+static uint64_t memory_of(const char *line) {
+    char text[TEXT];
+    if (!value_of(line, "memory_mib", text, sizeof text)) return 0;
+    return strcmp(text, "none") == 0 ? UNKNOWN_MIB : strtoull(text, NULL, 10);
+}
+
+static void read_gpu(const char *line, struct gpu *gpu) {
+    char cc[TEXT] = "8.0";
+    value_of(line, "uuid", gpu->uuid, TEXT);
+    value_of(line, "name", gpu->name, TEXT);
+    value_of(line, "pci", gpu->pci, TEXT);
+    value_of(line, "cc", cc, TEXT);
+    sscanf(cc, "%d.%d", &gpu->major, &gpu->minor_cc);
+    gpu->memory_mib = (uint64_t)number_of(line, "memory_mib", 0);
+    gpu->reserved_mib = (uint64_t)number_of(line, "reserved_mib", 0);
+    gpu->minor = (int)number_of(line, "minor", 0);
+    gpu->mig = (int)number_of(line, "mig", 0);
+}
+
+int sim_load(struct machine *machine) {
+    char line[LINE];
+    FILE *file = open_file("", "machine", "r");
+    if (file == NULL) return -1;
+    memset(machine, 0, sizeof *machine);
+    while (fgets(line, sizeof line, file) != NULL) {
+        value_of(line, "driver", machine->driver, TEXT);
+        value_of(line, "nvml", machine->nvml, TEXT);
+        machine->cuda = (int)number_of(line, "cuda", machine->cuda);
+        if (strncmp(line, "gpu\t", 4) == 0 && machine->count < MAX_GPUS)
+            read_gpu(line + 4, &machine->gpus[machine->count++]);
+    }
+    fclose(file);
+    return 0;
+}
+
+/* State letter and start time from a stat file; the name before the last ')' may hold anything. */
+static char read_stat(const char *path, unsigned long long *start) {
+    char text[LINE], state = 0, *at;
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return 0;
+    size_t got = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[got] = 0;
+    at = strrchr(text, ')');
+    if (at == NULL || at[1] == 0) return 0;
+    state = at[2];
+    at += 2;
+    for (int field = 3; field < 22 && at != NULL; field++) at = strchr(at + 1, ' ');
+    if (at != NULL && start != NULL) *start = strtoull(at, NULL, 10);
+    return state;
+}
+
+static int dead(char state) { return state == 0 || state == 'Z' || state == 'X' || state == 'x'; }
+
+/* A zombie leader whose other threads live still holds its memory. */
+static int alive(unsigned pid, unsigned long long *start) {
+    char path[PATH];
+    int found = 0;
+    struct dirent *entry;
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    char state = read_stat(path, start);
+    if (!dead(state)) return 1;
+    if (state == 0) return 0;
+    snprintf(path, sizeof path, "/proc/%u/task", pid);
+    DIR *tasks = opendir(path);
+    while (tasks != NULL && !found && (entry = readdir(tasks)) != NULL) {
+        if (!isdigit((unsigned char)entry->d_name[0])) continue;
+        snprintf(path, sizeof path, "/proc/%u/task/%s/stat", pid, entry->d_name);
+        found = !dead(read_stat(path, NULL));
+    }
+    if (tasks != NULL) closedir(tasks);
+    return found;
+}
+
+static int kind_of(const char *line) {
+    char text[TEXT] = "";
+    value_of(line, "kind", text, sizeof text);
+    /* nvidia-smi shows MPS clients as M+C: they are in both lists. */
+    if (strcmp(text, "mps") == 0) return MPS | COMPUTE;
+    return strcmp(text, "graphics") == 0 ? GRAPHICS : COMPUTE;
+}
+
+/* Adds up what one process holds on one GPU. Returns 0 where it holds nothing there, or is gone. */
+static int read_process(const char *name, const char *uuid, struct row *row) {
+    char line[LINE], gpu[TEXT];
+    unsigned long long start = 0;
+    unsigned pid = (unsigned)strtoul(name, NULL, 10);
+    memset(row, 0, sizeof *row);
+    row->pid = pid;
+    if (!alive(pid, &start)) return 0;
+    FILE *file = open_file("processes", name, "r");
+    if (file == NULL) return 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (!value_of(line, "gpu", gpu, sizeof gpu) || strcmp(gpu, uuid) != 0) continue;
+        if ((unsigned long long)number_of(line, "start", (long long)start) != start) continue;
+        uint64_t mib = memory_of(line);
+        row->mib = row->mib == UNKNOWN_MIB || mib == UNKNOWN_MIB ? UNKNOWN_MIB : row->mib + mib;
+        row->kinds |= kind_of(line);
+    }
+    fclose(file);
+    return row->kinds != 0;
+}
+
+static int held_rows(const char *uuid, struct row *rows, int room) {
+    char path[PATH];
+    int count = 0;
+    struct dirent *entry;
+    const char *root = getenv("GPU_SHARE_SIM");
+    if (root == NULL) return 0;
+    snprintf(path, sizeof path, "%s/processes", root);
+    DIR *folder = opendir(path);
+    while (folder != NULL && count < room && (entry = readdir(folder)) != NULL)
+        if (strspn(entry->d_name, "0123456789") == strlen(entry->d_name))
+            count += read_process(entry->d_name, uuid, &rows[count]);
+    if (folder != NULL) closedir(folder);
+    return count;
+}
+
+/* A fault line that names a pid replaces that pid's row, or adds one nobody holds. */
+static int script_row(const char *line, const char *uuid, struct row *rows, int count, int room) {
+    char gpu[TEXT];
+    unsigned pid = (unsigned)number_of(line, "pid", 0);
+    int at = 0;
+    if (value_of(line, "gpu", gpu, sizeof gpu) && strcmp(gpu, uuid) != 0) return count;
+    while (at < count && rows[at].pid != pid) at++;
+    if (at == room) return count;
+    if (at == count) rows[at] = (struct row){.pid = pid, .kinds = COMPUTE};
+    rows[at].mib = memory_of(line);
+    return at == count ? count + 1 : count;
+}
+
+static int by_pid(const void *a, const void *b) {
+    unsigned x = ((const struct row *)a)->pid, y = ((const struct row *)b)->pid;
+    return (x > y) - (x < y);
+}
+
+int sim_rows(const char *uuid, struct row *rows, int room) {
+    char line[LINE], text[TEXT];
+    int count = held_rows(uuid, rows, room);
+    FILE *file = open_file("", "faults", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (value_of(line, "pid", text, sizeof text)) count = script_row(line, uuid, rows, count, room);
+    if (file != NULL) fclose(file);
+    qsort(rows, (size_t)count, sizeof *rows, by_pid);
+    return count;
+}
+
+static uint64_t add_up(const char *uuid, const char *cgroup);
+
+uint64_t sim_used(const char *uuid) {
+    char line[LINE], text[TEXT];
+    uint64_t used = UNKNOWN_MIB;
+    FILE *file = open_file("", "faults", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (value_of(line, "used_mib", text, sizeof text) &&
+            (!value_of(line, "gpu", text, sizeof text) || strcmp(text, uuid) == 0))
+            used = (uint64_t)number_of(line, "used_mib", 0);
+    if (file != NULL) fclose(file);
+    return used == UNKNOWN_MIB ? add_up(uuid, NULL) : used;
+}
+
+static int in_cgroup(unsigned pid, const char *cgroup) {
+    char path[PATH], line[LINE];
+    int found = 0;
+    snprintf(path, sizeof path, "/proc/%u/cgroup", pid);
+    FILE *file = fopen(path, "r");
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+        line[strcspn(line, "\n")] = 0;
+        const char *at = strchr(line, ':');
+        at = at == NULL ? NULL : strchr(at + 1, ':');
+        found = at != NULL && strcmp(at + 1, cgroup) == 0;
+    }
+    if (file != NULL) fclose(file);
+    return found;
+}
+
+static uint64_t add_up(const char *uuid, const char *cgroup) {
+    uint64_t sum = 0;
+    struct row *rows = calloc(MAX_ROWS, sizeof *rows);
+    int count = rows == NULL ? 0 : held_rows(uuid, rows, MAX_ROWS);
+    for (int i = 0; i < count; i++)
+        if (rows[i].mib != UNKNOWN_MIB && (cgroup == NULL || in_cgroup(rows[i].pid, cgroup))) sum += rows[i].mib;
+    free(rows);
+    return sum;
+}
+
+uint64_t sim_used_by_cgroup(const char *uuid, const char *cgroup) { return add_up(uuid, cgroup); }
+
+int sim_fault(const char *call, const char *uuid) {
+    /* How often each line of this script was met in this process; another script starts at 0 again. */
+    static int met[MAX_FAULTS];
+    static struct stat script;
+    struct stat now;
+    char line[LINE], text[TEXT];
+    FILE *file = open_file("", "faults", "r");
+    int error = 0;
+    if (file != NULL && fstat(fileno(file), &now) == 0 &&
+        (now.st_ino != script.st_ino || memcmp(&now.st_mtim, &script.st_mtim, sizeof now.st_mtim) != 0)) {
+        memset(met, 0, sizeof met);
+        script = now;
+    }
+    for (int n = 0; file != NULL && error == 0 && n < MAX_FAULTS && fgets(line, sizeof line, file) != NULL; n++) {
+        if (!value_of(line, "call", text, sizeof text)) continue;
+        if (strcmp(text, "*") != 0 && strcmp(text, call) != 0) continue;
+        if (value_of(line, "gpu", text, sizeof text) && (uuid == NULL || strcmp(text, uuid) != 0)) continue;
+        int past = __atomic_fetch_add(&met[n], 1, __ATOMIC_RELAXED) - (int)number_of(line, "after", 0);
+        int times = (int)number_of(line, "times", 0);
+        if (past < 0 || (times != 0 && past >= times)) continue;
+        usleep((useconds_t)(1000 * number_of(line, "delay_ms", 0)));
+        error = (int)number_of(line, "error", 0);
+    }
+    if (file != NULL) fclose(file);
+    return error;
+}
+
+static int put_text(const char *folder, const char *name, const char *text) {
+    char temporary[TEXT * 2], from[PATH], to[PATH];
+    const char *root = getenv("GPU_SHARE_SIM");
+    snprintf(temporary, sizeof temporary, ".%s.%d.new", name, getpid());
+    FILE *file = open_file(folder, temporary, "w");
+    if (file == NULL) return -1;
+    fputs(text, file);
+    if (fclose(file) != 0) return -1;
+    snprintf(from, sizeof from, "%s/%s/%s", root, folder, temporary);
+    snprintf(to, sizeof to, "%s/%s/%s", root, folder, name);
+    return rename(from, to);
+}
+
+int sim_get_number(const char *folder, const char *name, int fallback) {
+    int number = fallback;
+    FILE *file = open_file(folder, name, "r");
+    if (file == NULL) return fallback;
+    if (fscanf(file, "%d", &number) != 1) number = fallback;
+    fclose(file);
+    return number;
+}
+
+int sim_put_number(const char *folder, const char *name, int number) {
+    char text[TEXT];
+    snprintf(text, sizeof text, "%d\n", number);
+    return put_text(folder, name, text);
+}
+
+/* Cgroup paths outgrow file names, so the file is named by a hash (FNV-1a) and says the path inside. */
+static void limit_file(char *out, const char *uuid, const char *cgroup) {
+    uint64_t hash = 14695981039346656037ULL;
+    for (const char *at = cgroup; *at != 0; at++) hash = (hash ^ (unsigned char)*at) * 1099511628211ULL;
+    snprintf(out, TEXT, "%.64s-%016llx", uuid, (unsigned long long)hash);
+}
+
+int sim_get_limits(const char *uuid, const char *cgroup, uint64_t *soft, uint64_t *hard) {
+    char name[TEXT], line[PATH];
+    limit_file(name, uuid, cgroup);
+    FILE *file = open_file("limits", name, "r");
+    if (file == NULL) return -1;
+    int got = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    if (!got) return -1;
+    char text[TEXT];
+    *soft = value_of(line, "soft", text, sizeof text) ? strtoull(text, NULL, 10) : 0;
+    *hard = value_of(line, "hard", text, sizeof text) ? strtoull(text, NULL, 10) : 0;
+    return 0;
+}
+
+int sim_put_limits(const char *uuid, const char *cgroup, uint64_t soft, uint64_t hard) {
+    char name[TEXT], line[PATH + TEXT];
+    limit_file(name, uuid, cgroup);
+    snprintf(line, sizeof line, "soft=%llu\thard=%llu\tcgroup=%s\n", (unsigned long long)soft,
+             (unsigned long long)hard, cgroup);
+    return put_text("limits", name, line);
+}
+
+int sim_xid(int n, char *uuid) {
+    char line[LINE];
+    int number = 0;
+    FILE *file = open_file("", "xid", "r");
+    for (int i = 0; file != NULL && i <= n && fgets(line, sizeof line, file) != NULL; i++) {
+        if (i < n) continue;
+        value_of(line, "gpu", uuid, TEXT);
+        number = (int)number_of(line, "xid", 0);
+    }
+    if (file != NULL) fclose(file);
+    return number;
+}

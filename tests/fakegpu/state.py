@@ -1,0 +1,315 @@
+"""The simulator's state folder: which GPUs a machine has, which process says it holds how much, which calls fail.
+
+Every file is small text, written whole and renamed into place, so that any process, in C or Python, may read at any
+time. Layout (``nvml.c`` reads the same):
+
+- ``machine``: ``driver=``, ``nvml=``, ``cuda=`` lines, then one ``gpu`` line of TAB-separated ``key=value`` per GPU:
+  ``uuid``, ``name``, ``memory_mib``, ``reserved_mib``, ``cc``, ``minor``, ``pci`` and optionally ``mig=1``;
+- ``processes/<pid>``: one line per holding, ``gpu=<uuid>``, ``memory_mib=<n>``, ``kind=compute|graphics|mps``, and
+  ``start=<field 22 of /proc/pid/stat>`` so that a reused pid inherits nothing. A dead process or a zombie holds nothing
+  (a zombie leader whose other threads live does);
+- ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+ENV: Final = "GPU_SHARE_SIM"
+KINDS: Final = ("compute", "graphics", "mps")
+MACHINES: Final = Path(__file__).parent / "machines"
+DEAD: Final = ("Z", "X", "x")
+
+
+class OutOfGpuMemoryError(Exception):
+    """The card has less memory left than was asked for, as CUDA would say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineGpu:
+    """One GPU as a machine file describes it; memory in MiB, ``minor`` need not equal the position."""
+
+    uuid: str
+    name: str
+    memory_mib: int
+    reserved_mib: int = 0
+    cc: str = "8.0"
+    minor: int = 0
+    pci: str = "00000000:01:00.0"
+    mig: bool = False
+
+    @property
+    def usable_mib(self) -> int:
+        return self.memory_mib - self.reserved_mib
+
+    def line(self) -> str:
+        values = {name: getattr(self, name) for name in ("uuid", "name", "memory_mib", "reserved_mib")}
+        values |= {"cc": self.cc, "minor": self.minor, "pci": self.pci} | ({"mig": 1} if self.mig else {})
+        return _line("gpu", values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A node's driver and its GPUs, in NVML's order."""
+
+    driver: str
+    nvml: str
+    cuda: int
+    gpus: tuple[MachineGpu, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a machine file. Raises ``ValueError`` naming the line."""
+        system: dict[str, str] = {}
+        gpus = []
+        for line in filter(None, text.splitlines()):
+            head, *rest = line.split("\t")
+            try:
+                if head == "gpu":
+                    gpus.append(_gpu(dict(part.split("=", 1) for part in rest)))
+                else:
+                    system |= dict([head.split("=", 1)])
+            except (KeyError, ValueError) as error:
+                raise ValueError(f"machine line {line!r}: {error!r}") from error
+        return cls(driver=system["driver"], nvml=system["nvml"], cuda=int(system["cuda"]), gpus=tuple(gpus))
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Read ``machines/<name>.machine``. Raises ``ValueError`` naming those that exist."""
+        known = sorted(file.stem for file in MACHINES.glob("*.machine"))
+        if name not in known:
+            raise ValueError(f"no machine {name!r}; there are {', '.join(known)}")
+        return cls.parse((MACHINES / f"{name}.machine").read_text())
+
+    def text(self) -> str:
+        system = f"driver={self.driver}\nnvml={self.nvml}\ncuda={self.cuda}\n"
+        return system + "".join(gpu.line() + "\n" for gpu in self.gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """Memory of one kind one process says it holds on one GPU. ``None``: NVML does not know how much."""
+
+    gpu: str
+    memory_mib: int | None
+    kind: str = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that goes wrong, one of three kinds.
+
+    - ``call`` (an NVML function, or ``*``) answers ``error``, after ``delay_ms``; only for ``gpu`` if given; the first
+      ``after`` calls of a process are spared, then ``times`` calls are hit (0: all);
+    - ``pid``: a row of that pid is shown on ``gpu`` with ``memory_mib`` whoever holds it, ``none`` for not available;
+    - ``used_mib``: what the device total of ``gpu`` says instead of the truth.
+    """
+
+    call: str | None = None
+    error: int | None = None
+    delay_ms: int | None = None
+    after: int | None = None
+    times: int | None = None
+    gpu: str | None = None
+    pid: int | None = None
+    memory_mib: int | str | None = None
+    used_mib: int | None = None
+
+    def line(self) -> str:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return _line(None, {name: value for name, value in values.items() if value is not None})
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        raw = dict(part.split("=", 1) for part in line.split("\t"))
+        texts = {"call", "gpu"}
+        return cls(**{key: v if key in texts or not v.isdigit() else int(v) for key, v in raw.items()})  # type: ignore[arg-type]
+
+
+class Sim:
+    """A simulated machine in a folder. Safe to use from any number of processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path, machine: Machine | str) -> Self:
+        """Make a machine (``Machine`` or the name of a file in ``machines/``) come to life in ``folder``."""
+        (folder / "processes").mkdir(parents=True, exist_ok=True)
+        (folder / "compute_mode").mkdir(exist_ok=True)
+        (folder / "limits").mkdir(exist_ok=True)
+        sim = cls(folder)
+        sim.become(Machine.named(machine) if isinstance(machine, str) else machine)
+        return sim
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """The machine of this process. Raises ``KeyError`` where ``GPU_SHARE_SIM`` is not set."""
+        return cls(Path(os.environ[ENV]))
+
+    def become(self, machine: Machine) -> None:
+        """Change the hardware; NVML shows it to those who initialise from now on."""
+        _write(self.folder / "machine", machine.text())
+
+    @property
+    def machine(self) -> Machine:
+        return Machine.parse((self.folder / "machine").read_text())
+
+    def gpu(self, uuid: str) -> MachineGpu:
+        """One GPU. Raises ``ValueError`` naming those that exist."""
+        gpus = {gpu.uuid: gpu for gpu in self.machine.gpus}
+        if uuid not in gpus:
+            raise ValueError(f"no GPU {uuid!r}; there are {', '.join(gpus)}")
+        return gpus[uuid]
+
+    def register(self, pid: int, gpu: str, mib: int | None, kind: str = "compute") -> None:
+        """Say that ``pid`` now holds ``mib`` of that kind on that GPU, whatever it held before. Nothing is checked."""
+        if kind not in KINDS:
+            raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+        with self._locked():
+            rest = [h for h in self._read(pid) if (h.gpu, h.kind) != (gpu, kind)]
+            self._put(pid, [*rest, Holding(gpu=gpu, memory_mib=mib, kind=kind)])
+
+    def allocate(self, pid: int, gpu: str, mib: int, kind: str = "compute") -> None:
+        """Take ``mib`` more, as a CUDA program would.
+
+        Raises:
+            OutOfGpuMemoryError: the card has less left.
+        """
+        usable = self.gpu(gpu).usable_mib
+        with self._locked():
+            left = usable - self.used(gpu)
+            if mib > left:
+                raise OutOfGpuMemoryError(f"{gpu} has {left} MiB left, {mib} MiB were asked for")
+            mine = self._read(pid)
+            had = sum(h.memory_mib or 0 for h in mine if (h.gpu, h.kind) == (gpu, kind))
+            rest = [h for h in mine if (h.gpu, h.kind) != (gpu, kind)]
+            self._put(pid, [*rest, Holding(gpu=gpu, memory_mib=had + mib, kind=kind)])
+
+    def free(self, pid: int, gpu: str | None = None) -> bool:
+        """Take away all that ``pid`` holds (on one GPU). Returns whether it held anything."""
+        with self._locked():
+            mine = self._read(pid)
+            rest = [h for h in mine if gpu is not None and h.gpu != gpu]
+            self._put(pid, rest)
+            return len(rest) != len(mine)
+
+    def processes(self) -> dict[int, tuple[Holding, ...]]:
+        """What every live process holds."""
+        pids = sorted(int(file.name) for file in (self.folder / "processes").iterdir() if file.name.isdigit())
+        found = {pid: tuple(self._read(pid)) for pid in pids}
+        return {pid: holdings for pid, holdings in found.items() if holdings}
+
+    def used(self, gpu: str) -> int:
+        """MiB held on a GPU by live processes; the driver's reserve is not in it."""
+        return sum(h.memory_mib or 0 for held in self.processes().values() for h in held if h.gpu == gpu)
+
+    def fail(self, *faults: Fault) -> None:
+        """Let these things go wrong from now on, and nothing else; without arguments all is well again."""
+        _write(self.folder / "faults", "".join(fault.line() + "\n" for fault in faults))
+
+    def faults(self) -> tuple[Fault, ...]:
+        text = _text(self.folder / "faults")
+        return tuple(Fault.parse(line) for line in text.splitlines() if line)
+
+    def compute_mode(self, gpu: str) -> int:
+        """NVML's number: 0 DEFAULT, 2 PROHIBITED, 3 EXCLUSIVE_PROCESS."""
+        return int(_text(self.folder / "compute_mode" / gpu) or 0)
+
+    def set_compute_mode(self, gpu: str, mode: int) -> None:
+        _write(self.folder / "compute_mode" / gpu, f"{mode}\n")
+
+    def raise_xid(self, gpu: str, number: int) -> None:
+        """Let a critical error happen; event sets that wait for it are told."""
+        with self._locked(), (self.folder / "xid").open("a") as file:
+            file.write(f"gpu={gpu}\txid={number}\n")
+
+    def environment(self, library: Path | None = None) -> dict[str, str]:
+        """What a process needs in its environment, before exec, to live on this machine."""
+        base = {ENV: str(self.folder)}
+        return base if library is None else base | {"LD_LIBRARY_PATH": str(library)}
+
+    def _read(self, pid: int) -> list[Holding]:
+        start = started(pid)
+        lines = _text(self.folder / "processes" / str(pid)).splitlines() if start is not None else []
+        rows = [dict(part.split("=", 1) for part in line.split("\t")) for line in lines]
+        return [_holding(row) for row in rows if row.get("start", str(start)) == str(start)]
+
+    def _put(self, pid: int, holdings: list[Holding]) -> None:
+        file = self.folder / "processes" / str(pid)
+        if not holdings:
+            file.unlink(missing_ok=True)
+            return
+        start = started(pid)
+        stamp = {} if start is None else {"start": start}
+        rows = [{"gpu": h.gpu, "memory_mib": _number(h.memory_mib), "kind": h.kind, **stamp} for h in holdings]
+        _write(file, "".join(_line(None, row) + "\n" for row in rows))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.folder / "lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def started(pid: int) -> int | None:
+    """Start time (field 22 of /proc/pid/stat) of a process with a live thread, else ``None``."""
+    state, start = _stat(f"/proc/{pid}/stat")
+    if state in DEAD:
+        alive = (_stat(f"/proc/{pid}/task/{tid}/stat")[0] for tid in _tasks(pid))
+        return start if any(found and found not in DEAD for found in alive) else None
+    return start
+
+
+def _stat(file: str) -> tuple[str, int | None]:
+    try:
+        fields = Path(file).read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return "", None
+    return fields[0], int(fields[19])
+
+
+def _tasks(pid: int) -> list[str]:
+    try:
+        return [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+
+
+def _holding(row: Mapping[str, str]) -> Holding:
+    memory = None if row["memory_mib"] == "none" else int(row["memory_mib"])
+    return Holding(gpu=row["gpu"], memory_mib=memory, kind=row["kind"])
+
+
+def _number(mib: int | None) -> str:
+    return "none" if mib is None else str(mib)
+
+
+def _gpu(row: dict[str, str]) -> MachineGpu:
+    return MachineGpu(
+        uuid=row["uuid"], name=row["name"], memory_mib=int(row["memory_mib"]),
+        reserved_mib=int(row.get("reserved_mib", "0")), cc=row["cc"], minor=int(row["minor"]), pci=row["pci"],
+        mig=row.get("mig") == "1",
+    )  # fmt: skip
+
+
+def _line(head: str | None, values: Mapping[str, object]) -> str:
+    return "\t".join(([head] if head else []) + [f"{key}={value}" for key, value in values.items()])
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _write(file: Path, text: str) -> None:
+    # Dots and letters: readers of processes/ take only names made of digits.
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.new")
+    temporary.write_text(text)
+    temporary.rename(file)
