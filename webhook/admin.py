@@ -55,5 +55,5 @@ def start(address: tuple[str, int], metrics: "Metrics", not_ready: Check) -> WSG
 
 
 def _say(answer: "StartResponse", status: str, text: str) -> list[bytes]:
-    answer(status, TEXT)
+    answer(status, list(TEXT))  # a fresh one: the server adds Content-Length to the list it is given
     return [f"{text}\n".encode()]
