@@ -111,8 +111,9 @@ def _request(request: Request, models: Sequence[str]) -> Object:
 
 def _expression(models: Sequence[str]) -> str:
     """Write the CEL that picks GPUs by model. The names hold neither quotes nor backslashes: ``read_models``."""
-    model = f'device.attributes["{DRIVER}"].{ATTRIBUTE_MODEL}'
-    return " || ".join(f'{model}.lowerAscii().contains("{name}")' for name in models)
+    attributes = f'device.attributes["{DRIVER}"]'
+    contained = f"{attributes}.{ATTRIBUTE_MODEL}.lowerAscii().contains(name)"
+    return f'"{ATTRIBUTE_MODEL}" in {attributes} && {json.dumps(list(models))}.exists(name, {contained})'
 
 
 def _shared_request(shares: Sequence[Share]) -> str:

@@ -20,6 +20,7 @@ _POD_FLAGS: Final = {
     "hostIPC": "shares memory with other tenants of the GPU; remove it",
     "shareProcessNamespace": "lets containers that share a GPU act in each other's name; remove it",
 }
+_DEVICES: Final = "/dev"
 _DEVICE_PREFIX: Final = "/dev/nvidia"
 _TOOLKIT_MOUNTS: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 """A mount below asks NVIDIA's container toolkit for a device."""
@@ -84,8 +85,9 @@ def _check_annotations(pod: PodView) -> None:
 
 def _check_volume(volume: Json, field: str) -> None:
     host = mapping(volume.get("hostPath"), f"{field}.hostPath")
-    if normal(host.get("path")).startswith(_DEVICE_PREFIX):
-        message = f"{shown(str(host['path']))} is a GPU of the node, around the share; remove the volume"
+    path = normal(host.get("path"))
+    if path == _DEVICES or path.startswith(_DEVICE_PREFIX):
+        message = f"{shown(str(host['path']))} reaches the node's GPUs, around the share; remove the volume"
         raise PolicyDenied(f"{field}.hostPath.path", message)
 
 
@@ -100,6 +102,7 @@ def _check_mount(mount: Json, field: str) -> None:
 def _root(pod: PodView, plan: Plan, settings: Settings) -> Iterator[str]:
     """Look for root where it can be seen: what the image says is invisible here."""
     refused = settings.root_tenants == "refuse"
+    perhaps: list[str] = []
     outer = mapping(pod.spec.get("securityContext"), "spec.securityContext")
     for each in pod.containers:
         inner = mapping(each.raw.get("securityContext"), f"{each.field}.securityContext")
@@ -111,7 +114,9 @@ def _root(pod: PodView, plan: Plan, settings: Settings) -> Iterator[str]:
         if refused and user == 0 and (sharing or non_root is not False):
             raise PolicyDenied(user_field, "0 is root, which this cluster refuses beside a share; name another user")
         if not refused and sharing and not non_root and not user:
-            yield f"container {each.name:.40} may run as root, which can disturb others on its GPU; set runAsNonRoot"
+            perhaps.append(each.name)
+    if perhaps:
+        yield f"may run as root, which can disturb others on the GPU (set runAsNonRoot: true): {', '.join(perhaps)}"
 
 
 def _effective(inner: Json, outer: Json, key: str, container: Container) -> tuple[object, str]:

@@ -21,6 +21,8 @@ from webhook.settings import Settings
 _MODEL: Final = re.compile(r"[A-Za-z0-9 ._-]{1,63}", re.ASCII)
 _PREFIXES: Final = (contract.MEMORY_OF, contract.COMPUTE_OF)
 KEY_SHOWN: Final = 120
+MAX_MODELS: Final = 16
+"""The API server refuses a selector of more than 10 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,11 @@ def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
     if value is None:
         return ()
     names = [name.strip(" ") for name in value.split(",")] if isinstance(value, str) else [""]
-    for name in names:
-        if not _MODEL.fullmatch(name):
-            message = f'{shown(name or str(value))} is no model of a GPU; write for example "H100" or "H100,A100"'
-            raise PolicyDenied(field_of(contract.GPU_MODEL), message, Reason.INVALID_VALUE)
+    bad = next((name for name in names if not _MODEL.fullmatch(name)), None)
+    if bad is not None or len(names) > MAX_MODELS:
+        problem = f"is more than {MAX_MODELS} models" if bad is None else "is no model of a GPU"
+        message = f'{shown(bad or str(value))} {problem}; write for example "H100" or "H100,A100"'
+        raise PolicyDenied(field_of(contract.GPU_MODEL), message, Reason.INVALID_VALUE)
     return tuple(sorted({name.lower() for name in names}))
 
 
@@ -129,7 +132,7 @@ def _main(pod: PodView) -> tuple[Container, tuple[str, ...]]:
     main = next((each for each in apps if each.name == wanted), apps[0])
     if wanted is None or main.name == wanted:
         return main, ()
-    return main, (f"{contract.DEFAULT_CONTAINER} names no container; {main.name:.40} counts as the main one",)
+    return main, (f"{contract.DEFAULT_CONTAINER} names no app container; {main.name:.30} counts as main",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,10 @@ def _with_env(container: Container, wanted: Mapping[str, str], warnings: list[st
 
 def _literal(entry: Json) -> object:
     """Return a variable's value, ``None`` where it is taken from elsewhere; no value is an empty one."""
-    return None if entry.get("valueFrom") is not None else entry.get("value") or ""
+    if entry.get("valueFrom") is not None:
+        return None
+    value = entry.get("value")
+    return "" if value is None else value
 
 
 def _check_own_daemon(container: Container) -> None:

@@ -3,7 +3,7 @@
 A native sidecar that passes Pod Security ``restricted``, holds no token and no GPU, and is trusted by nobody.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract
@@ -12,22 +12,8 @@ from webhook.settings import Settings
 
 Object = dict[str, Any]
 USER: Final = 65532
-_SECURITY: Final[Object] = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-    "runAsUser": USER,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-_PROBE: Final[Object] = {
-    "exec": {"command": ["gpu-share", "sidecar", "--probe"]},
-    "periodSeconds": 2,
-    "timeoutSeconds": 10,
-    "failureThreshold": 150,
-}
 _EMPTY_SIZE: Final = "1Mi"
-_FREE: Final = frozenset({"imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy", "env"})
+_FREE: Final = frozenset({"imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy", "env", "envFrom"})
 """What the API server and other webhooks may add or change: none of it gives the sidecar more than it has.
 
 Variables are among it because those that would hand it a GPU are hidden as in every other container.
@@ -46,13 +32,25 @@ def container(settings: Settings) -> Object:
             {"name": contract.CUDA_VISIBLE_DEVICES, "value": contract.NO_CUDA_DEVICE},
             {"name": contract.NVIDIA_VISIBLE_DEVICES, "value": contract.NO_NVIDIA_DEVICE},
         ],
-        "startupProbe": _PROBE,
+        "startupProbe": {
+            "exec": {"command": ["gpu-share", "sidecar", "--probe"]},
+            "periodSeconds": 2,
+            "timeoutSeconds": 10,
+            "failureThreshold": 150,
+        },
         "resources": {
-            "requests": settings.sidecar_requests,
-            "limits": settings.sidecar_limits,
+            "requests": dict(settings.sidecar_requests),
+            "limits": dict(settings.sidecar_limits),
             "claims": [{"name": contract.CLAIM, "request": contract.SIDECAR}],
         },
-        "securityContext": _SECURITY,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "volumeMounts": [{"name": contract.NO_TOKEN_VOLUME, "mountPath": contract.TOKEN_PATH, "readOnly": True}],
     }
 
@@ -93,4 +91,20 @@ def _same_security(standing: Any, wanted: Any) -> bool:
     return all(key in wanted or not value for key, value in standing.items())
 
 
-_COMPARED: Final = {"startupProbe": _same_probe, "resources": _same_resources, "securityContext": _same_security}
+def _same_image(standing: Any, wanted: Any) -> bool:
+    """A mirror of the registry is the same image; whoever names it so lies to themselves alone."""
+    return isinstance(standing, str) and standing.rpartition("/")[2] == wanted.rpartition("/")[2]
+
+
+def _same_mounts(standing: Any, wanted: Any) -> bool:
+    """Ours are there; others add theirs to every container, and what the pod mounts elsewhere it may mount here."""
+    return isinstance(standing, Sequence) and all(each in standing for each in wanted)
+
+
+_COMPARED: Final = {
+    "image": _same_image,
+    "resources": _same_resources,
+    "securityContext": _same_security,
+    "startupProbe": _same_probe,
+    "volumeMounts": _same_mounts,
+}
