@@ -108,7 +108,9 @@ def test_a_restricted_namespace_takes_a_sharing_pod_that_it_took_before(bed: Bed
 
 def test_an_ephemeral_container_gets_no_gpu(bed: Bed) -> None:
     namespace = bed.namespace("team")
-    bed.create(namespace, objects.pod("a", "1Gi"))
+    bed.node("debugged", 16384)
+    bed.create(namespace, objects.pod("a", "1Gi", node="debugged"))
+    bed.wait_bound(namespace, "a")
     where = f"{path(CORE_V1, PODS, 'a', namespace)}/ephemeralcontainers"
     wanted = [{"name": NVIDIA_VISIBLE_DEVICES, "value": "all"}, {"name": CUDA_VISIBLE_DEVICES, "value": "0"}]
     debug = {"name": "debug", "image": "example.invalid/debug:1", "targetContainerName": "main", "env": wanted}
