@@ -260,5 +260,5 @@ def _leaf(served: dict[str, bytes], signers: list[bytes], where: str) -> plan.Le
 
 def _report_damage(files: dict[str, bytes], name: str, where: str) -> None:
     if name in files and pki.read_authority(files[name], None) is None:
-        detail = f"{name} is not one certificate"
+        detail = f"{name} is not one CA certificate as it was made"
         log.warning("authority rejected", reason=Reason.CERTIFICATE_REJECTED, where=where, detail=detail)

@@ -74,16 +74,18 @@ def read_certificates(pem: bytes) -> tuple[bytes, ...]:
 
 
 def read_authority(certificate: bytes, key: bytes | None) -> Authority | None:
-    """Describe an authority; ``None`` if there is no certificate to speak of. Without a key it cannot sign."""
+    """Describe an authority; ``None`` if there is no sound CA to speak of. Without a key it cannot sign.
+
+    Its signature of itself proves that no byte was altered: others must be able to read what is published.
+    """
     parsed = _one(certificate)
-    if parsed is None:
+    if parsed is None or not _signed(parsed, parsed):
         return None
-    problem = "" if _is_ca(parsed) else "it is not a CA"
     return Authority(
         fingerprint=_fingerprint(parsed),
         begins=parsed.not_valid_before_utc,
         ends=parsed.not_valid_after_utc,
-        problem=problem or _mismatch(parsed, key),
+        problem=_mismatch(parsed, key),
     )
 
 
@@ -103,8 +105,19 @@ def read_leaf(certificate: bytes, key: bytes, authorities: Sequence[bytes]) -> L
 
 
 def _one(pem: bytes) -> x509.Certificate | None:
-    """The one certificate in a file that is byte for byte as we wrote it: other readers are pickier about the rest."""
-    return x509.load_pem_x509_certificate(pem) if read_certificates(pem) == (pem,) else None
+    """The one certificate in a file that is byte for byte as we write them: other readers are pickier than this one.
+
+    Keys that are not on an elliptic curve are not ours, and could be made slow to check.
+    """
+    if read_certificates(pem) != (pem,):
+        return None
+    try:
+        found = x509.load_pem_x509_certificate(pem)
+        elliptic = isinstance(found.public_key(), ec.EllipticCurvePublicKey)
+        _ = found.extensions, found.not_valid_before_utc, found.not_valid_after_utc
+    except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension):  # parsed only when asked for
+        return None
+    return found if elliptic else None
 
 
 def _name(text: str) -> x509.Name:
@@ -182,8 +195,7 @@ def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether ``authority`` signed it. Other keys than elliptic ones are not ours, and could be made slow to check."""
-    if not isinstance(authority.public_key(), ec.EllipticCurvePublicKey) or not _is_ca(authority):
+    if not _is_ca(authority):
         return False
     try:
         certificate.verify_directly_issued_by(authority)
