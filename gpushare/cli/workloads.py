@@ -19,6 +19,11 @@ PLACES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("batch", "Job"): _TEMPLATE,
 }
 """API group and kind of every object that makes pods, and where in it the pod stands."""
+NAMESPACE: Final = ("", "Namespace")
+CLAIM: Final = ("resource.k8s.io", "ResourceClaim")
+CLAIM_TEMPLATE: Final = ("resource.k8s.io", "ResourceClaimTemplate")
+POLICY: Final = (NAMESPACE, CLAIM, CLAIM_TEMPLATE)
+"""What is never changed but decides about pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +59,9 @@ class PodPlace:
 
 
 def concerns(api_version: str, kind: str) -> bool:
-    """Tell whether an object of this kind may hold a pod, or is a Namespace."""
+    """Tell whether an object of this kind may hold a pod, or decides about pods."""
     key = (_group(api_version), kind)
-    return key in PLACES or _items_kind(*key) is not None or key == ("", "Namespace")
+    return key in PLACES or key in POLICY or _items_kind(*key) is not None
 
 
 def pods(value: Any) -> list[PodPlace]:
@@ -64,16 +69,16 @@ def pods(value: Any) -> list[PodPlace]:
     return list(_places(value, (), "", ""))
 
 
-def namespaces(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the Namespace objects of a document."""
+def objects(value: Any, *kinds: tuple[str, str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of these groups and kinds in a document, list items included."""
     if not isinstance(value, dict):
         return
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
-    if (version, kind) == ("v1", "Namespace"):
+    if (_group(version), kind) in kinds:
         yield value
-    elif _items_kind(_group(version), kind) is not None and isinstance(value.get("items"), list):
+    elif (of := _items_kind(_group(version), kind)) is not None and isinstance(value.get("items"), list):
         for item in value["items"]:
-            yield from namespaces({"apiVersion": version, "kind": kind.removesuffix("List")} | _mapping(item))
+            yield from objects({"apiVersion": version, "kind": of} | _mapping(item), *kinds)
 
 
 def _places(value: Any, path: tuple[str | int, ...], version: str, kind: str) -> Iterator[PodPlace]:
@@ -112,7 +117,7 @@ def _items_kind(group: str, kind: str) -> str | None:
     of = kind.removesuffix("List")
     if of == kind:
         return None
-    known = (group, of) in PLACES or (group, of) in {("", ""), ("", "Namespace")}
+    known = (group, of) in PLACES or (group, of) in POLICY or (group, of) == ("", "")
     return of if known else None
 
 

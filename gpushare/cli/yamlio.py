@@ -41,15 +41,25 @@ class _Loader(_Base):  # type: ignore[misc]
     bool_values: Final = {**_Base.bool_values, "y": True, "n": False}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
-        """Construct a mapping with string keys, each once."""
-        seen: set[str] = set()
-        for key, _ in node.value:
+        """Construct a mapping with string keys, each once; ``<<`` is merged without touching the node."""
+        merged: dict[Hashable, Any] = {}
+        own: dict[Hashable, Any] = {}
+        for key, value in node.value:
+            if key.tag == f"{_TAG}merge":
+                for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                    merged = self._mapping(part) | merged
+                continue
             name = _key(key)
-            if name in seen and key.tag != f"{_TAG}merge":
+            if name in own:
                 raise _at(key, f"the key {shown(name)} stands twice in one mapping; keep one of them")
-            seen.add(name)
-        self.flatten_mapping(node)
-        return {_key(key): self.construct_object(value, deep=deep) for key, value in node.value}
+            own[name] = self.construct_object(value, deep=deep)
+        return merged | own
+
+    def _mapping(self, node: yaml.Node) -> dict[Hashable, Any]:
+        found = self.construct_object(node, deep=True)
+        if not isinstance(found, dict):
+            raise _at(node, "<< takes a mapping, or a list of mappings")
+        return found
 
 
 class _Dumper(yaml.SafeDumper):
@@ -93,7 +103,7 @@ def parse(text: str, line: int = 1) -> yaml.Node | None:
         raise RequestError(f"line {line}: the document is nested too deeply") from None
     finally:
         loader.dispose()
-    return None if isinstance(node, yaml.ScalarNode) and not node.value else node
+    return None if node is not None and node.tag == f"{_TAG}null" else node
 
 
 def construct(node: yaml.Node | None) -> Any:

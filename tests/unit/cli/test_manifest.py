@@ -112,7 +112,7 @@ def test_lines_are_counted_from_the_start_of_the_stream() -> None:
         ("a: " + "[" * 20_000, "not YAML|nested too deeply"),
         ('{"a":' * 20_000, "not YAML|nested too deeply"),
         ("a: \x07", "line 1: not YAML: .*control characters"),
-        ("%YAML 1.1\n---\na: 1", "line 2: not YAML"),
+        ("%YAML 1.1\n---\na: 1", "line 1: not YAML"),
         ("a: 1\n...\nb: 2", "line 3: not YAML"),
     ],
 )

@@ -1,0 +1,251 @@
+"""``gpu-share inject``: the webhook's rewriting offline, on any manifest, by the webhook's own function."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.cli import rewriting
+from gpushare.cli.manifest import Document, read, split
+from gpushare.cli.rewriting import Judge, Result
+from gpushare.cli.terminal import Colour, Terminal, diff
+from gpushare.cli.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
+from gpushare.cli.yamlio import dump
+from gpushare.errors import ConfigError, PolicyDenied, QuantityError
+from gpushare.quantity import parse_memory
+from webhook.decide import Decision, decide
+from webhook.namespace import NamespacePolicy
+from webhook.settings import Settings
+from webhook.templates import asks_for
+
+STDIN: Final = "-"
+Annotations = Mapping[str, Any]
+_BOM: Final = "\ufeff"
+
+_DESCRIPTION: Final = f"""\
+Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pods, Deployments, StatefulSets,
+DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them. Everything else comes out exactly as it went in.
+
+Namespace documents in the stream supply the defaults and ceilings of their pods. Nothing is written when any pod
+is refused; the refusal names document and field.
+
+  gpu-share inject -f app.yaml | kubectl apply -f -
+  helm template . | gpu-share inject -f - -o diff
+
+A pod asks by its annotations, for example {contract.MEMORY}: 4Gi and {contract.COMPUTE}: 25%.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "inject",
+        help="rewrite manifests as the webhook would, without a cluster",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="manifest, YAML or JSON; - is stdin")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("yaml", "json", "patch", "diff"),
+        help="default: each document in the format it came in",
+    )
+    parser.add_argument("--templates", action="store_true", help="add the ResourceClaimTemplates the pods name")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="of a diff")
+    add_policy_options(parser)
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a decision depends on besides the pod: the namespace, and the operator's settings."""
+    parser.add_argument("-n", "--namespace", metavar="NAME", help="namespace of pods that name none")
+    parser.add_argument(
+        "--namespaces", metavar="FILE", action="append", default=[], help="Namespace objects with their policy"
+    )
+    group = parser.add_argument_group("settings", "as on the webhook; by default from its GPU_SHARE_* variables")
+    group.add_argument("--image", help="image of the sidecar")
+    group.add_argument("--min-memory", metavar="QUANTITY", help="smallest share")
+    group.add_argument("--max-memory", metavar="QUANTITY", help="largest share")
+    group.add_argument("--runtime-class", metavar="NAME", help="runtimeClassName of sharing pods")
+    group.add_argument("--root-tenants", choices=("allow", "refuse"), help="whether sharing pods may run as root")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
+    text = source(args.filename)
+    results = rewritten(text.removeprefix(_BOM), args)
+    for line in warnings(results):
+        print(line, file=sys.stderr)
+    if args.templates:
+        results = list(rewriting.with_templates(results))
+    else:
+        results = [replace(result, templates=()) for result in results]
+    sys.stdout.write(_WRITERS[args.output](results, args) if args.output else _as_it_came(text, results))
+    return 0
+
+
+def rewritten(text: str, args: argparse.Namespace) -> list[Result]:
+    """Rewrite a stream with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
+    documents = split(text)
+    around = _values([document for file in args.namespaces for document in split(source(file))])
+    values = around + _values(documents)
+    claims = _own_claims(values, args.namespace or DEFAULT_NAMESPACE)
+    return rewriting.rewrite(documents, judge(_policies(values), claims, settings(args)), args.namespace)
+
+
+def judge(policies: Mapping[str, Annotations], claims: Mapping[str, frozenset[str]], chosen: Settings) -> Judge:
+    """Return the webhook's decision under these annotations and own claims (both by namespace) and settings."""
+
+    def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
+        policy = NamespacePolicy.from_annotations(policies.get(namespace, {}))
+        return decide(pod, policy=policy, settings=chosen, own_claims=claims.get(namespace, frozenset()))
+
+    return decided
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    """Return the operator's settings: options win over the webhook's environment variables, these over defaults."""
+    given = {
+        "image": args.image,
+        "min_memory_mib": _mib("--min-memory", args.min_memory),
+        "max_memory_mib": _mib("--max-memory", args.max_memory),
+        "runtime_class": args.runtime_class,
+        "root_tenants": args.root_tenants,
+    }
+    return replace(Settings.from_environment(os.environ), **{k: v for k, v in given.items() if v is not None})
+
+
+def source(filename: str) -> str:
+    """Return the text of a file, or of standard input for ``-``.
+
+    Raises:
+        ConfigError: there is no such file.
+        RequestError: it is no text.
+    """
+    try:
+        content = sys.stdin.buffer.read() if filename == STDIN else Path(filename).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{filename} cannot be read: {error.strerror}") from None
+    return read(content)
+
+
+def warnings(results: Iterable[Result]) -> list[str]:
+    """Return one line per warning, with the object it is about."""
+    found = [
+        f"warning: {change.place.label}: {warning}"
+        for result in results
+        for change in result.changes
+        for warning in change.warnings
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _mib(option: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_memory(text)
+    except QuantityError as error:
+        raise ConfigError(f"{option}: {error.message}") from None
+
+
+def _values(documents: Sequence[Document]) -> list[Any]:
+    return [rewriting.load(document, number) for number, document in enumerate(documents, 1)]
+
+
+def _policies(values: Sequence[Any]) -> dict[str, Annotations]:
+    """Return the annotations of every Namespace, by name; a later document wins."""
+    found = [item.get("metadata") or {} for value in values for item in objects(value, NAMESPACE)]
+    return {str(metadata.get("name")): _strings(metadata) for metadata in found}
+
+
+def _own_claims(values: Sequence[Any], namespace: str) -> dict[str, frozenset[str]]:
+    """Return the claims and claim templates of our class in the stream, by namespace, as ``decide`` wants them."""
+    found: dict[str, frozenset[str]] = {}
+    for prefix, kind in (("claim", CLAIM), ("template", CLAIM_TEMPLATE)):
+        for item in (item for value in values for item in objects(value, kind)):
+            metadata = item.get("metadata") or {}
+            if _is_own(item, template=kind == CLAIM_TEMPLATE):
+                where = str(metadata.get("namespace") or namespace)
+                found[where] = found.get(where, frozenset()) | {f"{prefix}/{metadata.get('name')}"}
+    return found
+
+
+def _is_own(item: Mapping[str, Any], *, template: bool) -> bool:
+    try:
+        return asks_for(item, contract.DEVICE_CLASS, template=template)
+    except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
+        return False
+
+
+def _strings(metadata: Mapping[str, Any]) -> Annotations:
+    annotations = metadata.get("annotations") or {}
+    for key, value in annotations.items():
+        if contract.is_ours(key) and not isinstance(value, str):
+            field = f"Namespace {metadata.get('name')}: metadata.annotations[{key}]"
+            raise PolicyDenied(field, f'{json.dumps(value)} is not a string; quote it: "{json.dumps(value)}"')
+    return dict(annotations)
+
+
+def _as_it_came(text: str, results: Sequence[Result]) -> str:
+    return (_BOM if text.startswith(_BOM) else "") + rewriting.stream(results)
+
+
+def _yaml(results: Sequence[Result], _args: argparse.Namespace) -> str:
+    return rewriting.stream([_without_json(result) for result in results])
+
+
+def _without_json(result: Result) -> Result:
+    """Turn a JSON document into a YAML one, so that a stream of both can be read as YAML."""
+    document = result.document
+    if not document.json:
+        return result
+    value = result.after if result.rewritten else document.value
+    text = rewriting.SEPARATOR + dump(value)
+    return replace(result, document=replace(document, json=False, text=text), changes=())
+
+
+def _json(results: Sequence[Result], _args: argparse.Namespace) -> str:
+    values: list[Any] = []
+    for result in results:
+        values += result.templates
+        values.append(
+            result.after if result.rewritten else rewriting.load(result.document, result.number, any_kind=True)
+        )
+    return "".join(json.dumps(value, indent=2, ensure_ascii=False) + "\n" for value in values if value is not None)
+
+
+def _patch(results: Sequence[Result], _args: argparse.Namespace) -> str:
+    patches = [
+        {
+            "document": result.number,
+            "kind": change.place.kind,
+            "namespace": change.place.named,
+            "name": change.place.name,
+            "reason": change.reason,
+            "patch": list(change.patch),
+        }
+        for result in results
+        for change in result.changes
+    ]
+    return json.dumps(patches, indent=2, ensure_ascii=False) + "\n"
+
+
+def _diff(results: Sequence[Result], args: argparse.Namespace) -> str:
+    terminal = Terminal.of(colour=args.color)
+    lines: list[str] = []
+    for result in results:
+        for template in result.templates:
+            name = f"ResourceClaimTemplate {template['metadata']['name']}"
+            lines += diff("", dump(dict(template)), ("/dev/null", name), terminal)
+        if result.rewritten:
+            label = ", ".join(change.place.label for change in result.changes if change.patch)
+            lines.append(terminal.paint(f"document {result.number}: {label}", Colour.BOLD))
+            lines += diff(dump(result.before), dump(result.after), ("before", "after"), terminal)
+    return "".join(line + "\n" for line in lines)
+
+
+_WRITERS: Final = {"yaml": _yaml, "json": _json, "patch": _patch, "diff": _diff}
