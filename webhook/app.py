@@ -16,13 +16,12 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from gpushare.errors import GpuShareError, PolicyDenied, RequestError
 from gpushare.reasons import Reason
 from webhook import review
+from webhook.framing import MAX_BODY
 from webhook.metrics import Metrics
 from webhook.review import Answer, Review
 
 log = structlog.get_logger()
 
-MAX_BODY: Final = 7 * 1024 * 1024
-"""An UPDATE carries two objects of at most 3 MB (etcd's limit is 1.5 MiB, a request's 3) and less than 1 MB around."""
 JSON: Final = "application/json"
 TOO_LARGE: Final = f"the body is larger than {MAX_BODY} bytes (7 MiB)"
 BUG: Final = "gpu-share: internal error while answering this review; the webhook's log has the details"

@@ -10,7 +10,7 @@ import structlog
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, Follower, path
 from gpushare.contract import MANAGED_LABEL, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
-from webhook.known import CLAIMS, TEMPLATES, Namespaces, OwnClaims
+from webhook.known import CLAIM, TEMPLATE, Namespaces, OwnClaims
 from webhook.metrics import Metrics
 from webhook.templates import Existing
 
@@ -18,6 +18,8 @@ log = structlog.get_logger()
 
 Object = dict[str, Any]
 GET_TIMEOUT: Final = 0.5
+CLAIMS: Final = "resourceclaims"
+TEMPLATES: Final = "resourceclaimtemplates"
 OPTED_IN: Final = f"{NAMESPACE_LABEL}=true"
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 
@@ -85,11 +87,11 @@ def followers(
     """Everything that has to be watched; each is meant to run in a thread of its own."""
 
     def reset_templates(items: list[Object]) -> None:
-        claims.reset(TEMPLATES, items)
+        claims.reset(TEMPLATE, items)
         books.reset_templates(items)
 
     def template_event(change: str, item: Object) -> None:
-        claims.event(TEMPLATES, change, item)
+        claims.event(TEMPLATE, change, item)
         books.template_event(change, item)
 
     def failed(error: ClusterError) -> None:
@@ -103,7 +105,7 @@ def followers(
         follow(path(CORE_V1, "namespaces"), namespaces.reset, namespaces.event, labelSelector=OPTED_IN),
         follow(path(CORE_V1, "pods"), books.reset_pods, books.pod_event, labelSelector=MANAGED),
         follow(path(RESOURCE_V1, TEMPLATES), reset_templates, template_event),
-        follow(path(RESOURCE_V1, CLAIMS), partial(claims.reset, CLAIMS), partial(claims.event, CLAIMS)),
+        follow(path(RESOURCE_V1, CLAIMS), partial(claims.reset, CLAIM), partial(claims.event, CLAIM)),
     ]
 
 

@@ -9,15 +9,18 @@ from gunicorn.app.base import BaseApplication
 
 from webhook import log as logging_setup
 from webhook.options import Options
+from webhook.worker import MAX_CONNECTIONS, Worker
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
 THREADS: Final = 32
-KEEPALIVE_SECONDS: Final = 75
+KEEPALIVE_SECONDS: Final = 95
+"""Longer than the API server's own 90 s: the side that may be sending should be the one that closes."""
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - heartbeat files; a disk there would stall the worker
 
 Context = Callable[[], ssl.SSLContext]
+Closed = Callable[[str], None]
 
 
 class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
@@ -26,10 +29,13 @@ class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
     Args:
         load: builds the application in the worker, after the fork: threads do not survive one.
         context: the TLS context for one handshake.
+        on_closed: told why a connection was closed before its request was whole.
     """
 
-    def __init__(self, options: Options, load: Callable[[], "WSGIApplication"], context: Context) -> None:
-        self._settings = settings(options, context)
+    def __init__(
+        self, options: Options, load: Callable[[], "WSGIApplication"], context: Context, on_closed: Closed
+    ) -> None:
+        self._settings = settings(options, context, on_closed)
         self._load = load
         super().__init__()
 
@@ -43,12 +49,13 @@ class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
         return self._load()
 
 
-def settings(options: Options, context: Context) -> dict[str, Any]:
+def settings(options: Options, context: Context, on_closed: Closed) -> dict[str, Any]:
     """Say what differs from gunicorn's defaults."""
     host, port = options.bind
     return {
         "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-        "worker_class": "gthread",
+        "worker_class": worker_class(on_closed),
+        "worker_connections": MAX_CONNECTIONS + 1,
         # One process: metrics, caches and the controller live in it; replicas do the scaling.
         "workers": 1,
         "threads": THREADS,
@@ -67,3 +74,8 @@ def settings(options: Options, context: Context) -> dict[str, Any]:
         "accesslog": None,
         "proc_name": "gpu-share-webhook",
     }
+
+
+def worker_class(on_closed: Closed) -> type[Worker]:
+    """The worker, knowing whom to tell: gunicorn makes the instance itself."""
+    return type("WebhookWorker", (Worker,), {"on_closed": staticmethod(on_closed)})

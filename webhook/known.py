@@ -17,8 +17,8 @@ from webhook import templates
 from webhook.namespace import NamespacePolicy
 
 Object = dict[str, Any]
-CLAIMS: Final = "resourceclaims"
-TEMPLATES: Final = "resourceclaimtemplates"
+CLAIM: Final = "claim"
+TEMPLATE: Final = "template"
 
 
 class Namespaces:
@@ -66,35 +66,38 @@ class Namespaces:
 
 
 class OwnClaims:
-    """Names of claims and claim templates of our DeviceClass, written by whomever, by namespace."""
+    """Claims and claim templates of our DeviceClass, written by whomever: ``claim/<name>``, ``template/<name>``."""
 
     def __init__(self) -> None:
-        self._names: dict[str, dict[str, frozenset[str]]] = {CLAIMS: {}, TEMPLATES: {}}
+        self._names: dict[str, frozenset[str]] = {}
         self._synced: set[str] = set()
 
     @property
     def synced(self) -> bool:
-        """Whether both lists have been read."""
-        return len(self._synced) == len(self._names)
+        """Whether both kinds have been listed."""
+        return self._synced == {CLAIM, TEMPLATE}
 
-    def names(self, kind: str, namespace: str) -> frozenset[str]:
-        """Names of ``CLAIMS`` or ``TEMPLATES`` of our class in a namespace."""
-        return self._names[kind].get(namespace, frozenset())
+    def names(self, namespace: str) -> frozenset[str]:
+        """What there is in a namespace."""
+        return self._names.get(namespace, frozenset())
 
     def reset(self, kind: str, items: Iterable[Object]) -> None:
-        """Know exactly these."""
-        fresh: dict[str, frozenset[str]] = {}
-        for namespace, name in templates.own_names(items, DEVICE_CLASS, template=kind == TEMPLATES):
-            fresh[namespace] = fresh.get(namespace, frozenset()) | {name}
-        self._names[kind] = fresh
+        """Know exactly these of ``kind``, which is ``CLAIM`` or ``TEMPLATE``."""
+        fresh: dict[str, set[str]] = {}
+        for namespace, name in templates.own_names(items, DEVICE_CLASS, template=kind == TEMPLATE):
+            fresh.setdefault(namespace, set()).add(f"{kind}/{name}")
+        for namespace in self._names.keys() | fresh.keys():
+            kept = {name for name in self.names(namespace) if not name.startswith(f"{kind}/")}
+            self._names[namespace] = frozenset(kept | fresh.get(namespace, set()))
         self._synced.add(kind)
 
     def event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""
-        namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
-        ours = templates.asks_for(item, DEVICE_CLASS, template=kind == TEMPLATES)
-        known = self.names(kind, namespace)
-        self._names[kind][namespace] = known | {name} if ours and change != "DELETED" else known - {name}
+        namespace, name = item["metadata"]["namespace"], f"{kind}/{item['metadata']['name']}"
+        ours = change != "DELETED" and templates.asks_for(item, DEVICE_CLASS, template=kind == TEMPLATE)
+        known = self.names(namespace)
+        if ours != (name in known):
+            self._names[namespace] = known | {name} if ours else known - {name}
 
 
 def static_namespaces(file: Path) -> Namespaces:

@@ -22,6 +22,7 @@ from webhook.metrics import Metrics
 from webhook.options import Options
 from webhook.respond import Responder
 from webhook.tls import Certificates
+from webhook.worker import AnswerSocket
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -58,8 +59,8 @@ def main(argv: Sequence[str]) -> int:
         return WRONG_USE
     logging_setup.configure(options.settings.log_level)
     log.info("effective configuration", **options.effective())
-    worker = Worker(options)
-    Server(options, worker.load, worker.certificates.context).run()
+    worker = Process(options)
+    Server(options, worker.load, worker.certificates.context, worker.closed).run()
     return 0
 
 
@@ -69,12 +70,12 @@ def check(options: Options) -> None:
         static_namespaces(options.namespaces)
 
 
-class Worker:
+class Process:
     """What lives in the worker process. Built before the fork, started after it."""
 
     def __init__(self, options: Options) -> None:
         self.metrics = Metrics()
-        self.certificates = Certificates(options.certs, self.metrics)
+        self.certificates = Certificates(options.certs, self.metrics, socket_class=AnswerSocket)
         self._options = options
 
     def load(self) -> "Flask":
@@ -84,6 +85,10 @@ class Worker:
         admin.start(options.admin, self.metrics, lambda: self._not_ready(sources))
         respond = Responder(settings=options.settings, namespaces=sources.namespaces, claims=sources.claims)
         return create_app(Deps(respond=respond, metrics=self.metrics))
+
+    def closed(self, reason: str) -> None:
+        """Count a connection that was closed before its request was whole."""
+        self.metrics.connections_closed.labels(reason).inc()
 
     def _watching(self) -> Sources:
         # Half a second and 40 MB that are not needed without an API server.

@@ -1,18 +1,23 @@
 """From a review that could be read to its answer: is it our business, under which policy, and what the core says."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from gpushare.reasons import Reason
 from webhook import review
 from webhook.decide import decide
-from webhook.known import CLAIMS, TEMPLATES, Namespaces, OwnClaims
+from webhook.known import Namespaces, OwnClaims
+from webhook.namespace import NamespacePolicy
+from webhook.plan import asks
+from webhook.podview import read_annotations
 from webhook.review import Answer, Review
 from webhook.settings import Settings
 
 PODS: Final = ("", "pods")
-OURS: Final = frozenset({("CREATE", ""), ("UPDATE", "ephemeralcontainers")})
-"""Operation and subresource of what can bring a container; nothing else of a pod's that could is mutable."""
+OURS: Final = frozenset({"CREATE", "UPDATE"})
+"""A DELETE or CONNECT is never ours to block, whatever object it comes with."""
+NO_POLICY: Final = NamespacePolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +32,28 @@ class Responder:
         """Answer one review.
 
         Raises:
+            RequestError: there is no object to judge.
             PolicyDenied: the pod breaks a rule.
             GpuShareError: the policy of its namespace cannot be had now.
         """
-        if asked.resource != PODS or (asked.operation, asked.subresource) not in OURS:
+        if asked.resource != PODS or asked.operation not in OURS:
             return review.allowed(asked.uid, Reason.NOT_A_POD)
         if asked.object is None:
             raise review.missing("request.object")
         decision = decide(
             asked.object,
-            policy=self.namespaces.policy(asked.namespace),
+            policy=self._policy(asked, asked.object),
             settings=self.settings,
-            own_claims=self.claims.names(CLAIMS, asked.namespace) | self.claims.names(TEMPLATES, asked.namespace),
+            user=asked.user,
+            operation=asked.operation,
+            subresource=asked.subresource,
+            old=asked.old_object,
+            own_claims=self.claims.names(asked.namespace),
         )
         return review.patched(asked.uid, decision.patch, decision.reason, decision.warnings)
+
+    def _policy(self, asked: Review, pod: Mapping[str, Any]) -> NamespacePolicy:
+        """The namespace's policy where it matters: what has no ceiling to keep must not wait for one."""
+        if asked.operation != "CREATE" or asked.subresource or not asks(read_annotations(pod)):
+            return NO_POLICY
+        return self.namespaces.policy(asked.namespace)

@@ -1,0 +1,272 @@
+"""A threaded gunicorn worker that slow clients cannot hold up: a request gets a thread when all of it is here.
+
+Stock ``gthread`` gives a thread to a connection at its first byte and then waits for the rest without limit: as many
+half-sent handshakes, headers or bodies as there are threads are an outage, and with ``failurePolicy: Fail`` nobody
+creates a sharing pod. Here the incomplete ones wait in the poller, with a deadline and a limit to what they may hold,
+and a thread waits milliseconds only. Answers leave in one piece, which saves a system call and a TLS record.
+"""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from gunicorn import http, util
+from gunicorn import sock as gunicorn_sock
+from gunicorn.workers.gthread import _DEFER, TConn, ThreadWorker
+
+from webhook.framing import Frame
+
+REQUEST_SECONDS: Final = 10.0
+"""From a request's first byte to its last. The API server waits 3 s with our configuration, 30 s at most."""
+ANSWER_SECONDS: Final = 5.0
+PATIENCE_SECONDS: Final = 0.005
+"""How long a thread waits for bytes that are on their way, which is cheaper than going through the poller."""
+LINGER_SECONDS: Final = 0.5
+MAX_CONNECTIONS: Final = 1000
+FREE_BYTES: Final = 64 * 1024
+"""What each connection may hold without being counted: reviews of ordinary pods never compete for memory."""
+MAX_HELD: Final = 64 * 1024 * 1024
+"""Counted bytes that unfinished requests may hold, all connections together: nine of the largest."""
+READ: Final = 256 * 1024
+EXPECTATION_FAILED: Final = b"HTTP/1.1 417 Expectation Failed\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class Stop(Exception):
+    """This connection ends. ``reason`` is empty where the client ended it."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Budget:
+    """Bytes held for unfinished requests, over all connections."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._held, self._lock = limit, 0, threading.Lock()
+
+    def change(self, by: int) -> bool:
+        """Add to what is held. Returns whether that is within the limit."""
+        with self._lock:
+            self._held += by
+            return self._held <= self._limit
+
+
+class AnswerSocket(ssl.SSLSocket):
+    """A TLS connection that never blocks for ever, and that can hold back what is written until the answer is whole."""
+
+    _held_back: list[bytes] | None = None
+
+    def setblocking(self, flag: bool) -> None:  # noqa: FBT001 - the socket's own signature
+        """Block for ``ANSWER_SECONDS`` at most."""
+        self.settimeout(ANSWER_SECONDS if flag else 0.0)
+
+    def hold_back(self) -> None:
+        """Collect what is written from now on."""
+        self._held_back = []
+
+    def release(self) -> None:
+        """Send what was collected."""
+        held, self._held_back = self._held_back, None
+        if held:
+            self.sendall(b"".join(held))
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """Send, or collect."""
+        if self._held_back is None:
+            super().sendall(data, flags)
+        else:
+            self._held_back.append(bytes(data))
+
+
+class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
+    """One client: its handshake, and the bytes of the request that is coming in."""
+
+    def __init__(self, cfg: Any, sock: socket.socket, client: Any, server: Any, budget: Budget) -> None:
+        self._deadline: float | None = None
+        self._timeout: float | None = None
+        self._budget, self._counted = budget, 0
+        self._secured = False
+        self._buffer, self._read, self._end = bytearray(), 0, 0
+        self._frame = Frame()
+        self.sock: Any
+        self.initialized: bool
+        super().__init__(cfg, sock, client, server)
+
+    @property
+    def timeout(self) -> float | None:
+        """When the poller gives up on this connection."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, when: float | None) -> None:
+        self._timeout = when if when is None or self._deadline is None else min(when, self._deadline)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the connection is up and no request has begun."""
+        return self._secured and not self._buffer
+
+    @property
+    def unread(self) -> bool:
+        """Whether closing now could cut an answer off, because more is coming in."""
+        return not self._frame.complete
+
+    def arrived(self, patience: float) -> bool:
+        """Read what there is. Returns whether a request can be handled.
+
+        Args:
+            patience: seconds to wait for more, all in all.
+
+        Raises:
+            Stop: the client is gone, late, or holds too much.
+            OSError: the connection or its handshake failed.
+        """
+        until = time.monotonic() + patience
+        try:
+            if not self._secured:
+                self._secure(until)
+            while (end := self._frame.end(self._buffer)) is None:
+                if self._frame.expects:
+                    self._refuse_expectation()
+                self._take(until)
+        except (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            self._check_deadline()
+            return False
+        self._end, self._deadline = end, None
+        return True
+
+    def recv(self, size: int) -> bytes:
+        """What gunicorn's parser reads: the bytes of this one request, then an end."""
+        start, self._read = self._read, min(self._read + size, self._end)
+        return bytes(memoryview(self._buffer)[start : self._read])
+
+    def next_request(self) -> None:
+        """Forget the request that was answered; what follows it stays."""
+        del self._buffer[: self._end]
+        self._read = self._end = 0
+        self._frame = Frame()
+        self._uncount()
+
+    def close(self, graceful: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - gunicorn's signature
+        """Close at once: gunicorn calls this in its only main thread, which a lingering client must not stop."""
+        self._uncount()
+        util.close(self.sock)
+
+    def linger(self) -> None:
+        """Give the client a moment to read an answer that came before it had sent everything."""
+        util.close_graceful(self.sock, timeout=LINGER_SECONDS)
+
+    def _secure(self, until: float) -> None:
+        if not self.initialized:
+            self.sock = gunicorn_sock.ssl_wrap_socket(self.sock, self.cfg)
+            self.initialized = True
+            self.parser = http.get_parser(self.cfg, self, self.client)
+            self._deadline = time.monotonic() + REQUEST_SECONDS
+        self._wait_at_most(until)
+        self.sock.do_handshake()
+        self._secured, self._deadline = True, None
+
+    def _take(self, until: float) -> None:
+        self._wait_at_most(until)
+        data = self.sock.recv(READ)
+        if not data:
+            raise Stop
+        if not self._buffer:
+            self._deadline = time.monotonic() + REQUEST_SECONDS
+        self._buffer += data
+        if (excess := len(self._buffer) - FREE_BYTES - self._counted) > 0:
+            self._counted += excess
+            if not self._budget.change(excess):
+                raise Stop("memory")
+
+    def _wait_at_most(self, until: float) -> None:
+        self.sock.settimeout(max(0.0, until - time.monotonic()))
+
+    def _check_deadline(self) -> None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise Stop("deadline")
+
+    def _refuse_expectation(self) -> None:
+        """Waiting for a go-ahead would need a thread; clients send the body unasked when they are told so."""
+        self.sock.settimeout(ANSWER_SECONDS)
+        self.sock.sendall(EXPECTATION_FAILED)
+        raise Stop
+
+    def _uncount(self) -> None:
+        if self._counted:
+            self._budget.change(-self._counted)
+            self._counted = 0
+
+
+class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
+    """``gthread`` with connections as above."""
+
+    on_closed: Callable[[str], None] = staticmethod(lambda _reason: None)
+    """Told why a connection was closed: ``deadline``, ``memory`` or ``room``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._budget = Budget(MAX_HELD)
+
+    def accept(self, listener: socket.socket) -> None:
+        """Take a connection in; the longest idle one makes room for it."""
+        try:
+            client, address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.nr_conns += 1
+        if self.nr_conns >= MAX_CONNECTIONS:
+            self._make_room()
+        self.enqueue_req(Connection(self.cfg, client, address, listener.getsockname(), self._budget))
+
+    def handle(self, conn: Connection) -> Any:
+        """Answer what has arrived, in one of the threads. Returns what gunicorn's poller shall do with the rest."""
+        try:
+            while conn.arrived(self._patience()):
+                if not super().handle(conn) or conn.unread:
+                    if conn.unread:
+                        conn.linger()
+                    return False
+                conn.next_request()
+        except Stop as stop:
+            if stop.reason:
+                self.on_closed(stop.reason)
+            return False
+        except OSError as error:
+            self.log.debug("connection failed: %s", error)
+            return False
+        return True if conn.idle else _DEFER
+
+    def handle_request(self, req: Any, conn: Connection) -> Any:
+        """Answer one request, in one write."""
+        conn.sock.hold_back()
+        try:
+            return super().handle_request(req, conn)
+        finally:
+            conn.sock.release()
+
+    def murder_pending(self) -> None:
+        """Close what did not arrive in time."""
+        before = len(self.pending_conns)
+        super().murder_pending()
+        for _ in range(before - len(self.pending_conns)):
+            self.on_closed("deadline")
+
+    def _patience(self) -> float:
+        """Nothing waits while others wait for a thread."""
+        return PATIENCE_SECONDS if self.tpool._work_queue.empty() else 0.0  # noqa: SLF001 - there is no public way
+
+    def _make_room(self) -> None:
+        for connections in (self.pending_conns, self.keepalived_conns):
+            if connections:
+                conn = connections.popleft()
+                self.poller.unregister(conn.sock)
+                self.nr_conns -= 1
+                conn.close()
+                self.on_closed("room")
+                return
