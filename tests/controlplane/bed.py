@@ -6,6 +6,8 @@ from ``gpu-share certs`` through a Secret, manifests are the shipped ones, each 
 
 import base64
 import itertools
+import json
+import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
@@ -105,6 +107,17 @@ class Bed:
         """Sum over all labels of one metric of a replica; 0 while it has none."""
         lines = _fetch(replica.admin_port, "/metrics").splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
+
+    def review(self, pod: Object) -> tuple[bool, list[Object]]:
+        """Send a pod to /mutate as the API server does for a create; returns its verdict and its patch."""
+        request = {"uid": "test", "operation": "CREATE", "namespace": pod["metadata"]["namespace"], "object": pod}
+        request |= {"resource": {"group": "", "version": "v1", "resource": "pods"}, "userInfo": {"username": "test"}}
+        body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+        call = urllib.request.Request(self.url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        context = ssl.create_default_context(cafile=str(self.tls / "ca.crt"))
+        with urllib.request.urlopen(call, timeout=5, context=context) as answer:
+            response = json.load(answer)["response"]
+        return response["allowed"], json.loads(base64.b64decode(response.get("patch", "W10=")))
 
     # Objects
 
