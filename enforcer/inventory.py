@@ -1,0 +1,239 @@
+"""From a node's GPUs to the ResourceSlices that offer them: what is shared, how much of it, and in which order.
+
+The stock scheduler takes the first device that fits, so the order of devices is the policy: fullest first packs,
+emptiest first spreads. Everything here is plain data; ``enforcer.slices`` writes it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from enforcer.model import Gpu
+from gpushare.contract import (
+    ATTRIBUTE_MODEL,
+    ATTRIBUTE_UUID,
+    CAPACITY_CLIENTS,
+    CAPACITY_COMPUTE,
+    CAPACITY_MEMORY,
+    DRIVER,
+    KIND_GPU,
+    KIND_STATUS,
+    MAX_CLIENTS,
+    NODE_GPUS,
+)
+from gpushare.errors import ConfigError
+from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT
+
+Object = dict[str, Any]
+
+MAX_DEVICES: Final = 64
+"""Devices a slice may hold as soon as one of them has a taint, which any of ours may get."""
+MAX_STRING: Final = 64
+"""Longest string attribute the API server takes."""
+DEFAULT_CONTEXT_MIB: Final = 1024
+"""What the MPS server itself holds on a GPU, as NVIDIA's own gpu-fractioning counts it."""
+SHAREABLE_SINCE: Final = (7, 0)
+"""Volta: older GPUs have no memory limit per MPS client."""
+STATUS_DEVICE: Final = "status"
+ARCHITECTURES: Final = (
+    ((12, 0), "Blackwell"), ((10, 0), "Blackwell"), ((9, 0), "Hopper"), ((8, 9), "Ada Lovelace"), ((8, 0), "Ampere"),
+    ((7, 5), "Turing"), ((7, 0), "Volta"), ((6, 0), "Pascal"), ((5, 0), "Maxwell"),
+)  # fmt: skip
+
+
+class Order(StrEnum):
+    """Which GPU of a node is offered first."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+class Mode(StrEnum):
+    """How limits are made to hold on a GPU."""
+
+    MPS = "mps"
+    WATCH_ONLY = "watch-only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryPolicy:
+    """What the operator decides about offering GPUs; memory in MiB."""
+
+    order: Order = Order.BINPACK
+    mode: Mode = Mode.MPS
+    context_mib: int = DEFAULT_CONTEXT_MIB
+    min_memory_mib: int = DEFAULT_MIN_MIB
+    clients: int = MAX_CLIENTS
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A GPU that is not offered, and the sentence that says why."""
+
+    uuid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a node offers: devices in order of choice, and what it leaves out."""
+
+    devices: tuple[Object, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def narrowed(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
+    """Keep the GPUs an operator named in the node annotation ``gpu-share.io/gpus``: UUIDs or indices; ``None``: all.
+
+    Raises:
+        ConfigError: an entry names no GPU of this node, or there is no entry.
+    """
+    if wanted is None:
+        return tuple(gpus)
+    by_name = {str(gpu.index): gpu for gpu in gpus} | {gpu.uuid: gpu for gpu in gpus}
+    entries = [entry.strip() for entry in wanted.split(",") if entry.strip()]
+    unknown = [entry for entry in entries if entry not in by_name]
+    known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
+    if unknown or not entries:
+        said = f"{unknown[0]!r} is no GPU of this node" if unknown else f"{wanted!r} names no GPU"
+        raise ConfigError(f"node annotation {NODE_GPUS}: {said}; it has {known}: name some of these, or remove it")
+    chosen = {by_name[entry].uuid for entry in entries}
+    return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
+
+
+def capacity_mib(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int = 0) -> int:
+    """MiB that shares can have: without the driver's reserve, the MPS server's context, and foreign processes' use."""
+    context = policy.context_mib if policy.mode is Mode.MPS else 0
+    return max(0, gpu.memory_mib - gpu.reserved_mib - context - foreign_mib)
+
+
+def offer(
+    gpus: Iterable[Gpu],
+    policy: InventoryPolicy,
+    *,
+    foreign_mib: Mapping[str, int] | None = None,
+    held_mib: Mapping[str, int] | None = None,
+) -> Offer:
+    """Turn GPUs into the devices of a pool, in order of choice, the status device last.
+
+    Args:
+        gpus: those to offer, already narrowed.
+        policy: the operator's.
+        foreign_mib: by UUID, memory held by processes of no live claim; it is taken off the capacity.
+        held_mib: by UUID, memory that claims have been allocated; it decides the order alone.
+    """
+    foreign, held = foreign_mib or {}, held_mib or {}
+    reasons = {gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0)) for gpu in gpus}
+    shared = [gpu for gpu, why in reasons.items() if why is None]
+    sign = -1 if policy.order is Order.BINPACK else 1
+    ranked = sorted(shared, key=lambda gpu: (sign * _fullness(gpu, policy, held), gpu.index))
+    devices = (*(_device(gpu, policy, foreign.get(gpu.uuid, 0)) for gpu in ranked), _status_device())
+    return Offer(devices, tuple(LeftOut(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
+
+
+def resource_slices(node: str, devices: Sequence[Object], node_uid: str | None = None) -> tuple[Object, ...]:
+    """Lay devices out over as many ResourceSlices as they need; generation 1, the writer raises it.
+
+    Args:
+        node: name of the node, also of the pool.
+        devices: in order of choice.
+        node_uid: of the Node object, so that the slices go when it goes.
+    """
+    chunks = [devices[at : at + MAX_DEVICES] for at in range(0, len(devices), MAX_DEVICES)]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
+    pool = {"name": node, "generation": 1, "resourceSliceCount": len(chunks)}
+    return tuple(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{node}-{DRIVER}-{number}", **({"ownerReferences": [owner]} if node_uid else {})},
+            "spec": {"driver": DRIVER, "nodeName": node, "pool": dict(pool), "devices": list(chunk)},
+        }
+        for number, chunk in enumerate(chunks)
+    )
+
+
+def quantity(mib: int) -> str:
+    """Write MiB as the API server writes it back: ``16Gi``, ``15872Mi``, ``0``."""
+    for power, suffix in ((2, "Ti"), (1, "Gi")):
+        if mib and mib % 1024**power == 0:
+            return f"{mib // 1024**power}{suffix}"
+    return f"{mib}Mi" if mib else "0"
+
+
+def version(text: str) -> str:
+    """Write a version the way semantic versions are, in three parts without leading zeros: ``535.309.1``."""
+    parts = [int(part) if part.isdecimal() else 0 for part in text.split(".")[:3]]
+    return ".".join(map(str, parts + [0] * (3 - len(parts))))
+
+
+def architecture(compute_capability: tuple[int, int]) -> str:
+    """NVIDIA's name for a compute capability; ``Unknown`` for what is older than Maxwell."""
+    return next((name for since, name in ARCHITECTURES if compute_capability >= since), "Unknown")
+
+
+def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int) -> str | None:
+    """Say why a GPU is not shared, or ``None``."""
+    if gpu.mig_enabled:
+        return "it is in MIG mode; its instances are not shared through MPS"
+    if policy.mode is Mode.MPS and gpu.compute_capability < SHAREABLE_SINCE:
+        return f"it is a {architecture(gpu.compute_capability)} GPU; sharing through MPS needs Volta or newer"
+    left = capacity_mib(gpu, policy, foreign_mib)
+    if left <= policy.min_memory_mib:
+        # The API server refuses a capacity that has no room for one step above the smallest share.
+        return f"{left} MiB are left for shares, not more than the smallest share of {policy.min_memory_mib} MiB"
+    return None
+
+
+def _fullness(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:
+    return held.get(gpu.uuid, 0) / max(1, capacity_mib(gpu, policy))
+
+
+def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int) -> Object:
+    memory = quantity(capacity_mib(gpu, policy, foreign_mib))
+    smallest = {"min": quantity(policy.min_memory_mib), "step": "1Mi"}
+    return {
+        "name": f"gpu-{gpu.index}",
+        "allowMultipleAllocations": True,
+        "attributes": _attributes(gpu, policy),
+        "capacity": {
+            CAPACITY_MEMORY: {"value": memory, "requestPolicy": {"default": memory, "validRange": smallest}},
+            CAPACITY_COMPUTE: {
+                "value": str(WHOLE_GPU_PERCENT),
+                "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1"}},
+            },
+            CAPACITY_CLIENTS: {
+                "value": str(policy.clients),
+                "requestPolicy": {"default": "1", "validValues": ["1"]},
+            },
+        },
+    }
+
+
+def _attributes(gpu: Gpu, policy: InventoryPolicy) -> Object:
+    strings = {
+        "kind": KIND_GPU,
+        ATTRIBUTE_UUID.partition("/")[2]: gpu.uuid,
+        ATTRIBUTE_MODEL: gpu.model,
+        "architecture": architecture(gpu.compute_capability),
+        "mode": str(policy.mode),
+        "pciBusID": gpu.pci_bus_id,
+    }
+    versions = {
+        "driverVersion": version(gpu.driver_version),
+        "cudaVersion": version("{}.{}".format(*gpu.cuda_version)),
+        "computeCapability": version("{}.{}".format(*gpu.compute_capability)),
+    }
+    numbers = {"index": gpu.index, "minor": gpu.minor, "memoryMiB": gpu.memory_mib}
+    return (
+        {name: {"string": value[:MAX_STRING]} for name, value in strings.items()}
+        | {name: {"version": value} for name, value in versions.items()}
+        | {name: {"int": value} for name, value in numbers.items()}
+    )
+
+
+def _status_device() -> Object:
+    """No GPU at all: what a sidecar claims, so that the driver mounts its pod's status directory."""
+    attributes = {"kind": {"string": KIND_STATUS}}
+    return {"name": STATUS_DEVICE, "allowMultipleAllocations": True, "attributes": attributes}
