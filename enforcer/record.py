@@ -1,0 +1,211 @@
+"""The kill log's grammar: one JSON object per line, each carrying the hash of the one before.
+
+A record's hash covers its line's exact bytes without the hash itself, so there is one way to write a record and any
+other is an edit. The chain is unkeyed: what it cannot show by itself is a tail cut off or a log replaced whole; for
+that it is compared with an anchor, a sequence number and hash kept elsewhere (the pod's Event carries one).
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from gpushare.errors import ConfigError, RecordError
+
+MAX_BYTES: Final = 4096
+"""Of one line, its end included: what a single write may be expected to do at once."""
+TEXT_LIMITS: Final = (1024, 512, 256, 128, 64, 32, 16)
+LIST_LIMITS: Final = (64, 32, 16, 8, 4, 2, 1)
+CUT: Final = "..."
+WIDEST: Final = 12
+"""Bytes one character can take: two escaped surrogates."""
+HASH: Final = "hash"
+_HASH_TEXT: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+
+
+class Kind(StrEnum):
+    """What a record says. Every INTENT is followed by one ABORTED or one OUTCOME that names its number."""
+
+    WARNED = "WARNED"
+    INTENT = "INTENT"
+    ABORTED = "ABORTED"
+    OUTCOME = "OUTCOME"
+    RECOVERED = "RECOVERED"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a chain stands: the last record's number and hash. Numbers begin at 1."""
+
+    seq: int
+    hash: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read an anchor written ``<number>:sha256:<64 hex digits>``.
+
+        Raises:
+            ConfigError: it is not written so.
+        """
+        number, _, digest = text.partition(":")
+        if not (number.isascii() and number.isdigit() and len(number) < 16 and _HASH_TEXT.fullmatch(digest)):  # noqa: PLR2004
+            raise ConfigError(f"{text[:100]!r} is no anchor; write <number>:sha256:<64 hex digits>")
+        return cls(int(number), digest)
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+
+GENESIS: Final = Head(0, "sha256:" + "0" * 64)
+
+
+def seal(previous: Head, kind: Kind, time: str, fields: Mapping[str, Any]) -> tuple[bytes, Head]:
+    """Write the next record. Texts of any content and length are made to fit.
+
+    Args:
+        previous: the chain's head.
+        kind: what it says.
+        time: RFC 3339 in UTC; a label only, nothing is ever decided by it.
+        fields: texts, integers, booleans, ``None``, and lists and objects of them.
+
+    Returns:
+        The line, its end included, at most ``MAX_BYTES`` long, and the new head.
+
+    Raises:
+        RecordError: the fields cannot be made to fit.
+    """
+    seq = previous.seq + 1
+    for text_limit, list_limit in zip(TEXT_LIMITS, LIST_LIMITS, strict=True):
+        short = {name: _fitting(value, text_limit, list_limit) for name, value in fields.items()}
+        record = {"seq": seq, "time": time, "kind": str(kind), **short, "prev": previous.hash}
+        digest = digest_of(record)
+        line = _dump({**record, HASH: digest}) + b"\n"
+        if len(line) <= MAX_BYTES:
+            return line, Head(seq, digest)
+    raise RecordError(f"a {kind} record has too many fields for {MAX_BYTES} bytes; record fewer")
+
+
+def read(line: bytes) -> dict[str, Any]:
+    """Read one line that claims to be a record, and check it against itself.
+
+    Raises:
+        RecordError: it is not, in every byte, what ``seal`` writes; the message says what is wrong with it.
+    """
+    if not line.endswith(b"\n"):
+        raise RecordError("the line ends in the middle")
+    if len(line) > MAX_BYTES:
+        raise RecordError(f"the line has {len(line)} bytes; a record has at most {MAX_BYTES}")
+    try:
+        record = json.loads(line)
+        canonical = _dump(record) + b"\n"
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"the line is no JSON: {str(error)[:100]}") from error
+    if not isinstance(record, dict) or canonical != line:
+        raise RecordError("the line is not written the way records are: it was edited")
+    if type(record.get("seq")) is not int or not isinstance(record.get("prev"), str):
+        raise RecordError("the line has no number or no predecessor: it is no record")
+    if record.get(HASH) != digest_of({name: value for name, value in record.items() if name != HASH}):
+        raise RecordError(f"record {record['seq']} does not match its own hash: it was edited")
+    return record
+
+
+def head_of(record: Mapping[str, Any]) -> Head:
+    """Where the chain stands after this record."""
+    return Head(record["seq"], record[HASH])
+
+
+def digest_of(record: Mapping[str, Any]) -> str:
+    """Hash a record without its own hash."""
+    return "sha256:" + hashlib.sha256(_dump(record)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What verifying found: how many records hold, where the chain stands, and the first bad line if there is one.
+
+    ``line`` counts from 1 over everything read; it is one past the end where something is missing there.
+    """
+
+    records: int
+    head: Head
+    line: int | None = None
+    problem: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.problem is None
+
+
+def verify(lines: Iterable[bytes], *, anchor: Head | None = None) -> Verdict:
+    """Check a log from its first record on.
+
+    Args:
+        lines: its lines with their ends, over all segments.
+        anchor: a head seen earlier; the log must still contain it.
+    """
+    head, number = GENESIS, 0
+    anchored = anchor is None
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = read(line)
+            _follows(record, head)
+            if anchor is not None and record["seq"] == anchor.seq:
+                _anchored(record, anchor)
+                anchored = True
+        except RecordError as error:
+            return Verdict(head.seq, head, number, error.message)
+        head = head_of(record)
+    if not anchored and anchor is not None:
+        problem = f"the log ends at record {head.seq}, the anchor is record {anchor.seq}: its tail was cut off"
+        return Verdict(head.seq, head, number + 1, problem)
+    return Verdict(head.seq, head)
+
+
+def _follows(record: Mapping[str, Any], head: Head) -> None:
+    seq, expected = record["seq"], head.seq + 1
+    if seq > expected:
+        gap = f"record {expected} is" if seq == expected + 1 else f"records {expected} to {seq - 1} are"
+        raise RecordError(f"{gap} missing here: deleted or moved; this is record {seq}")
+    if seq < expected:
+        raise RecordError(f"record {seq} stands where record {expected} belongs: moved or repeated")
+    if record["prev"] != head.hash:
+        raise RecordError(f"record {seq} does not follow the record before it: one of them was replaced")
+
+
+def _anchored(record: Mapping[str, Any], anchor: Head) -> None:
+    if record[HASH] != anchor.hash:
+        raise RecordError(f"record {anchor.seq} is not the one the anchor names: the log was replaced")
+
+
+def _fitting(value: Any, text_limit: int, list_limit: int) -> Any:
+    if isinstance(value, str):
+        return _fitting_text(value, text_limit)
+    if isinstance(value, Mapping):
+        return {str(name): _fitting(each, text_limit, list_limit) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_fitting(each, text_limit, list_limit) for each in value[:list_limit]]
+    if value is None or isinstance(value, int):
+        return value
+    raise RecordError(f"a record holds no {type(value).__name__}; write it as a text")
+
+
+def _fitting_text(text: str, limit: int) -> str:
+    """Cut a text so that it takes ``limit`` bytes as JSON. What is no Unicode is written as backslash escapes."""
+    clean = text[: limit + 1].encode("utf-8", "backslashreplace").decode()
+    if len(text) <= limit and _size(clean) <= limit:
+        return clean
+    while (excess := _size(clean) - limit + len(CUT)) > 0:
+        clean = clean[: -max(1, excess // WIDEST)]
+    return clean + CUT
+
+
+def _size(text: str) -> int:
+    return len(_dump(text)) - 2
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
