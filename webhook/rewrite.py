@@ -163,7 +163,7 @@ def _with_label(metadata: Json, warnings: list[str]) -> Object:
 
 
 def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
-    wanted = sidecar_spec.container(settings)
+    wanted = sidecar_spec.container(settings, guaranteed=_is_guaranteed(view))
     standing = view.named(contract.SIDECAR)
     if standing is None:
         spec["initContainers"] = [wanted, *(spec.get("initContainers") or [])]
@@ -173,6 +173,18 @@ def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
         )
         raise _reserved(f"{standing.field}.name", message)
     _add_volume(spec)
+
+
+def _is_guaranteed(view: PodView) -> bool:
+    """Tell a pod of QoS class Guaranteed: exclusive CPUs and the last place in evictions hang on it."""
+    return all(_asks_for_its_limits(each) for each in view.containers if each.kind is not Kind.EPHEMERAL)
+
+
+def _asks_for_its_limits(container: Container) -> bool:
+    resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
+    limits = mapping(resources.get("limits"), f"{container.field}.resources.limits")
+    requests = {**limits, **mapping(resources.get("requests"), f"{container.field}.resources.requests")}
+    return all(limits.get(name) and requests[name] == limits[name] for name in ("cpu", "memory"))
 
 
 def _add_volume(spec: Object) -> None:

@@ -20,8 +20,8 @@ Variables are among it because those that would hand it a GPU are hidden as in e
 """
 
 
-def container(settings: Settings) -> Object:
-    """Build the sidecar."""
+def container(settings: Settings, *, guaranteed: bool = False) -> Object:
+    """Build the sidecar; ``guaranteed`` asks for its limits outright, so that the pod keeps its class."""
     return {
         "name": contract.SIDECAR,
         "image": settings.image,
@@ -39,7 +39,7 @@ def container(settings: Settings) -> Object:
             "failureThreshold": 150,
         },
         "resources": {
-            "requests": dict(settings.sidecar_requests),
+            "requests": dict(settings.sidecar_limits if guaranteed else settings.sidecar_requests),
             "limits": dict(settings.sidecar_limits),
             "claims": [{"name": contract.CLAIM, "request": contract.SIDECAR}],
         },

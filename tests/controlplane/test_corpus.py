@@ -41,7 +41,8 @@ ADDED = re.compile(
     rf"|spec\.(containers|initContainers)\[[^]]+\]\.env\[({VARIABLES})\]\.(name|value)"
     r'|spec\.containers\[[^]]+\]\.resources\.claims\[\{"name": "gpu-share", "request": "[^"]+"\}\]\.(name|request)'
 )
-CHANGED = re.compile(rf"spec\.(containers|initContainers)\[[^]]+\]\.env\[({VARIABLES})\]\.value|status\.qosClass")
+CHANGED = re.compile(rf"spec\.(containers|initContainers)\[[^]]+\]\.env\[({VARIABLES})\]\.value")
+BY_THE_SIDECAR = ("status.qosClass", "BestEffort", "Burstable")
 MADE_ANEW = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "namespace", "generation")
 FROM_A_LIVE_CLUSTER = ("uid", "resourceVersion", "creationTimestamp", "ownerReferences", "generateName")
 
@@ -124,7 +125,7 @@ def differences(without: Object, with_us: Object) -> list[str]:
     changed = [
         f"changed {key}: {before[key]!r} became {after[key]!r}"
         for key in both
-        if before[key] != after[key] and not CHANGED.fullmatch(key)
+        if before[key] != after[key] and not CHANGED.fullmatch(key) and (key, before[key], after[key]) != BY_THE_SIDECAR
     ]
     return sorted(lost + added + changed + _moved(without, with_us))
 
