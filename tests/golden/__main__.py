@@ -1,0 +1,19 @@
+"""``python -m tests.golden``: writes every ``expected.json`` anew; the difference is for a person to read."""
+
+import json
+
+from tests.golden.cases import cases
+
+
+def main() -> None:
+    changed = []
+    for case in cases():
+        text = json.dumps(case.answer(), indent=1, ensure_ascii=False) + "\n"
+        if not case.expected_file.exists() or case.expected_file.read_text(encoding="utf-8") != text:
+            case.expected_file.write_text(text, encoding="utf-8")
+            changed.append(case.folder.name)
+    print(f"{len(cases())} cases, {len(changed)} changed", *changed, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

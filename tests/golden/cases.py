@@ -1,0 +1,68 @@
+"""Golden cases: a folder each with the pod as it comes in and what is answered, both to be read by people.
+
+``pod.yaml`` is the object; beside it, where the case needs them, ``namespace.yaml`` (a Namespace with the operator's
+annotations), ``settings.yaml`` (the chart's variables) and ``review.yaml`` (user, operation, subresource, old object,
+own claims). ``expected.json`` holds the answer, and the claim template that the pod then names.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpushare.errors import PolicyDenied
+from webhook.claims import template_for
+from webhook.decide import Decision, decide
+from webhook.namespace import NamespacePolicy
+from webhook.settings import Settings
+
+ROOT = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Case:
+    folder: Path
+
+    @property
+    def expected_file(self) -> Path:
+        return self.folder / "expected.json"
+
+    @property
+    def pod(self) -> dict[str, Any]:
+        return self._read("pod")
+
+    def decide(self, pod: dict[str, Any]) -> Decision:
+        namespace, review = self._read("namespace"), self._read("review")
+        return decide(
+            pod,
+            policy=NamespacePolicy.from_annotations((namespace.get("metadata") or {}).get("annotations")),
+            settings=Settings.from_environment(self._read("settings")),
+            user=review.get("user", "tenant"),
+            operation=review.get("operation", "CREATE"),
+            subresource=review.get("subresource", ""),
+            old=review.get("old"),
+            own_claims=frozenset(review.get("ownClaims", ())),
+        )
+
+    def answer(self) -> dict[str, Any]:
+        try:
+            decision = self.decide(self.pod)
+        except PolicyDenied as error:
+            return {"reason": error.reason.value, "refusal": error.message}
+        answer = {"reason": decision.reason.value, "warnings": list(decision.warnings), "patch": decision.patch}
+        template = template_for(decision.pod) if decision.patch else None
+        return answer | ({"template": template} if template else {})
+
+    def expected(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads(self.expected_file.read_text(encoding="utf-8"))
+        return loaded
+
+    def _read(self, name: str) -> dict[str, Any]:
+        file = self.folder / f"{name}.yaml"
+        return yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def cases() -> list[Case]:
+    return [Case(file.parent) for file in sorted(ROOT.glob("*/pod.yaml"))]
