@@ -1,0 +1,181 @@
+"""Questions to the cluster: is it new enough, and is what the product needs installed and valid?"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Any, Final
+
+from cryptography import x509
+
+from gpushare import contract
+from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
+from gpushare.cluster import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.errors import ClusterError
+
+CATEGORY: Final = "cluster"
+OLDEST: Final = (1, 36)
+SOON: Final = timedelta(days=3)
+WEBHOOK: Final = f"pods.{contract.GROUP}"
+PROBE: Final = "gpu-share-check-"
+INSTALL: Final = "install gpu-share: kubectl apply -k deploy/manifests"
+
+Ask = Callable[[Cluster], Finding]
+
+
+def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> list[Checker]:
+    """Return the questions. Unless ``required``, having no cluster at all is nothing wrong."""
+    connection = Connection(kubeconfig, context)
+    questions: list[tuple[str, Ask]] = [
+        ("consumable capacity (DRAConsumableCapacity)", consumable_capacity),
+        (f"DeviceClass {contract.DEVICE_CLASS}", lambda api: device_class(api, contract.DEVICE_CLASS)),
+        (f"DeviceClass {contract.STATUS_DEVICE_CLASS}", lambda api: device_class(api, contract.STATUS_DEVICE_CLASS)),
+        ("webhook configuration", lambda api: webhook(api, datetime.now(UTC))),
+        ("nodes that share their GPUs", nodes),
+        ("GPUs published", published),
+        ("namespaces that opted in", opted_in),
+    ]
+    first = Checker(
+        category=CATEGORY,
+        description="Kubernetes",
+        ask=lambda: connection.version(wrong if required else warning),
+        fatal=True,
+    )
+    return [
+        first,
+        *(Checker(category=CATEGORY, description=what, ask=connection.asking(ask)) for what, ask in questions),
+    ]
+
+
+class Connection:
+    """The cluster, connected to when first asked."""
+
+    def __init__(self, kubeconfig: str | None, context: str | None) -> None:
+        self._where = kubeconfig, context
+        self._cluster: Cluster | None = None
+
+    def version(self, without: Callable[[str], Finding]) -> Finding:
+        """Connect and ask for the version."""
+        try:
+            self._cluster = Cluster.connect(*self._where)
+        except ClusterError as error:
+            return without(error.message)
+        return self.asking(version)()
+
+    def asking(self, ask: Ask) -> Callable[[], Finding]:
+        """Return the question with this cluster bound, so that an unreadable answer is a finding too."""
+        return lambda: self._asked(ask)
+
+    def _asked(self, ask: Ask) -> Finding:
+        assert self._cluster is not None
+        try:
+            return ask(self._cluster)
+        except ClusterError as error:
+            if error.status == HTTPStatus.FORBIDDEN:
+                return warning(error.message, "ask as somebody who may read this")
+            return wrong(error.message)
+
+
+def version(api: Cluster) -> Finding:
+    """Compare the API server's version."""
+    found = api.get("/version")
+    text = str(found.get("gitVersion", ""))
+    match = re.match(r"v(\d+)\.(\d+)", text)
+    oldest = ".".join(map(str, OLDEST))
+    if match is None:
+        return warning(f"the version {text!r} cannot be read")
+    if (int(match.group(1)), int(match.group(2))) < OLDEST:
+        return wrong(f"{text}; {oldest} is needed", "upgrade, or switch the feature gate DRAConsumableCapacity on")
+    return fine(text)
+
+
+def consumable_capacity(api: Cluster) -> Finding:
+    """Dry-run a claim template that asks for capacity; with the feature off, the API server drops that field."""
+    wanted = {"requests": {contract.CAPACITY_MEMORY: "1Gi"}}
+    request = {"name": "probe", "exactly": {"deviceClassName": contract.DEVICE_CLASS, "capacity": wanted}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"generateName": PROBE},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    made = api.create(path(RESOURCE_V1, "resourceclaimtemplates", namespace="default"), body, dryRun="All")
+    kept = made["spec"]["spec"]["devices"]["requests"][0]["exactly"].get("capacity")
+    if kept:
+        return fine()
+    return wrong(
+        "the API server drops capacity requests", "switch the feature gate DRAConsumableCapacity on everywhere"
+    )
+
+
+def device_class(api: Cluster, name: str) -> Finding:
+    """Look for a device class."""
+    return _present(lambda: api.get(path(RESOURCE_V1, "deviceclasses", name)))
+
+
+def webhook(api: Cluster, now: datetime) -> Finding:
+    """Look for our webhook, and at the certificates in its bundle."""
+    items, _ = api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))
+    for item in items:
+        for hook in item.get("webhooks") or []:
+            if hook.get("name") == WEBHOOK:
+                return bundle(item["metadata"]["name"], hook.get("clientConfig") or {}, now)
+    return wrong("not there: pods are not rewritten", INSTALL)
+
+
+def bundle(name: str, config: Mapping[str, Any], now: datetime) -> Finding:
+    """Judge a webhook's ``caBundle``."""
+    hint = "run gpu-share certs (the CronJob gpu-share-certs does)"
+    try:
+        pem = base64.b64decode(config.get("caBundle") or "", validate=True)
+        certificates = x509.load_pem_x509_certificates(pem) if pem else []
+    except (binascii.Error, ValueError):
+        return wrong(f"{name}: its caBundle cannot be read", hint)
+    if not certificates:
+        return wrong(f"{name} has no caBundle: every sharing pod is refused", hint)
+    last = max(certificate.not_valid_after_utc for certificate in certificates)
+    if last <= now:
+        return wrong(f"{name}: its caBundle expired on {last:%Y-%m-%d}: every sharing pod is refused", hint)
+    if last <= now + SOON:
+        return warning(f"{name}: its caBundle expires on {last:%Y-%m-%d %H:%M}", hint)
+    return fine(f"{name}, valid until {last:%Y-%m-%d}")
+
+
+def nodes(api: Cluster) -> Finding:
+    """Count labelled nodes."""
+    items, _ = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")
+    label = f"kubectl label node NAME {contract.NODE_LABEL}=true"
+    return fine(str(len(items))) if items else warning("none", label)
+
+
+def published(api: Cluster) -> Finding:
+    """Count the GPUs in our ResourceSlices."""
+    items, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")
+    devices = [device for item in items for device in item["spec"].get("devices") or []]
+    gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
+    tainted = sum(1 for device in gpus if device.get("taints"))
+    if not gpus:
+        return warning("none", "label a GPU node; its agent then publishes the GPUs")
+    detail = f"{len(gpus)} on {len({item['spec'].get('nodeName') for item in items})} nodes"
+    return (
+        warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else fine(detail)
+    )
+
+
+def opted_in(api: Cluster) -> Finding:
+    """Count labelled namespaces."""
+    items, _ = api.list(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
+    label = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
+    return fine(str(len(items))) if items else warning("none", label)
+
+
+def _present(read: Callable[[], object]) -> Finding:
+    try:
+        read()
+    except ClusterError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return wrong("not there", INSTALL)
+    return fine()

@@ -1,0 +1,68 @@
+"""Questions to this machine: can it serve shares of its GPUs?"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from enforcer.gpu import NvmlReader
+from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
+from gpushare.errors import NvmlError
+
+Verdict = Callable[[str], Finding]
+CATEGORY: Final = "this machine"
+MPS_CONTROL: Final = "nvidia-cuda-mps-control"
+INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
+"""The inode the kernel gives the first pid namespace (PROC_PID_INIT_INO)."""
+
+
+def checkers(*, required: bool) -> list[Checker]:
+    """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong."""
+    bad = wrong if required else warning
+    return [
+        Checker(
+            category=CATEGORY,
+            description="GPUs through NVML",
+            ask=lambda: gpus(NvmlReader(), bad),
+            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="MPS control program",
+            ask=lambda: mps(shutil.which(MPS_CONTROL), bad),
+            hint=f"{MPS_CONTROL} comes with the NVIDIA driver's compute utilities",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="initial pid namespace",
+            ask=lambda: pid_namespace(Path("/proc/self/ns/pid"), bad),
+            hint="the enforcer needs hostPID: true, or it would take one process for another",
+        ),
+    ]
+
+
+def gpus(reader: NvmlReader, bad: Verdict) -> Finding:
+    """Ask NVML for its GPUs."""
+    try:
+        found = reader.gpus()
+    except NvmlError as error:
+        return bad(error.message)
+    finally:
+        reader.close()
+    if not found:
+        return bad("the driver is there, and no GPU")
+    return fine(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
+
+
+def mps(where: str | None, bad: Verdict) -> Finding:
+    """Tell whether the MPS control program is on the path."""
+    return fine(where) if where else bad(f"{MPS_CONTROL} is not on the PATH")
+
+
+def pid_namespace(link: Path, bad: Verdict) -> Finding:
+    """Tell whether processes here have the numbers the driver knows them by."""
+    try:
+        found = str(link.readlink())
+    except OSError as error:
+        return bad(f"cannot be read: {error.strerror}")
+    return fine() if found == INITIAL_PID_NAMESPACE else bad(f"this is {found}, a container's")
