@@ -1,0 +1,143 @@
+"""``gpu-share sidecar``: watches the pod's status file, prints what is new in it, serves /metrics; ends on SIGTERM.
+
+``gpu-share sidecar --probe`` is the start-up probe: 0 once the file says ready, 1 with a sentence before.
+"""
+
+import argparse
+import contextlib
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gpushare.contract import STATUS_PATH
+from sidecar import files, metrics, status
+from sidecar.server import Server
+
+FINE: Final = 0
+NOT_FINE: Final = 1
+WRONG_USE: Final = 2
+LISTEN: Final = "0.0.0.0:9403"
+POLL_SECONDS: Final = 1.0
+
+
+class Watcher:
+    """What is known of the pod, and which messages have been printed."""
+
+    def __init__(self, file: str, say: Callable[[str], None]) -> None:
+        self._file, self._say = file, say
+        self._seen: frozenset[status.Message] = frozenset()
+        self._data: bytes | None = None
+        self.status: status.Status | None = None
+        self.printed = 0
+
+    def look(self) -> None:
+        """Read the file again and print what is new. A torn file leaves the last status standing, none ends it."""
+        data = files.read(self._file, status.MAX_BYTES)
+        if data is None:
+            self._data = self.status = None
+        if data is None or data == self._data:
+            return
+        found = status.parse(data)
+        if found is None:
+            return
+        if found.ready and not (self.status and self.status.ready):
+            self._say("the share of the GPU is ready")
+        for message in found.messages:
+            if message not in self._seen:
+                self._say(str(message))
+                self.printed += 1
+        self._seen, self._data, self.status = frozenset(found.messages), data, found
+
+    def page(self, path: str) -> tuple[str, bytes] | None:
+        """The page served under ``path``."""
+        if path != "/metrics":
+            return None
+        body = metrics.render(self.status, messages=self.printed, rss_bytes=files.rss_bytes())
+        return metrics.CONTENT_TYPE, body
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the sidecar, or the probe, and return the exit code."""
+    options = _parser().parse_args(argv)
+    file = f"{options.status}/{status.FILE}"
+    if options.probe:
+        return probe(file)
+    try:
+        address = _address(options.listen)
+    except ValueError as error:
+        sys.stderr.write(f"gpu-share sidecar: --listen {options.listen!r:.80}: {error}; write for example {LISTEN}\n")
+        return WRONG_USE
+    return _run(Watcher(file, _say), address)
+
+
+def probe(file: str) -> int:
+    """Say whether the share is ready, in the exit code, and why not, in a sentence."""
+    data = files.read(file, status.MAX_BYTES)
+    found = None if data is None else status.parse(data)
+    if found is not None and found.ready:
+        return FINE
+    why = "there is no status file yet" if data is None else "it cannot be read" if found is None else "it says so"
+    sys.stdout.write(f"the share of the GPU is not ready: {why} ({file})\n")
+    return NOT_FINE
+
+
+def _run(watcher: Watcher, address: tuple[str, int]) -> int:
+    woken, waker = socket.socketpair()
+    woken.settimeout(0)
+    waker.settimeout(0)
+    stopping: list[int] = []
+    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda found, _: stopping.append(found))
+    server = _serve(watcher, address)
+    waited = [woken.fileno(), *([server.fileno()] if server else [])]
+    try:
+        while not stopping:
+            watcher.look()
+            select.select(waited, [], [], POLL_SECONDS)
+            if server:
+                server.work()
+    finally:
+        signal.set_wakeup_fd(-1)
+        if server:
+            server.close()
+        woken.close()
+        waker.close()
+    watcher.look()  # what happened last is most worth reading
+    return FINE
+
+
+def _serve(watcher: Watcher, address: tuple[str, int]) -> Server | None:
+    """Listen; a port that is taken (a pod on the host's network) costs the metrics, not the sidecar."""
+    try:
+        server = Server(address, watcher.page)
+    except OSError as error:
+        _say(f"no metrics: cannot listen on {address[0]}:{address[1]}: {error.strerror}")
+        return None
+    _say(f"watching this pod's share; metrics on port {server.port}, {files.rss_bytes() // 1024} KiB resident")
+    return server
+
+
+def _say(line: str) -> None:
+    """Print a line for `kubectl logs`; a log that cannot be written is no reason to end."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 - the last port
+        raise ValueError("is no address and port")
+    return host.strip("[]"), int(port)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpu-share sidecar", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--probe", action="store_true", help="say whether the share is ready, and end")
+    parser.add_argument("--status", default=STATUS_PATH, metavar="DIR", help=f"where {status.FILE} is ({STATUS_PATH})")
+    parser.add_argument("--listen", default=LISTEN, metavar="HOST:PORT", help=f"where to serve /metrics ({LISTEN})")
+    return parser

@@ -1,0 +1,245 @@
+"""The sidecar as a process: what it prints, serves and survives, how fast it stops and what it weighs."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.main import Watcher, main, probe
+from sidecar.server import MAX_CONNECTIONS, respond
+from sidecar.status import MAX_BYTES
+
+RSS_LIMIT_KIB = 30 * 1024
+
+
+def write(folder: Path, content: object) -> None:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (folder / "new").write_bytes(data)
+    (folder / "new").rename(folder / "status.json")
+
+
+class Sidecar:
+    def __init__(self, folder: Path, listen: str = "127.0.0.1:0") -> None:
+        command = [sys.executable, "-m", "gpushare.cli", "sidecar", "--status", str(folder), "--listen", listen]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
+        assert self.process.stdout is not None
+        self.out = self.process.stdout
+        self.first = self.line()
+        self.port = int(found.group(1)) if (found := re.search(r"port (\d+)", self.first)) else 0
+
+    def line(self, seconds: float = 10) -> str:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.out, selectors.EVENT_READ)
+            assert selector.select(seconds), "the sidecar says nothing"
+        return self.out.readline().decode().rstrip("\n")
+
+    def get(self, path: str = "/metrics") -> tuple[int, str]:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)) as client:
+            client.request("GET", path)
+            answer = client.getresponse()
+            return answer.status, answer.read().decode()
+
+    def metric(self, name: str) -> float:
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self.get()[1], re.MULTILINE)
+        assert found, name
+        return float(found.group(1))
+
+    def until(self, name: str, value: float) -> None:
+        deadline = time.monotonic() + 10
+        while self.metric(name) != value:
+            assert time.monotonic() < deadline, f"{name} does not become {value}"
+            time.sleep(0.05)
+
+    def rss_kib(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", status).group(1))  # type: ignore[union-attr]
+
+    def stop(self) -> tuple[int, float]:
+        started = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(10)
+        return code, time.monotonic() - started
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path) -> Iterator[Sidecar]:
+    running = Sidecar(tmp_path)
+    yield running
+    if running.process.poll() is None:
+        running.process.kill()
+    running.process.wait(10)
+    running.out.close()
+
+
+def message(number: int, text: str = "over quota") -> dict[str, str]:
+    return {"time": f"2026-11-20T22:16:{number:02}Z", "text": text}
+
+
+def test_messages_are_printed_once_as_they_appear_and_made_harmless(sidecar: Sidecar, tmp_path: Path) -> None:
+    write(tmp_path, {"ready": True, "messages": [message(1)]})
+    assert sidecar.line() == "the share of the GPU is ready"
+    assert sidecar.line() == "2026-11-20T22:16:01Z over quota"
+    write(tmp_path, {"ready": True, "messages": [message(1), message(2, "killed\x1b[0m\nfake line")]})
+    assert sidecar.line() == r"2026-11-20T22:16:02Z killed\x1b[0m\nfake line"
+    sidecar.until("gpu_share_messages_total", 2)
+
+
+def test_metrics_tell_use_and_quota_in_bytes(sidecar: Sidecar, tmp_path: Path) -> None:
+    assert sidecar.metric("gpu_share_status_readable") == 0
+    assert sidecar.metric("gpu_share_ready") == 0
+    write(tmp_path, {"ready": True, "containers": {"m": {"usedMiB": 3, "quotaMiB": 4, "state": "OverQuota"}}})
+    sidecar.until("gpu_share_ready", 1)
+    assert sidecar.metric('gpu_share_memory_used_bytes{container="m"}') == 3 * 2**20
+    assert sidecar.metric('gpu_share_memory_quota_bytes{container="m"}') == 4 * 2**20
+    assert sidecar.metric('gpu_share_state{container="m",state="OverQuota"}') == 1
+
+
+def test_a_file_that_vanishes_is_not_ready_and_its_messages_are_not_said_again(
+    sidecar: Sidecar, tmp_path: Path
+) -> None:
+    write(tmp_path, {"ready": True, "messages": [message(1)]})
+    sidecar.until("gpu_share_ready", 1)
+    (tmp_path / "status.json").unlink()
+    sidecar.until("gpu_share_ready", 0)
+    write(tmp_path, {"ready": True, "messages": [message(1)]})
+    sidecar.until("gpu_share_ready", 1)
+    assert sidecar.metric("gpu_share_messages_total") == 1
+
+
+def hostile(folder: Path) -> Iterator[str]:
+    """Put one bad thing after the other in the file's place, and say what it is."""
+    file = folder / "status.json"
+    yield "torn"
+    file.write_bytes(b'{"ready": true, "mess')
+    yield "huge"
+    file.write_bytes(b" " * (MAX_BYTES + 1))
+    yield "sparse and huge"
+    os.truncate(file, 2**40)
+    yield "deep"
+    file.write_bytes(b"[" * 200_000)
+    yield "many keys"
+    file.write_bytes(b"{" + b",".join(b'"%d":0' % n for n in range(20_000)) + b"}")
+    file.unlink()
+    yield "a pipe"
+    os.mkfifo(file)
+    file.unlink()
+    yield "a directory"
+    file.mkdir()
+    file.rmdir()
+    yield "a link to endless bytes"
+    file.symlink_to("/dev/zero")
+    file.unlink()
+    yield "a link to a secret"
+    file.symlink_to("/etc/passwd")
+    file.unlink()
+
+
+def test_nothing_in_the_files_place_is_believed(tmp_path: Path) -> None:
+    said: list[str] = []
+    watcher = Watcher(str(tmp_path / "status.json"), said.append)
+    for _ in hostile(tmp_path):
+        watcher.look()
+        assert not (watcher.status and watcher.status.ready)
+    assert said == []
+
+
+def test_what_fills_the_file_to_the_brim_does_not_end_it_or_swell_it(sidecar: Sidecar, tmp_path: Path) -> None:
+    texts = [message(1, f"{n:05} {chr(0x1F600) * 50}") for n in range(900)]
+    data = json.dumps({"ready": True, "messages": texts}).encode()
+    write(tmp_path, data[: MAX_BYTES - 100])
+    time.sleep(1.2)
+    write(tmp_path, json.dumps({"ready": True, "messages": texts[:300]}).encode())
+    sidecar.until("gpu_share_ready", 1)
+    assert sidecar.rss_kib() < RSS_LIMIT_KIB
+
+
+def test_it_stops_within_a_second_and_prints_what_came_last(sidecar: Sidecar, tmp_path: Path) -> None:
+    sidecar.metric("gpu_share_ready")
+    write(tmp_path, {"messages": [message(9, "killed")]})
+    code, seconds = sidecar.stop()
+    assert code == 0
+    assert seconds < 1
+    assert sidecar.line() == "2026-11-20T22:16:09Z killed"
+
+
+def test_it_weighs_less_than_thirty_mebibytes(sidecar: Sidecar) -> None:
+    assert sidecar.get()[0] == 200
+    assert 0 < sidecar.metric("process_resident_memory_bytes") < RSS_LIMIT_KIB * 1024
+    assert sidecar.rss_kib() < RSS_LIMIT_KIB
+
+
+def test_silent_and_slow_clients_hold_up_nobody(sidecar: Sidecar) -> None:
+    silent = [socket.create_connection(("127.0.0.1", sidecar.port)) for _ in range(MAX_CONNECTIONS + 30)]
+    try:
+        time.sleep(3.2)
+        assert sidecar.get()[0] == 200, "they were dropped after two seconds"
+    finally:
+        for client in silent:
+            client.close()
+
+
+def test_a_flood_in_one_request_is_cut_off(sidecar: Sidecar) -> None:
+    with socket.create_connection(("127.0.0.1", sidecar.port)) as client, contextlib.suppress(OSError):
+        client.sendall(b"A" * 1_000_000)
+        assert client.recv(10) == b""
+    assert sidecar.get("/else")[0] == 404
+    assert sidecar.get()[0] == 200
+
+
+def test_a_port_that_is_taken_costs_the_metrics_and_nothing_else(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        running = Sidecar(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}")
+        assert running.first.startswith("no metrics: cannot listen")
+        write(tmp_path, {"ready": True})
+        assert running.line() == "the share of the GPU is ready"
+        assert running.stop()[0] == 0
+        running.out.close()
+
+
+def test_the_probe_waits_for_ready(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "status.json")
+    assert probe(file) == 1
+    assert "no status file yet" in capsys.readouterr().out
+    write(tmp_path, b"{")
+    assert probe(file) == 1
+    write(tmp_path, {"ready": False})
+    assert probe(file) == 1
+    write(tmp_path, {"ready": True})
+    assert main(["--probe", "--status", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("listen", ["", "x", "127.0.0.1:", "127.0.0.1:65536", ":80", "127.0.0.1:٣"])
+def test_a_wrong_address_is_wrong_use(listen: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--listen", listen]) == 2
+    assert "--listen" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /metrics HTTP/1.1\r\n", b"200"),
+        (b"GET /metrics?x=1 HTTP/1.0\r\n", b"200"),
+        (b"HEAD /metrics HTTP/1.1\r\n", b"200"),
+        (b"POST /metrics HTTP/1.1\r\n", b"405"),
+        (b"GET / HTTP/1.1\r\n", b"404"),
+        (b"GET /\xff HTTP/1.1\r\n", b"404"),
+        (b"GET /metrics\r\n", b"400"),
+        (b"\x16\x03\x01\r\n", b"400"),
+        (b"", b"400"),
+    ],
+)
+def test_requests_are_answered_by_the_book(head: bytes, status: bytes) -> None:
+    answer = respond(head, lambda path: ("text/plain", b"page") if path == "/metrics" else None)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert answer.endswith(b"page") == (head.startswith(b"GET") and status == b"200")
