@@ -1,0 +1,145 @@
+import base64
+import io
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from certs.pki import make_authority
+from gpushare.cli import check, checks_cluster, checks_node
+from gpushare.cli.findings import Checker, Level, fine, warning, wrong
+from gpushare.cli.main import main
+from gpushare.cli.terminal import Terminal
+from gpushare.errors import ClusterError
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+class Api:
+    """Answers like ``Cluster``, from a table of paths; a number is an HTTP error."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers = answers
+
+    def get(self, where: str) -> Any:
+        found = self.answers.get(where.rsplit("/", 1)[-1], 404)
+        if isinstance(found, int):
+            raise ClusterError(f"GET {where}: {found}", found)
+        return found
+
+    def list(self, where: str, **_query: str) -> tuple[Any, str]:
+        return self.get(where), "1"
+
+    def create(self, where: str, body: Any, **query: str) -> Any:
+        assert query == {"dryRun": "All"}
+        return self.get(where) or body
+
+
+def hook(bundle: bytes) -> list[Any]:
+    config = {"name": "pods.gpu-share.io", "clientConfig": {"caBundle": base64.b64encode(bundle).decode()}}
+    return [{"metadata": {"name": "gpu-share"}, "webhooks": [config]}]
+
+
+def authority(ends: timedelta) -> bytes:
+    return make_authority(NOW - timedelta(days=9), NOW + ends).certificate
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("v1.37.1", "ok"), ("v1.36.0-rc.1", "ok"), ("v1.35.9", "wrong"), ("v2.0.0", "ok"), ("weird", "warning")],
+)
+def test_kubernetes_has_to_be_new_enough(version: str, level: str) -> None:
+    assert checks_cluster.version(Api({"version": {"gitVersion": version}})).level == level  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hooks", "level", "says"),
+    [
+        ([], "wrong", "not there"),
+        (hook(b""), "wrong", "no caBundle"),
+        (hook(b"junk"), "wrong", "cannot be read"),
+        (hook(authority(timedelta(days=-1))), "wrong", "expired on 2026-11-20"),
+        (hook(authority(timedelta(days=1))), "warning", "expires on 2026-11-22"),
+        (hook(authority(timedelta(days=-1)) + authority(timedelta(days=90))), "ok", "until 2027-02-19"),
+    ],
+)
+def test_the_webhook_has_to_have_a_bundle_that_is_valid(hooks: list[Any], level: str, says: str) -> None:
+    found = checks_cluster.webhook(Api({"mutatingwebhookconfigurations": hooks}), NOW)  # type: ignore[arg-type]
+    assert (found.level, says in found.detail) == (level, True)
+
+
+def test_capacity_requests_have_to_survive() -> None:
+    kept = checks_cluster.consumable_capacity(Api({"resourceclaimtemplates": None}))  # type: ignore[arg-type]
+    dropped: Any = {"spec": {"spec": {"devices": {"requests": [{"exactly": {}}]}}}}
+    lost = checks_cluster.consumable_capacity(Api({"resourceclaimtemplates": dropped}))  # type: ignore[arg-type]
+    assert (kept.level, lost.level) == ("ok", "wrong")
+
+
+def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
+    empty = Api({"nodes": [], "resourceslices": [], "namespaces": []})
+    for ask in (checks_cluster.nodes, checks_cluster.published, checks_cluster.opted_in):
+        assert ask(empty).level == "warning"  # type: ignore[arg-type]
+    assert checks_cluster.device_class(empty, "gpu-share.io").level == "wrong"  # type: ignore[arg-type]
+    device: Any = {"capacity": {"memory": {"value": "15Gi"}}}
+    slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
+    found = checks_cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type]
+    assert (found.level, found.detail) == ("ok", "1 on 1 nodes")
+    device["taints"] = [{"key": "unhealthy"}]
+    assert checks_cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("status", "level"), [(403, "warning"), (500, "wrong"), (0, "wrong")])
+def test_what_may_not_be_read_is_no_fault(status: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = checks_cluster.Connection(None, None)
+    monkeypatch.setattr(connection, "_cluster", Api({"nodes": status}))
+    assert connection.asking(checks_cluster.nodes)().level == level
+
+
+def test_a_cluster_nobody_configured_is_wrong_only_where_it_was_asked_for(tmp_path: Path) -> None:
+    missing = str(tmp_path / "kubeconfig")
+    assert main(["check", "--cluster", "--kubeconfig", missing]) == 1
+    questions = checks_cluster.checkers(missing, None, required=False)
+    assert [answer.level for answer in check.ask(questions)] == ["warning"]
+
+
+def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "mine").symlink_to("pid:[4026531836]")
+    (tmp_path / "other").symlink_to("pid:[4026532200]")
+    assert checks_node.pid_namespace(tmp_path / "mine", wrong).level == "ok"
+    assert checks_node.pid_namespace(tmp_path / "other", wrong).level == "wrong"
+    assert checks_node.pid_namespace(tmp_path / "none", warning).level == "warning"
+    assert checks_node.mps(None, wrong).level == "wrong"
+    assert checks_node.mps("/usr/bin/x", wrong).detail == "/usr/bin/x"
+
+
+QUESTIONS = [
+    Checker(category="one", description="first", ask=lambda: fine("yes")),
+    Checker(category="one", description="second", ask=lambda: wrong("no"), hint="do this", fatal=True),
+    Checker(category="one", description="never asked", ask=fine),
+    Checker(category="two", description="third", ask=lambda: warning("so so")),
+]
+
+
+def test_answers_are_laid_out_with_symbols_and_a_total() -> None:
+    answers = list(check.ask(QUESTIONS))
+    plain = Terminal(io.StringIO(), colour=False, unicode=False)
+    assert check.lines(answers, plain) == [
+        *("one", "---", "ok first: yes", "FAIL second: no", "    do this", ""),
+        *("two", "---", "warn third: so so", "", "1 fine, 1 to look at, 1 wrong"),
+    ]
+    assert check.lines(answers, Terminal(io.StringIO(), colour=True, unicode=True))[2] == "\x1b[32m√\x1b[0m first: yes"
+
+
+def test_json_and_the_exit_code_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "checkers", lambda _args: QUESTIONS)
+    assert main(["check", "-o", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is False
+    assert [one["level"] for one in found["checks"]] == [Level.OK, Level.WRONG, Level.WARNING]
+    monkeypatch.setattr(check, "checkers", lambda _args: QUESTIONS[-1:])
+    assert main(["check"]) == 0

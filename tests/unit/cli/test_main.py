@@ -1,0 +1,83 @@
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gpushare.cli import main as cli
+from gpushare.cli.completion import bash, fish, words
+from gpushare.cli.main import PARTS, VERBS, main
+from gpushare.errors import ConfigError, GpuShareError
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_has_help_that_ends_well(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: gpu-share {verb}")
+
+
+def test_the_plugin_shows_its_own_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/local/bin/kubectl-gpu_share"])
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: kubectl gpu-share [-h] VERB")
+
+
+@pytest.mark.parametrize("line", [[], ["nonsense"], ["inject"], ["inject", "-f", "x", "-o", "xml"], ["--nonsense"]])
+def test_wrong_use_is_one_sentence_and_exit_code_2(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--help" in err
+
+
+@pytest.mark.parametrize(("error", "code"), [(GpuShareError("it is broken"), 1), (ConfigError("no such file"), 2)])
+def test_errors_are_sentences(
+    error: GpuShareError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_verb", fail)
+    assert main(["version"]) == code
+    assert capsys.readouterr().err == f"gpu-share: {error.message}\n"
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_processes_get_the_rest_of_the_line(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def process(arguments: list[str]) -> int:
+        seen.append(arguments)
+        return 7
+
+    monkeypatch.setattr("importlib.import_module", {f"{part}.main": SimpleNamespace(main=process)}.__getitem__)
+    assert main([part, "--help", "x"]) == 7
+    assert seen == [["--help", "x"]]
+
+
+def test_nothing_heavy_is_imported_before_the_verb_is_known() -> None:
+    code = "import sys, gpushare.cli.main; print(sorted({m.partition('.')[0] for m in sys.modules}))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for heavy in ("yaml", "flask", "kubernetes", "cryptography", "pynvml", "structlog", "jsonpatch"):
+        assert f"'{heavy}'" not in found
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m gpushare.cli completion fish | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines()[1], done.stderr) == ("0", "")
+
+
+def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith("gpu-share ")
+
+
+def test_completion_knows_verbs_processes_and_options() -> None:
+    found = words()
+    assert {*VERBS, *PARTS} == set(found)
+    assert "--templates" in found["inject"]
+    assert "bash" in found["completion"]
+    assert "-a inject" in fish(found)
+    script = bash(found) + "\nCOMP_WORDS=(gpu-share inject --templ); COMP_CWORD=2; _gpu_share; echo ${COMPREPLY[@]}"
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == "--templates\n"

@@ -1,0 +1,28 @@
+from tests.house import check, functions, main, summary
+
+
+def test_this_tree_keeps_the_rules() -> None:
+    assert main() == 0
+
+
+def test_a_long_function_and_a_long_file_are_named() -> None:
+    body = "def f() -> None:\n" + "    x = 1\n" * 51
+    assert check("webhook/a.py", body) == ["webhook/a.py:1: f has 51 lines; a function stops at 50"]
+    assert check("webhook/a.py", "x = 1\n" * 401) == ["webhook/a.py:1: 401 lines; a file stops at 400"]
+
+
+def test_docstrings_do_not_count() -> None:
+    assert functions("a.py", 'def f() -> None:\n    """Doc.\n\n    More.\n    """\n    x = 1\n')[0].length == 1
+
+
+def test_names_of_the_contract_are_spelled_once() -> None:
+    text = 'A = "gpu-share.io/memory"\nB = f"{A} CUDA_MPS_PIPE_DIRECTORY"\nC = "CUDA_MPS_PIPE_DIRECTORY"\n'
+    assert [line.split(":")[1] for line in check("enforcer/a.py", text)] == ["1", "3"]
+    assert check("gpushare/contract.py", text) == []
+    assert check("tests/a.py", text) == []
+    assert check("webhook/a.py", '"""About gpu-share.io."""\nX = 1\n"""gpu-share.io/memory"""\n') == []
+
+
+def test_the_summary_tells_the_median() -> None:
+    assert "product median 1 lines" in summary(functions("webhook/a.py", "def f() -> None:\n    pass\n"))
+    assert summary([]) == "no functions"
