@@ -88,7 +88,7 @@ def shown(text: str) -> str:
 
 def _text(value: object, wanted: str) -> str:
     if not isinstance(value, str):
-        raise QuantityError(f"{value!r:.40} is a {type(value).__name__}; write {wanted}, in quotes")
+        raise QuantityError(f"{value!r:.40} is no string; write {wanted}, in quotes")
     if len(value) > MAX_LENGTH:
         raise QuantityError(f"{shown(value)} is too long; write {wanted}")
     return value

@@ -1,0 +1,95 @@
+"""What people may write as memory, percentage and duration: a table of verdicts, written down as data.
+
+``quantities.jsonl`` holds a row per text; ``verdict`` is MiB, percent or seconds, ``null`` where it is refused.
+"""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.errors import QuantityError
+from gpushare.quantity import MAX_MIB, format_mib, parse_duration, parse_memory, parse_percent
+from gpushare.reasons import Reason
+
+READERS: dict[str, Any] = {"memory": parse_memory, "percent": parse_percent, "duration": parse_duration}
+TABLE = [json.loads(line) for line in Path(__file__).with_name("quantities.jsonl").read_text("utf-8").splitlines()]
+
+
+def test_the_table_is_as_long_as_promised() -> None:
+    assert len(TABLE) >= 300
+    assert len({(row["kind"], row["text"]) for row in TABLE}) == len(TABLE)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row['kind']}-{row['text']!a}")
+def test_verdict_is_the_one_written_down(row: dict[str, Any]) -> None:
+    read = READERS[row["kind"]]
+    if row["verdict"] is not None:
+        assert read(row["text"]) == pytest.approx(row["verdict"], rel=1e-12)
+        return
+    with pytest.raises(QuantityError) as error:
+        read(row["text"])
+    assert error.value.reason is Reason.INVALID_QUANTITY
+    assert error.value.message.isascii()
+    assert error.value.message.isprintable()
+    assert len(error.value.message) < 160
+
+
+@pytest.mark.parametrize("read", READERS.values())
+@pytest.mark.parametrize(
+    "value", [None, True, 0, 25, 4096, 0.5, float("nan"), [], {}, ["4Gi"], b"4Gi", b"25"], ids=repr
+)
+def test_what_is_no_string_is_refused(read: Any, value: object) -> None:
+    with pytest.raises(QuantityError, match="is no string"):
+        read(value)
+
+
+@pytest.mark.parametrize("read", READERS.values())
+def test_a_long_value_is_refused_unread_and_cut_in_the_message(read: Any) -> None:
+    with pytest.raises(QuantityError, match="is too long") as error:
+        read("1" * 1_000_000 + "Mi")
+    assert len(error.value.message) < 160
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("4096", "did you mean 4096Mi"),
+        ("4GB", "write 4Gi or 4G"),
+        ("1.5gib", r"write 1\.5Gi or 1\.5G"),
+        ("4KB", "write Mi, Gi"),
+        ("lots", "for example 4Gi"),
+    ],
+)
+def test_refusal_says_what_to_write(text: str, hint: str) -> None:
+    with pytest.raises(QuantityError, match=hint):
+        parse_memory(text)
+
+
+@given(st.integers(1, MAX_MIB))
+def test_what_is_written_for_people_reads_back(mib: int) -> None:
+    assert parse_memory(format_mib(mib)) == mib
+
+
+UNITS = {"Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+@given(st.integers(0, 10**6), st.from_regex(r"[0-9]{1,9}", fullmatch=True), st.sampled_from(sorted(UNITS)))
+def test_memory_is_exact_and_rounded_up(whole: int, fraction: str, unit: str) -> None:
+    exact = Fraction(f"{whole}.{int(fraction):0{len(fraction)}d}") * UNITS[unit] / 2**20
+    if exact == 0:
+        return
+    assert 0 <= parse_memory(f"{whole}.{int(fraction):0{len(fraction)}d}{unit}") - exact < 1
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for read in READERS.values():
+        try:
+            assert read(text) >= 0
+        except QuantityError:
+            continue
