@@ -6,6 +6,7 @@ Served by gunicorn over TLS. Nothing is decided here, and nothing is remembered 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import structlog
@@ -25,7 +26,7 @@ log = structlog.get_logger()
 JSON: Final = "application/json"
 TOO_LARGE: Final = f"the body is larger than {MAX_BODY} bytes (7 MiB)"
 BUG: Final = "gpu-share: internal error while answering this review; the webhook's log has the details"
-NO_ANSWER: Final = 500
+NO_ANSWER: Final = HTTPStatus.INTERNAL_SERVER_ERROR.value
 
 
 class Respond(Protocol):
@@ -52,7 +53,8 @@ class Deps:
 def create_app(deps: Deps) -> Flask:
     """Build the application. It never shows a traceback: a bug is a plain sentence, and a line in the log."""
     app = Flask("gpu-share-webhook", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+    # One more than is taken: werkzeug ends a chunked body at its limit without a word.
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY + 1
 
     @app.post("/mutate")
     def mutate() -> Response:
@@ -98,6 +100,8 @@ def answer_review(asked: Review, respond: Respond) -> Answer:
     except PolicyDenied as error:
         answer = review.denied(asked.uid, error.reason, error.message)
         _log(asked, answer, error.message)
+    except RequestError:
+        raise
     except GpuShareError as error:
         answer = review.errored(NO_ANSWER, error.reason, f"gpu-share: {error.message}")
         log.warning("review not answered", reason=error.reason, uid=asked.uid, error=error.message)
@@ -124,15 +128,28 @@ def _log(asked: Review, answer: Answer, message: str) -> None:
 def _body() -> bytes:
     """The whole body, at most 7 MiB of it: a longer one is refused by its length, or as soon as it gets there."""
     if request.mimetype != JSON:
-        raise RequestError(f"Content-Type is {request.mimetype[:60]!r}; it has to be {JSON}", status=415)
+        raise RequestError(
+            f"Content-Type is {request.mimetype[:60]!r}; it has to be {JSON}", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+        )
     if request.content_encoding:
-        raise RequestError("Content-Encoding is not supported; send plain JSON", status=415)
+        raise RequestError(
+            "Content-Encoding is not supported; send plain JSON", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+        )
+    if (request.content_length or 0) > MAX_BODY:
+        raise _too_large()
     try:
-        return request.get_data(cache=False)
+        body = request.get_data(cache=False)
     except RequestEntityTooLarge as error:
-        raise RequestError(TOO_LARGE, Reason.TOO_LARGE, status=413) from error
+        raise _too_large() from error
     except (HTTPException, ParseException, OSError) as error:
         raise RequestError(f"the body cannot be read: {type(error).__name__}") from error
+    if len(body) > MAX_BODY:
+        raise _too_large()
+    return body
+
+
+def _too_large() -> RequestError:
+    return RequestError(TOO_LARGE, Reason.TOO_LARGE, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
 def _response(answer: Answer) -> Response:

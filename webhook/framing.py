@@ -12,7 +12,7 @@ MAX_CHUNKS: Final = 20_000
 MAX_SIZE_LINE: Final = 1024
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*\r\n", re.IGNORECASE)
-_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*chunked", re.IGNORECASE)
 _EXPECT: Final = re.compile(rb"\r\nexpect:", re.IGNORECASE)
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n")
 _BLANK: Final = b"\r\n\r\n"
@@ -34,13 +34,18 @@ class Frame:
         self.expects = False
         """Whether the client waits for ``100 Continue`` before it sends the body."""
 
+    @property
+    def headless(self) -> bool:
+        """Whether not even the head has ended."""
+        return self._body < 0
+
     def end(self, buffer: bytearray) -> int | None:
         """The offset just past the request; ``None`` until all of it is there.
 
         What is too long or cannot be followed ends with the bytes that are there, and is not ``complete``: it is
         answered with an error as it stands, before more of it is read.
         """
-        if self._body < 0 and not self._head(buffer):
+        if self.headless and not self._head(buffer):
             return self._cut(buffer) if len(buffer) > MAX_HEAD else None
         if self._at >= 0:
             return self._chunk(buffer)
@@ -67,7 +72,8 @@ class Frame:
         while self._at < len(buffer):
             line = _SIZE.match(buffer, self._at)
             if line is None:
-                return self._cut(buffer) if len(buffer) - self._at > MAX_SIZE_LINE else None
+                wrong = buffer.find(b"\r\n", self._at) >= 0 or len(buffer) - self._at > MAX_SIZE_LINE
+                return self._cut(buffer) if wrong else None
             size = int(line[1], 16)
             if size == 0:
                 return self._trailer(buffer, line.end())

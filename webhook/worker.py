@@ -24,14 +24,18 @@ REQUEST_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 5.0
 PATIENCE_SECONDS: Final = 0.005
 """How long a thread waits for bytes that are on their way, which is cheaper than going through the poller."""
-LINGER_SECONDS: Final = 0.5
+LINGER_SECONDS: Final = 1.0
 MAX_CONNECTIONS: Final = 1000
 FREE_BYTES: Final = 64 * 1024
 """What each connection may hold without being counted: reviews of ordinary pods never compete for memory."""
 MAX_HELD: Final = 64 * 1024 * 1024
 """Counted bytes that unfinished requests may hold, all connections together: nine of the largest."""
 READ: Final = 256 * 1024
-EXPECTATION_FAILED: Final = b"HTTP/1.1 417 Expectation Failed\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+MAX_DRAIN: Final = 8 * 1024 * 1024
+"""How much of one request is read at most, the part counted that is thrown away so that its sender hears the answer."""
+MIN_DRAIN: Final = 64 * 1024
+EXPECTATION_FAILED: Final = "417 Expectation Failed"
+HEAD_TOO_LARGE: Final = "431 Request Header Fields Too Large"
 
 
 class Stop(Exception):
@@ -131,11 +135,14 @@ class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
                 self._secure(until)
             while (end := self._frame.end(self._buffer)) is None:
                 if self._frame.expects:
-                    self._refuse_expectation()
+                    # Giving the go-ahead would bind a thread; clients send the body unasked when they are told so.
+                    self._refuse(EXPECTATION_FAILED)
                 self._take(until)
         except (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             self._check_deadline()
             return False
+        if self._frame.headless:
+            self._refuse(HEAD_TOO_LARGE)
         self._end, self._deadline = end, None
         return True
 
@@ -156,9 +163,9 @@ class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
         self._uncount()
         util.close(self.sock)
 
-    def linger(self) -> None:
+    def linger(self, seconds: float) -> None:
         """Give the client a moment to read an answer that came before it had sent everything."""
-        util.close_graceful(self.sock, timeout=LINGER_SECONDS)
+        util.close_graceful(self.sock, timeout=seconds, max_drain=max(MIN_DRAIN, MAX_DRAIN - len(self._buffer)))
 
     def _secure(self, until: float) -> None:
         if not self.initialized:
@@ -190,10 +197,10 @@ class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise Stop("deadline")
 
-    def _refuse_expectation(self) -> None:
-        """Waiting for a go-ahead would need a thread; clients send the body unasked when they are told so."""
+    def _refuse(self, status: str) -> None:
         self.sock.settimeout(ANSWER_SECONDS)
-        self.sock.sendall(EXPECTATION_FAILED)
+        self.sock.sendall(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode())
+        self.linger(0.0)
         raise Stop
 
     def _uncount(self) -> None:
@@ -230,7 +237,7 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
             while conn.arrived(self._patience()):
                 if not super().handle(conn) or conn.unread:
                     if conn.unread:
-                        conn.linger()
+                        conn.linger(LINGER_SECONDS if self._patience() else 0.0)
                     return False
                 conn.next_request()
         except Stop as stop:

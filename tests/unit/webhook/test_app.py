@@ -1,0 +1,187 @@
+"""The HTTP face, without a server: what becomes of errors and bugs."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from gpushare.errors import GpuShareError, PolicyDenied
+from gpushare.reasons import Reason
+from tests.support import reviews
+from webhook import review
+from webhook.app import MAX_BODY, Deps, create_app
+from webhook.known import Namespaces, OwnClaims
+from webhook.metrics import Metrics
+from webhook.respond import Responder
+from webhook.review import Answer, Review
+from webhook.settings import Settings
+
+Respond = Callable[[Review], Answer]
+
+
+def client(respond: Respond, metrics: Metrics | None = None) -> FlaskClient:
+    return create_app(Deps(respond=respond, metrics=metrics or Metrics())).test_client()
+
+
+def allow(asked: Review) -> Answer:
+    return review.allowed(asked.uid, Reason.NO_SHARE)
+
+
+def failing(error: Exception) -> Respond:
+    def respond(_: Review) -> Answer:
+        raise error
+
+    return respond
+
+
+def post(respond: Respond, body: bytes | None = None, **headers: str) -> Any:
+    body = reviews.encoded(reviews.pod()) if body is None else body
+    return client(respond).post("/mutate", data=body, headers={"Content-Type": "application/json", **headers})
+
+
+def test_echoes_the_uid() -> None:
+    answer = post(allow, reviews.encoded(reviews.pod(), uid="abc"))
+
+    assert (answer.status_code, answer.content_type) == (200, "application/json")
+    assert answer.json["response"] == {"uid": "abc", "allowed": True}
+
+
+def test_a_refused_pod_is_a_verdict() -> None:
+    answer = post(failing(PolicyDenied("spec.hostPID", "set it to false", Reason.CONFLICT)))
+
+    response = answer.json["response"]
+    assert (answer.status_code, response["allowed"], response["status"]["code"]) == (200, False, 403)
+    assert response["status"]["message"] == "spec.hostPID: set it to false"
+
+
+def test_what_cannot_be_known_now_is_a_500_with_a_sentence() -> None:
+    answer = post(failing(GpuShareError("the policy of 'team' is not known", Reason.NAMESPACE_UNKNOWN)))
+
+    assert (answer.status_code, answer.text) == (500, "gpu-share: the policy of 'team' is not known")
+
+
+@pytest.mark.parametrize("bug", [KeyError("spec"), RecursionError(), RuntimeError("secret"), AttributeError("x")])
+def test_a_bug_is_a_500_without_a_traceback(bug: Exception) -> None:
+    answer = post(failing(bug))
+
+    assert answer.status_code == 500
+    assert "internal error" in answer.text
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain"},
+        {"Content-Type": ""},
+        {"Content-Type": "application/yaml"},
+        {"Content-Encoding": "gzip"},
+    ],
+)
+def test_takes_plain_json_only(headers: dict[str, str]) -> None:
+    assert post(allow, **headers).status_code == 415
+
+
+def test_takes_json_with_a_character_set() -> None:
+    assert post(allow, **{"Content-Type": "application/json; charset=utf-8"}).status_code == 200
+
+
+def test_refuses_more_than_seven_mebibytes() -> None:
+    assert post(allow, b" " * (MAX_BODY + 1)).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("method", "where", "status"), [("GET", "/mutate", 405), ("POST", "/", 404), ("PUT", "/mutate", 405)]
+)
+def test_there_is_one_route(method: str, where: str, status: int) -> None:
+    answer = client(allow).open(where, method=method)
+
+    assert answer.status_code == status
+    assert "POST /mutate only" in answer.text
+
+
+def test_counts_operation_result_and_reason() -> None:
+    metrics = Metrics()
+    http = client(allow, metrics)
+    http.post("/mutate", json=reviews.review(reviews.pod()))
+    http.post("/mutate", json={})
+
+    def count(**labels: str) -> float | None:
+        return metrics.registry.get_sample_value("gpu_share_admission_requests_total", labels)
+
+    assert count(operation="CREATE", result="allowed", reason="NoShare") == 1
+    assert count(operation="none", result="errored", reason="BadRequest") == 1
+    assert metrics.registry.get_sample_value("gpu_share_admission_duration_seconds_count") == 2
+    assert metrics.registry.get_sample_value("gpu_share_admission_requests_in_flight") == 0
+
+
+def test_series_are_there_before_anything_happened() -> None:
+    labels = {"operation": "CREATE", "result": "denied", "reason": "Conflict"}
+
+    assert Metrics().registry.get_sample_value("gpu_share_admission_requests_total", labels) == 0
+
+
+def responder(namespaces: Namespaces | None = None) -> Responder:
+    if namespaces is None:
+        namespaces = Namespaces()
+        namespaces.reset([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
+    return Responder(settings=Settings(), namespaces=namespaces, claims=OwnClaims())
+
+
+def test_rewrites_a_sharing_pod() -> None:
+    response = post(responder()).json["response"]
+
+    assert response["allowed"] is True
+    assert response["patchType"] == "JSONPatch"
+
+
+def test_the_ceiling_is_that_of_the_requests_namespace() -> None:
+    pod = reviews.pod()
+    pod["metadata"]["annotations"]["gpu-share.io/memory"] = "9Gi"
+    pod["metadata"]["namespace"] = "elsewhere"
+
+    response = post(responder(), reviews.encoded(pod)).json["response"]
+
+    assert (response["allowed"], response["status"]["reason"]) == (False, "AboveMaximum")
+
+
+def test_a_sharing_pod_is_never_admitted_without_its_ceiling() -> None:
+    answer = post(responder(Namespaces()))
+
+    assert answer.status_code == 500
+    assert "team" in answer.text
+
+
+def test_what_keeps_no_ceiling_waits_for_none() -> None:
+    pod = reviews.pod()
+    del pod["metadata"]["annotations"]
+
+    assert post(responder(Namespaces()), reviews.encoded(pod)).json["response"]["allowed"] is True
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
+@pytest.mark.parametrize("obj", [None, {}, {"kind": "PodExecOptions"}, {"spec": 7}])
+def test_never_blocks_a_delete_or_a_connect(operation: str, obj: object) -> None:
+    response = post(responder(), reviews.encoded(obj, operation=operation)).json["response"]
+
+    assert response == {"uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "allowed": True}
+
+
+def test_what_is_no_pod_is_not_ours() -> None:
+    other = {"group": "apps", "version": "v1", "resource": "deployments"}
+
+    assert "patch" not in post(responder(), reviews.encoded(reviews.pod(), resource=other)).json["response"]
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+def test_a_pod_review_without_a_pod_is_malformed(operation: str) -> None:
+    assert post(responder(), reviews.encoded(None, operation=operation)).status_code == 400
+
+
+def test_a_dry_run_is_answered_like_a_run() -> None:
+    wet, dry = (post(responder(), reviews.encoded(reviews.pod(), dryRun=dry)).data for dry in (False, True))
+
+    assert json.loads(wet) == json.loads(dry)

@@ -1,0 +1,216 @@
+"""Reading AdmissionReviews strictly, and building answers."""
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.errors import RequestError
+from gpushare.reasons import Reason
+from tests.support import reviews
+from webhook import review
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def nested(depth: int, opening: str = "[", closing: str = "]") -> bytes:
+    return (opening * depth + closing * depth).encode()
+
+
+@given(JSON)
+def test_reads_what_the_standard_allows(value: object) -> None:
+    encodable = json.dumps(value, ensure_ascii=False)
+    assert review.decode(encodable.encode()) == value
+
+
+@given(JSON)
+def test_reads_escaped_and_plain_text_alike(value: object) -> None:
+    assert review.decode(json.dumps(value).encode()) == value
+
+
+@given(st.binary(max_size=200))
+def test_never_fails_in_another_way_than_a_request_error(body: bytes) -> None:
+    try:
+        review.parse(body)
+    except RequestError as error:
+        assert error.status == 400
+        assert error.message
+
+
+NOT_JSON = [
+    (b"", "empty"),
+    (b"aaaaaa", "strict JSON"),
+    (b'{"a":1,"a":2}', 'duplicate key "a"'),
+    (b'{"a":{"b":1,"b":1}}', 'duplicate key "b"'),
+    (b'{"a":NaN}', "NaN"),
+    (b'{"a":Infinity}', "Infinity"),
+    (b'{"a":-Infinity}', "-Infinity"),
+    (b'{"a":1e400}', "too large"),
+    (b'{"a":' + b"9" * 21 + b"}", "21 digits"),
+    (b'{"a":' + b"9" * 5000 + b"}", "5000 digits"),
+    (b'\xef\xbb\xbf{"a":1}', "strict JSON"),
+    ('{"a":1}'.encode("utf-16"), "Unicode"),
+    (b'{"a":"\xff"}', "Unicode"),
+    (b'{"a":"\xed\xa0\x80"}', "Unicode"),
+    (b'{"a":"\\ud800"}', "Unicode"),
+    (b'{"a":1} {"b":2}', "Extra data"),
+    (b'{"a":1}\x00', "Extra data"),
+    (b"{'a':1}", "strict JSON"),
+    (b'{"a":1,}', "strict JSON"),
+    (b'{"a":01}', "strict JSON"),
+    (b'{"a":+1}', "strict JSON"),
+    (b'{"a":"\n"}', "strict JSON"),
+    (b'{"a":/**/1}', "strict JSON"),
+    (nested(65), "deeper than 64"),
+    (nested(65, '{"a":', "}").replace(b":}", b":1}"), "deeper than 64"),
+    (nested(100_000), "deeper than 64"),
+    (b"[" * 100_000, "deeper than 64"),
+    (b"[" + b"{}," * 400_001 + b"{}]", "more than 400000"),
+]
+
+
+@pytest.mark.parametrize(("body", "says"), NOT_JSON, ids=map(str, range(len(NOT_JSON))))
+def test_refuses_what_is_not_strict_json(body: bytes, says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        review.decode(body)
+
+
+def test_accepts_nesting_up_to_the_limit() -> None:
+    assert review.decode(nested(64)) is not None
+
+
+@given(st.text(alphabet='[]{}"\\:,a ', max_size=40), st.integers(60, 68))
+def test_brackets_inside_strings_do_not_count(text: str, depth: int) -> None:
+    body = b"[" * depth + json.dumps(text).encode() + b"]" * depth
+    if depth <= 64:
+        review.decode(body)
+    else:
+        with pytest.raises(RequestError, match="deeper"):
+            review.decode(body)
+
+
+def test_reads_a_whole_review() -> None:
+    asked = review.parse(reviews.encoded(reviews.pod(), dryRun=True, subResource="ephemeralcontainers", oldObject={}))
+
+    assert asked.uid == "705ab4f5-6393-11e8-b7cc-42010a800002"
+    assert (asked.operation, asked.resource, asked.subresource) == ("CREATE", ("", "pods"), "ephemeralcontainers")
+    assert (asked.namespace, asked.name, asked.dry_run) == ("team", "model-0", True)
+    assert asked.object == reviews.pod()
+    assert asked.old_object == {}
+
+
+def test_null_is_absent() -> None:
+    asked = review.parse(reviews.encoded(None, dryRun=None, subResource=None, userInfo=None, name=None))
+
+    assert (asked.object, asked.dry_run, asked.subresource, asked.user, asked.name) == (None, False, "", "", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"uid": ""}, "uid"),
+        ({"uid": None}, "uid"),
+        ({"uid": 7}, "uid"),
+        ({"uid": "x" * 300}, "uid"),
+        ({"operation": None}, "operation"),
+        ({"operation": "create"}, "operation"),
+        ({"operation": []}, "operation"),
+        ({"object": []}, "object"),
+        ({"object": "pod"}, "object"),
+        ({"oldObject": 1}, "oldObject"),
+        ({"dryRun": "false"}, "dryRun"),
+        ({"dryRun": 0}, "dryRun"),
+        ({"resource": "pods"}, "resource"),
+        ({"resource": {"resource": 1}}, "resource"),
+        ({"userInfo": []}, "userInfo"),
+        ({"userInfo": {"username": {}}}, "username"),
+        ({"namespace": 1}, "namespace"),
+        ({"subResource": {}}, "subResource"),
+    ],
+)
+def test_refuses_a_request_of_the_wrong_shape(change: dict[str, object], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        review.parse(reviews.encoded(reviews.pod(), **change))
+
+
+@pytest.mark.parametrize("version", ["admission.k8s.io/v1beta1", "admission.k8s.io/v2", "v1", "", None, 1, {}])
+def test_speaks_one_version_only(version: object) -> None:
+    body = json.dumps({**reviews.review(reviews.pod()), "apiVersion": version}).encode()
+
+    with pytest.raises(RequestError, match="this webhook speaks"):
+        review.parse(body)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b"1", b'"AdmissionReview"'])
+def test_refuses_what_is_no_review(body: bytes) -> None:
+    with pytest.raises(RequestError):
+        review.parse(body)
+
+
+def test_allowed_says_no_more_than_that() -> None:
+    answer = review.allowed("u1", Reason.NO_SHARE)
+
+    assert json.loads(answer.body) == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "u1", "allowed": True},
+    }
+    assert (answer.status, answer.result) == (200, "allowed")
+
+
+def test_patched_carries_the_patch_in_base64() -> None:
+    patch = [{"op": "add", "path": "/metadata/labels", "value": {"ä": "ö"}}]
+
+    response = json.loads(review.patched("u1", patch, Reason.APPLIED, ["careful"]).body)["response"]
+
+    assert response["patchType"] == "JSONPatch"
+    assert json.loads(base64.b64decode(response["patch"], validate=True)) == patch
+    assert response["warnings"] == ["careful"]
+
+
+def test_an_empty_patch_is_no_patch() -> None:
+    answer = review.patched("u1", [], Reason.UNCHANGED)
+
+    assert "patch" not in answer.body.decode()
+    assert answer.result == "allowed"
+
+
+def test_denied_names_code_reason_and_sentence() -> None:
+    answer = review.denied("u1", Reason.CONFLICT, "spec.hostPID: take it out")
+
+    response = json.loads(answer.body)["response"]
+    assert answer.status == 200
+    assert response["allowed"] is False
+    assert response["status"] == {"code": 403, "reason": "Conflict", "message": "spec.hostPID: take it out"}
+
+
+def test_an_error_gives_no_verdict() -> None:
+    answer = review.errored(500, Reason.INTERNAL, "a sentence")
+
+    assert (answer.status, answer.body) == (500, b"a sentence")
+
+
+@given(st.text(max_size=400))
+def test_warnings_are_one_short_printable_line(text: str) -> None:
+    line = review.warning(text)
+
+    assert len(line) < 120
+    assert line.isprintable()
+
+
+def test_a_long_warning_is_cut_between_words() -> None:
+    assert review.warning("word " * 50) == ("word " * 23).strip() + "..."
+
+
+def test_a_short_warning_stays() -> None:
+    assert review.warning("gpu-share.io/memory: 4Gi is all of it") == "gpu-share.io/memory: 4Gi is all of it"
