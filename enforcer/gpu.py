@@ -7,13 +7,12 @@ reason ``ImplausibleSample``, and whoever asked is blind for that moment.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import IntEnum
 from types import ModuleType
 from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
-from enforcer.model import Gpu, GpuProcess, GpuSample
+from enforcer.model import ComputeMode, Gpu, GpuProcess, GpuSample
 from gpushare.errors import NvmlError
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason
@@ -31,14 +30,6 @@ MIG_ON: Final = 1
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class ComputeMode(IntEnum):
-    """Who may open contexts on a GPU: NVML's numbers."""
-
-    DEFAULT = 0
-    PROHIBITED = 2
-    EXCLUSIVE_PROCESS = 3
 
 
 class NvmlReader:

@@ -1,13 +1,21 @@
 """The enforcer's plain data: what NVML says, who may use how much. Frozen values, no behaviour beyond arithmetic."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, Protocol
 
 DEFAULT_GRACE_SECONDS: Final = 5.0
 MIN_TOLERANCE_MIB: Final = 256
 TOLERANCE_SHARE: Final = 20
 """One twentieth, 5 %: a process that fills its pinned limit is never over quota."""
+
+
+class ComputeMode(IntEnum):
+    """Who may open contexts on a GPU: NVML's numbers. MPS wants ``EXCLUSIVE_PROCESS``: who misses it gets nothing."""
+
+    DEFAULT = 0
+    PROHIBITED = 2
+    EXCLUSIVE_PROCESS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,7 @@ class Reason(StrEnum):
     MPS_STARTED = "MpsStarted"
     MPS_STOPPED = "MpsStopped"
     MPS_LIMIT_NOT_APPLIED = "MpsLimitNotApplied"
+    CONTROL_BLOCKED = "ControlBlocked"
     # Judgement and kills.
     WITHIN_QUOTA = "WithinQuota"
     OVER_QUOTA = "OverQuota"
