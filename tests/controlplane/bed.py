@@ -10,7 +10,7 @@ import json
 import ssl
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -58,7 +58,7 @@ class Bed:
     _names: "itertools.count[int]" = field(default_factory=itertools.count)
 
     @classmethod
-    def install(cls, plane: ControlPlane, *, replicas: int = 2, retention: int = 2) -> "Bed":
+    def install(cls, plane: ControlPlane, *, replicas: int = 3, retention: int = 2) -> "Bed":
         """Apply the manifests, make certificates, start the webhook, and wait until the policies are in force."""
         bed = cls(plane=plane, cluster=plane.cluster(), tls=plane.root / "tls", retention=retention)
         ports = free_ports(2 * replicas + 1)
@@ -130,11 +130,15 @@ class Bed:
         self.cluster.create(path(RBAC_V1, "rolebindings", namespace=full), _edit(TENANT))
         account = path(CORE_V1, "serviceaccounts", "default", full)
         self.until(f"namespace {full} is ready", lambda: self.find(account) is not None)
+        tenant = self.plane.cluster(TENANT)
+        self.until("the tenant may create pods there", lambda: may(tenant, "create", "", PODS, full))
         return full
 
-    def node(self, name: str, *memories_mib: int, slices: bool = True) -> Object:
+    def node(
+        self, name: str, *memories_mib: int, slices: bool = True, labels: Mapping[str, str] | None = None
+    ) -> Object:
         """Add a node, without taints; with ``slices`` also its GPUs, one for each memory size in MiB."""
-        made = self.cluster.create(path(CORE_V1, "nodes"), objects.node(name))
+        made = self.cluster.create(path(CORE_V1, "nodes"), objects.node(name, labels or {}))
         where = path(CORE_V1, "nodes", name)
         self.cluster.patch(where, {"spec": {"taints": None}})
         if slices:
@@ -207,6 +211,14 @@ class Bed:
             names = [each["metadata"]["name"] for each in self.list(TEMPLATES, namespace)]
             return f"pods {pods}\ntemplates {names}"
         return "(the API server does not answer)"
+
+
+def may(who: Cluster, verb: str, group: str, resource: str, namespace: str) -> bool:
+    """Ask the API server whether ``who`` may do that; a grant takes a moment to be known."""
+    attributes = {"group": group, "resource": resource, "verb": verb, "namespace": namespace}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    where = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    return bool(who.create(where, {**body, "spec": {"resourceAttributes": attributes}})["status"]["allowed"])
 
 
 def template_name(pod: Object) -> str:

@@ -50,7 +50,8 @@ def audit(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> Au
             device = (result["driver"], result["pool"], result["device"])
             problems += _result_problems(claim, result, offered)
             consumed = result.get("consumedCapacity") or {}
-            per_device[device] += bool(consumed)
+            if consumed:
+                per_device[device] += 1
             for name, amount in consumed.items():
                 taken[device][name] += quantity(amount)
     problems += _over_committed(offered, taken)

@@ -70,14 +70,14 @@ def stateful_set(source: Object) -> Object:
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
 
 
-def node(name: str) -> Object:
+def node(name: str, labels: Mapping[str, str] | None = None) -> Object:
     """A node that is Ready and shares its GPUs."""
     room = {"cpu": "256", "memory": "1Ti", "pods": "500"}
     ready = {"type": "Ready", "status": "True", "reason": "Test", "message": "an API object"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {HOSTNAME: name, NODE_LABEL: "true"}},
+        "metadata": {"name": name, "labels": {HOSTNAME: name, NODE_LABEL: "true", **(labels or {})}},
         "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
     }
 

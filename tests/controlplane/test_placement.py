@@ -7,7 +7,7 @@ from gpushare.contract import COMPUTE, DRIVER, SAME_GPU, SIDECAR
 from gpushare.errors import ClusterError
 from tests.cluster.processes import kill
 from tests.controlplane import manifests, objects
-from tests.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, template_name
+from tests.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, may, template_name
 from tests.controlplane.checker import audit
 from tests.controlplane.objects import Object
 
@@ -241,10 +241,7 @@ def test_a_replica_killed_between_answer_and_template_is_made_up_for_by_another(
 
 
 def _may_create_templates(webhook: Cluster, namespace: str) -> bool:
-    attributes = {"group": "resource.k8s.io", "resource": TEMPLATES, "verb": "create", "namespace": namespace}
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-    where = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    return bool(webhook.create(where, {**body, "spec": {"resourceAttributes": attributes}})["status"]["allowed"])
+    return may(webhook, "create", "resource.k8s.io", TEMPLATES, namespace)
 
 
 def test_the_manifests_can_be_applied_again(bed: Bed) -> None:
