@@ -101,6 +101,25 @@ def owner_of(text: str) -> Owner | None:
 
 def owner_in(path: str) -> Owner | None:
     """Read one cgroup path."""
-    matches = (form.fullmatch(path) for form in _FORMS)
-    match = next((match for match in matches if match is not None), None)
+    match = _match(path)
     return None if match is None else Owner(match["uid"].replace("_", "-"), match["id"])
+
+
+def container_cgroups(text: str) -> list[tuple[str, str]]:
+    """List where the container's own cgroups are: (controllers, path from the mount), nothing of what lies below.
+
+    Dots at the front, from a reader in a cgroup namespace, are left out: they lead to the root of what it may see.
+    """
+    lines = [line.split(":", 2) for line in text.split("\n") if line.count(":") > 1]
+    found = [(controllers, path, match) for _, controllers, path in lines if (match := _match(path)) is not None]
+    return [(controllers, _container_part(path, match)) for controllers, path, match in found]
+
+
+def _match(path: str) -> re.Match[str] | None:
+    matches = (form.fullmatch(path) for form in _FORMS)
+    return next((match for match in matches if match is not None), None)
+
+
+def _container_part(path: str, match: re.Match[str]) -> str:
+    end = path.find("/", match.end("id"))
+    return re.sub(r"^(?:/\.\.)*/", "", path if end < 0 else path[:end])

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.attribute import MAX_TEXT, Owner, owner_in, owner_of
+from enforcer.attribute import MAX_TEXT, Owner, container_cgroups, owner_in, owner_of
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 UND = UID.replace("-", "_")
@@ -177,3 +177,9 @@ def test_nothing_a_container_writes_below_itself_changes_the_answer(below: str) 
 def test_a_foreign_front_never_names_a_pod(front: str, below: str) -> None:
     found = owner_in(f"/{front}x{V1}{below}")
     assert found is None
+
+
+def test_the_containers_own_cgroups_are_found_without_what_lies_below() -> None:
+    text = f"4:memory:{V1}/below/kubepods/pod{OTHER}/{OTHER_ID}\n3:pids:/\n0::/../..{V2}/x\n"
+    assert container_cgroups(text) == [("memory", V1[1:]), ("", V2[1:])]
+    assert container_cgroups("rubbish\n0::/\n") == []

@@ -1,0 +1,264 @@
+"""Who is over quota, for how long, and whether that is enough to act. A pure state machine: time is passed in.
+
+Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, lets
+the grace period run, and only then decides. A blind moment decides nothing and costs nobody time. One node makes only
+so many kills a minute, and one container only one in a while, whatever its restarts are called.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from enforcer.attribute import Identity
+from enforcer.model import OnExceed, Quota
+
+Key = tuple[str, str]
+"""Container id and GPU UUID."""
+Place = tuple[str, str]
+"""Pod UID and container name: what stays the same when a container restarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One process and the MiB it holds on the GPU in question."""
+
+    identity: Identity
+    used_mib: int
+
+
+Reading = Mapping[str, tuple[Holder, ...]]
+"""What one GPU held at one moment: the processes of each container, by container id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How careful to be. Times in seconds.
+
+    ``max_step`` is the most that a single sample may add to the time over quota: if the enforcer was held up, nobody
+    knows what happened meanwhile.
+    """
+
+    samples: int = 3
+    max_step: float = 2.0
+    kills: int = 3
+    window: float = 60.0
+    cool_down: float = 15.0
+
+
+class Phase(StrEnum):
+    """Where a container stands on one GPU."""
+
+    NOT_STARTED = "NotStarted"
+    WITHIN = "Within"
+    OVER = "Over"
+    WARNED = "Warned"
+    ACTING = "Acting"
+    COOLING_DOWN = "CoolingDown"
+    HELD_BACK = "HeldBack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One container on one GPU: samples in a row over quota, seconds over it, when last seen over (``None``: blind)."""
+
+    used_mib: int = 0
+    samples: int = 0
+    over_for: float = 0.0
+    last: float | None = None
+    warned: bool = False
+    acting: bool = False
+    acted: bool = False
+    held_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be."""
+
+    cases: Mapping[Key, Case] = field(default_factory=dict)
+    kills: tuple[float, ...] = ()
+    cooling: Mapping[Place, float] = field(default_factory=dict)
+
+
+class Decision(StrEnum):
+    """What the judge says."""
+
+    ARMED = "Armed"
+    """Over quota in one sample: the grace period has begun."""
+    WARNED = "Warned"
+    """Over quota in enough samples to be believed."""
+    KILL = "Kill"
+    HELD_BACK = "HeldBack"
+    """Would be killed, had this node not seen too many kills in this minute."""
+    BACK_UNDER = "BackUnder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One decision about one container on one GPU.
+
+    ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
+    wanted.
+    """
+
+    decision: Decision
+    quota: Quota
+    used_mib: int
+    over_for: float = 0.0
+    kill_in: float | None = None
+    targets: tuple[Holder, ...] = ()
+
+
+def judge(
+    state: State, quotas: Sequence[Quota], readings: Mapping[str, Reading | None], now: float, rules: Rules
+) -> tuple[State, tuple[Verdict, ...]]:
+    """Take in one sample of every GPU.
+
+    Args:
+        state: what was remembered.
+        quotas: who may hold how much; at most one per container id and GPU. Containers without one are let be.
+        readings: by GPU UUID; ``None``, or no entry, where the GPU could not be read.
+        now: seconds on a clock that never jumps and goes on while the machine sleeps.
+        rules: how careful to be.
+    """
+    cases: dict[Key, Case] = {}
+    verdicts: list[Verdict] = []
+    state = replace(
+        state,
+        kills=tuple(when for when in state.kills if now - when < rules.window),
+        cooling={place: until for place, until in state.cooling.items() if until > now},
+    )
+    for quota in quotas:
+        if quota.container_id is None:
+            continue
+        key = (quota.container_id, quota.gpu)
+        reading = readings.get(quota.gpu)
+        case = state.cases.get(key, Case())
+        if reading is None:
+            cases[key] = replace(case, last=None)
+            continue
+        holders = reading.get(quota.container_id, ())
+        cases[key], said = _look(case, quota, holders, state, now, rules)
+        verdicts += said
+        if any(verdict.decision is Decision.KILL for verdict in said):
+            state = replace(state, kills=(*state.kills, now))
+    return replace(state, cases=cases), tuple(verdicts)
+
+
+def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool) -> State:
+    """Take in that acting on a KILL has ended; ``acted`` is false where nothing was done to the container.
+
+    Either way the place is let be for the cool-down, so that what fails is not tried twice a second.
+    """
+    key = (quota.container_id or "", quota.gpu)
+    case = state.cases.get(key)
+    cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
+    return replace(state, cases=cases, cooling={**state.cooling, place_of(quota): now + rules.cool_down})
+
+
+def place_of(quota: Quota) -> Place:
+    """Name what a cool-down belongs to."""
+    return quota.pod_uid, quota.container
+
+
+def total(holders: Sequence[Holder]) -> int:
+    """MiB held together."""
+    return sum(holder.used_mib for holder in holders)
+
+
+def targets(quota: Quota, holders: Sequence[Holder]) -> tuple[Holder, ...]:
+    """Choose whom to end: the largest first, until the rest is within the ceiling; all for ``kill-container``."""
+    ordered = sorted(holders, key=lambda holder: (-holder.used_mib, holder.identity.pid))
+    if quota.on_exceed is OnExceed.KILL_CONTAINER:
+        return tuple(ordered)
+    chosen: list[Holder] = []
+    left = total(ordered)
+    for holder in ordered:
+        if left <= quota.ceiling_mib:
+            break
+        chosen.append(holder)
+        left -= holder.used_mib
+    return tuple(chosen)
+
+
+def phase(state: State, quota: Quota, now: float) -> Phase:
+    """Say where a container stands."""
+    case = state.cases.get((quota.container_id or "", quota.gpu))
+    if quota.container_id is None or case is None:
+        return Phase.NOT_STARTED
+    if case.acting:
+        return Phase.ACTING
+    if case.samples == 0:
+        return Phase.WITHIN
+    if state.cooling.get(place_of(quota), now) > now:
+        return Phase.COOLING_DOWN
+    if case.held_back:
+        return Phase.HELD_BACK
+    return Phase.WARNED if case.warned else Phase.OVER
+
+
+_SAID: Final = {
+    Phase.NOT_STARTED: "has not started",
+    Phase.WITHIN: "is within its quota",
+    Phase.OVER: "was seen over its quota and is being watched",
+    Phase.ACTING: "is over its quota and is being stopped",
+    Phase.COOLING_DOWN: "is over its quota and was acted upon a moment ago",
+    Phase.HELD_BACK: "is over its quota and is not stopped: too many kills on this node in the last minute",
+}
+
+
+def describe(state: State, quota: Quota, now: float) -> str:
+    """Say in a sentence where a container stands and why."""
+    case = state.cases.get((quota.container_id or "", quota.gpu), Case())
+    where = phase(state, quota, now)
+    if where is Phase.WARNED:
+        left = kill_in(quota, case)
+        said = "is over its quota" + (
+            "; only a warning is wanted" if left is None else f", to be stopped in {left:.1f}s"
+        )
+    else:
+        said = _SAID[where]
+    return f"{quota.container} holds {case.used_mib} MiB of {quota.memory_mib} MiB and {said}"
+
+
+def kill_in(quota: Quota, case: Case) -> float | None:
+    """Seconds of grace left; ``None`` where only a warning is wanted."""
+    return None if quota.on_exceed is OnExceed.WARN else max(0.0, quota.grace_seconds - case.over_for)
+
+
+def _look(
+    case: Case, quota: Quota, holders: Sequence[Holder], state: State, now: float, rules: Rules
+) -> tuple[Case, list[Verdict]]:
+    used = total(holders)
+    if used > quota.ceiling_mib:
+        return _over(_counted(case, used, now, rules), quota, holders, state, rules)
+    said = [Verdict(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
+    return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
+
+
+def _counted(case: Case, used: int, now: float, rules: Rules) -> Case:
+    step = 0.0 if case.last is None else min(max(now - case.last, 0.0), rules.max_step)
+    return replace(case, used_mib=used, samples=case.samples + 1, over_for=case.over_for + step, last=now)
+
+
+def _over(
+    case: Case, quota: Quota, holders: Sequence[Holder], state: State, rules: Rules
+) -> tuple[Case, list[Verdict]]:
+    left = kill_in(quota, case)
+    verdict = Verdict(
+        decision=Decision.ARMED, quota=quota, used_mib=case.used_mib, over_for=case.over_for, kill_in=left
+    )
+    said = [verdict] if case.samples == 1 else []
+    if case.samples < rules.samples:
+        return case, said
+    if not case.warned:
+        said.append(replace(verdict, decision=Decision.WARNED))
+        case = replace(case, warned=True)
+    if left is None or left > 0 or case.acting or place_of(quota) in state.cooling:
+        return case, said
+    if len(state.kills) >= rules.kills:
+        said += [] if case.held_back else [replace(verdict, decision=Decision.HELD_BACK)]
+        return replace(case, held_back=True), said
+    said.append(replace(verdict, decision=Decision.KILL, targets=targets(quota, holders)))
+    return replace(case, acting=True, held_back=False), said

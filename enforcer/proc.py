@@ -1,0 +1,164 @@
+"""Processes as the kernel shows them: who they are right now, and a handle that never comes to mean another one.
+
+A pid comes round again, and so does a pid with its start time (ticks are 10 ms). A pidfd does not: it is opened first,
+what it stands for is checked afterwards, and every signal goes through it.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from enforcer.attribute import Identity, container_cgroups, owner_of
+
+INITIAL_PID_NAMESPACE: Final = 4026531836
+"""The inode of the host's own pid namespace: ``PROC_PID_INIT_INO`` of the kernel."""
+DEAD: Final = frozenset({"Z", "X", "x"})
+PF_KTHREAD: Final = 0x00200000
+_STATE, _FLAGS, _START = 0, 6, 19
+"""Positions after the command name in ``/proc/<pid>/stat``: fields 3, 9 and 22 of proc(5)."""
+
+
+def in_initial_pid_namespace(proc: Path = Path("/proc")) -> bool:
+    """Tell whether the pids we see are the host's; in any other namespace NVML's pids mean somebody else."""
+    return (proc / "self/ns/pid").stat().st_ino == INITIAL_PID_NAMESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What ``/proc/<pid>/stat`` says: state letter, start in ticks since boot, and whether it is a kernel thread."""
+
+    state: str
+    start: int
+    kernel_thread: bool
+
+
+class CgroupAttributor:
+    """The product's own ``Attributor``: by cgroup, read afresh each time.
+
+    Args:
+        proc: where procfs is mounted.
+        cgroup: where the host's cgroup file systems are mounted; only for inodes, and allowed to be absent.
+    """
+
+    def __init__(self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc, self._cgroup = proc, cgroup
+
+    def identify(self, pid: int) -> Identity | None:
+        """Look at a process now; ``None`` when it has ended, also when only its corpse is left."""
+        stat = read_stat(self._proc / str(pid) / "stat")
+        if stat is None:
+            return None
+        text = self._cgroup_text(pid, stat)
+        if text is None:
+            return None
+        return Identity(
+            pid=pid,
+            start=stat.start,
+            owner=owner_of(text),
+            cgroup_inode=self._inode(text),
+            kernel_thread=stat.kernel_thread,
+        )
+
+    def _cgroup_text(self, pid: int, stat: Stat) -> str | None:
+        if stat.state not in DEAD:
+            return _text(self._proc / str(pid) / "cgroup")
+        # The leader has ended, other threads may live on: in cgroup v1 its own file then says "/".
+        for task in _tasks(self._proc / str(pid) / "task"):
+            found = read_stat(task / "stat")
+            if found is not None and found.state not in DEAD:
+                return _text(task / "cgroup")
+        return None
+
+    def _inode(self, text: str) -> int | None:
+        """Inode of the container's own cgroup directory; one made again has another."""
+        for folder in (folder for place in container_cgroups(text) for folder in self._folders(*place)):
+            try:
+                return folder.stat().st_ino
+            except (OSError, ValueError):  # not mounted there, or a name no path can hold
+                continue
+        return None
+
+    def _folders(self, controllers: str, path: str) -> list[Path]:
+        """Where a hierarchy may be mounted: v1 under its controllers' names, v2 at the root or beside them."""
+        names = [controllers.removeprefix("name=")] if controllers else ["", "unified"]
+        return [self._cgroup / name / path for name in names]
+
+
+class PidHandle:
+    """A pidfd: one process and never another. Close it, or use it as a context."""
+
+    def __init__(self, pid: int, descriptor: int) -> None:
+        self.pid, self._descriptor = pid, descriptor
+
+    @classmethod
+    def open(cls, pid: int) -> Self | None:
+        """Take hold of whatever has this pid now; ``None`` where nothing has.
+
+        Raises:
+            OSError: the kernel cannot (too many open files).
+        """
+        try:
+            return cls(pid, os.pidfd_open(pid))
+        except ProcessLookupError:
+            return None
+
+    def ended(self, seconds: float = 0.0) -> bool:
+        """Wait up to so long for the process, with all its threads, to end; say whether it has."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal; false where the process has ended.
+
+        Raises:
+            PermissionError: we may not.
+        """
+        try:
+            signal.pidfd_send_signal(self._descriptor, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_stat(path: Path) -> Stat | None:
+    """Read a ``stat`` file of a process or a thread; ``None`` where there is none any more.
+
+    The command name in it is the tenant's: it may hold blanks, parentheses and newlines, so the fields are counted
+    from the last parenthesis.
+    """
+    try:
+        fields = path.read_bytes().rpartition(b")")[2].split()
+        return Stat(fields[_STATE].decode(), int(fields[_START]), bool(int(fields[_FLAGS]) & PF_KTHREAD))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return None
+
+
+def _tasks(folder: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(folder.iterdir())
+    except OSError:
+        return
