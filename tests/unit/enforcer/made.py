@@ -1,0 +1,37 @@
+"""Plain values for the enforcer's tests."""
+
+from typing import Any
+
+from enforcer.attribute import Identity, Owner
+from enforcer.judge import Holder
+from enforcer.model import Quota
+
+GPU = "GPU-00000000-0000-0000-0000-000000000001"
+OTHER_GPU = "GPU-00000000-0000-0000-0000-000000000002"
+CONTAINER = "c" * 64
+NEIGHBOUR = "d" * 64
+POD = "0a1b2c3d-1111-2222-3333-444455556666"
+
+
+def quota(**changes: Any) -> Quota:
+    values: dict[str, Any] = {
+        "claim_uid": "claim-1",
+        "namespace": "asr",
+        "pod": "tts-0",
+        "pod_uid": POD,
+        "container": "model",
+        "container_id": CONTAINER,
+        "gpu": GPU,
+        "memory_mib": 4096,
+        "grace_seconds": 5.0,
+        "tolerance_mib": 0,
+    }
+    return Quota(**(values | changes))
+
+
+def neighbour(**changes: Any) -> Quota:
+    return quota(container_id=NEIGHBOUR, pod="other-0", pod_uid=POD.replace("0a", "ff"), **changes)
+
+
+def holder(pid: int, mib: int, container: str = CONTAINER, pod: str = POD) -> Holder:
+    return Holder(Identity(pid=pid, start=pid * 10, owner=Owner(pod, container), cgroup_inode=7), mib)
