@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.gpu import NvmlReader
+from enforcer.proc import in_initial_pid_namespace
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
 from gpushare.errors import NvmlError
 
 Verdict = Callable[[str], Finding]
 CATEGORY: Final = "this machine"
 MPS_CONTROL: Final = "nvidia-cuda-mps-control"
-INITIAL_PID_NAMESPACE: Final = "pid:[4026531836]"
-"""The inode the kernel gives the first pid namespace (PROC_PID_INIT_INO)."""
 
 
 def checkers(*, required: bool) -> list[Checker]:
@@ -35,7 +34,7 @@ def checkers(*, required: bool) -> list[Checker]:
         Checker(
             category=CATEGORY,
             description="initial pid namespace",
-            ask=lambda: pid_namespace(Path("/proc/self/ns/pid"), bad),
+            ask=lambda: pid_namespace(Path("/proc"), bad),
             hint="the enforcer needs hostPID: true, or it would take one process for another",
         ),
     ]
@@ -59,10 +58,10 @@ def mps(where: str | None, bad: Verdict) -> Finding:
     return fine(where) if where else bad(f"{MPS_CONTROL} is not on the PATH")
 
 
-def pid_namespace(link: Path, bad: Verdict) -> Finding:
+def pid_namespace(proc: Path, bad: Verdict) -> Finding:
     """Tell whether processes here have the numbers the driver knows them by."""
     try:
-        found = str(link.readlink())
+        initial = in_initial_pid_namespace(proc)
     except OSError as error:
         return bad(f"cannot be read: {error.strerror}")
-    return fine() if found == INITIAL_PID_NAMESPACE else bad(f"this is {found}, a container's")
+    return fine() if initial else bad("this is a container's own")

@@ -25,7 +25,7 @@ from webhook.templates import asks_for
 
 STDIN: Final = "-"
 Annotations = Mapping[str, Any]
-_BOM: Final = "\ufeff"
+BOM: Final = "\ufeff"
 
 _DESCRIPTION: Final = f"""\
 Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pods, Deployments, StatefulSets,
@@ -78,7 +78,7 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
     text = source(args.filename)
-    results = rewritten(text.removeprefix(_BOM), args)
+    results = rewritten(text.removeprefix(BOM), args)
     for line in warnings(results):
         print(line, file=sys.stderr)
     if args.templates:
@@ -92,10 +92,15 @@ def run(args: argparse.Namespace) -> int:
 def rewritten(text: str, args: argparse.Namespace) -> list[Result]:
     """Rewrite a stream with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
     documents = split(text)
+    return rewriting.rewrite(documents, judge_for(documents, args), args.namespace)
+
+
+def judge_for(documents: Sequence[Document], args: argparse.Namespace) -> Judge:
+    """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
     around = _values([document for file in args.namespaces for document in split(source(file))])
     values = around + _values(documents)
     claims = _own_claims(values, args.namespace or DEFAULT_NAMESPACE)
-    return rewriting.rewrite(documents, judge(_policies(values), claims, settings(args)), args.namespace)
+    return judge(_policies(values), claims, settings(args))
 
 
 def judge(policies: Mapping[str, Annotations], claims: Mapping[str, frozenset[str]], chosen: Settings) -> Judge:
@@ -191,7 +196,7 @@ def _strings(metadata: Mapping[str, Any]) -> Annotations:
 
 
 def _as_it_came(text: str, results: Sequence[Result]) -> str:
-    return (_BOM if text.startswith(_BOM) else "") + rewriting.stream(results)
+    return (BOM if text.startswith(BOM) else "") + rewriting.stream(results)
 
 
 def _yaml(results: Sequence[Result], _args: argparse.Namespace) -> str:

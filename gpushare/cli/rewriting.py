@@ -29,6 +29,7 @@ class Change:
     """What happened to one pod: where it stands, the decision, and the patch with paths from its document."""
 
     place: PodPlace
+    pod: Mapping[str, Any]
     reason: Reason
     patch: tuple[Mapping[str, Any], ...]
     warnings: tuple[str, ...]
@@ -95,7 +96,7 @@ def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> R
     changes = []
     for place in pods(before):
         try:
-            change = _change(place, judge, place.named or namespace)
+            change = change_of(place, judge, place.named or namespace)
         except PolicyDenied as error:
             raise _located(error, document, number, place) from None
         after = jsonpatch.apply_patch(after, [dict(op) for op in change.patch])
@@ -107,12 +108,13 @@ def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> R
     )
 
 
-def _change(place: PodPlace, judge: Judge, namespace: str) -> Change:
+def change_of(place: PodPlace, judge: Judge, namespace: str) -> Change:
+    """Decide on one pod. Raises ``PolicyDenied`` with a field inside the pod."""
     _strings_only(place.pod)
     decision = judge(place.pod, namespace)
     patch = tuple(_moved(op, place.pointer) for op in decision.patch)
     warnings = (*decision.warnings, *_misplaced(place))
-    return Change(place=place, reason=decision.reason, patch=patch, warnings=warnings)
+    return Change(place=place, pod=decision.pod, reason=decision.reason, patch=patch, warnings=warnings)
 
 
 def _moved(op: Mapping[str, Any], pointer: str) -> dict[str, Any]:

@@ -106,11 +106,10 @@ def test_a_cluster_nobody_configured_is_wrong_only_where_it_was_asked_for(tmp_pa
 
 
 def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "mine").symlink_to("pid:[4026531836]")
-    (tmp_path / "other").symlink_to("pid:[4026532200]")
-    assert checks_node.pid_namespace(tmp_path / "mine", wrong).level == "ok"
-    assert checks_node.pid_namespace(tmp_path / "other", wrong).level == "wrong"
-    assert checks_node.pid_namespace(tmp_path / "none", warning).level == "warning"
+    (tmp_path / "self/ns").mkdir(parents=True)
+    assert checks_node.pid_namespace(tmp_path, warning).level == "warning"
+    (tmp_path / "self/ns/pid").touch()
+    assert checks_node.pid_namespace(tmp_path, wrong).level == "wrong"
     assert checks_node.mps(None, wrong).level == "wrong"
     assert checks_node.mps("/usr/bin/x", wrong).detail == "/usr/bin/x"
 

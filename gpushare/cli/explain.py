@@ -1,0 +1,139 @@
+"""``gpu-share explain``: what was or would be done to a pod, and why."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.cli import inject, nodestatus, rewriting, top
+from gpushare.cli.manifest import Document, split
+from gpushare.cli.nodestatus import GpuUse, NodeStatus, Use
+from gpushare.cli.rewriting import Judge
+from gpushare.cli.terminal import NOT_AVAILABLE, table
+from gpushare.cli.workloads import DEFAULT_NAMESPACE, PodPlace, pods
+from gpushare.errors import ConfigError, PolicyDenied
+from gpushare.quantity import format_mib
+from gpushare.reasons import Reason
+from webhook.podview import read_pod
+
+SENTENCES: Final = {
+    Reason.APPLIED: "will be rewritten into a share of a GPU when it is created",
+    Reason.UNCHANGED: "is rewritten already; nothing would change",
+    Reason.NO_SHARE: "has no annotation that asks for a share; it would not be touched",
+    Reason.OWN_CLAIM: "brings a claim of its own; it would not be touched",
+    Reason.MIRROR_POD: "mirrors a static pod; it would not be touched",
+}
+STATES: Final = {
+    "ok": "within its quota",
+    "near": "close to its quota",
+    "over": "over its quota; it is warned first, then its processes on the GPU are ended",
+    "killed": "was over its quota and its processes on the GPU were ended; see gpu-share audit show",
+}
+SHARES: Final = ("CONTAINER", "MEMORY", "COMPUTE", "REQUEST")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="say what was or would be done to a pod, and why",
+        description="Say what would be done to the pods of a manifest (-f), or how a pod of this node stands.",
+    )
+    parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD", help="a pod on this node")
+    parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
+    top.add_state_option(parser)
+    inject.add_policy_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain. Returns 1 when a pod would be refused, is over its quota, or is not known."""
+    if bool(args.pod) == bool(args.filename):
+        raise ConfigError("name a pod of this node, or a manifest with -f FILE")
+    return _manifest(args) if args.filename else _live(args)
+
+
+def _manifest(args: argparse.Namespace) -> int:
+    documents = split(inject.source(args.filename).removeprefix(inject.BOM))
+    judge = inject.judge_for(documents, args)
+    told = [
+        answer for number, document in enumerate(documents, 1) for answer in _document(document, number, judge, args)
+    ]
+    print("\n".join(text for _, text in told) if told else "no pod in this manifest")
+    return 0 if all(good for good, _ in told) else 1
+
+
+def _document(document: Document, number: int, judge: Judge, args: argparse.Namespace) -> Iterator[tuple[bool, str]]:
+    """Yield, for each pod, whether it would be admitted, and the text about it."""
+    for place in pods(rewriting.load(document, number)):
+        try:
+            yield True, "\n".join(_admitted(place, judge, place.named or args.namespace or DEFAULT_NAMESPACE))
+        except PolicyDenied as error:
+            field = f"{place.field}." if place.field else ""
+            yield False, f"{place.label}: {error.reason}: would be refused\n  {field}{error.message}"
+
+
+def _admitted(place: PodPlace, judge: Judge, namespace: str) -> Iterator[str]:
+    change = rewriting.change_of(place, judge, namespace)
+    yield f"{place.label}: {change.reason}: {SENTENCES.get(change.reason, 'would be admitted')}"
+    if change.reason in rewriting.SHARES:
+        yield from _indented(table(SHARES, shares(change.pod)))
+    yield from (f"  warning: {warning}" for warning in change.warnings)
+
+
+def shares(pod: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Return what each container of a rewritten pod gets: name, memory, compute, request of the claim."""
+    return [
+        (
+            container.name,
+            *_amounts({one["name"]: one.get("value") for one in container.reserved}),
+            _request(container.raw),
+        )
+        for container in read_pod(pod).containers
+        if container.name != contract.SIDECAR
+    ]
+
+
+def _amounts(values: Mapping[str, Any]) -> tuple[str, str]:
+    memory, compute = values.get(contract.MEMORY_MIB), values.get(contract.MPS_THREAD_PERCENTAGE)
+    if not memory:
+        return "no GPU", NOT_AVAILABLE
+    return format_mib(int(memory)), f"{compute}%" if compute else "no cap"
+
+
+def _request(container: Mapping[str, Any]) -> str | None:
+    claims = (container.get("resources") or {}).get("claims") or []
+    return next((claim.get("request") for claim in claims if claim.get("name") == contract.CLAIM), None)
+
+
+def _live(args: argparse.Namespace) -> int:
+    status = nodestatus.load(args.state_dir)
+    found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
+    if not found:
+        print(f"{args.pod}: the enforcer of this node knows no such pod; it has {_known(status)}")
+        return 1
+    for gpu, use in found:
+        print("\n".join(_use(gpu, use)))
+    return 1 if any(use.shown not in {"ok", "near"} for _, use in found) else 0
+
+
+def _names(args: argparse.Namespace, use: Use) -> bool:
+    namespace, _, name = args.pod.rpartition("/")
+    namespace = namespace or args.namespace
+    return use.pod == name and (not namespace or use.namespace == namespace)
+
+
+def _known(status: NodeStatus) -> str:
+    names = dict.fromkeys(f"{use.namespace}/{use.pod}" for gpu in status.gpus for use in gpu.uses)
+    return ", ".join(names) or "none at all"
+
+
+def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
+    used, quota = (NOT_AVAILABLE if mib is None else format_mib(mib) for mib in (use.used_mib, use.quota_mib))
+    yield f"{use.namespace}/{use.pod} container {use.container}: {use.state}: {STATES.get(use.shown, use.shown)}"
+    yield f"  uses {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid})"
+    if use.pids:
+        yield f"  processes: {', '.join(map(str, use.pids))}"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
