@@ -14,6 +14,7 @@ from gpushare.reasons import Reason
 
 MAX_CONTAINERS: Final = 64
 MAX_ENV: Final = 1000
+"""Both count what the pod brings, not what we add: a second pass must not refuse what the first one made."""
 RESERVED: Final = frozenset(
     {
         contract.CUDA_VISIBLE_DEVICES,
@@ -127,15 +128,17 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
 
 
 def _containers(spec: Json) -> Iterator[Container]:
-    count = 0
+    brought = 0
+    ours = {contract.SIDECAR}
     for section in ("initContainers", "containers", "ephemeralContainers"):
-        entries = objects(spec.get(section), f"spec.{section}")
-        count += len(entries)
-        if count > MAX_CONTAINERS:
-            message = f"a sharing pod may have {MAX_CONTAINERS} containers in all, this one has more"
-            raise PolicyDenied(f"spec.{section}", message, Reason.TOO_MANY_CONTAINERS)
-        for index, raw in enumerate(entries):
-            yield _container(section, f"spec.{section}[{index}]", raw)
+        for index, raw in enumerate(objects(spec.get(section), f"spec.{section}")):
+            container = _container(section, f"spec.{section}[{index}]", raw)
+            brought += container.name not in ours
+            ours.discard(container.name)
+            if brought > MAX_CONTAINERS:
+                message = f"a sharing pod may have {MAX_CONTAINERS} containers of its own in all, this one has more"
+                raise PolicyDenied(f"spec.{section}", message, Reason.TOO_MANY_CONTAINERS)
+            yield container
 
 
 def _container(section: str, field: str, raw: dict[str, Any]) -> Container:
@@ -153,13 +156,14 @@ def _kind(section: str, raw: Json) -> Kind:
 
 
 def _reserved(env: list[dict[str, Any]], field: str) -> tuple[Json, ...]:
-    if len(env) > MAX_ENV:
-        message = f"a container of a sharing pod may have {MAX_ENV} variables, this one has {len(env)}"
-        raise PolicyDenied(field, message, Reason.TOO_LARGE)
     for index, entry in enumerate(env):
         if not isinstance(entry.get("name"), str):
             raise _invalid(f"{field}[{index}].name", "must be a string")
-    return tuple([entry for entry in env if entry["name"] in RESERVED])
+    found = tuple([entry for entry in env if entry["name"] in RESERVED])
+    if len(env) - min(len(found), len(RESERVED)) > MAX_ENV:
+        message = f"a container of a sharing pod may have {MAX_ENV} variables of its own, this one has {len(env)}"
+        raise PolicyDenied(field, message, Reason.TOO_LARGE)
+    return found
 
 
 def _invalid(field: str, message: str) -> PolicyDenied:

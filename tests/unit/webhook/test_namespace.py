@@ -1,0 +1,58 @@
+"""What an operator may write on a namespace, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.errors import PolicyDenied
+from gpushare.reasons import Reason
+from webhook.namespace import NamespacePolicy
+
+TWO_GIB = {"default_memory_mib": 2048, "max_memory_mib": 2048}
+READ: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({}, {}),
+    ({"example.com/gpu-share.io": "x", "kubernetes.io/metadata.name": "y"}, {}),
+    ({"gpu-share.io/default-memory": "2Gi"}, {"default_memory_mib": 2048}),
+    ({"gpu-share.io/default-compute": "20%"}, {"default_compute": 20}),
+    ({"gpu-share.io/max-memory": "8G"}, {"max_memory_mib": 7630}),
+    ({"gpu-share.io/max-compute": "50"}, {"max_compute": 50}),
+    ({"gpu-share.io/default-memory": "2Gi", "gpu-share.io/max-memory": "2Gi"}, TWO_GIB),
+    ({"gpu-share.io/on-exceed": "kill-container"}, {"on_exceed": "kill-container"}),
+    ({"gpu-share.io/on-exceed": "warn"}, {"on_exceed": "warn"}),
+    ({"gpu-share.io/grace-period": "1500ms"}, {"grace_seconds": 1.5}),
+    ({"gpu-share.io/grace-period": "0s"}, {"grace_seconds": 0.0}),
+    ({"gpu-share.io/tolerance": "256Mi"}, {"tolerance_mib": 256}),
+    ({"gpu-share.io/tolerance": "5%"}, {"tolerance_percent": 5}),
+]  # fmt: skip
+REFUSED = [
+    ({"gpu-share.io/max-memroy": "4Gi"}, "did you mean gpu-share.io/max-memory"),
+    ({"gpu-share.io/whatever-it-is": "4Gi"}, "no such annotation"),
+    ({"memory.gpu-share.io/model": "4Gi"}, "no such annotation"),
+    ({"gpu-share.io/max-memory": "4096"}, "did you mean 4096Mi"),
+    ({"gpu-share.io/max-memory": ""}, "is not a quantity"),
+    ({"gpu-share.io/max-compute": "0"}, "1% to 100%"),
+    ({"gpu-share.io/default-memory": "4Gi", "gpu-share.io/max-memory": "2Gi"}, "4Gi is above"),
+    ({"gpu-share.io/default-compute": "40%", "gpu-share.io/max-compute": "20%"}, "40% is above"),
+    ({"gpu-share.io/on-exceed": "Kill"}, "none of kill, kill-container, warn"),
+    ({"gpu-share.io/grace-period": "5"}, "is not a duration"),
+    ({"gpu-share.io/tolerance": "5"}, "did you mean 5Mi"),
+    ({"gpu-share.io/tolerance": "0%"}, "1% to 100%"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("annotations", "expected"), READ, ids=str)
+def test_annotations_are_read(annotations: dict[str, str], expected: dict[str, Any]) -> None:
+    assert NamespacePolicy.from_annotations(annotations) == NamespacePolicy(**expected)
+
+
+def test_no_annotations_at_all_is_no_policy() -> None:
+    assert NamespacePolicy.from_annotations(None) == NamespacePolicy()
+
+
+@pytest.mark.parametrize(("annotations", "message"), REFUSED, ids=str)
+def test_a_mistake_is_refused_with_the_way_out(annotations: dict[str, str], message: str) -> None:
+    with pytest.raises(PolicyDenied) as error:
+        NamespacePolicy.from_annotations(annotations)
+    assert message in error.value.message
+    assert error.value.reason is Reason.INVALID_NAMESPACE
+    assert error.value.field.startswith("namespace metadata.annotations[")

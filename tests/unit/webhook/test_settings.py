@@ -1,0 +1,59 @@
+"""The chart's values, as variables."""
+
+import pytest
+
+from gpushare.errors import ConfigError
+from webhook.settings import Settings
+
+
+def test_nothing_set_is_the_defaults() -> None:
+    assert Settings.from_environment({"PATH": "/bin", "GPU_SHARE_IMAGE": ""}) == Settings()
+
+
+def test_every_variable_is_read() -> None:
+    settings = Settings.from_environment(
+        {
+            "GPU_SHARE_IMAGE": "mirror.example/gpu-share:1",
+            "GPU_SHARE_IMAGE_PULL_POLICY": "Always",
+            "GPU_SHARE_MIN_MEMORY": "256Mi",
+            "GPU_SHARE_MAX_MEMORY": "80Gi",
+            "GPU_SHARE_TOLERATIONS": '[{"key": "gpu"}]',
+            "GPU_SHARE_RUNTIME_CLASS": "nvidia",
+            "GPU_SHARE_ROOT_TENANTS": "refuse",
+            "GPU_SHARE_SIDECAR_REQUESTS": '{"cpu": "5m"}',
+            "GPU_SHARE_SIDECAR_LIMITS": '{"cpu": "50m"}',
+            "GPU_SHARE_LOG_LEVEL": "debug",
+        }
+    )
+    assert settings == Settings(
+        image="mirror.example/gpu-share:1",
+        image_pull_policy="Always",
+        min_memory_mib=256,
+        max_memory_mib=80 * 1024,
+        tolerations=({"key": "gpu"},),
+        runtime_class="nvidia",
+        root_tenants="refuse",
+        sidecar_requests={"cpu": "5m"},
+        sidecar_limits={"cpu": "50m"},
+        log_level="debug",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GPU_SHARE_MIN_MEMORY", "512"),
+        ("GPU_SHARE_MAX_MEMORY", "much"),
+        ("GPU_SHARE_TOLERATIONS", "{}"),
+        ("GPU_SHARE_TOLERATIONS", "[1]"),
+        ("GPU_SHARE_TOLERATIONS", "nvidia.com/gpu"),
+        ("GPU_SHARE_ROOT_TENANTS", "yes"),
+        ("GPU_SHARE_SIDECAR_LIMITS", '{"cpu": 1}'),
+        ("GPU_SHARE_SIDECAR_REQUESTS", "[]"),
+        ("GPU_SHARE_IMAGE_PULL_POLICY", "always"),
+        ("GPU_SHARE_LOG_LEVEL", "loud"),
+    ],
+)
+def test_a_value_that_cannot_be_used_names_its_variable(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Settings.from_environment({name: value})
