@@ -1,4 +1,4 @@
-"""``python -m tests.cluster build|up|down|status``: a control plane to play with, as ``make cluster`` starts it."""
+"""``python -m tests.cluster build|up|pods|status|down``: a control plane to play with; ``make cluster`` starts it."""
 
 import argparse
 import sys
@@ -20,9 +20,10 @@ def main(argv: Sequence[str]) -> int:
     """Run one verb. Exit code 0 fine, 1 not running or failed, 2 wrong use."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("verb", choices=VERBS)
-    verb = parser.parse_args(argv).verb
+    parser.add_argument("--bare", action="store_true", help="up: without the product, nodes and namespace on it")
+    asked = parser.parse_args(argv)
     try:
-        return VERBS[verb]()
+        return up(bare=asked.bare) if asked.verb == "up" else VERBS[asked.verb]()
     except BedError as error:
         print(error, file=sys.stderr)
         return 1
@@ -36,15 +37,30 @@ def build() -> int:
     return 0
 
 
-def up() -> int:
-    """Start the control plane, or say that it runs."""
+def up(*, bare: bool = False) -> int:
+    """Start the control plane with the product on it, or say that it runs."""
     plane = ControlPlane.load(ROOT)
     if plane is None or not plane.running:
         build_missing()
         started = time.monotonic()
         plane = ControlPlane.start(ROOT)
         say(f"control plane ready in {time.monotonic() - started:.1f} s")
+        if not bare:
+            _install(plane)
+            say(f"product installed {time.monotonic() - started:.1f} s after the start")
     _explain(plane)
+    return 0
+
+
+def pods() -> int:
+    """Show where sharing pods are, for those without kubectl."""
+    from tests.cluster import play  # noqa: PLC0415
+
+    plane = ControlPlane.load(ROOT)
+    if plane is None or not plane.running:
+        return status()
+    for line in play.placements(plane.cluster()):
+        say(line)
     return 0
 
 
@@ -66,15 +82,26 @@ def status() -> int:
     return 0 if plane.running else 1
 
 
+def _install(plane: ControlPlane) -> None:
+    from tests.cluster import play  # noqa: PLC0415 - needs the product, which the control plane alone does not
+
+    try:
+        play.install(plane)
+    except BaseException:
+        plane.stop()
+        raise
+
+
 def _explain(plane: ControlPlane) -> None:
     say(f"API server   {plane.url}")
     say(f"logs         {plane.root}/logs")
     say(f"identities   {', '.join(IDENTITIES)}: {plane.root}/kubeconfigs/<identity>.yaml")
+    say("namespace    demo takes part: kubectl -n demo apply -f examples/pod.yaml; then python -m tests.cluster pods")
     say("end it with  make cluster-down")
     say(f"export KUBECONFIG={plane.kubeconfig()}")
 
 
-VERBS: Final = {"build": build, "up": up, "down": down, "status": status}
+VERBS: Final = {"build": build, "up": up, "pods": pods, "status": status, "down": down}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

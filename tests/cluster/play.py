@@ -1,0 +1,49 @@
+"""What ``make cluster`` puts on the bare control plane: the product, nodes with simulated GPUs, a namespace to use."""
+
+from typing import Any, Final
+
+from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.contract import CLAIM, DRIVER, NAMESPACE_LABEL
+from tests.cluster.controlplane import ControlPlane
+from tests.controlplane.bed import Bed
+from tests.fakegpu.publish import publish_nodes
+
+NAMESPACE: Final = "demo"
+NODES: Final = {"gpu-node-1": "quad-16g", "gpu-node-2": "h100x4"}
+RETENTION_SECONDS: Final = 60
+
+
+def install(plane: ControlPlane) -> None:
+    """Start two webhook replicas, add nodes whose GPUs are published by the agent's own code, opt ``demo`` in."""
+    bed = Bed.install(plane, replicas=2, retention=RETENTION_SECONDS)
+    for name, machine in NODES.items():
+        bed.node(name, slices=False)
+        publish_nodes(bed.cluster, [name], machine)
+    labels = {NAMESPACE_LABEL: "true"}
+    bed.cluster.create(path(CORE_V1, "namespaces"), {"metadata": {"name": NAMESPACE, "labels": labels}})
+
+
+def placements(cluster: Cluster) -> list[str]:
+    """One line for each sharing pod: namespace, name, node, and the GPU of each sharing container."""
+    claims = {claim["metadata"]["uid"]: claim for claim in cluster.list(path(RESOURCE_V1, "resourceclaims"))[0]}
+    owners = {_owner(claim): claim for claim in claims.values()}
+    rows = [("NAMESPACE", "POD", "NODE", "GPUS")]
+    for pod in cluster.list(path(CORE_V1, "pods"))[0]:
+        meta = pod["metadata"]
+        if any(each["name"] == CLAIM for each in pod["spec"].get("resourceClaims") or []):
+            gpus = _gpus(owners.get(meta["uid"]))
+            rows.append((meta["namespace"], meta["name"], pod["spec"].get("nodeName", "N/A"), gpus))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _owner(claim: dict[str, Any]) -> str:
+    owners = claim["metadata"].get("ownerReferences") or [{"uid": ""}]
+    return str(owners[0]["uid"])
+
+
+def _gpus(claim: dict[str, Any] | None) -> str:
+    allocation = ((claim or {}).get("status") or {}).get("allocation") or {"devices": {"results": []}}
+    results = [each for each in allocation["devices"]["results"] if each["driver"] == DRIVER]
+    shares = [f"{each['request']}={each['device']}" for each in results if each.get("consumedCapacity")]
+    return ",".join(shares) or "N/A"
