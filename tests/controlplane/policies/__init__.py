@@ -1,0 +1,1 @@
+"""The shipped policies, met without the webhook."""
