@@ -1,0 +1,336 @@
+"""Ending processes, so that it hits nobody else and is always on record.
+
+The order is the safety: take hold by pidfd, then check who it is; write down what is going to happen and wait until
+that is durable; check again, because the disk may have taken seconds; let MPS release the client, because killing a
+live one can harm its neighbours; then SIGTERM, wait, SIGKILL, wait; write down what became of it.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from enforcer import notice
+from enforcer.attribute import Attributor, Identity, Owner
+from enforcer.audit import KillLog
+from enforcer.judge import Holder, Verdict, targets, total
+from enforcer.model import OnExceed, Quota
+from enforcer.notice import Ending, Sink
+from enforcer.proc import PidHandle
+from enforcer.record import Kind
+from gpushare.errors import MpsError, RecordError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
+INIT: Final = 1
+
+
+class MpsClient(Protocol):
+    """The MPS daemons of this node, as far as ending one of their clients goes."""
+
+    def terminate(self, pid: int) -> bool | None:
+        """Make the server let go of a client.
+
+        Returns:
+            True where it has, false where it refused, ``None`` where the process is no MPS client.
+
+        Raises:
+            MpsError: nobody answered; taken as a refusal.
+        """
+
+
+class NoMps:
+    """No daemon on this node: nobody is a client."""
+
+    def terminate(self, pid: int) -> None:
+        """Say that this process is no client."""
+
+
+class Eyes(Protocol):
+    """A fresh look at one container's use of its GPU."""
+
+    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
+        """Who in the container holds how much now; ``None`` when blind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to wait, in seconds, after SIGTERM and after SIGKILL, and how often to go after new processes."""
+
+    term: float = 2.0
+    kill: float = 5.0
+    rounds: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A process we hold on to, and what it held when it was judged."""
+
+    holder: Holder
+    handle: PidHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of it. ``endings`` are the processes that were gone or acted upon."""
+
+    reason: Reason
+    endings: tuple[Ending, ...] = ()
+
+    @property
+    def acted(self) -> bool:
+        """Whether anything was done to anybody."""
+        return any(ending.steps for ending in self.endings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What acting needs of the world."""
+
+    eyes: Eyes
+    attributor: Attributor
+    kill_log: KillLog
+    mps: MpsClient
+    sink: Sink
+    open_handle: Callable[[int], PidHandle | None] = PidHandle.open
+
+
+class Executor:
+    """Carries out KILL verdicts. Safe to use from several threads, each with a verdict of its own."""
+
+    def __init__(self, node: str, tools: Tools, patience: Patience | None = None) -> None:
+        self._node, self._tools, self._patience = node, tools, patience or Patience()
+        self._hung: set[Identity] = set()
+        """Processes that SIGKILL did not end: it stays pending, so they are not signalled again."""
+
+    def carry_out(self, verdict: Verdict) -> Result:
+        """End the processes of a KILL verdict, as far as that is still right. Blocks for seconds."""
+        with ExitStack() as stack:
+            victims, gone = self._hold(stack, verdict.quota, verdict.targets)
+            if not victims:
+                return Result(self._why_nobody(verdict, gone), tuple(gone))
+            if (why := self._reason_to_spare(verdict.quota, victims)) is not None:
+                return Result(why)
+            try:
+                intent = self._tools.kill_log.append(Kind.INTENT, _intent(self._node, verdict, victims))
+            except RecordError as error:
+                self._tools.sink.notify(notice.unrecorded(verdict, error.message))
+                return Result(Reason.RECORD_UNWRITABLE)
+            result = self._end(stack, verdict.quota, victims)
+            self._close(verdict, intent.seq, result)
+            return result
+
+    def _why_nobody(self, verdict: Verdict, gone: Sequence[Ending]) -> Reason:
+        if any(holder.identity in self._hung for holder in verdict.targets):
+            return Reason.UNKILLABLE
+        return Reason.GONE if gone else Reason.IDENTITY_CHANGED
+
+    def _close(self, verdict: Verdict, intent: int, result: Result) -> None:
+        """Write what became of an INTENT, and tell the owner."""
+        kind = Kind.OUTCOME if result.endings else Kind.ABORTED
+        fields = {**_about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
+        if result.endings:
+            fields |= {"targets": [_shown(ending) for ending in result.endings], "ended": len(result.endings)}
+        try:
+            head = self._tools.kill_log.append(kind, fields)
+        except RecordError as error:
+            # The deed is done and its INTENT is durable; the next start says that its end is unknown.
+            log.critical(
+                "outcome not recorded", reason=str(Reason.RECORD_UNWRITABLE), intent=intent, error=error.message
+            )
+            head = self._tools.kill_log.head
+        self._tools.sink.notify(notice.ended(verdict, result.reason, result.endings, head))
+
+    def _hold(self, stack: ExitStack, quota: Quota, holders: Sequence[Holder]) -> tuple[list[Victim], list[Ending]]:
+        """Take hold of processes and check each: those that are still who they were, and those that have ended."""
+        victims: list[Victim] = []
+        gone: list[Ending] = []
+        for holder in holders:
+            if holder.identity in self._hung:
+                continue
+            handle = self._tools.open_handle(holder.identity.pid)
+            if handle is None:
+                gone.append(_ending(holder, Reason.GONE))
+                continue
+            victim = Victim(holder, stack.enter_context(handle))
+            why = self._mistaken(quota, victim)
+            if why is None:
+                victims.append(victim)
+            elif why is Reason.GONE:
+                gone.append(_ending(holder, why))
+            else:
+                log.warning("process spared", reason=str(why), pid=holder.identity.pid, container=quota.container)
+        return victims, gone
+
+    def _mistaken(self, quota: Quota, victim: Victim) -> Reason | None:
+        """Why this must not be touched; ``None`` where it is the very process that was judged, and of this container.
+
+        What /proc says is only then about the process we hold if that one is still there afterwards.
+        """
+        identity = self._tools.attributor.identify(victim.holder.identity.pid)
+        if identity is None or victim.handle.ended():
+            return Reason.GONE
+        if protected(identity):
+            return Reason.PROTECTED
+        if identity != victim.holder.identity or identity.owner != Owner(quota.pod_uid, quota.container_id or ""):
+            return Reason.IDENTITY_CHANGED
+        return None
+
+    def _reason_to_spare(self, quota: Quota, victims: Sequence[Victim]) -> Reason | None:
+        """Look again; ``None`` where the container is still over and one of these still holds some of it."""
+        holders = self._tools.eyes.holders(quota)
+        if holders is None:
+            return Reason.NVML_UNAVAILABLE
+        if total(holders) <= quota.ceiling_mib:
+            return Reason.BACK_UNDER_QUOTA
+        holding = {holder.identity for holder in holders}
+        return None if any(victim.holder.identity in holding for victim in victims) else Reason.IDENTITY_CHANGED
+
+    def _end(self, stack: ExitStack, quota: Quota, victims: list[Victim]) -> Result:
+        """Go after these, and after what they forked meanwhile, until the container is within its quota."""
+        endings: list[Ending] = []
+        for _ in range(self._patience.rounds):
+            for victim in victims:
+                why = self._end_one(quota, victim, endings)
+                if why is not None:
+                    return _result(why, endings)
+            left = self._tools.eyes.holders(quota)
+            if left is None or total(left) <= quota.ceiling_mib:
+                return _result(Reason.NVML_UNAVAILABLE if left is None else Reason.BACK_UNDER_QUOTA, endings)
+            victims, gone = self._hold(stack, quota, targets(quota, left))
+            endings += gone
+            if not victims:
+                return _result(Reason.IDENTITY_CHANGED, endings)
+        return _result(Reason.LIMIT_EXCEEDED, endings)
+
+    def _end_one(self, quota: Quota, victim: Victim, endings: list[Ending]) -> Reason | None:
+        """Check once more and act; ``None`` to go on with the next, else why to stop."""
+        holders = self._tools.eyes.holders(quota)
+        if holders is None:
+            return Reason.NVML_UNAVAILABLE
+        begun_on_all = quota.on_exceed is OnExceed.KILL_CONTAINER and any(ending.steps for ending in endings)
+        if total(holders) <= quota.ceiling_mib and not begun_on_all:
+            if victim.handle.ended():
+                endings.append(_ending(victim.holder, Reason.GONE))
+            return Reason.BACK_UNDER_QUOTA
+        why = self._mistaken(quota, victim)
+        if why is None:
+            endings.append(self._ladder(victim))
+            return Reason.TERMINATE_FAILED if endings[-1].result is Reason.TERMINATE_FAILED else None
+        if why is Reason.GONE:
+            endings.append(_ending(victim.holder, why))
+        return None
+
+    def _ladder(self, victim: Victim) -> Ending:
+        steps: list[str] = []
+        released = self._terminate(victim.holder.identity.pid)
+        if released is False:
+            return _ending(victim.holder, Reason.TERMINATE_FAILED, "terminate_client refused")
+        if released:
+            steps.append("terminate_client")
+        for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
+            try:
+                sent = victim.handle.send(number)
+            except PermissionError:
+                return _ending(victim.holder, Reason.UNKILLABLE, *steps, f"{number.name} not permitted")
+            if sent:
+                steps.append(number.name)
+            if not sent or victim.handle.ended(wait):
+                return _ending(victim.holder, Reason.KILLED if steps else Reason.GONE, *steps)
+        self._hung.add(victim.holder.identity)
+        return _ending(victim.holder, Reason.UNKILLABLE, *steps)
+
+    def _terminate(self, pid: int) -> bool | None:
+        try:
+            return self._tools.mps.terminate(pid)
+        except MpsError as error:
+            log.warning("MPS did not let go of a client", reason=str(error.reason), pid=pid, error=error.message)
+            return False
+
+
+def protected(identity: Identity) -> bool:
+    """Whether this is somebody we never touch, whatever any list says: ourselves, init, the kernel, nobody's."""
+    ours = identity.pid in {os.getpid(), os.getppid()}
+    return ours or identity.pid <= INIT or identity.kernel_thread or identity.owner is None
+
+
+def close_interrupted(kill_log: KillLog, node: str, intents: Sequence[dict[str, Any]]) -> None:
+    """Answer the INTENTs that an enforcer died over, so that each has its one answer.
+
+    Raises:
+        RecordError: the log cannot be written.
+    """
+    for record in intents:
+        kept = {name: record[name] for name in ("gpu", "pod", "container", "containerId") if name in record}
+        note = "the enforcer ended before it could say what became of this"
+        fields: dict[str, Any] = {"node": node, **kept, "intent": record["seq"]}
+        fields |= {"result": str(Reason.INTERRUPTED), "note": note}
+        kill_log.append(Kind.OUTCOME, fields)
+
+
+def warning_fields(node: str, verdict: Verdict) -> dict[str, Any]:
+    """What a WARNED record holds."""
+    return {**_about(node, verdict.quota), "usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
+
+
+def _result(why: Reason, endings: Sequence[Ending]) -> Result:
+    """Sum up: the worst that happened to one process; if nothing did, why not."""
+    found = {ending.result for ending in endings}
+    for worst in (Reason.TERMINATE_FAILED, Reason.UNKILLABLE):
+        if worst in found:
+            return Result(worst, tuple(endings))
+    if Reason.KILLED in found:
+        return Result(Reason.LIMIT_EXCEEDED if why is Reason.LIMIT_EXCEEDED else Reason.KILLED, tuple(endings))
+    return Result(Reason.GONE if found else why, tuple(endings))
+
+
+def _about(node: str, quota: Quota) -> dict[str, Any]:
+    return {
+        "node": node,
+        "gpu": quota.gpu,
+        "pod": {"namespace": quota.namespace, "name": quota.pod, "uid": quota.pod_uid},
+        "container": quota.container,
+        "containerId": quota.container_id,
+        "quotaMiB": quota.memory_mib,
+        "ceilingMiB": quota.ceiling_mib,
+    }
+
+
+def _intent(node: str, verdict: Verdict, victims: Sequence[Victim]) -> dict[str, Any]:
+    first = victims[0].holder.identity
+    return {
+        **_about(node, verdict.quota),
+        "pid": first.pid,
+        "start": first.start,
+        "cgroupInode": first.cgroup_inode,
+        "usedMiB": verdict.used_mib,
+        "overFor": f"{verdict.over_for:.1f}s",
+        "action": ACTION,
+        "targets": [_target(victim.holder) for victim in victims],
+        "targetsTotal": len(victims),
+    }
+
+
+def _target(holder: Holder) -> dict[str, Any]:
+    return {"pid": holder.identity.pid, "start": holder.identity.start, "usedMiB": holder.used_mib}
+
+
+def _ending(holder: Holder, result: Reason, *steps: str) -> Ending:
+    identity = holder.identity
+    return Ending(pid=identity.pid, start=identity.start, used_mib=holder.used_mib, result=result, steps=steps)
+
+
+def _shown(ending: Ending) -> dict[str, Any]:
+    return {
+        "pid": ending.pid,
+        "start": ending.start,
+        "usedMiB": ending.used_mib,
+        "result": str(ending.result),
+        "steps": ",".join(ending.steps),
+    }
