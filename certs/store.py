@@ -12,7 +12,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -23,6 +23,7 @@ Files = Mapping[str, bytes]
 MAX_FILE: Final = 64 * 1024
 DATA: Final = "..data"
 LOCK: Final = ".lock"
+READ_ATTEMPTS: Final = 100
 
 
 class ConflictError(GpuShareError):
@@ -60,16 +61,23 @@ class FolderVault:
 
     def read(self) -> tuple[dict[str, bytes], str]:
         """Read the generation that ``..data`` points to. Files over 64 KiB, and what is no file, are left out."""
-        with suppress(OSError):
-            generation = (self._folder / DATA).readlink()
-            found = {f.name: _bounded(f) for f in (self._folder / generation).iterdir()}
-            return {n: data for n, data in found.items() if data is not None}, str(generation)
-        return {}, ""
+        for _ in range(READ_ATTEMPTS):
+            generation = self._generation_now()
+            files = _files(self._folder / generation) if generation else {}
+            if self._generation_now() == generation:  # else it may have been removed while it was read
+                return files, generation
+        raise ConflictError(f"{self._folder} changes faster than it can be read")
+
+    def _generation_now(self) -> str:
+        try:
+            return str((self._folder / DATA).readlink())
+        except OSError:
+            return ""
 
     def write(self, files: Files, version: str) -> None:
         """Write a new generation, switch to it, remove the old one. Keys are readable by their owner alone."""
         self._folder.mkdir(mode=self._mode, parents=True, exist_ok=True)
-        if self.read()[1] != version:
+        if self._generation_now() != version:
             raise ConflictError(f"{self._folder} was written by somebody else meanwhile")
         generation = f"..{secrets.token_hex(8)}"
         try:
@@ -125,16 +133,27 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _files(generation: Path) -> dict[str, bytes]:
+    try:
+        names = sorted(generation.iterdir())
+    except OSError:
+        return {}
+    found = {file.name: _bounded(file) for file in names}
+    return {name: data for name, data in found.items() if data is not None}
+
+
 def _bounded(file: Path) -> bytes | None:
     """The content of a regular file of bearable size."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(descriptor, "rb") as stream:  # noqa: PTH123 - opened above, without following links
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        data = stream.read(MAX_FILE + 1)
+        data = os.read(descriptor, MAX_FILE + 1)
+    finally:
+        os.close(descriptor)
     return data if len(data) <= MAX_FILE else None
 
 
