@@ -74,7 +74,7 @@ class Connection:
             return ask(self._cluster)
         except ClusterError as error:
             if error.status == HTTPStatus.FORBIDDEN:
-                return warning(error.message, "ask as somebody who may read this")
+                return warning("you may not ask this", "ask as an operator of the cluster (--kubeconfig, --context)")
             return wrong(error.message)
 
 
