@@ -1,5 +1,6 @@
 """How gunicorn serves the application. Each value that is not gunicorn's default has its reason beside it."""
 
+import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -66,9 +67,9 @@ def settings(options: Options, context: Context, on_closed: Closed) -> dict[str,
         # It would be opened in $HOME, which is read-only in the container.
         "control_socket_disable": True,
         **({"worker_tmp_dir": str(SHARED_MEMORY)} if SHARED_MEMORY.is_dir() else {}),
-        # gunicorn switches TLS on when a file is named; the files are read by the hook below only.
-        "certfile": str(options.certs / "tls.crt"),
-        "keyfile": str(options.certs / "tls.key"),
+        # Naming files is what switches TLS on, and they have to exist; the pair itself is read by the hook below only.
+        "certfile": os.devnull,
+        "keyfile": os.devnull,
         "ssl_context": lambda _config, _default: context(),
         "logconfig_dict": logging_setup.standard_library(options.settings.log_level),
         "accesslog": None,

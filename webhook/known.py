@@ -111,16 +111,16 @@ def static_namespaces(file: Path) -> Namespaces:
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--namespaces {file} cannot be read: {error}") from error
     found = [item for document in documents for item in _flatten(document)]
-    for item in found:
-        if (
-            not isinstance(item, dict)
-            or item.get("kind") != "Namespace"
-            or not (item.get("metadata") or {}).get("name")
-        ):
-            raise ConfigError(f"--namespaces {file} holds something that is not a Namespace with a name")
+    if not all(map(_is_namespace, found)):
+        raise ConfigError(f"--namespaces {file} holds something that is not a Namespace with a name")
     namespaces = Namespaces()
     namespaces.reset(item for item in found if (item["metadata"].get("labels") or {}).get(NAMESPACE_LABEL) == "true")
     return namespaces
+
+
+def _is_namespace(item: Any) -> bool:
+    metadata = item.get("metadata") if isinstance(item, dict) and item.get("kind") == "Namespace" else None
+    return isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
 
 
 def _flatten(document: Any) -> list[Any]:

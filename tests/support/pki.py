@@ -2,6 +2,7 @@
 
 import datetime as dt
 import ipaddress
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
 
 def write(folder: Path, pair: Pair) -> None:
     """As the kubelet does: both files change at once, by renaming a link."""
-    version = folder / f"..{pair.serial}"
+    version = folder / f"..{secrets.token_hex(8)}"
     version.mkdir(parents=True)
     (version / "tls.crt").write_bytes(pair.certificate)
     (version / "tls.key").write_bytes(pair.key)

@@ -11,7 +11,8 @@ from gpushare.errors import GpuShareError, PolicyDenied
 from gpushare.reasons import Reason
 from tests.support import reviews
 from webhook import review
-from webhook.app import MAX_BODY, Deps, create_app
+from webhook.app import Deps, create_app
+from webhook.framing import MAX_BODY
 from webhook.known import Namespaces, OwnClaims
 from webhook.metrics import Metrics
 from webhook.respond import Responder
@@ -36,9 +37,9 @@ def failing(error: Exception) -> Respond:
     return respond
 
 
-def post(respond: Respond, body: bytes | None = None, **headers: str) -> Any:
+def post(respond: Respond, body: bytes | None = None, headers: dict[str, str] | None = None) -> Any:
     body = reviews.encoded(reviews.pod()) if body is None else body
-    return client(respond).post("/mutate", data=body, headers={"Content-Type": "application/json", **headers})
+    return client(respond).post("/mutate", data=body, headers={"Content-Type": "application/json", **(headers or {})})
 
 
 def test_echoes_the_uid() -> None:
@@ -82,11 +83,11 @@ def test_a_bug_is_a_500_without_a_traceback(bug: Exception) -> None:
     ],
 )
 def test_takes_plain_json_only(headers: dict[str, str]) -> None:
-    assert post(allow, **headers).status_code == 415
+    assert post(allow, headers=headers).status_code == 415
 
 
 def test_takes_json_with_a_character_set() -> None:
-    assert post(allow, **{"Content-Type": "application/json; charset=utf-8"}).status_code == 200
+    assert post(allow, headers={"Content-Type": "application/json; charset=utf-8"}).status_code == 200
 
 
 def test_refuses_more_than_seven_mebibytes() -> None:

@@ -1,0 +1,269 @@
+"""The loop that keeps claim templates, against a scripted API server."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpushare.errors import ClusterError
+from tests.unit.webhook.test_templates import managed, name_in, template
+from webhook.claims import template_for
+from webhook.controller import Controller
+from webhook.metrics import Metrics
+from webhook.templates import Existing, Key
+
+
+class Server:
+    """Stores templates like the API server and, like its watch, tells the controllers what changed."""
+
+    def __init__(self) -> None:
+        self.stored: dict[Key, dict[str, Any]] = {}
+        self.writes: list[tuple[str, Key]] = []
+        self.failures: list[ClusterError] = []
+        self.watchers: list[Controller] = []
+        self._lock = threading.Lock()
+        self._version = 0
+
+    def create(self, namespace: str, body: dict[str, Any]) -> str:
+        key = (namespace, body["metadata"]["name"])
+        with self._lock:
+            self.writes.append(("create", key))
+            if self.failures:
+                raise self.failures.pop()
+            if key in self.stored:
+                return "exists"
+            self._version += 1
+            metadata = {**body["metadata"], "namespace": namespace, "uid": f"t{self._version}"}
+            self.stored[key] = {**body, "metadata": {**metadata, "resourceVersion": str(self._version)}}
+            self.tell("ADDED", self.stored[key])
+        return "ok"
+
+    def delete(self, item: Existing) -> str:
+        with self._lock:
+            self.writes.append(("delete", item.key))
+            there = self.stored.get(item.key)
+            if there is None or there["metadata"]["uid"] != item.uid:
+                return "gone"
+            self.tell("DELETED", self.stored.pop(item.key))
+        return "ok"
+
+    def tell(self, kind: str, item: dict[str, Any]) -> None:
+        for watcher in self.watchers:
+            watcher.template_event(kind, item)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(name="server")
+def _server() -> Server:
+    return Server()
+
+
+@pytest.fixture(name="clock")
+def _clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(name="metrics")
+def _metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture(name="controller")
+def _controller(server: Server, clock: Clock, metrics: Metrics) -> Controller:
+    return make(server, clock, metrics)
+
+
+def make(server: Server, clock: Callable[[], float], metrics: Metrics, *, listed: bool = True) -> Controller:
+    controller = Controller(
+        server, metrics, template_for=template_for, opted_in="team".__eq__, retention=300.0, clock=clock
+    )
+    server.watchers.append(controller)
+    if listed:
+        controller.reset_templates(list(server.stored.values()))
+        controller.reset_pods([])
+    return controller
+
+
+def settle(controller: Controller) -> None:
+    for write in controller.step():
+        write()
+
+
+def test_a_pod_gets_its_template(server: Server, controller: Controller) -> None:
+    pod = managed()
+    controller.pod_event("ADDED", pod)
+    settle(controller)
+
+    assert list(server.stored) == [("team", name_in(pod))]
+    assert server.stored[("team", name_in(pod))]["metadata"]["labels"]["gpu-share.io/managed"] == "true"
+
+
+def test_nothing_is_written_before_both_lists_are_read(server: Server, clock: Clock, metrics: Metrics) -> None:
+    controller = make(server, clock, metrics, listed=False)
+    controller.pod_event("ADDED", managed())
+    settle(controller)
+    assert server.writes == []
+
+    controller.reset_pods([managed()])
+    settle(controller)
+    assert server.writes == []
+
+    controller.reset_templates([])
+    settle(controller)
+    assert len(server.writes) == 1
+
+
+def test_pods_that_came_while_it_was_away_get_theirs(server: Server, controller: Controller) -> None:
+    controller.reset_pods([managed()])
+    settle(controller)
+
+    assert len(server.stored) == 1
+
+
+def test_several_replicas_make_one(server: Server, clock: Clock, metrics: Metrics) -> None:
+    replicas = [make(server, clock, metrics) for _ in range(3)]
+    for replica in replicas:
+        replica.pod_event("ADDED", managed())
+    due = [write for replica in replicas for write in replica.step()]
+    for write in due:
+        write()
+
+    assert len(due) == 3
+    assert len(server.stored) == 1
+    counted = metrics.registry.get_sample_value
+    assert counted("gpu_share_template_operations_total", {"action": "create", "result": "ok"}) == 1
+    assert counted("gpu_share_template_operations_total", {"action": "create", "result": "exists"}) == 2
+
+
+def test_a_failed_write_is_tried_again_with_pauses(server: Server, controller: Controller, clock: Clock) -> None:
+    server.failures = [ClusterError("no", 500), ClusterError("no", 0)]
+    controller.pod_event("ADDED", managed())
+    for moment in (0.0, 0.5, 1.0, 1.5, 2.5, 3.0):
+        clock.now = moment
+        settle(controller)
+
+    assert len(server.writes) == 3
+    assert len(server.stored) == 1
+
+
+def test_a_template_that_goes_while_it_is_named_comes_back_at_once(server: Server, controller: Controller) -> None:
+    pod = managed()
+    controller.pod_event("ADDED", pod)
+    settle(controller)
+    server.tell("DELETED", server.stored.pop(("team", name_in(pod))))
+    settle(controller)
+
+    assert list(server.stored) == [("team", name_in(pod))]
+
+
+def test_an_unused_template_goes_after_its_time(server: Server, controller: Controller, clock: Clock) -> None:
+    pod = managed()
+    controller.pod_event("ADDED", pod)
+    settle(controller)
+    controller.pod_event("DELETED", pod)
+    settle(controller)
+    clock.now = 299.0
+    settle(controller)
+    assert len(server.stored) == 1
+
+    clock.now = 300.0
+    settle(controller)
+    assert server.stored == {}
+
+
+def test_a_finished_pod_uses_its_template_no_longer(server: Server, controller: Controller, clock: Clock) -> None:
+    controller.pod_event("ADDED", managed())
+    settle(controller)
+    controller.pod_event("MODIFIED", {**managed(), "status": {"phase": "Succeeded"}})
+    settle(controller)
+    clock.now = 300.0
+    settle(controller)
+
+    assert server.stored == {}
+
+
+def test_a_pod_that_appears_while_its_template_goes_gets_a_new_one(
+    server: Server, controller: Controller, clock: Clock
+) -> None:
+    controller.pod_event("ADDED", managed())
+    settle(controller)
+    controller.pod_event("DELETED", managed())
+    settle(controller)
+    clock.now = 300.0
+    deletion = controller.step()
+    controller.pod_event("ADDED", managed(uid="u2"))
+    settle(controller)
+    for write in deletion:
+        write()
+    assert server.stored == {}
+    settle(controller)
+
+    assert len(server.stored) == 1
+
+
+def test_another_template_of_that_name_is_not_deleted(server: Server, controller: Controller, clock: Clock) -> None:
+    controller.reset_templates([template(uid="old")])
+    server.stored[("team", "gpu-share-1")] = template(uid="new")
+    settle(controller)
+    clock.now = 300.0
+    settle(controller)
+
+    assert server.writes == [("delete", ("team", "gpu-share-1"))]
+    assert list(server.stored) == [("team", "gpu-share-1")]
+
+
+def test_what_is_not_ours_stays(server: Server, controller: Controller, clock: Clock) -> None:
+    controller.reset_templates([template(labels={}), template("mine")])
+    settle(controller)
+    clock.now = 1000.0
+    settle(controller)
+
+    assert server.writes == []
+
+
+def test_a_forged_reference_is_said_once_and_not_created(
+    server: Server, controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = managed()
+    pod["spec"] = {
+        **pod["spec"],
+        "resourceClaims": [{"name": "gpu-share", "resourceClaimTemplateName": "gpu-share-ff"}],
+    }
+    for _ in range(3):
+        controller.pod_event("MODIFIED", pod)
+        settle(controller)
+
+    assert server.writes == []
+    assert capsys.readouterr().out.count("TemplateMismatch") == 1
+
+
+def test_says_how_many_pods_wait(controller: Controller, metrics: Metrics) -> None:
+    controller.pod_event("ADDED", managed())
+    controller.step()
+
+    assert metrics.registry.get_sample_value("gpu_share_templates_missing") == 1
+
+
+def test_a_template_is_there_within_a_second(server: Server, metrics: Metrics) -> None:
+    controller = make(server, time.monotonic, metrics)
+    stop = threading.Event()
+    thread = threading.Thread(target=controller.run, args=(stop.is_set,))
+    thread.start()
+    try:
+        controller.pod_event("ADDED", managed())
+        deadline = time.monotonic() + 1.0
+        while not server.stored and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert server.stored
+    finally:
+        stop.set()
+        thread.join()

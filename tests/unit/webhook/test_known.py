@@ -1,0 +1,138 @@
+"""What the webhook knows of namespaces and claims."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
+from webhook.known import CLAIM, TEMPLATE, Namespaces, OwnClaims, static_namespaces
+
+
+def namespace(name: str = "team", **annotations: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "annotations": {f"gpu-share.io/{key}": text for key, text in annotations.items()}}
+    }
+
+
+def refusing(name: str) -> dict[str, Any]:
+    raise ClusterError(f"GET {name}: the API server does not answer", 0)
+
+
+def test_a_namespace_from_the_list_needs_no_call() -> None:
+    known = Namespaces(refusing)
+    known.reset([namespace(**{"max-memory": "8Gi"})])
+
+    assert known.policy("team").max_memory_mib == 8192
+
+
+def test_events_change_what_is_known() -> None:
+    known = Namespaces(refusing)
+    known.reset([namespace()])
+    known.event("MODIFIED", namespace(**{"max-memory": "4Gi"}))
+    assert known.policy("team").max_memory_mib == 4096
+
+    known.event("DELETED", namespace())
+    assert "team" not in known
+
+
+def test_a_miss_is_asked_for_and_not_kept() -> None:
+    asked = []
+
+    def get(name: str) -> dict[str, Any]:
+        asked.append(name)
+        return namespace(name, **{"max-memory": "2Gi"})
+
+    known = Namespaces(get)
+
+    assert [known.policy("team").max_memory_mib for _ in range(2)] == [2048, 2048]
+    assert asked == ["team", "team"]
+
+
+def test_a_miss_that_cannot_be_asked_for_is_no_verdict() -> None:
+    with pytest.raises(GpuShareError, match="'team' is not known and cannot be read") as caught:
+        Namespaces(refusing).policy("team")
+
+    assert not isinstance(caught.value, PolicyDenied)
+
+
+def test_a_policy_with_a_mistake_refuses_and_says_where() -> None:
+    known = Namespaces()
+    known.reset([namespace(**{"max-memory": "lots"})])
+    for _ in range(2):
+        with pytest.raises(PolicyDenied, match="max-memory") as caught:
+            known.policy("team")
+        assert caught.value.message.count(caught.value.field) == 1
+
+
+def claim(name: str, device_class: str = "gpu-share.io", *, template: bool = False) -> dict[str, Any]:
+    spec: dict[str, Any] = {"devices": {"requests": [{"exactly": {"deviceClassName": device_class}}]}}
+    return {"metadata": {"namespace": "team", "name": name}, "spec": {"spec": spec} if template else spec}
+
+
+def test_knows_claims_and_templates_of_our_class() -> None:
+    own = OwnClaims()
+    own.reset(CLAIM, [claim("a"), claim("b", "gpu.nvidia.com")])
+    assert not own.synced
+    own.reset(TEMPLATE, [claim("a", template=True)])
+
+    assert own.synced
+    assert own.names("team") == {"claim/a", "template/a"}
+    assert own.names("other") == frozenset()
+
+
+def test_lists_and_events_replace_what_was_known() -> None:
+    own = OwnClaims()
+    own.reset(CLAIM, [claim("a")])
+    own.reset(TEMPLATE, [claim("t", template=True)])
+    own.event(CLAIM, "ADDED", claim("b"))
+    own.event(CLAIM, "DELETED", claim("a"))
+    own.event(CLAIM, "ADDED", claim("c", "other"))
+    assert own.names("team") == {"claim/b", "template/t"}
+
+    own.reset(CLAIM, [])
+    assert own.names("team") == {"template/t"}
+
+
+LABELLED = "{kind: Namespace, metadata: {name: %s, labels: {gpu-share.io/enabled: '%s'}}}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"- {LABELLED % ('team', 'true')}\n- {LABELLED % ('other', 'false')}",
+        f"---\n{LABELLED % ('team', 'true')}\n---\n{LABELLED % ('other', 'no')}\n---\n",
+        f"{{kind: List, items: [{LABELLED % ('team', 'true')}]}}",
+        '{"kind": "Namespace", "metadata": {"name": "team", "labels": {"gpu-share.io/enabled": "true"}}}',
+    ],
+)
+def test_reads_namespaces_from_a_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file").write_text(text)
+    known = static_namespaces(tmp_path / "file")
+
+    assert known.synced
+    assert "team" in known
+    assert "other" not in known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        "{kind: Pod}",
+        "{kind: Namespace, metadata: {name: off}}",
+        "{kind: Namespace, metadata: null}",
+        "a: [",
+        "\x00",
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file").write_text(text)
+
+    with pytest.raises(ConfigError, match="--namespaces"):
+        static_namespaces(tmp_path / "file")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        static_namespaces(tmp_path / "none")
