@@ -29,6 +29,8 @@ log = structlog.get_logger()
 
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
 INIT: Final = 1
+_KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
+"""What the answer to an interrupted INTENT takes over from it."""
 
 
 class MpsClient(Protocol):
@@ -267,7 +269,7 @@ def close_interrupted(kill_log: KillLog, node: str, intents: Sequence[dict[str, 
         RecordError: the log cannot be written.
     """
     for record in intents:
-        kept = {name: record[name] for name in ("gpu", "pod", "container", "containerId") if name in record}
+        kept = {name: record[name] for name in _KEPT if name in record}
         note = "the enforcer ended before it could say what became of this"
         fields: dict[str, Any] = {"node": node, **kept, "intent": record["seq"]}
         fields |= {"result": str(Reason.INTERRUPTED), "note": note}
