@@ -18,7 +18,7 @@ from gpushare.errors import PolicyDenied
 from gpushare.quantity import WHOLE_GPU_PERCENT, format_mib
 from gpushare.reasons import Reason
 from webhook.plan import Plan, Share, field_of, read_models
-from webhook.podview import Container, Json, Kind, PodView, read_pod
+from webhook.podview import Container, Json, Kind, PodView, mapping, objects, read_pod
 
 HASH_DIGITS: Final = 16
 _INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
@@ -74,9 +74,9 @@ def template_for(pod: Json) -> Object | None:
     try:
         view = read_pod(pod)
         candidates = [_rebuilt(view, anywhere=anywhere) for anywhere in (False, True)]
+        named = _named_template(view)
     except PolicyDenied:
         return None
-    named = _named_template(view)
     found = [each for each in candidates if each is not None]
     return next((each for each in found if each["metadata"]["name"] == named), found[0] if found else None)
 
@@ -173,7 +173,7 @@ def check_memory(plan: Plan, claim: ClaimPlan, most_mib: int | None) -> None:
 
 
 def _named_template(view: PodView) -> str | None:
-    entries = view.spec.get("resourceClaims") or []
+    entries = objects(view.spec.get("resourceClaims"), "spec.resourceClaims")
     return next((each.get("resourceClaimTemplateName") for each in entries if each.get("name") == contract.CLAIM), None)
 
 
@@ -194,12 +194,13 @@ def _rebuilt(view: PodView, *, anywhere: bool) -> Object | None:
 
 def _share(container: Container, *, anywhere: bool) -> Share | None:
     """Read back what was written into a container: literal variables, and that it uses our claim."""
-    claims = (container.raw.get("resources") or {}).get("claims") or []
+    resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
+    claims = objects(resources.get("claims"), f"{container.field}.resources.claims")
     uses = any(each.get("name") == contract.CLAIM for each in claims)
-    memory = next((_integer(each) for each in container.reserved if each["name"] == contract.MEMORY_MIB), None)
-    if not uses or memory is None or container.name == contract.SIDECAR:
+    amounts = [_integer(each) for each in container.reserved if each["name"] == contract.MEMORY_MIB]
+    if not uses or not amounts or amounts[-1] is None or container.name == contract.SIDECAR:
         return None
-    return Share(container.name, container.kind, memory, _percentage(container.reserved, anywhere=anywhere))
+    return Share(container.name, container.kind, amounts[-1], _percentage(container.reserved, anywhere=anywhere))
 
 
 def _percentage(reserved: Sequence[Json], *, anywhere: bool) -> int | None:

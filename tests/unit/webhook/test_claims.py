@@ -1,0 +1,175 @@
+"""The claim: its selector, its name, and that it can be told from the rewritten pod alone."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from gpushare.errors import PolicyDenied
+from webhook.claims import Request, template_for, template_name, template_spec
+from webhook.decide import decide
+from webhook.namespace import NamespacePolicy
+from webhook.settings import Settings
+
+Json = dict[str, Any]
+BASE = (Request("model", 4096, 25),)
+
+
+def rewritten(annotations: Json, env: list[Json] | None = None) -> Json:
+    container = {"name": "model", "image": "a", "env": env or []}
+    pod = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
+    return copy.deepcopy(dict(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod))
+
+
+def named(pod: Json) -> str:
+    name: str = pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
+    return name
+
+
+def rebuilt(pod: Json) -> str | None:
+    template = template_for(pod)
+    return template["metadata"]["name"] if template else None
+
+
+def test_the_name_changes_with_everything_the_claim_says() -> None:
+    variants = [
+        (BASE, (), True),
+        ((Request("model", 4097, 25),), (), True),
+        ((Request("model", 4096, 26),), (), True),
+        ((Request("model", 4096, 0),), (), True),
+        ((Request("other", 4096, 25),), (), True),
+        (BASE, ("h100",), True),
+        ((*BASE, Request("b", 512, 0)), (), True),
+        ((*BASE, Request("b", 512, 0)), (), False),
+    ]
+    names = {template_name(requests, models, same_gpu=same_gpu) for requests, models, same_gpu in variants}
+    assert len(names) == len(variants)
+    assert all(len(name) == len("gpu-share-") + 16 for name in names)
+
+
+def test_one_request_needs_no_constraint_so_same_gpu_makes_no_difference() -> None:
+    assert template_name(BASE, (), same_gpu=True) == template_name(BASE, (), same_gpu=False)
+
+
+def test_models_become_one_selector_of_each_gpu_request_alone() -> None:
+    spec = template_spec((*BASE, Request("b", 512, 0)), ("a100", "h100"), same_gpu=True)
+    first, second, status = spec["spec"]["devices"]["requests"]
+    expression = (
+        '"model" in device.attributes["gpu-share.io"] && '
+        '["a100", "h100"].exists(name, device.attributes["gpu-share.io"].model.lowerAscii().contains(name))'
+    )
+    assert first["exactly"]["selectors"] == second["exactly"]["selectors"] == [{"cel": {"expression": expression}}]
+    assert "selectors" not in status["exactly"]
+    assert spec["spec"]["devices"]["constraints"] == [
+        {"requests": ["model", "b"], "matchAttribute": "gpu-share.io/uuid"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        'a"',
+        "a\\",
+        "a'",
+        "a\n",
+        "a)",
+        "\uff21100",
+        "",
+        " ",
+        ",",
+        "a,,b",
+        "x" * 64,
+        "a\t",
+        ",".join("abcdefghijklmnopq"),
+        5,
+        None,
+    ],
+)
+def test_a_model_that_could_end_the_selector_is_refused(value: object) -> None:
+    if value is None:
+        assert rewritten({"gpu-share.io/memory": "4Gi", "gpu-share.io/gpu-model": None})
+        return
+    with pytest.raises(PolicyDenied, match="gpu-model"):
+        rewritten({"gpu-share.io/memory": "4Gi", "gpu-share.io/gpu-model": value})
+
+
+SHARE = {"gpu-share.io/memory": "4Gi", "gpu-share.io/compute": "25%", "gpu-share.io/gpu-model": "H100, a100"}
+
+
+def test_the_template_is_rebuilt_under_the_name_in_the_pod() -> None:
+    pod = rewritten(SHARE)
+    assert rebuilt(pod) == named(pod)
+
+
+def test_a_percentage_of_the_tenants_own_is_not_taken_for_ours() -> None:
+    own = [{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "10"}]
+    pod = rewritten({"gpu-share.io/memory": "4Gi"}, own)
+    assert rebuilt(pod) == named(pod)
+    template = template_for(pod)
+    assert template is not None
+    assert template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"] == {"memory": "4096Mi"}
+
+
+def test_a_webhook_that_sorts_variables_does_not_lose_the_template() -> None:
+    pod = rewritten(SHARE)
+    pod["spec"]["containers"][0]["env"].sort(key=lambda entry: entry["name"])
+    assert rebuilt(pod) == named(pod)
+
+
+def another_amount(pod: Json) -> None:
+    """The last variable of a name is the one that counts."""
+    pod["spec"]["containers"][0]["env"].append({"name": "GPU_SHARE_MEMORY_MIB", "value": "1"})
+
+
+def another_model(pod: Json) -> None:
+    pod["metadata"]["annotations"]["gpu-share.io/gpu-model"] = "V100"
+
+
+def no_model(pod: Json) -> None:
+    del pod["metadata"]["annotations"]["gpu-share.io/gpu-model"]
+
+
+def another_container(pod: Json) -> None:
+    pod["spec"]["containers"][0]["name"] = "renamed"
+
+
+@pytest.mark.parametrize("change", [another_amount, another_model, no_model, another_container])
+def test_what_was_changed_since_gives_another_name(change: Any) -> None:
+    pod = rewritten(SHARE)
+    change(pod)
+    assert rebuilt(pod) != named(pod)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {},
+        {"spec": None},
+        {"spec": {"containers": [{"name": "a"}]}},
+        {"spec": {"containers": [{"name": "a", "resources": {"claims": [{"name": "gpu-share", "request": "a"}]}}]}},
+        {"spec": {"containers": [{"name": "a", "env": [{"name": "GPU_SHARE_MEMORY_MIB", "value": "1024"}]}]}},
+    ],
+)
+def test_a_pod_without_a_share_has_no_template(pod: Json) -> None:
+    assert template_for(pod) is None
+
+
+def test_the_shared_request_is_the_first_of_the_largest_apps() -> None:
+    annotations = {f"memory.gpu-share.io/{name}": "2Gi" for name in ("a", "b")} | {"memory.gpu-share.io/i": "8Gi"}
+    containers = [{"name": "a", "image": "x"}, {"name": "b", "image": "x"}]
+    spec = {"initContainers": [{"name": "i", "image": "x"}], "containers": containers}
+    pod = decide(
+        {"metadata": {"annotations": annotations}, "spec": spec}, policy=NamespacePolicy(), settings=Settings()
+    ).pod  # fmt: skip
+    assert pod["spec"]["initContainers"][1]["resources"]["claims"] == [{"name": "gpu-share", "request": "a"}]
+
+
+def test_31_sharing_containers_and_their_init_containers_fit_a_claim() -> None:
+    names = [f"c{index}" for index in range(31)]
+    annotations = {f"memory.gpu-share.io/{name}": "1Gi" for name in (*names, "i")}
+    containers = [{"name": name, "image": "x"} for name in names]
+    spec = {"initContainers": [{"name": "i", "image": "x"}], "containers": containers}
+    pod = {"metadata": {"annotations": annotations}, "spec": spec}
+    template = template_for(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod)
+    assert template is not None
+    assert len(template["spec"]["spec"]["devices"]["requests"]) == 32

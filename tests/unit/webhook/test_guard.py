@@ -1,0 +1,124 @@
+"""What cannot stand beside a share, in the spellings that a simple comparison would miss."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.errors import PolicyDenied
+from webhook.decide import decide
+from webhook.guard import normal
+from webhook.namespace import NamespacePolicy
+from webhook.settings import Settings
+
+Json = dict[str, Any]
+
+
+def answered(container: Json, spec: Json | None = None, **review: Any) -> tuple[str, ...]:
+    metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}
+    containers = [{"name": "model", "image": "a"}, {"name": "other", "image": "a", **container}]
+    whole = {"securityContext": {"runAsNonRoot": True}, "containers": containers, **(spec or {})}
+    pod = {"metadata": metadata, "spec": whole}
+    return decide(pod, policy=NamespacePolicy(), settings=Settings(), **review).warnings
+
+
+@pytest.mark.parametrize(
+    "value", ["1", "01", "1k", "0.5", "1e3", "-1", "x", "", "\u0660", " 0", "0x0", 1, 0.5, True, [], {}], ids=repr
+)
+@pytest.mark.parametrize("part", ["limits", "requests"])
+@pytest.mark.parametrize("key", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"])
+def test_a_whole_gpu_beside_a_share_is_refused(value: object, part: str, key: str) -> None:
+    with pytest.raises(PolicyDenied, match="whole GPU"):
+        answered({"resources": {part: {key: value}}})
+
+
+@pytest.mark.parametrize("value", [0, "0", "0k", "00", "0.0", "0e3", "+0", "-0", None], ids=repr)
+def test_no_whole_gpu_stays_with_one_warning(value: object) -> None:
+    resources = {"limits": {"nvidia.com/gpu": value}, "requests": {"nvidia.com/gpu": value}}
+    assert answered({"resources": resources}) == ("nvidia.com/gpu: 0 of container other has no meaning beside a share",)
+
+
+@pytest.mark.parametrize(
+    "key", ["cpu", "nvidia.com/rdma", "nvidia.com/gpumem", "amd.com/gpu", "example.com/nvidia.com"]
+)
+def test_other_resources_are_none_of_our_business(key: str) -> None:
+    assert answered({"resources": {"limits": {key: "1"}}}) == ()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/dev", "/dev/", "//dev", "/dev/.", "/dev/nvidia0", "//dev//nvidia0", "/dev/./nvidiactl",
+        "/dev/shm/../nvidia-uvm", "/./dev/nvidia-caps", "/x/../dev/nvidia-modeset", "dev/nvidia0",
+    ],
+)  # fmt: skip
+def test_a_host_path_to_gpus_is_refused_however_it_is_spelled(path: str) -> None:
+    with pytest.raises(PolicyDenied, match=r"spec\.volumes\[1\]\.hostPath\.path"):
+        answered({}, {"volumes": [{"name": "a"}, {"name": "b", "hostPath": {"path": path}}]})
+
+
+@pytest.mark.parametrize("path", ["/devices", "/dev/shm", "/data/dev/nvidia0", "/tmp/nvidia-mps", "/", "/dev/dri"])
+def test_other_host_paths_stay(path: str) -> None:
+    assert answered({}, {"volumes": [{"name": "b", "hostPath": {"path": path}}]}) == ()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/var/run/nvidia-container-devices", "/var/run/nvidia-container-devices/all",
+        "/var//run/./nvidia-container-devices/0",
+        "/run/nvidia-container-devices/GPU-1", "/var/run/x/../nvidia-container-devices/0",
+    ],
+)  # fmt: skip
+def test_a_mount_that_asks_the_toolkit_is_refused(path: str) -> None:
+    with pytest.raises(PolicyDenied, match="mountPath"):
+        answered({"volumeMounts": [{"name": "a", "mountPath": path}]})
+
+
+def test_a_mount_of_a_similar_name_stays() -> None:
+    assert answered({"volumeMounts": [{"name": "a", "mountPath": "/var/run/nvidia-container-devices-of-mine"}]}) == ()
+
+
+@pytest.mark.parametrize("flag", ["hostPID", "hostIPC", "shareProcessNamespace"])
+def test_flags_that_are_off_stay(flag: str) -> None:
+    assert answered({}, {flag: False}) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/a/b", "/a/b"), ("//a", "/a"), ("a", "/a"), ("/a/../b/.", "/b"), ("/..", "/"), ("", "/"), (None, ""), (3, "")],
+)
+def test_paths_are_written_in_one_way(path: object, expected: str) -> None:
+    assert normal(path) == expected
+
+
+ROOT_REFUSED: list[tuple[Json, Json, bool]] = [
+    ({}, {}, False),
+    ({"runAsUser": 1000}, {}, False),
+    ({"runAsUser": 0}, {}, True),
+    ({"runAsNonRoot": False}, {}, True),
+    ({"runAsUser": 0}, {"runAsUser": 1000}, False),
+    ({"runAsNonRoot": False}, {"runAsNonRoot": True}, False),
+    ({}, {"runAsUser": 0}, True),
+    ({}, {"runAsNonRoot": False}, True),
+]
+
+
+@pytest.mark.parametrize(("outer", "inner", "refused"), ROOT_REFUSED, ids=str)
+def test_root_is_refused_where_it_can_be_seen(outer: Json, inner: Json, *, refused: bool) -> None:
+    metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}
+    spec = {"securityContext": outer, "containers": [{"name": "model", "image": "a", "securityContext": inner}]}
+    pod = {"metadata": metadata, "spec": spec}
+    settings = Settings(root_tenants="refuse")
+    if refused:
+        with pytest.raises(PolicyDenied, match="root"):
+            decide(pod, policy=NamespacePolicy(), settings=settings)
+    else:
+        after = decide(pod, policy=NamespacePolicy(), settings=settings).pod
+        assert after["spec"]["securityContext"].get("runAsNonRoot") is outer.get("runAsNonRoot", True)
+
+
+def test_a_neighbour_that_says_it_is_root_stays_where_root_is_refused() -> None:
+    metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}
+    mesh = {"name": "mesh", "image": "a", "securityContext": {"runAsUser": 0, "runAsNonRoot": False}}
+    pod = {"metadata": metadata, "spec": {"initContainers": [mesh], "containers": [{"name": "model", "image": "a"}]}}
+    assert decide(pod, policy=NamespacePolicy(), settings=Settings(root_tenants="refuse")).patch

@@ -1,0 +1,135 @@
+"""A pod with any one field of any wrong type is answered or refused with that field: never an error of ours."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import jsonpatch
+import pytest
+import yaml
+
+from gpushare.errors import PolicyDenied
+from gpushare.reasons import Reason
+from webhook.claims import template_for
+from webhook.decide import Decision, decide
+from webhook.namespace import NamespacePolicy
+from webhook.settings import Settings
+
+Json = dict[str, Any]
+WRONG: list[Any] = [None, True, 0, 7, 1.5, "", "x", [], ["x"], [None], [[]], [{}], {}, {"a": 1}, {"name": None}]
+STRICT = Settings(root_tenants="refuse", runtime_class="nvidia", max_memory_mib=81920)
+POD: Json = yaml.safe_load(
+    """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: tts
+  labels: {app: tts}
+  annotations:
+    gpu-share.io/memory: 4Gi
+    gpu-share.io/compute: 25%
+    gpu-share.io/priority: low
+    gpu-share.io/gpu-model: H100
+    gpu-share.io/same-gpu: "true"
+    memory.gpu-share.io/warm-up: 1Gi
+    kubectl.kubernetes.io/default-container: model
+spec:
+  nodeName: ""
+  hostPID: false
+  runtimeClassName: nvidia
+  securityContext: {runAsUser: 1000, runAsNonRoot: true}
+  tolerations: [{key: a, operator: Exists, effect: NoSchedule}]
+  volumes: [{name: a, hostPath: {path: /data}}, {name: b, emptyDir: {}}]
+  resourceClaims: [{name: nic, resourceClaimTemplateName: nic, resourceClaimName: x}]
+  initContainers:
+    - {name: warm-up, image: a, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}
+    - {name: mesh, image: a, restartPolicy: Always}
+  containers:
+    - name: model
+      image: a
+      env: [{name: A, value: b}, {name: CUDA_VISIBLE_DEVICES, valueFrom: {fieldRef: {fieldPath: x}}}]
+      securityContext: {privileged: false, runAsUser: 1000, runAsNonRoot: true}
+      volumeMounts: [{name: a, mountPath: /data}]
+      resources: {limits: {cpu: 1, nvidia.com/gpu: "0"}, requests: {cpu: 1}, claims: [{name: nic, request: a}]}
+    - {name: other, image: a}
+  ephemeralContainers:
+    - {name: debug, image: a, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}
+"""
+)
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        yield from paths(inner, (*path, key))
+
+
+def with_value(pod: Json, path: tuple[Any, ...], value: Any) -> Json:
+    pod = copy.deepcopy(pod)
+    target: Any = pod
+    for step in path[:-1]:
+        target = target[step]
+    target[path[-1]] = value
+    return pod
+
+
+def rewritten() -> Json:
+    return dict(decide(POD, policy=NamespacePolicy(), settings=STRICT).pod)
+
+
+PATHS = [path for path in paths(POD) if path]
+
+
+def check(pod: Json, **review: Any) -> None:
+    before = copy.deepcopy(pod)
+    try:
+        decision: Decision = decide(pod, policy=NamespacePolicy(), settings=STRICT, **review)
+    except PolicyDenied as error:
+        assert error.field
+        assert pod == before
+        return
+    assert jsonpatch.apply_patch(pod, copy.deepcopy(decision.patch)) == decision.pod
+    assert all(len(each) < 120 for each in decision.warnings)
+
+
+def test_the_pod_itself_is_fine() -> None:
+    assert rewritten() != POD
+
+
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_one_wrong_value_in_a_pod_that_asks(path: tuple[Any, ...]) -> None:
+    for value in WRONG:
+        check(with_value(POD, path, value))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_one_wrong_value_in_a_pod_that_is_debugged(path: tuple[Any, ...]) -> None:
+    review: Json = {"operation": "UPDATE", "subresource": "ephemeralcontainers"}
+    for value in WRONG:
+        wrong = with_value(POD, path, value)
+        check(wrong, old=POD, **review)
+        check(POD, old=wrong, **review)
+
+
+def test_one_wrong_value_in_a_rewritten_pod() -> None:
+    """The second pass reads what the first wrote, and the template is rebuilt from it, whatever became of it."""
+    pod = rewritten()
+    for path in paths(pod):
+        for value in WRONG if path else ():
+            wrong = with_value(pod, path, value)
+            check(wrong)
+            template_for(wrong)
+
+
+@pytest.mark.parametrize(
+    "pod", [{}, {"metadata": 1}, {"metadata": {"annotations": []}}, {"metadata": {"annotations": {1: "x"}}}]
+)
+def test_a_pod_that_is_hardly_one(pod: Json) -> None:
+    check(pod)
+
+
+def test_the_refusal_names_the_field() -> None:
+    with pytest.raises(PolicyDenied) as error:
+        decide(with_value(POD, ("spec", "containers", 1), "x"), policy=NamespacePolicy(), settings=STRICT)
+    assert (error.value.field, error.value.reason) == ("spec.containers[1]", Reason.INVALID_POD)
