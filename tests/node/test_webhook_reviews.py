@@ -146,7 +146,8 @@ def malformed() -> Iterator[bytes]:
     yield good.replace(b'"name": "main"', b'"name": "main", "name": "other"')
     yield good.replace(b"model", b"\xff\xfe\xfd")
     yield good.replace(b"model", b"\\ud800")
-    for key, value in itertools.product(("apiVersion", "kind", "request"), (None, 1, "", [], "x", True)):
+    odd: list[Any] = [None, 1, "", [], "x", True]
+    for key, value in itertools.product(("apiVersion", "kind", "request"), odd):
         yield json.dumps({**reviews.review(reviews.pod()), key: value}).encode()
     wrong = {
         "uid": (None, 1, "", [], {}, True, "x" * 254),
