@@ -8,10 +8,12 @@ time. Layout (``nvml.c`` reads the same):
 - ``processes/<pid>``: one line per holding, ``gpu=<uuid>``, ``memory_mib=<n>``, ``kind=compute|graphics|mps``, and
   ``start=<field 22 of /proc/pid/stat>`` so that a reused pid inherits nothing. A dead process or a zombie holds nothing
   (a zombie leader whose other threads live does);
-- ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened.
+- ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened;
+- ``mps``: see ``MpsFault``.
 """
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -130,6 +132,15 @@ class Fault:
         return cls(**{key: v if key in texts or not v.isdigit() else int(v) for key, v in raw.items()})  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsFault:
+    """What the stand-in for MPS does to one command: hang for a while, and answer something else."""
+
+    command: str
+    answer: str | None = None
+    hang_ms: int | None = None
+
+
 class Sim:
     """A simulated machine in a folder. Safe to use from any number of processes."""
 
@@ -215,6 +226,16 @@ class Sim:
     def faults(self) -> tuple[Fault, ...]:
         text = _text(self.folder / "faults")
         return tuple(Fault.parse(line) for line in text.splitlines() if line)
+
+    def fail_mps(self, *faults: MpsFault) -> None:
+        """Let these MPS commands go wrong from now on, and no others."""
+        _write(self.folder / "mps", json.dumps([[f.command, f.answer, f.hang_ms] for f in faults]))
+
+    def mps_fault(self, command: str) -> MpsFault | None:
+        """What is scripted for a command."""
+        rows = json.loads(_text(self.folder / "mps") or "[]")
+        found = (MpsFault(command=c, answer=answer, hang_ms=hang) for c, answer, hang in rows)
+        return next((fault for fault in found if fault.command == command), None)
 
     def compute_mode(self, gpu: str) -> int:
         """NVML's number: 0 DEFAULT, 2 PROHIBITED, 3 EXCLUSIVE_PROCESS."""

@@ -58,6 +58,10 @@ class Tenant:
         while options.seconds is None or time.monotonic() - begun < options.seconds:
             if parent is not None and os.getppid() != parent:
                 return
+            if self._held and os.getpid() not in self._sim.processes():
+                # MPS took it away: every call fails from now on, the process lives.
+                print(f"CUDA error: MPS client terminated (810) pid={os.getpid()}", flush=True)
+                self._held, options.grow_to = 0, None
             if options.grow_to and self._held < options.grow_to and time.monotonic() - begun >= options.after:
                 step = options.step or options.grow_to
                 self.hold(min(options.grow_to, self._held + step), "grown")

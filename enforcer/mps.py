@@ -1,0 +1,381 @@
+"""MPS: one control daemon per shared GPU, started, told its limit, watched and stopped through its own protocol.
+
+One GPU per daemon, so that a fault stays on one GPU and ordinal 0 is always the right one. The daemon runs in the
+foreground form (``-f``): its pid is known from the first moment, and nothing has to be guessed when it has to go. It
+gets a session of its own and outlives us: restarting the enforcer must not end a tenant. Whoever starts next finds it
+by asking, and by the note in its directory.
+
+Nothing here waits longer than its deadline: a tenant can stop every administration of its daemon (``mps_control``).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from enforcer import mps_protocol as protocol
+from enforcer.model import ComputeMode
+from enforcer.mps_control import Deadline, MpsControl
+from enforcer.mps_protocol import ServerStatus
+from enforcer.proc import PidHandle, read_stat
+from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_LOG_DIRECTORY, MPS_PIPE_DIRECTORY
+from gpushare.errors import GpuShareError, MpsError
+from gpushare.reasons import Reason
+
+STOP_SECONDS: Final = 5.0
+ATTEMPTS: Final = 2
+POLL: Final = 0.02
+PROGRAM: Final = Path("nvidia-cuda-mps-control")
+LOG_TAIL: Final = 400
+
+log = structlog.get_logger()
+
+
+class ComputeModes(Protocol):
+    """Reads and changes who may open contexts on a GPU; ``enforcer.gpu.NvmlReader`` does."""
+
+    def compute_mode(self, uuid: str) -> ComputeMode:
+        """Read it. Raises ``NvmlError``."""
+
+    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
+        """Change it. Raises ``NvmlError``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsHealth:
+    """What a daemon that answers says of itself. ``servers``: pid to status, ``None`` where it is too old to say."""
+
+    servers: Mapping[int, ServerStatus | None]
+    limit_mib: int
+    exclusive: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the next enforcer has to know: whose the daemon is, and what the GPU was before."""
+
+    pid: int | None = None
+    start: int | None = None
+    previous_mode: int | None = None
+
+
+class MpsDaemon:
+    """The control daemon of one GPU.
+
+    Args:
+        gpu: the GPU's UUID.
+        directory: of this daemon alone; ``pipe`` and ``log`` in it are what tenants get mounted.
+        binary: NVIDIA's control program.
+        limit_mib: default limit of each client. A client's own only lowers it, so this is what shares can have in all.
+        modes: to set EXCLUSIVE_PROCESS while the daemon runs, and what there was before afterwards; ``None``: leave it.
+        server_uid: user whose server is started before the first client comes; ``None``: MPS starts it when one comes.
+        environment: what else the daemon finds in its environment.
+    """
+
+    def __init__(
+        self,
+        gpu: str,
+        directory: Path,
+        binary: Path = PROGRAM,
+        *,
+        limit_mib: int,
+        modes: ComputeModes | None = None,
+        server_uid: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.gpu, self.directory, self.limit_mib = gpu, directory, limit_mib
+        self.pipe, self.log = directory / "pipe", directory / "log"
+        protocol.check_pipe_path(str(self.pipe))
+        self._binary, self._modes, self._server_uid = binary, modes, server_uid
+        self._environment = {**(os.environ if environment is None else environment), **self._variables()}
+        self.control = MpsControl(binary, directory / "lock", self._environment)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the daemon, or take over one that already serves this directory, and put its limit in force.
+
+        Raises:
+            MpsError: it does not start, does not answer, or does not keep its limit; then none is left running.
+            NvmlError: the compute mode cannot be set.
+        """
+        for folder in (self.directory, self.pipe, self.log):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        taken_over = self.answers()
+        if not taken_over:
+            self._end_process()
+        try:
+            self._assert_exclusive()
+            if not taken_over:
+                self._launch()
+            self._apply_limit()
+        except GpuShareError:
+            if not taken_over:
+                with suppress(GpuShareError):
+                    self.stop()
+            raise
+        self._start_server()
+        log.info("MPS control daemon serves", reason=Reason.MPS_STARTED, gpu=self.gpu, taken_over=taken_over)
+
+    def answers(self) -> bool:
+        """Say whether a daemon serves this directory. One that is there but blocked is an ``MpsError``."""
+        try:
+            protocol.parse_percentage(self.control.ask(protocol.GET_PERCENTAGE))
+        except MpsError as error:
+            if error.reason is Reason.CONTROL_BLOCKED:
+                raise
+            return False
+        return True
+
+    def health(self) -> MpsHealth:
+        """Ask the daemon how it is, and put limit and compute mode right where they were changed.
+
+        Raises:
+            MpsError: it does not answer, or does not keep its limit.
+            NvmlError: the compute mode cannot be read or set.
+        """
+        deadline = Deadline()
+        protocol.parse_percentage(self.control.ask(protocol.GET_PERCENTAGE, deadline))
+        servers = {pid: self._status(pid, deadline) for pid in self.servers(deadline)}
+        self._restore_limit(deadline)
+        exclusive = None if self._modes is None else self._assert_exclusive()
+        return MpsHealth(servers=servers, limit_mib=self.limit_mib, exclusive=exclusive)
+
+    def servers(self, deadline: Deadline | None = None) -> tuple[int, ...]:
+        """Pids of the servers that run. Raises ``MpsError``."""
+        return protocol.parse_pids(self.control.ask(protocol.GET_SERVERS, deadline))
+
+    def clients(self, server: int, deadline: Deadline | None = None) -> tuple[int, ...]:
+        """Pids of a server's clients. Raises ``MpsError``."""
+        return protocol.parse_pids(self.control.ask(protocol.get_clients(server), deadline))
+
+    def terminate(self, pid: int, deadline: Deadline | None = None) -> bool | None:
+        """End a client's use of the GPU before it is signalled, so that its neighbours survive.
+
+        Returns:
+            ``True``: it is no client any more. ``False``: it could not be terminated, or the daemon did not answer.
+            ``None``: it is no client of this daemon.
+        """
+        limit = deadline or Deadline()
+        try:
+            server = self._server_of(pid, limit)
+            if server is None:
+                return None
+            answer = self.control.ask(protocol.terminate_client(server, pid), limit)
+        except MpsError as error:
+            reason = error.reason if error.reason is Reason.CONTROL_BLOCKED else Reason.TERMINATE_FAILED
+            log.warning(error.message, reason=reason, gpu=self.gpu, pid=pid)
+            return False
+        if protocol.parse_terminated(answer):
+            return True
+        log.warning("terminate_client failed", reason=Reason.TERMINATE_FAILED, gpu=self.gpu, pid=pid, answer=answer)
+        return False
+
+    def _server_of(self, pid: int, deadline: Deadline) -> int | None:
+        for attempt in range(ATTEMPTS):
+            try:
+                return next((each for each in self.servers(deadline) if pid in self.clients(each, deadline)), None)
+            except MpsError as error:
+                # A server may end between the two questions; the next list is without it.
+                if error.reason is Reason.CONTROL_BLOCKED or attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def pids(self) -> frozenset[int]:
+        """The daemon's and its servers' processes: never a target. Raises ``MpsError``."""
+        note = self._note()
+        return frozenset(self.servers()) | ({note.pid} if note.pid is not None else set())
+
+    def stop(self) -> None:
+        """End the daemon, by asking it and then by its pid, and give the GPU its compute mode back.
+
+        Raises:
+            MpsError: it was started by nobody we know of and does not listen.
+            NvmlError: the compute mode cannot be set back; the note of it stays for the next attempt.
+        """
+        with suppress(MpsError):
+            self.control.ask(protocol.QUIT, Deadline(STOP_SECONDS))
+        known = self._note().pid is not None
+        self._end_process()
+        if not known and self.answers():
+            raise MpsError(f"the MPS control daemon of {self.gpu} does not quit, and its process is not known")
+        note = self._note()
+        if self._modes is not None and note.previous_mode is not None:
+            self._modes.set_compute_mode(self.gpu, ComputeMode(note.previous_mode))
+        (self.directory / "daemon.json").unlink(missing_ok=True)
+        log.info("MPS control daemon stopped", reason=Reason.MPS_STOPPED, gpu=self.gpu)
+
+    def _variables(self) -> dict[str, str]:
+        return {
+            CUDA_VISIBLE_DEVICES: self.gpu,
+            MPS_PIPE_DIRECTORY: str(self.pipe),
+            MPS_LOG_DIRECTORY: str(self.log),
+        }
+
+    def _launch(self) -> None:
+        with (self.log / "control.log").open("ab") as output:
+            try:
+                self._child = subprocess.Popen(  # noqa: S603 - our own program
+                    [self._binary, "-f"], env=self._environment, start_new_session=True, cwd="/",
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                )  # fmt: skip
+            except OSError as error:
+                raise MpsError(f"{self._binary} cannot be run: {error}") from error
+        stat = read_stat(Path(f"/proc/{self._child.pid}/stat"))
+        self._write(replace(self._note(), pid=self._child.pid, start=stat.start if stat else None))
+        deadline = Deadline()
+        while not self.answers():
+            if self._child.poll() is not None or not deadline.left():
+                raise MpsError(f"the MPS control daemon of {self.gpu} does not start; its log ends: {self._log_tail()}")
+            time.sleep(POLL)
+
+    def _apply_limit(self, deadline: Deadline | None = None) -> None:
+        """Set the limit and read it back. It reaches the servers that start from now on."""
+        limit = deadline or Deadline()
+        self.control.ask(protocol.set_limit(self.limit_mib), limit)
+        protocol.check_limit(self.control.ask(protocol.get_limit(), limit), self.limit_mib)
+
+    def _restore_limit(self, deadline: Deadline) -> None:
+        """Tenants can change it. From 1 GiB on the answer is too coarse to show that, so it is set in any case."""
+        try:
+            protocol.check_limit(self.control.ask(protocol.get_limit(), deadline), self.limit_mib)
+        except MpsError as error:
+            log.warning(error.message, reason=error.reason, gpu=self.gpu)
+        self._apply_limit(deadline)
+
+    def _start_server(self) -> None:
+        """Start the server early. One that does not come up is said, and comes with its first client or not at all."""
+        if self._server_uid is None:
+            return
+        deadline = Deadline()
+        try:
+            if not self.servers(deadline):
+                self.control.ask(protocol.start_server(self._server_uid), deadline)
+            if any(self._status(pid, deadline) is not ServerStatus.FAULT for pid in self.servers(deadline)):
+                return
+            said = self._log_tail()
+        except MpsError as error:
+            said = error.message
+        log.warning("the MPS server did not start early", reason=Reason.MPS_UNREACHABLE, gpu=self.gpu, said=said)
+
+    def _status(self, server: int, deadline: Deadline) -> ServerStatus | None:
+        return protocol.parse_status(self.control.ask(protocol.get_status(server), deadline))
+
+    def _assert_exclusive(self) -> bool:
+        """Only MPS's server may open contexts: a tenant that misses the pipe gets nothing instead of everything."""
+        if self._modes is None:
+            return False
+        mode = self._modes.compute_mode(self.gpu)
+        if mode is not ComputeMode.EXCLUSIVE_PROCESS:
+            note = self._note()
+            if note.previous_mode is None:
+                # Noted before it is changed: after a crash in between there is still something to go back to.
+                self._write(replace(note, previous_mode=int(mode)))
+            self._modes.set_compute_mode(self.gpu, ComputeMode.EXCLUSIVE_PROCESS)
+        return True
+
+    def _end_process(self) -> None:
+        """End the noted daemon by its pid, if it is still the same process."""
+        note = self._note()
+        handle = None if note.pid is None else PidHandle.open(note.pid)
+        if handle is not None:
+            with handle:
+                stat = read_stat(Path(f"/proc/{note.pid}/stat"))
+                if stat is not None and stat.start == note.start:
+                    self._signal(handle)
+        if self._child is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(STOP_SECONDS)
+            self._child = None
+        if note.pid is not None:
+            self._write(replace(note, pid=None, start=None))
+
+    @staticmethod
+    def _signal(handle: PidHandle) -> None:
+        # It may be ending already, after `quit`; a moment's patience spares its servers a signal.
+        if handle.ended(STOP_SECONDS / 5):
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            handle.send(number)
+            if handle.ended(STOP_SECONDS):
+                return
+
+    def _note(self) -> Note:
+        try:
+            return Note(**json.loads((self.directory / "daemon.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return Note()
+
+    def _write(self, note: Note) -> None:
+        temporary = self.directory / "daemon.json.new"
+        values = {"pid": note.pid, "start": note.start, "previous_mode": note.previous_mode}
+        temporary.write_text(json.dumps(values))
+        temporary.rename(self.directory / "daemon.json")
+
+    def _log_tail(self) -> str:
+        try:
+            return (self.log / "control.log").read_text(errors="replace")[-LOG_TAIL:].strip()
+        except OSError as error:
+            return str(error)
+
+
+class MpsManager:
+    """The daemons of all shared GPUs of a node."""
+
+    def __init__(self, daemons: Mapping[str, MpsDaemon]) -> None:
+        self._daemons = dict(daemons)
+
+    def start(self) -> dict[str, GpuShareError]:
+        """Start all of them; returns, by UUID, what went wrong with those that did not."""
+        failures: dict[str, GpuShareError] = {}
+        for gpu, daemon in self._daemons.items():
+            try:
+                daemon.start()
+            except GpuShareError as error:
+                failures[gpu] = error
+                log.error(error.message, reason=error.reason, gpu=gpu)  # noqa: TRY400 - a sentence, no traceback
+        return failures
+
+    def health(self) -> dict[str, MpsHealth | GpuShareError]:
+        """Ask all of them; by UUID, how each is or why that cannot be said."""
+        found: dict[str, MpsHealth | GpuShareError] = {}
+        for gpu, daemon in self._daemons.items():
+            try:
+                found[gpu] = daemon.health()
+            except GpuShareError as error:
+                found[gpu] = error
+        return found
+
+    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
+        """Terminate an MPS client, of one GPU or wherever it is one; see ``MpsDaemon.terminate``."""
+        chosen = self._daemons.values() if gpu is None else filter(None, [self._daemons.get(gpu)])
+        answers = [daemon.terminate(pid) for daemon in chosen]
+        if False in answers:
+            return False
+        return True if True in answers else None
+
+    def pids(self) -> frozenset[int]:
+        """All daemons' and servers' processes that can be known now: never a target."""
+        found: set[int] = set()
+        for daemon in self._daemons.values():
+            with suppress(MpsError):
+                found |= daemon.pids()
+        return frozenset(found)
+
+    def stop(self) -> None:
+        """Stop all of them. Raises the last ``NvmlError`` after trying every one."""
+        last: GpuShareError | None = None
+        for daemon in self._daemons.values():
+            try:
+                daemon.stop()
+            except GpuShareError as error:
+                last = error
+        if last is not None:
+            raise last

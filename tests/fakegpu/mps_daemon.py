@@ -1,0 +1,209 @@
+"""The daemon behind the stand-in of ``mps_control.py``: answers one connection at a time, as the real one does.
+
+So a client that connects and stays silent stops everything, here as there. Servers are real child processes that do
+nothing; one is started on request, or when the GPU has MPS clients and no server yet.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.fakegpu.mps_control import END
+from tests.fakegpu.state import Sim
+
+UNITS = {"M": 1, "G": 1024}
+
+
+class Daemon:
+    """One control daemon: its settings, its servers, and what it answers."""
+
+    def __init__(self, sim: Sim, gpu: str) -> None:
+        self._sim, self._gpu = sim, gpu
+        self._percentage, self._priority = "100.0", "0"
+        self._limits: dict[str, int] = {}
+        self._servers: dict[int, int] = {}
+        self.quits = False
+
+    def answer(self, line: str) -> str:
+        """What the program prints for one line of input."""
+        words = line.split() or [""]
+        scripted = self._sim.mps_fault(words[0])
+        if scripted is not None:
+            time.sleep((scripted.hang_ms or 0) / 1000)
+            if scripted.answer is not None:
+                return scripted.answer
+        method = getattr(self, f"_do_{words[0]}", None) if words[0].replace("_", "").isalpha() else None
+        return f'Unknown command "{words[0]}"\n' if method is None else method(words[1:])
+
+    def clients(self) -> list[int]:
+        """Pids of the processes that hold memory of kind ``mps`` on this GPU."""
+        found = self._sim.processes().items()
+        return [pid for pid, held in found if any(h.gpu == self._gpu and h.kind == "mps" for h in held)]
+
+    def servers(self) -> list[int]:
+        """Pids of the servers; where there are clients there is one."""
+        self._reap()
+        if not self._servers and self.clients():
+            self._spawn(0)
+        return sorted(self._servers)
+
+    def end(self) -> None:
+        """End the servers."""
+        for pid in self._servers:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _reap(self) -> None:
+        for pid in list(self._servers):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                del self._servers[pid]
+
+    def _spawn(self, uid: int) -> None:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            # Nothing of the daemon's may be held by a server that outlives it for a moment, its lock least of all.
+            os.closerange(3, 64)
+            while os.getppid() == parent:
+                time.sleep(0.2)
+            os._exit(0)
+        self._servers[pid] = uid
+
+    def _do_quit(self, _: list[str]) -> str:
+        self.quits = True
+        return ""
+
+    def _do_get_server_list(self, _: list[str]) -> str:
+        return "".join(f"{pid}\n" for pid in self.servers())
+
+    def _do_start_server(self, words: list[str]) -> str:
+        if words[:1] == ["-uid"] and not self._servers:
+            self._spawn(int(words[1]))
+        return ""
+
+    def _do_get_server_status(self, words: list[str]) -> str:
+        return self._unknown(words) or "ACTIVE\n"
+
+    def _do_get_client_list(self, words: list[str]) -> str:
+        return self._unknown(words) or "".join(f"{pid}\n" for pid in self.clients())
+
+    def _do_ps(self, _: list[str]) -> str:
+        servers = self.servers()
+        if not servers:
+            return "Server not found\n"
+        rows = (f"{pid} 0 {servers[0]} {self._gpu[:22]} 4026531836 tenant\n" for pid in self.clients())
+        return "PID ID SERVER DEVICE NAMESPACE COMMAND\n" + "".join(rows)
+
+    def _do_shutdown_server(self, words: list[str]) -> str:
+        if self._unknown(words):
+            return self._unknown(words)
+        for pid in self.clients() if "-f" in words else []:
+            self._sim.free(pid, self._gpu)
+        os.kill(int(words[0]), signal.SIGKILL)
+        return ""
+
+    def _do_terminate_client(self, words: list[str]) -> str:
+        unknown = self._unknown(words)
+        if unknown:
+            return f"{unknown}{unknown.rstrip()}!\n1\n"
+        gone = len(words) > 1 and words[1].isdigit() and self._sim.free(int(words[1]), self._gpu)
+        return "0\n" if gone else "1\n"
+
+    def _do_get_device_client_list(self, words: list[str]) -> str:
+        return self._unknown(words) if words else ""
+
+    def _do_get_default_active_thread_percentage(self, _: list[str]) -> str:
+        return f"{self._percentage}\n"
+
+    def _do_set_default_active_thread_percentage(self, words: list[str]) -> str:
+        with suppress(ValueError, IndexError):
+            if 0 < float(words[0]) <= 100:
+                self._percentage = str(float(words[0]))
+        return f"{self._percentage}\n"
+
+    def _do_get_default_client_priority(self, _: list[str]) -> str:
+        return f"{self._priority}\n"
+
+    def _do_set_default_client_priority(self, words: list[str]) -> str:
+        if words[:1] not in (["0"], ["1"]):
+            return "Invalid priority value - must be 0 or 1!\n"
+        self._priority = words[0]
+        return ""
+
+    def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
+        amount = words[1] if len(words) > 1 else ""
+        mib = int(amount[:-1]) * UNITS[amount[-1]] if amount[:-1].isdigit() and amount[-1] in UNITS else 0
+        if words:
+            self._limits[words[0]] = mib
+        return ""
+
+    def _do_get_default_device_pinned_mem_limit(self, words: list[str]) -> str:
+        mib = self._limits.get(words[0], 0) if words else 0
+        return "" if not mib else f"{mib // 1024}G\n" if mib >= 1024 else f"{mib}M\n"
+
+    def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
+        return self._unknown(words)
+
+    def _do_get_active_thread_percentage(self, words: list[str]) -> str:
+        return self._unknown(words) or f"{self._percentage}\n"
+
+    def _unknown(self, words: list[str]) -> str:
+        """What is said of a server that is not there; nothing where it is."""
+        pid = int(words[0]) if words and words[0].isdigit() else 0
+        return "" if pid in self.servers() else f"Server {pid} not found\n"
+
+
+def serve(daemon: Daemon, listener: socket.socket) -> None:
+    """Answer connection after connection until told to quit."""
+    while not daemon.quits:
+        with listener.accept()[0] as connection, suppress(ConnectionError):
+            for packet in iter(lambda: connection.recv(65536), b""):
+                line = packet.rstrip(END).decode(errors="replace")
+                print(f"[Control {os.getpid()}] Cmd:{line}", file=sys.stderr, flush=True)
+                connection.send(daemon.answer(line).encode() + END)
+                if daemon.quits:
+                    break
+    daemon.end()
+
+
+def main(form: str, pipe: str) -> int:
+    """Take the directory, or say that somebody has it."""
+    lock = Path(pipe, "control_lock").open("a")  # noqa: SIM115 - held for life
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("An instance of this daemon is already running", file=sys.stderr)
+        return 1
+    Path(pipe, "control").unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"{pipe}/control")
+    Path(pipe, "control").chmod(0o666)
+    listener.listen(16)
+    if form == "-d" and _behind(pipe):
+        return 0
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    serve(Daemon(Sim.from_environment(), gpu), listener)
+    return 0
+
+
+def _behind(pipe: str) -> bool:
+    """Go on in a child with a session and a log of its own; true in the parent, which may leave."""
+    if os.fork():
+        return True
+    os.setsid()
+    log = os.open(
+        Path(os.environ.get("CUDA_MPS_LOG_DIRECTORY", pipe), "control.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    )
+    null = os.open(os.devnull, os.O_RDWR)
+    for number, target in enumerate((null, log, log)):
+        os.dup2(target, number)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
