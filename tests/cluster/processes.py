@@ -70,14 +70,14 @@ def end(processes: Iterable[Process], patience: float = PATIENCE_SECONDS) -> Non
     while (left := [process for process in left if alive(process)]) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     for process in left:
-        _signal(process, signal.SIGKILL)
+        _kill_group(process)
     for process in mine:
         wait_gone(process, 5)
 
 
 def kill(process: Process) -> None:
-    """End it at once, as a crash would."""
-    _signal(process, signal.SIGKILL)
+    """End it at once with all its children, as the end of its container would."""
+    _kill_group(process)
     wait_gone(process, 5)
 
 
@@ -114,6 +114,13 @@ def _signal(process: Process, number: int) -> None:
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)
+
+
+def _kill_group(process: Process) -> None:
+    """A server is the leader of its own process group; a worker it leaves behind would keep its ports."""
+    if alive(process):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _reap(process: Process) -> None:

@@ -53,6 +53,17 @@ def test_a_process_that_got_the_number_of_another_is_left_alone(tmp_path: Path) 
     assert not processes.alive(process)
 
 
+def test_killing_a_server_takes_its_children_along(tmp_path: Path) -> None:
+    family = "import os, time; child = os.fork(); child and print(f'child={child} ready', flush=True); time.sleep(60)"
+    process = start(tmp_path, [sys.executable, "-c", family])
+    child = int((tmp_path / "it.log").read_text().partition("child=")[2].split()[0])
+    processes.kill(process)
+    deadline = time.monotonic() + 5
+    while processes.start_time(child) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert processes.start_time(child) is None
+
+
 def test_a_zombie_counts_as_gone(tmp_path: Path) -> None:
     process = start(tmp_path, SLEEP)
     os.kill(process.pid, signal.SIGKILL)
