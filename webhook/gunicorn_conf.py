@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gunicorn import glogging as gunicorn_log
 from gunicorn.app.base import BaseApplication
 
 from webhook import log as logging_setup
@@ -19,6 +20,14 @@ THREADS: Final = 32
 KEEPALIVE_SECONDS: Final = 95
 """Longer than the API server's own 90 s: the side that may be sending should be the one that closes."""
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - heartbeat files; a disk there would stall the worker
+
+
+class Logger(gunicorn_log.Logger):  # type: ignore[misc] # gunicorn ships no types
+    """No access log: 20 values a request would be formatted for it, and the application logs what it answered."""
+
+    def access(self, *_: Any) -> None:
+        """Say nothing."""
+
 
 Context = Callable[[], ssl.SSLContext]
 Closed = Callable[[str], None]
@@ -72,7 +81,7 @@ def settings(options: Options, context: Context, on_closed: Closed) -> dict[str,
         "keyfile": os.devnull,
         "ssl_context": lambda _config, _default: context(),
         "logconfig_dict": logging_setup.standard_library(options.settings.log_level),
-        "accesslog": None,
+        "logger_class": Logger,
         "proc_name": "gpu-share-webhook",
     }
 

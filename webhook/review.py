@@ -35,6 +35,7 @@ SMALL: Final = 1000
 """Keys up to which an object is searched for the one that stands twice, which is quadratic."""
 
 _STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b'{[]}"')
+_COMPACT: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _BRACKETS: Final = bytes.maketrans(b"{[]}", b"(())")
 
 Object = dict[str, Any]
@@ -132,7 +133,7 @@ def patched(uid: str, patch: list[Object], reason: Reason, warnings: Iterable[st
     """Let the object pass, changed by a JSON patch; an empty patch is ``allowed``."""
     if not patch:
         return allowed(uid, reason, warnings)
-    encoded = b64encode(json.dumps(patch, separators=(",", ":")).encode()).decode()
+    encoded = b64encode(_COMPACT(patch).encode()).decode()
     response = {"allowed": True, "patchType": "JSONPatch", "patch": encoded}
     return _answer(uid, response, warnings, "patched", reason)
 
@@ -155,7 +156,8 @@ def errored(status: int, reason: Reason, message: str) -> Answer:
 
 def warning(text: str) -> str:
     """Cut to one printable line below 120 characters, between words where that is possible."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    line = " ".join(line.split())
     if len(line) <= MAX_WARNING:
         return line
     head = line[: MAX_WARNING - 3]
@@ -171,7 +173,7 @@ def _answer(uid: str, response: Object, warnings: Iterable[str], result: Result,
     response = {"uid": uid, **response}
     if lines := [warning(text) for text in warnings]:
         response["warnings"] = lines
-    body = json.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": response}).encode()
+    body = _COMPACT({"apiVersion": API_VERSION, "kind": KIND, "response": response}).encode()
     return Answer(status=200, body=body, result=result, reason=reason)
 
 

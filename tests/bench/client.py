@@ -63,7 +63,7 @@ class Peer:
         if len(self._received) < head + len(HEADER_END) + length:
             return None
         took = time.perf_counter() - self._started
-        if not self._received.startswith(b"HTTP/1.1 200 ") or b'"allowed": true' not in self._received:
+        if not self._received.startswith(b"HTTP/1.1 200 ") or b'"allowed":true' not in self._received:
             raise RuntimeError(f"the webhook answered {self._received[:500]!r}")
         self._received = b""
         return took

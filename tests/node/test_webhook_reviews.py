@@ -244,7 +244,7 @@ def test_requests_sent_ahead_are_answered_in_order(webhook: Webhook) -> None:
         received = b""
         while received.count(b'"uid":') < 20:
             received += client.recv(65536)
-    found = [part.split(b'"')[0] for part in received.split(b'"uid": "')[1:]]
+    found = [part.split(b'"')[0] for part in received.split(b'"uid":"')[1:]]
     assert found == [f"uid-{number}".encode() for number in range(20)]
 
 
