@@ -36,8 +36,8 @@ _KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
 class MpsClient(Protocol):
     """The MPS daemons of this node, as far as ending one of their clients goes."""
 
-    def terminate(self, pid: int) -> bool | None:
-        """Make the server let go of a client.
+    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
+        """Make the server of that GPU (``None``: of whichever serves it) let go of a client.
 
         Returns:
             True where it has, false where it refused, ``None`` where the process is no MPS client.
@@ -50,7 +50,7 @@ class MpsClient(Protocol):
 class NoMps:
     """No daemon on this node: nobody is a client."""
 
-    def terminate(self, pid: int) -> None:
+    def terminate(self, pid: int, gpu: str | None = None) -> None:
         """Say that this process is no client."""
 
 
@@ -223,15 +223,15 @@ class Executor:
             return Reason.BACK_UNDER_QUOTA
         why = self._mistaken(quota, victim)
         if why is None:
-            endings.append(self._ladder(victim))
+            endings.append(self._ladder(victim, quota.gpu))
             return Reason.TERMINATE_FAILED if endings[-1].result is Reason.TERMINATE_FAILED else None
         if why is Reason.GONE:
             endings.append(_ending(victim.holder, why))
         return None
 
-    def _ladder(self, victim: Victim) -> Ending:
+    def _ladder(self, victim: Victim, gpu: str) -> Ending:
         steps: list[str] = []
-        released = self._terminate(victim.holder.identity.pid)
+        released = self._terminate(victim.holder.identity.pid, gpu)
         if released is False:
             return _ending(victim.holder, Reason.TERMINATE_FAILED, "terminate_client refused")
         if released:
@@ -248,9 +248,9 @@ class Executor:
         self._hung.add(victim.holder.identity)
         return _ending(victim.holder, Reason.UNKILLABLE, *steps)
 
-    def _terminate(self, pid: int) -> bool | None:
+    def _terminate(self, pid: int, gpu: str) -> bool | None:
         try:
-            return self._tools.mps.terminate(pid)
+            return self._tools.mps.terminate(pid, gpu)
         except MpsError as error:
             log.warning("MPS did not let go of a client", reason=str(error.reason), pid=pid, error=error.message)
             return False

@@ -47,7 +47,7 @@ class Ending:
 def warned(verdict: Verdict) -> Notice:
     """Over quota, and believed."""
     quota = verdict.quota
-    end = "nothing is done to it: the namespace wants a warning only"
+    end = "nothing more is done: only a warning is wanted here"
     if verdict.kill_in is not None:
         end = f"its processes are ended in {verdict.kill_in:.1f}s unless it frees {_excess(verdict)} MiB"
     return Notice(
@@ -65,12 +65,6 @@ def held_back(verdict: Verdict) -> Notice:
     """Not killed yet, because this node saw too many kills."""
     note = f"{_holds(verdict.quota, verdict.used_mib)}; not ended yet: too many kills on this node in the last minute"
     return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
-
-
-def not_enforcing(verdict: Verdict) -> Notice:
-    """Would have been ended."""
-    note = f"{_holds(verdict.quota, verdict.used_mib)}; nothing is done to it: enforcement is switched off on this node"
-    return Notice(quota=verdict.quota, reason=Reason.NOT_ENFORCING, note=note, action="Warn")
 
 
 def ended(verdict: Verdict, result: Reason, endings: Sequence[Ending], head: Head) -> Notice:

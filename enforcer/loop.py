@@ -1,0 +1,202 @@
+"""The loop: read, attribute, judge, act, record. It looks, decides and reports; acting happens beside it."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer import checkpoint, notice, status
+from enforcer.act import Executor, Result, warning_fields
+from enforcer.audit import KillLog, utc_now
+from enforcer.judge import Decision, Rules, State, Verdict, judge, settle
+from enforcer.metrics import Metrics
+from enforcer.model import OnExceed, Quota
+from enforcer.notice import Sink
+from enforcer.record import Kind
+from enforcer.status import Snapshot
+from enforcer.watch import View, Watch
+from gpushare.errors import NvmlError, RecordError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+WORKERS: Final = 4
+"""Verdicts carried out at once: a process that will not end must not keep others waiting."""
+_ACTIONS: Final = {
+    Decision.WARNED: "warned",
+    Decision.KILL: "killed",
+    Decision.HELD_BACK: "held_back",
+    Decision.BACK_UNDER: "back_under",
+}
+
+
+def boot_clock() -> float:
+    """Seconds since boot, sleep included: no clock that anybody sets."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an agent is made of."""
+
+    watch: Watch
+    quotas: Callable[[], Sequence[Quota]]
+    executor: Executor
+    kill_log: KillLog
+    sink: Sink
+    metrics: Metrics
+    problems: Callable[[], Sequence[str]] = tuple
+
+
+class Agent:
+    """One node's enforcer.
+
+    Args:
+        node: its name.
+        state: directory for ``status.json``.
+        parts: see there.
+        rules: how careful the judge is.
+        enforcing: false: over-quota containers are warned and nothing more.
+        clock: see ``boot_clock``.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        state: Path,
+        parts: Parts,
+        *,
+        rules: Rules | None = None,
+        enforcing: bool = True,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self._node, self._folder, self._parts = node, state, parts
+        self._rules, self._enforcing, self._clock = rules or Rules(), enforcing, clock
+        self._state = State()
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
+        self._pending: dict[Future[Result], Verdict] = {}
+        self._problem: str | None = None
+        self._blind: dict[str, str] = {}
+
+    def run(self, stopped: threading.Event, interval: float) -> None:
+        """Look every ``interval`` seconds until stopped; then wait for what is being acted upon."""
+        due = self._clock()
+        while not stopped.is_set():
+            self.poll()
+            due = max(due + interval, self._clock())
+            stopped.wait(max(0.0, due - self._clock()))
+        self.close()
+
+    def poll(self) -> None:
+        """One turn. What NVML does not answer makes it blind, never stops it."""
+        with self._parts.metrics.seconds.time():
+            now = self._clock()
+            self._take_results(now)
+            quotas = tuple(self._parts.quotas())
+            views = self._look()
+            readings = {view.gpu.uuid: view.reading for view in views}
+            judged = quotas if self._enforcing else tuple(replace(q, on_exceed=OnExceed.WARN) for q in quotas)
+            self._state, verdicts = judge(self._state, judged, readings, now, self._rules)
+            for verdict in verdicts:
+                self._decide(verdict)
+            self._report(views, quotas, now)
+
+    def close(self) -> None:
+        """Let kills that have begun come to their end, and take in what came of them."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self._take_results(self._clock())
+
+    def _look(self) -> tuple[View, ...]:
+        try:
+            views = self._parts.watch.look()
+        except NvmlError as error:
+            self._parts.metrics.nvml_errors.labels(str(error.reason)).inc()
+            self._blind_spots({"all": error.message})
+            return ()
+        for view in views:
+            if view.problem is not None:
+                self._parts.metrics.nvml_errors.labels(str(view.problem.reason)).inc()
+        self._blind_spots({view.gpu.uuid: view.problem.message for view in views if view.problem is not None})
+        return views
+
+    def _blind_spots(self, spots: dict[str, str]) -> None:
+        """Say once when sight is lost and once when it is back."""
+        for gpu in spots.keys() - self._blind.keys():
+            log.warning("blind", reason=str(Reason.NVML_UNAVAILABLE), gpu=gpu, error=spots[gpu])
+        for gpu in self._blind.keys() - spots.keys():
+            log.info("sight is back", reason=str(Reason.RECOVERED), gpu=gpu)
+        self._blind = spots
+
+    def _decide(self, verdict: Verdict) -> None:
+        quota = verdict.quota
+        log.info(
+            "judged", reason=str(Reason.OVER_QUOTA), decision=str(verdict.decision), namespace=quota.namespace,
+            pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=verdict.used_mib,
+            quota_mib=quota.memory_mib, over_for=round(verdict.over_for, 1),
+        )  # fmt: skip
+        if action := _ACTIONS.get(verdict.decision):
+            self._parts.metrics.violations.labels(action).inc()
+        if (words := notice.DECIDED.get(verdict.decision)) is not None:
+            self._parts.sink.notify(words(verdict))
+        if verdict.decision is Decision.WARNED:
+            self._record_warning(verdict)
+        if verdict.decision is Decision.KILL:
+            self._pending[self._workers.submit(self._parts.executor.carry_out, verdict)] = verdict
+
+    def _record_warning(self, verdict: Verdict) -> None:
+        try:
+            self._parts.kill_log.append(Kind.WARNED, warning_fields(self._node, verdict))
+        except RecordError as error:
+            self._parts.metrics.record_errors.inc()
+            log.warning("warning not recorded", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+
+    def _take_results(self, now: float) -> None:
+        for future in [future for future in self._pending if future.done()]:
+            verdict = self._pending.pop(future)
+            self._state = settle(self._state, verdict.quota, now, self._rules, acted=self._took(future, verdict))
+
+    def _took(self, future: Future[Result], verdict: Verdict) -> bool:
+        """Report one result; whether anything was done."""
+        if future.cancelled():
+            return False
+        metrics, quota = self._parts.metrics, verdict.quota
+        if (bug := future.exception()) is not None:
+            metrics.failures.inc()
+            log.critical("acting failed", reason=str(Reason.INTERNAL), container=quota.container, exc_info=bug)
+            return False
+        result = future.result()
+        metrics.results.labels(str(result.reason)).inc()
+        if result.reason is Reason.RECORD_UNWRITABLE:
+            metrics.record_errors.inc()
+        for ending in result.endings:
+            metrics.signalled.labels(str(ending.result)).inc()
+        log.warning(
+            "acted", reason=str(result.reason), namespace=quota.namespace, pod=quota.pod, container=quota.container,
+            gpu=quota.gpu, ended=[ending.pid for ending in result.endings],
+        )  # fmt: skip
+        return result.acted
+
+    def _report(self, views: Sequence[View], quotas: Sequence[Quota], now: float) -> None:
+        snapshot = Snapshot(
+            node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views, quotas=quotas,
+            state=self._state, rules=self._rules, head=self._parts.kill_log.head, problems=self._problems(),
+        )  # fmt: skip
+        found = status.status(snapshot)
+        self._parts.metrics.latest.status = found
+        try:
+            checkpoint.replace(self._folder / status.NAME, json.dumps(found).encode() + b"\n")
+            self._problem = None
+        except OSError as error:
+            if self._problem is None:
+                log.warning("status not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            self._problem = f"{status.NAME} cannot be written: {error}"
+
+    def _problems(self) -> list[str]:
+        own = [self._problem] if self._problem is not None else []
+        return [*own, *(f"blind on {gpu}: {why}" for gpu, why in self._blind.items()), *self._parts.problems()]

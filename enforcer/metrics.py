@@ -1,0 +1,88 @@
+"""The enforcer's metrics.
+
+What changes with every look is read off the last snapshot, so that a scrape sees one moment and a container that is
+gone leaves no series behind.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gpushare.quantity import MIB
+
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_OF_CONTAINER: Final = ("namespace", "pod", "container", "gpu")
+
+
+class Metrics:
+    """Every metric of one enforcer process, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry: Final = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.seconds: Final = Histogram(
+            "gpu_share_enforcer_loop_duration_seconds",
+            "One turn of the loop: read, attribute, judge, hand over, report.",
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self.violations: Final = self._counter("limit_violations", "Containers found over quota.", "action")
+        self.results: Final = self._counter("kill_results", "What came of decisions to kill.", "reason")
+        self.signalled: Final = self._counter("processes_ended", "Processes acted upon.", "reason")
+        self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
+        self.record_errors: Final = self._counter("record_errors", "Records that could not be made durable.")
+        self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
+        self.latest: Final = Latest()
+        self.registry.register(self.latest)
+        for action in ("warned", "killed", "held_back", "back_under"):
+            self.violations.labels(action)
+
+    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
+        return Counter(f"gpu_share_{name}", help_, labels, registry=self.registry)
+
+
+class Latest(Collector):
+    """Gauges of the last status (``enforcer.status``)."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, Any] = {}
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the gauges of one moment."""
+        status = self.status
+        yield _plain("enforcer_enforcing", "1 while over-quota processes are ended.", status.get("enforcing", False))
+        yield _plain("enforcer_problems", "Things that hinder enforcement.", len(status.get("problems", ())))
+        gpus = status.get("gpus", ())
+        yield _of_gpu("gpu_memory_used_bytes", "GPU memory in use.", "usedMib", gpus)
+        yield _of_gpu("gpu_memory_total_bytes", "GPU memory there is.", "memoryMib", gpus)
+        yield _of_gpu("gpu_memory_unattributed_bytes", "In use by no process we see.", "unattributedMib", gpus)
+        blind = GaugeMetricFamily("gpu_share_gpu_blind", "1 while the GPU cannot be read.", labels=["gpu"])
+        for gpu in gpus:
+            blind.add_metric([gpu["uuid"]], gpu["blind"] is not None)
+        yield blind
+        containers = status.get("containers", ())
+        yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
+        yield _of_container("container_memory_limit_bytes", "GPU memory a container may hold.", "quotaMib", containers)
+
+
+def _plain(name: str, help_: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"gpu_share_{name}", help_, value=value)
+
+
+def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=["gpu"])
+    for gpu in gpus:
+        if gpu[key] is not None:
+            family.add_metric([gpu["uuid"]], gpu[key] * MIB)
+    return family
+
+
+def _of_container(name: str, help_: str, key: str, containers: Any) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=_OF_CONTAINER)
+    for container in containers:
+        if container[key] is not None:
+            family.add_metric([container[label] for label in _OF_CONTAINER], container[key] * MIB)
+    return family

@@ -1,0 +1,123 @@
+"""``status.json``: what the enforcer sees and thinks, for ``gpu-share top``, ``explain`` and people. Pure.
+
+Written whole after every look. Memory in MiB, times in seconds; what is not known is null. Shape, version 1::
+
+    {"version": 1, "node": "gpu-7", "time": "2026-11-20T22:16:05.123Z", "enforcing": true,
+     "problems": ["..."],
+     "killLog": {"seq": 42, "hash": "sha256:..."},
+     "kills": {"lastMinute": 0, "allowed": 3},
+     "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "memoryMib": 16384, "reservedMib": 512,
+               "usedMib": 9000, "unattributedMib": 0, "blind": null}],
+     "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
+                     "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "ceilingMib": 4352, "computePercent": 25,
+                     "onExceed": "kill", "graceSeconds": 5.0, "state": "Warned", "overFor": 1.5, "killIn": 3.5,
+                     "sentence": "model holds ...", "processes": [{"pid": 31337, "usedMib": 5000}]}],
+     "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}]}
+
+``state`` is one of ``enforcer.judge.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read. A process
+of ``strangers`` belongs to no container with a quota here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enforcer.judge import Case, Rules, State, describe, kill_in, phase
+from enforcer.model import Quota
+from enforcer.quotas import known
+from enforcer.record import Head
+from enforcer.watch import View, strangers
+
+NAME: Final = "status.json"
+VERSION: Final = 1
+BLIND: Final = "Blind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All that one look led to."""
+
+    node: str
+    time: str
+    now: float
+    enforcing: bool
+    views: Sequence[View]
+    quotas: Sequence[Quota]
+    state: State
+    rules: Rules
+    head: Head
+    problems: Sequence[str]
+
+
+def status(snapshot: Snapshot) -> dict[str, Any]:
+    """Put a snapshot into the shape above."""
+    views = {view.gpu.uuid: view for view in snapshot.views}
+    return {
+        "version": VERSION,
+        "node": snapshot.node,
+        "time": snapshot.time,
+        "enforcing": snapshot.enforcing,
+        "problems": list(snapshot.problems),
+        "killLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
+        "kills": {"lastMinute": len(snapshot.state.kills), "allowed": snapshot.rules.kills},
+        "gpus": [_gpu(view) for view in snapshot.views],
+        "containers": [_container(snapshot, quota, views) for quota in snapshot.quotas],
+        "strangers": [row for view in snapshot.views for row in _strangers(view, known(snapshot.quotas))],
+    }
+
+
+def _gpu(view: View) -> dict[str, Any]:
+    return {
+        "uuid": view.gpu.uuid,
+        "index": view.gpu.index,
+        "model": view.gpu.model,
+        "memoryMib": view.gpu.memory_mib,
+        "reservedMib": view.gpu.reserved_mib,
+        "usedMib": None if view.sample is None else view.sample.used_mib,
+        "unattributedMib": None if view.sample is None else view.unattributed_mib,
+        "blind": None if view.problem is None else view.problem.message,
+    }
+
+
+def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> dict[str, Any]:
+    case = snapshot.state.cases.get((quota.container_id or "", quota.gpu), Case())
+    reading = views[quota.gpu].reading if quota.gpu in views else None
+    holders = () if reading is None else reading.get(quota.container_id or "", ())
+    blind = reading is None
+    return {
+        "namespace": quota.namespace,
+        "pod": quota.pod,
+        "podUid": quota.pod_uid,
+        "container": quota.container,
+        "containerId": quota.container_id,
+        "gpu": quota.gpu,
+        "usedMib": None if blind else sum(holder.used_mib for holder in holders),
+        "quotaMib": quota.memory_mib,
+        "ceilingMib": quota.ceiling_mib,
+        "computePercent": quota.compute_percent,
+        "onExceed": str(quota.on_exceed),
+        "graceSeconds": quota.grace_seconds,
+        "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),
+        "overFor": round(case.over_for, 1),
+        "killIn": _kill_in(quota, case),
+        "sentence": describe(snapshot.state, quota, snapshot.now),
+        "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
+    }
+
+
+def _kill_in(quota: Quota, case: Case) -> float | None:
+    left = kill_in(quota, case) if case.samples else None
+    return None if left is None else round(left, 1)
+
+
+def _strangers(view: View, with_quota: frozenset[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpu": view.gpu.uuid,
+            "pid": holder.identity.pid,
+            "usedMib": holder.used_mib,
+            "podUid": None if holder.identity.owner is None else holder.identity.owner.pod_uid,
+            "containerId": None if holder.identity.owner is None else holder.identity.owner.container_id,
+        }
+        for holder in strangers(view, with_quota)
+    ]
