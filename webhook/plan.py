@@ -72,7 +72,7 @@ def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan
             if each.name in memory or policy.default_memory_mib
             else _no_memory(each)
             for each in pod.containers
-            if each.name in names and each.kind is not Kind.EPHEMERAL
+            if each.name in names
         ),
         low_priority=_choice(pod, contract.PRIORITY, ("low", "normal")) == "low",
         models=read_models(pod.annotations),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
+from gpushare.quantity import shown
 from gpushare.reasons import Reason
 
 MAX_CONTAINERS: Final = 64
@@ -128,13 +129,16 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
 
 
 def _containers(spec: Json) -> Iterator[Container]:
-    brought = 0
-    ours = {contract.SIDECAR}
+    brought, names = 0, set[str]()
     for section in ("initContainers", "containers", "ephemeralContainers"):
         for index, raw in enumerate(objects(spec.get(section), f"spec.{section}")):
             container = _container(section, f"spec.{section}[{index}]", raw)
-            brought += container.name not in ours
-            ours.discard(container.name)
+            if container.name in names:
+                raise _invalid(
+                    f"{container.field}.name", f"{shown(container.name)} is the name of another container too"
+                )
+            names.add(container.name)
+            brought += container.name != contract.SIDECAR
             if brought > MAX_CONTAINERS:
                 message = f"a sharing pod may have {MAX_CONTAINERS} containers of its own in all, this one has more"
                 raise PolicyDenied(f"spec.{section}", message, Reason.TOO_MANY_CONTAINERS)

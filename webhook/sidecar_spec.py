@@ -66,7 +66,7 @@ def difference(standing: Container, wanted: Json) -> str | None:
         return f"it stands in {standing.field}"
     for key in sorted(standing.raw.keys() | wanted.keys()):
         if key not in _FREE and not _COMPARED.get(key, _same)(standing.raw.get(key), wanted.get(key)):
-            return f"its {key} is not the sidecar's"
+            return f"its {key} differs"
     return None
 
 
