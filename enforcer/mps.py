@@ -331,9 +331,10 @@ class MpsManager:
 
     def __init__(self, daemons: Mapping[str, MpsDaemon]) -> None:
         self._daemons = dict(daemons)
+        self._absent: set[str] = set()
 
     def start(self) -> dict[str, GpuShareError]:
-        """Start all of them; returns, by UUID, what went wrong with those that did not."""
+        """Start all of them, or those that are not there any more; by UUID, what went wrong with those that did not."""
         failures: dict[str, GpuShareError] = {}
         for gpu, daemon in self._daemons.items():
             try:
@@ -341,6 +342,8 @@ class MpsManager:
             except GpuShareError as error:
                 failures[gpu] = error
                 log.error(error.message, reason=error.reason, gpu=gpu)  # noqa: TRY400 - a sentence, no traceback
+        # One that never served has no clients; one that is merely blocked may have many.
+        self._absent = {gpu for gpu, error in failures.items() if error.reason is not Reason.CONTROL_BLOCKED}
         return failures
 
     def health(self) -> dict[str, MpsHealth | GpuShareError]:
@@ -355,8 +358,8 @@ class MpsManager:
 
     def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
         """Terminate an MPS client, of one GPU or wherever it is one; see ``MpsDaemon.terminate``."""
-        chosen = self._daemons.values() if gpu is None else filter(None, [self._daemons.get(gpu)])
-        answers = [daemon.terminate(pid) for daemon in chosen]
+        served = {name: daemon for name, daemon in self._daemons.items() if name not in self._absent}
+        answers = [daemon.terminate(pid) for name, daemon in served.items() if gpu in {None, name}]
         if False in answers:
             return False
         return True if True in answers else None
