@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -117,41 +117,41 @@ def test_a_file_that_vanishes_is_not_ready_and_its_messages_are_not_said_again(
     assert sidecar.metric("gpu_share_messages_total") == 1
 
 
-def hostile(folder: Path) -> Iterator[str]:
-    """Put one bad thing after the other in the file's place, and say what it is."""
-    file = folder / "status.json"
-    yield "torn"
-    file.write_bytes(b'{"ready": true, "mess')
-    yield "huge"
-    file.write_bytes(b" " * (MAX_BYTES + 1))
-    yield "sparse and huge"
+def sparse(file: Path) -> None:
+    file.touch()
     os.truncate(file, 2**40)
-    yield "deep"
-    file.write_bytes(b"[" * 200_000)
-    yield "many keys"
-    file.write_bytes(b"{" + b",".join(b'"%d":0' % n for n in range(20_000)) + b"}")
-    file.unlink()
-    yield "a pipe"
-    os.mkfifo(file)
-    file.unlink()
-    yield "a directory"
-    file.mkdir()
-    file.rmdir()
-    yield "a link to endless bytes"
-    file.symlink_to("/dev/zero")
-    file.unlink()
-    yield "a link to a secret"
-    file.symlink_to("/etc/passwd")
-    file.unlink()
 
 
-def test_nothing_in_the_files_place_is_believed(tmp_path: Path) -> None:
+def link_to_ready(file: Path) -> None:
+    """What a link leads to is believed by nobody, even where it says what one hopes for."""
+    (file.parent / "elsewhere").write_text('{"ready": true}')
+    file.symlink_to(file.parent / "elsewhere")
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "torn": lambda file: file.write_bytes(b'{"ready": true, "mess'),
+    "huge": lambda file: file.write_bytes(b'{"ready": true}' + b" " * MAX_BYTES),
+    "sparse": sparse,
+    "deep": lambda file: file.write_bytes(b"[" * 200_000),
+    "many keys": lambda file: file.write_bytes(b"{" + b",".join(b'"%d":0' % n for n in range(20_000)) + b"}"),
+    "a pipe": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a link to endless bytes": lambda file: file.symlink_to("/dev/zero"),
+    "a link to itself": lambda file: file.symlink_to(file),
+    "a link to another file": link_to_ready,
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.timeout(10)
+def test_nothing_else_in_the_files_place_is_believed(tmp_path: Path, make: Callable[[Path], object]) -> None:
     said: list[str] = []
     watcher = Watcher(str(tmp_path / "status.json"), said.append)
-    for _ in hostile(tmp_path):
-        watcher.look()
-        assert not (watcher.status and watcher.status.ready)
+    make(tmp_path / "status.json")
+    watcher.look()
+    assert not (watcher.status and watcher.status.ready)
     assert said == []
+    assert probe(str(tmp_path / "status.json")) == 1
 
 
 def test_what_fills_the_file_to_the_brim_does_not_end_it_or_swell_it(sidecar: Sidecar, tmp_path: Path) -> None:
