@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import structlog
 from flask import Flask, Response, request
 from gunicorn.http.errors import ParseException
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException
 
 from gpushare.errors import GpuShareError, PolicyDenied, RequestError
 from gpushare.reasons import Reason
@@ -26,6 +26,7 @@ log = structlog.get_logger()
 JSON: Final = "application/json"
 TOO_LARGE: Final = f"the body is larger than {MAX_BODY} bytes (7 MiB)"
 BUG: Final = "gpu-share: internal error while answering this review; the webhook's log has the details"
+UNSUPPORTED: Final = HTTPStatus.UNSUPPORTED_MEDIA_TYPE.value
 NO_ANSWER: Final = HTTPStatus.INTERNAL_SERVER_ERROR.value
 
 
@@ -53,8 +54,6 @@ class Deps:
 def create_app(deps: Deps) -> Flask:
     """Build the application. It never shows a traceback: a bug is a plain sentence, and a line in the log."""
     app = Flask("gpu-share-webhook", static_folder=None)
-    # One more than is taken: werkzeug ends a chunked body at its limit without a word.
-    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY + 1
 
     @app.post("/mutate")
     def mutate() -> Response:
@@ -126,25 +125,25 @@ def _log(asked: Review, answer: Answer, message: str) -> None:
 
 
 def _body() -> bytes:
-    """The whole body, at most 7 MiB of it: a longer one is refused by its length, or as soon as it gets there."""
+    """The whole body, at most 7 MiB of it: a longer one is refused by its length, or as soon as it gets there.
+
+    Read from the server's stream, which ends with the request: werkzeug's own limit ends a chunked body silently.
+    """
     if request.mimetype != JSON:
-        raise RequestError(
-            f"Content-Type is {request.mimetype[:60]!r}; it has to be {JSON}", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-        )
+        raise RequestError(f"Content-Type is {request.mimetype[:60]!r}; it has to be {JSON}", status=UNSUPPORTED)
     if request.content_encoding:
-        raise RequestError(
-            "Content-Encoding is not supported; send plain JSON", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-        )
-    if (request.content_length or 0) > MAX_BODY:
+        raise RequestError("Content-Encoding is not supported; send plain JSON", status=UNSUPPORTED)
+    length = request.content_length
+    if (length or 0) > MAX_BODY:
         raise _too_large()
     try:
-        body = request.get_data(cache=False)
-    except RequestEntityTooLarge as error:
-        raise _too_large() from error
-    except (HTTPException, ParseException, OSError) as error:
+        body: bytes = request.environ["wsgi.input"].read(MAX_BODY + 1)
+    except (ParseException, OSError) as error:
         raise RequestError(f"the body cannot be read: {type(error).__name__}") from error
     if len(body) > MAX_BODY:
         raise _too_large()
+    if length is not None and len(body) < length:
+        raise RequestError(f"the body ended after {len(body)} of {length} bytes")
     return body
 
 
