@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from certs import main as certs
+from enforcer import main as enforcer
 from gpushare import contract
 from tests.controlplane import manifests
 from webhook import options, sidecar_spec
@@ -208,6 +209,17 @@ def test_the_agent_runs_once_on_each_node_that_shares() -> None:
     assert spec["template"]["spec"]["nodeSelector"] == {contract.NODE_LABEL: "true"}
     assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     assert spec["template"]["spec"]["hostPID"] is True
+
+
+def test_the_agent_keeps_its_state_where_the_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    container = of("DaemonSet")[0]["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][0] == "enforcer"
+    assert container["env"][0]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    monkeypatch.setenv(container["env"][0]["name"], "node-a")
+    read = enforcer.parse(container["args"][1:])
+    mounted = {m["mountPath"] for m in container["volumeMounts"]}
+    assert read.node == "node-a"
+    assert {str(read.state), str(read.run)} <= mounted
 
 
 def test_every_policy_is_bound_and_denies() -> None:
