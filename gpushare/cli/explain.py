@@ -23,12 +23,7 @@ SENTENCES: Final = {
     Reason.OWN_CLAIM: "brings a claim of its own; it would not be touched",
     Reason.MIRROR_POD: "mirrors a static pod; it would not be touched",
 }
-STATES: Final = {
-    "ok": "within its quota",
-    "near": "close to its quota",
-    "over": "over its quota; it is warned first, then its processes on the GPU are ended",
-    "killed": "was over its quota and its processes on the GPU were ended; see gpu-share audit show",
-}
+FINE: Final = frozenset({nodestatus.OK, "near", "starting"})
 SHARES: Final = ("CONTAINER", "MEMORY", "COMPUTE", "REQUEST")
 
 
@@ -106,14 +101,14 @@ def _request(container: Mapping[str, Any]) -> str | None:
 
 
 def _live(args: argparse.Namespace) -> int:
-    status = nodestatus.load(args.state_dir)
+    status = nodestatus.load(args.state)
     found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
     if not found:
         print(f"{args.pod}: the enforcer of this node knows no such pod; it has {_known(status)}")
         return 1
     for gpu, use in found:
         print("\n".join(_use(gpu, use)))
-    return 1 if any(use.shown not in {"ok", "near"} for _, use in found) else 0
+    return 1 if any(use.shown not in FINE for _, use in found) else 0
 
 
 def _names(args: argparse.Namespace, use: Use) -> bool:
@@ -129,8 +124,8 @@ def _known(status: NodeStatus) -> str:
 
 def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     used, quota = (NOT_AVAILABLE if mib is None else format_mib(mib) for mib in (use.used_mib, use.quota_mib))
-    yield f"{use.namespace}/{use.pod} container {use.container}: {use.state}: {STATES.get(use.shown, use.shown)}"
-    yield f"  uses {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid})"
+    yield f"{use.namespace}/{use.pod} container {use.container}: {use.state}: {use.sentence or use.shown}"
+    yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid})"
     if use.pids:
         yield f"  processes: {', '.join(map(str, use.pids))}"
 

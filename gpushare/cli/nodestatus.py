@@ -1,16 +1,7 @@
 """What the enforcer says about its node: ``status.json`` in its state directory, read for ``top`` and ``explain``.
 
-The enforcer writes it whole after each round and renames it into place::
-
-    {"version": 1, "time": "2026-11-20T22:16:05.123Z", "node": "gpu-7", "state": "Watching",
-     "gpus": [{"uuid": "GPU-...", "index": 0, "model": "NVIDIA A100-SXM4-16GB", "totalMiB": 15872, "usedMiB": 12288,
-               "quotaMiB": 8192, "state": "WithinQuota",
-               "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model",
-                               "quotaMiB": 4096, "ceilingMiB": 4352, "usedMiB": 9216, "state": "OverQuota",
-                               "processes": [{"pid": 31337, "usedMiB": 9216}]}],
-               "others": [{"pid": 7, "usedMiB": 100}]}]}
-
-``state`` is a word of ``Reason``. What is missing or of another shape is shown as not available, never guessed.
+Its shape is written down in ``enforcer/status.py``. What is missing or of another shape here is shown as not
+available, never guessed; texts are made harmless for a terminal.
 """
 
 import json
@@ -20,13 +11,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from enforcer.judge import Phase
+from enforcer.status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError
-from gpushare.reasons import Reason
 
-FILE: Final = "status.json"
 NEAR: Final = 0.9
 """Share of its quota from which a container is shown as near it."""
-_SHOWN: Final = {Reason.OVER_QUOTA: "over", Reason.LIMIT_EXCEEDED: "over", Reason.KILLED: "killed"}
+OK: Final = "ok"
+_SHOWN: Final[Mapping[str, str]] = {
+    Phase.NOT_STARTED: "starting",
+    Phase.OVER: "over",
+    Phase.WARNED: "over",
+    Phase.HELD_BACK: "over",
+    Phase.ACTING: "killing",
+    Phase.COOLING_DOWN: "killed",
+    BLIND: "blind",
+}
+"""Words of the enforcer's, as a table shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,32 +37,34 @@ class Use:
     namespace: str
     pod: str
     container: str
+    gpu: str
     used_mib: int | None
     quota_mib: int | None
     state: str
+    sentence: str
     pids: tuple[int, ...] = ()
 
     @property
     def shown(self) -> str:
-        """Return ``ok``, ``near``, ``over``, ``killed``, or the enforcer's own word where it is another."""
-        if self.state in {Reason.WITHIN_QUOTA, Reason.BACK_UNDER_QUOTA}:
-            near = self.used_mib is not None and self.quota_mib and self.used_mib >= NEAR * self.quota_mib
-            return "near" if near else "ok"
-        return {str(reason): word for reason, word in _SHOWN.items()}.get(self.state, self.state)
+        """Return ``ok``, ``near``, ``over``, ``killed``, ... or the enforcer's own word where it is another."""
+        if self.state != Phase.WITHIN:
+            return _SHOWN.get(self.state, self.state)
+        near = self.used_mib is not None and self.quota_mib and self.used_mib >= NEAR * self.quota_mib
+        return "near" if near else OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """One GPU. ``limit_mib`` is the sum of the quotas on it, ``clients`` the processes."""
+    """One GPU. ``limit_mib`` is the sum of quotas on it, ``clients`` its processes; ``blind`` is why, where it is."""
 
     uuid: str
     index: int | None
     model: str
     used_mib: int | None
-    limit_mib: int | None
+    limit_mib: int
     total_mib: int | None
     clients: int | None
-    state: str
+    blind: str
     uses: tuple[Use, ...]
 
 
@@ -71,6 +74,8 @@ class NodeStatus:
 
     node: str
     time: str
+    enforcing: bool
+    problems: tuple[str, ...]
     gpus: tuple[GpuUse, ...]
     raw: Mapping[str, Any]
 
@@ -89,18 +94,31 @@ def load(folder: Path) -> NodeStatus:
         ConfigError: there is no such file, or it may not be read.
         GpuShareError: it is no status.
     """
-    file = folder / FILE
+    file = folder / NAME
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"{file}: {error.strerror}; run this on a node with the enforcer, or give --state-dir"
-        ) from None
+        hint = "run this on a node with the enforcer, or give --state"
+        raise ConfigError(f"{file}: {error.strerror}; {hint}") from None
     except ValueError:
         raw = None
     if not isinstance(raw, dict):
         raise GpuShareError(f"{file} is no status of the enforcer")
-    return NodeStatus(node=_text(raw, "node"), time=_text(raw, "time"), gpus=tuple(_gpus(raw)), raw=raw)
+    return read(raw)
+
+
+def read(raw: Mapping[str, Any]) -> NodeStatus:
+    """Read a status from JSON data of any shape."""
+    uses = tuple(_uses(raw))
+    problems = raw.get("problems")
+    return NodeStatus(
+        node=_text(raw, "node"),
+        time=_text(raw, "time"),
+        enforcing=raw.get("enforcing") is True,
+        problems=tuple(_clean(one) for one in problems if isinstance(one, str)) if isinstance(problems, list) else (),
+        gpus=tuple(_gpu(raw, gpu, uses) for gpu in _objects(raw, "gpus")),
+        raw=raw,
+    )
 
 
 def now() -> datetime:
@@ -108,34 +126,37 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def _gpus(raw: Mapping[str, Any]) -> Iterator[GpuUse]:
-    for gpu in _objects(raw, "gpus"):
-        uses = tuple(_uses(gpu))
-        clients = sum(len(use.pids) for use in uses) + len(list(_objects(gpu, "others")))
-        yield GpuUse(
-            uuid=_text(gpu, "uuid"),
-            index=_number(gpu, "index"),
-            model=_text(gpu, "model"),
-            used_mib=_number(gpu, "usedMiB"),
-            limit_mib=_number(gpu, "quotaMiB"),
-            total_mib=_number(gpu, "totalMiB"),
-            clients=clients,
-            state=_text(gpu, "state"),
-            uses=uses,
-        )
+def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) -> GpuUse:
+    uuid = _text(gpu, "uuid")
+    mine = tuple(use for use in uses if use.gpu == uuid)
+    used, memory, reserved = (_number(gpu, key) for key in ("usedMib", "memoryMib", "reservedMib"))
+    strangers = sum(1 for one in _objects(raw, "strangers") if _text(one, "gpu") == uuid)
+    return GpuUse(
+        uuid=uuid,
+        index=_number(gpu, "index"),
+        model=_text(gpu, "model"),
+        used_mib=used,
+        limit_mib=sum(use.quota_mib or 0 for use in mine),
+        total_mib=None if memory is None else memory - (reserved or 0),
+        clients=None if used is None else sum(len(use.pids) for use in mine) + strangers,
+        blind=_text(gpu, "blind"),
+        uses=mine,
+    )
 
 
-def _uses(gpu: Mapping[str, Any]) -> Iterator[Use]:
-    for one in _objects(gpu, "containers"):
-        pids = tuple(pid for process in _objects(one, "processes") if (pid := _number(process, "pid")) is not None)
+def _uses(raw: Mapping[str, Any]) -> Iterator[Use]:
+    for one in _objects(raw, "containers"):
+        pids = (_number(process, "pid") for process in _objects(one, "processes"))
         yield Use(
             namespace=_text(one, "namespace"),
             pod=_text(one, "pod"),
             container=_text(one, "container"),
-            used_mib=_number(one, "usedMiB"),
-            quota_mib=_number(one, "quotaMiB"),
+            gpu=_text(one, "gpu"),
+            used_mib=_number(one, "usedMib"),
+            quota_mib=_number(one, "quotaMib"),
             state=_text(one, "state"),
-            pids=pids,
+            sentence=_text(one, "sentence"),
+            pids=tuple(pid for pid in pids if pid is not None),
         )
 
 
@@ -146,7 +167,11 @@ def _objects(value: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
 
 def _text(value: Mapping[str, Any], key: str) -> str:
     found = value.get(key)
-    return "".join(character for character in found if character.isprintable()) if isinstance(found, str) else ""
+    return _clean(found) if isinstance(found, str) else ""
+
+
+def _clean(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _number(value: Mapping[str, Any], key: str) -> int | None:

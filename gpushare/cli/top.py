@@ -13,10 +13,17 @@ from gpushare.cli.terminal import NOT_AVAILABLE, Colour, Terminal, cell, table
 
 STATE_DIRECTORY: Final = Path("/var/lib/gpu-share")
 STALE_SECONDS: Final = 10.0
-GPUS: Final = ("GPU", "MODEL", "MEM-USED/LIMIT/TOTAL", "CLIENTS", "STATE")
+GPUS: Final = ("GPU", "MODEL", "MEM-USED/LIMIT/TOTAL", "CLIENTS")
 CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "STATE")
 CLEAR: Final = "\x1b[H\x1b[2J"
-COLOURS: Final = {"ok": Colour.GREEN, "near": Colour.YELLOW, "over": Colour.RED, "killed": Colour.RED}
+COLOURS: Final = {
+    "ok": Colour.GREEN,
+    "near": Colour.YELLOW,
+    "over": Colour.RED,
+    "killing": Colour.RED,
+    "killed": Colour.RED,
+    "blind": Colour.RED,
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -36,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
 def add_state_option(parser: argparse.ArgumentParser) -> None:
     """Add where the enforcer keeps its state."""
     parser.add_argument(
-        "--state-dir",
+        "--state",
         type=Path,
         default=STATE_DIRECTORY,
         metavar="DIR",
@@ -48,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Show it once, or until interrupted. Returns 1 when what is shown is old: the enforcer is not running."""
     terminal = Terminal.of(sys.stdout, args.color)
     while True:
-        status = nodestatus.load(args.state_dir)
+        status = nodestatus.load(args.state)
         text = json.dumps(status.raw, indent=2) if args.output == "json" else "\n".join(lines(status, terminal))
         old = stale(status)
         if args.watch and terminal.stream.isatty():
@@ -72,17 +79,21 @@ def stale(status: NodeStatus) -> str:
 def lines(status: NodeStatus, terminal: Terminal) -> list[str]:
     """Lay a node's status out: the GPUs, then the containers on them."""
     if not status.gpus:
-        return ["no GPU on this node"]
+        return ["no GPU is seen on this node", *(f"problem: {problem}" for problem in status.problems)]
     shown = table(GPUS, [_gpu(gpu) for gpu in status.gpus])
     rows = [row for gpu in status.gpus for use in gpu.uses for row in _rows(gpu, use)]
     if rows:
         shown += ["", *table(CONTAINERS, rows)]
+    shown += [f"GPU {cell(gpu.index)} is not seen: {gpu.blind}" for gpu in status.gpus if gpu.blind]
+    shown += [f"problem: {problem}" for problem in status.problems]
+    if not status.enforcing:
+        shown.append("enforcement is switched off: containers over their quota are warned only")
     return [_coloured(line, terminal) for line in shown]
 
 
 def _gpu(gpu: GpuUse) -> tuple[object, ...]:
     memory = "/".join(cell(value) for value in (gpu.used_mib, gpu.limit_mib, gpu.total_mib))
-    return gpu.index, gpu.model, memory, gpu.clients, gpu.state
+    return gpu.index, gpu.model, memory, gpu.clients
 
 
 def _rows(gpu: GpuUse, use: Use) -> list[tuple[object, ...]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from enforcer.status import NAME
 from gpushare.cli import nodestatus
 from gpushare.cli.main import main
 
@@ -17,39 +18,33 @@ def container(pod: str, used: int | None, state: str, *pids: int) -> dict[str, A
         "namespace": "asr",
         "pod": pod,
         "container": "model",
-        "quotaMiB": 4096,
-        "usedMiB": used,
+        "gpu": GPU,
+        "quotaMib": 4096,
+        "usedMib": used,
         "state": state,
-        "processes": [{"pid": pid, "usedMiB": 1} for pid in pids],
+        "sentence": f"{pod} is {state}",
+        "processes": [{"pid": pid, "usedMib": 1} for pid in pids],
     }
 
 
-def status(*containers: dict[str, Any], age: float = 0) -> dict[str, Any]:
-    written = nodestatus.now() - timedelta(seconds=age)
-    gpu = {
-        "uuid": GPU,
-        "index": 0,
-        "model": "NVIDIA A100",
-        "totalMiB": 15872,
-        "usedMiB": 9216,
-        "quotaMiB": 8192,
-        "state": "WithinQuota",
-        "containers": list(containers),
-        "others": [{"pid": 9, "usedMiB": 5}],
-    }
-    return {"version": 1, "time": written.isoformat(), "node": "n", "gpus": [gpu]}
+def status(*containers: dict[str, Any], age: float = 0, **more: Any) -> dict[str, Any]:
+    written = (nodestatus.now() - timedelta(seconds=age)).isoformat().replace("+00:00", "Z")
+    gpu = {"uuid": GPU, "index": 0, "model": "NVIDIA A100", "memoryMib": 16384, "reservedMib": 512, "usedMib": 9216}
+    stranger = {"gpu": GPU, "pid": 9, "usedMib": 5}
+    whole = {"version": 1, "time": written, "node": "n", "enforcing": True, "problems": [], "gpus": [gpu]}
+    return {**whole, "containers": list(containers), "strangers": [stranger], **more}
 
 
 @pytest.fixture(name="state")
 def _state(tmp_path: Path) -> Path:
-    (tmp_path / nodestatus.FILE).write_text(
+    (tmp_path / NAME).write_text(
         json.dumps(
             status(
-                container("tts", 3072, "WithinQuota", 7, 8),
-                container("near", 4000, "WithinQuota", 9),
-                container("big", 9216, "OverQuota", 10),
-                container("gone", 0, "Killed"),
-                container("odd", None, "Contested"),
+                container("tts", 3072, "Within", 7, 8),
+                container("near", 4000, "Within", 9),
+                container("big", 9216, "Warned", 10),
+                container("gone", 0, "CoolingDown"),
+                container("odd", None, "Blind"),
             )
         )
     )
@@ -57,36 +52,36 @@ def _state(tmp_path: Path) -> Path:
 
 
 def test_gpus_and_containers_are_tables_without_blanks(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--state-dir", str(state)]) == 0
+    assert main(["top", "--state", str(state)]) == 0
     lines = [re.sub(" +", " ", line) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "GPU MODEL MEM-USED/LIMIT/TOTAL CLIENTS STATE",
-        "0 NVIDIA A100 9216/8192/15872 5 WithinQuota",
+        "GPU MODEL MEM-USED/LIMIT/TOTAL CLIENTS",
+        "0 NVIDIA A100 9216/20480/15872 5",
         "",
         "GPU NAMESPACE/POD CONTAINER PID MEM/QUOTA STATE",
         "0 asr/tts model 7,8 3072/4096 ok",
         "0 asr/near model 9 4000/4096 near",
         "0 asr/big model 10 9216/4096 over",
         "0 asr/gone model N/A 0/4096 killed",
-        "0 asr/odd model N/A N/A/4096 Contested",
+        "0 asr/odd model N/A N/A/4096 blind",
     ]
 
 
 def test_states_are_coloured(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--state-dir", str(state), "--color", "always"]) == 0
+    assert main(["top", "--state", str(state), "--color", "always"]) == 0
     out = capsys.readouterr().out
     assert "\x1b[32mok\x1b[0m" in out
     assert "\x1b[31mover\x1b[0m" in out
 
 
 def test_json_is_what_the_enforcer_wrote(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--state-dir", str(state), "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads((state / nodestatus.FILE).read_text())
+    assert main(["top", "--state", str(state), "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((state / NAME).read_text())
 
 
 def test_an_old_status_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / nodestatus.FILE).write_text(json.dumps(status(age=60)))
-    assert main(["top", "--state-dir", str(tmp_path)]) == 1
+    (tmp_path / NAME).write_text(json.dumps(status(age=60)))
+    assert main(["top", "--state", str(tmp_path)]) == 1
     assert "60 s old: the enforcer does not run" in capsys.readouterr().err
 
 
@@ -95,41 +90,51 @@ def test_no_status_is_a_sentence(
     text: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
-        (tmp_path / nodestatus.FILE).write_text(text)
-    assert main(["top", "--state-dir", str(tmp_path)]) == code
+        (tmp_path / NAME).write_text(text)
+    assert main(["top", "--state", str(tmp_path)]) == code
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("raw", [{"gpus": 1}, {"gpus": [1, {"containers": [{"processes": {}}, 3], "index": True}]}, {}])
+@pytest.mark.parametrize("raw", [{"gpus": 1}, {"gpus": [1, {"index": True}], "containers": [{"processes": {}}, 3]}, {}])
 def test_a_status_of_another_shape_is_shown_as_not_available(raw: Any, tmp_path: Path) -> None:
-    (tmp_path / nodestatus.FILE).write_text(json.dumps(raw))
-    assert main(["top", "--state-dir", str(tmp_path)]) == 1
+    (tmp_path / NAME).write_text(json.dumps(raw))
+    assert main(["top", "--state", str(tmp_path)]) == 1
 
 
 def test_names_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / nodestatus.FILE).write_text(json.dumps(status(container("a\x1b[2J", 1, "ok\x07"))))
-    assert main(["top", "--state-dir", str(tmp_path)]) == 0
+    (tmp_path / NAME).write_text(json.dumps(status(container("a\x1b[2J", 1, "ok\x07"))))
+    assert main(["top", "--state", str(tmp_path)]) == 0
     assert "\x1b" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("pod", "code", "says"),
     [
-        ("asr/tts", 0, "uses 3Gi of 4Gi on GPU 0 (NVIDIA A100"),
-        ("tts", 0, "within its quota"),
-        ("near", 0, "close to its quota"),
-        ("big", 1, "over its quota"),
-        ("gone", 1, "gpu-share audit show"),
+        ("asr/tts", 0, "holds 3Gi of 4Gi on GPU 0 (NVIDIA A100"),
+        ("tts", 0, "Within: tts is Within"),
+        ("near", 0, "processes: 9"),
+        ("big", 1, "Warned"),
+        ("gone", 1, "CoolingDown"),
         ("other/tts", 1, "knows no such pod; it has asr/tts, asr/near"),
     ],
 )
 def test_a_pod_of_this_node_is_explained(
     pod: str, code: int, says: str, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explain", pod, "--state-dir", str(state)]) == code
+    assert main(["explain", pod, "--state", str(state)]) == code
     assert says in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("line", [[], ["a", "-f", "b"]])
 def test_explain_wants_a_pod_or_a_manifest(line: list[str]) -> None:
     assert main(["explain", *line]) == 2
+
+
+def test_what_hinders_the_enforcer_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blind = {"uuid": GPU, "index": 0, "model": "A", "blind": "NVML does not answer"}
+    raw = status(gpus=[blind], problems=["the disk is full"], enforcing=False)
+    (tmp_path / NAME).write_text(json.dumps(raw))
+    assert main(["top", "--state", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for sentence in ("N/A/0/N/A", "not seen: NVML does not answer", "problem: the disk is full", "switched off"):
+        assert sentence in out
