@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import structlog
 
@@ -332,6 +332,18 @@ class MpsManager:
     def __init__(self, daemons: Mapping[str, MpsDaemon]) -> None:
         self._daemons = dict(daemons)
         self._absent: set[str] = set()
+
+    @classmethod
+    def for_gpus(
+        cls, limits_mib: Mapping[str, int], root: Path, binary: Path = PROGRAM, modes: ComputeModes | None = None
+    ) -> Self:
+        """A daemon for each GPU of ``limits_mib`` (UUID to what shares can have), each in ``root/<UUID>``."""
+        made = {gpu: MpsDaemon(gpu, root / gpu, binary, limit_mib=mib, modes=modes) for gpu, mib in limits_mib.items()}
+        return cls(made)
+
+    def pipe(self, gpu: str) -> Path:
+        """The directory that tenants of a GPU get as their pipe directory."""
+        return self._daemons[gpu].pipe
 
     def start(self) -> dict[str, GpuShareError]:
         """Start all of them, or those that are not there any more; by UUID, what went wrong with those that did not."""

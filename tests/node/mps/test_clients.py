@@ -135,6 +135,19 @@ def test_a_daemon_that_is_blocked_at_the_start_may_still_have_clients(
     assert manager.terminate(os.getpid()) is None
 
 
+def test_a_node_gets_a_daemon_per_gpu_in_directories_of_their_own(
+    stand_in: Path, root: Path, uuids: list[str], sim: Sim
+) -> None:
+    reader = SimReader(sim)
+    manager = MpsManager.for_gpus(dict.fromkeys(uuids, 14848), root, stand_in, reader)
+    assert manager.start() == {}
+    assert [manager.pipe(uuid) for uuid in uuids] == [root / uuid / "pipe" for uuid in uuids]
+    assert all(reader.compute_mode(uuid) is ComputeMode.EXCLUSIVE_PROCESS for uuid in uuids)
+    manager.stop()
+    assert all(reader.compute_mode(uuid) is ComputeMode.DEFAULT for uuid in uuids)
+    assert [daemons_of(root / uuid) for uuid in uuids] == [[], []]
+
+
 def test_a_daemon_that_is_gone_terminates_nobody(stand_in: Path, make: Make) -> None:
     daemon = make(stand_in)
     daemon.start()
