@@ -57,7 +57,11 @@ def create_app(deps: Deps) -> Flask:
 
     @app.post("/mutate")
     def mutate() -> Response:
-        return _response(_measured(deps))
+        asked, answer = _measured(deps)
+        response = _response(answer)
+        # Once the answer is on its way: nobody waits for a line in the log.
+        response.call_on_close(lambda: _log(asked, answer))
+        return response
 
     @app.errorhandler(HTTPException)
     def refuse(error: HTTPException) -> Response:
@@ -68,60 +72,55 @@ def create_app(deps: Deps) -> Flask:
     return app
 
 
-def _measured(deps: Deps) -> Answer:
+def _measured(deps: Deps) -> tuple[Review | None, Answer]:
     """Answer the current request, timed and counted from the moment its body is here."""
-    metrics, operation = deps.metrics, "none"
+    metrics, asked = deps.metrics, None
     metrics.in_flight.inc()
     started = deps.clock()
     try:
         body = _body()
         started = deps.clock()
         asked = review.parse(body)
-        operation = asked.operation
         answer = answer_review(asked, deps.respond)
     except RequestError as error:
         answer = review.errored(error.status, error.reason, f"gpu-share: {error.message}")
-        log.warning("review cannot be read", reason=error.reason, status=error.status, error=error.message)
     except Exception:
         answer = review.errored(NO_ANSWER, Reason.INTERNAL, BUG)
         log.exception("bug while answering a review", reason=Reason.INTERNAL)
     finally:
         metrics.in_flight.dec()
     metrics.seconds.observe(deps.clock() - started)
-    metrics.requests.labels(operation, answer.result, answer.reason).inc()
-    return answer
+    metrics.requests.labels(asked.operation if asked else "none", answer.result, answer.reason).inc()
+    return asked, answer
 
 
 def answer_review(asked: Review, respond: Respond) -> Answer:
-    """Answer one review; what the core refuses becomes ``denied``, what it cannot know a 500."""
+    """Answer one review; what the core refuses becomes ``denied``, what it cannot know a 500.
+
+    Raises:
+        RequestError: the review lacks something.
+    """
     try:
-        answer = respond(asked)
+        return respond(asked)
     except PolicyDenied as error:
-        answer = review.denied(asked.uid, error.reason, error.message)
-        _log(asked, answer, error.message)
+        return review.denied(asked.uid, error.reason, error.message)
     except RequestError:
         raise
     except GpuShareError as error:
-        answer = review.errored(NO_ANSWER, error.reason, f"gpu-share: {error.message}")
-        log.warning("review not answered", reason=error.reason, uid=asked.uid, error=error.message)
-    else:
-        if answer.result == "patched":
-            _log(asked, answer, "")
-    return answer
+        return review.errored(NO_ANSWER, error.reason, f"gpu-share: {error.message}")
 
 
-def _log(asked: Review, answer: Answer, message: str) -> None:
-    log.info(
-        answer.result,
-        reason=answer.reason,
-        uid=asked.uid,
-        operation=asked.operation,
-        namespace=asked.namespace,
-        name=asked.name or None,
-        user=asked.user,
-        dry_run=asked.dry_run,
-        message=message or None,
-    )
+def _log(asked: Review | None, answer: Answer) -> None:
+    """One line for what was changed, refused or not answered; what passes as it is, is no news."""
+    if answer.result == "allowed":
+        return
+    facts: dict[str, object] = {"reason": answer.reason, "status": answer.status}
+    if asked is not None:
+        facts |= {"uid": asked.uid, "operation": asked.operation, "namespace": asked.namespace, "name": asked.name}
+        facts |= {"user": asked.user, "dry_run": asked.dry_run}
+    if answer.message:
+        facts["message"] = answer.message
+    (log.warning if answer.result == "errored" else log.info)(f"review {answer.result}", **facts)
 
 
 def _body() -> bytes:

@@ -67,6 +67,8 @@ class Answer:
     body: bytes
     result: Result
     reason: Reason
+    message: str = ""
+    """The sentence in it, where it is a refusal or an error."""
     content_type: str = "application/json"
 
 
@@ -141,7 +143,7 @@ def patched(uid: str, patch: list[Object], reason: Reason, warnings: Iterable[st
 def denied(uid: str, reason: Reason, message: str, warnings: Iterable[str] = ()) -> Answer:
     """Refuse the object: 403, the reason and one sentence that kubectl shows."""
     status = {"code": FORBIDDEN, "reason": reason.value, "message": message[:MAX_MESSAGE]}
-    return _answer(uid, {"allowed": False, "status": status}, warnings, "denied", reason)
+    return _answer(uid, {"allowed": False, "status": status}, warnings, "denied", reason, message)
 
 
 def errored(status: int, reason: Reason, message: str) -> Answer:
@@ -151,7 +153,8 @@ def errored(status: int, reason: Reason, message: str) -> Answer:
     ``allowed`` in it would be a verdict.
     """
     body = message[:MAX_MESSAGE].encode("utf-8", "replace")
-    return Answer(status=status, body=body, result="errored", reason=reason, content_type="text/plain; charset=utf-8")
+    plain = "text/plain; charset=utf-8"
+    return Answer(status=status, body=body, result="errored", reason=reason, message=message, content_type=plain)
 
 
 def warning(text: str) -> str:
@@ -169,12 +172,14 @@ def missing(field: str) -> RequestError:
     return RequestError(f"{field} is missing")
 
 
-def _answer(uid: str, response: Object, warnings: Iterable[str], result: Result, reason: Reason) -> Answer:
+def _answer(
+    uid: str, response: Object, warnings: Iterable[str], result: Result, reason: Reason, message: str = ""
+) -> Answer:
     response = {"uid": uid, **response}
     if lines := [warning(text) for text in warnings]:
         response["warnings"] = lines
     body = _COMPACT({"apiVersion": API_VERSION, "kind": KIND, "response": response}).encode()
-    return Answer(status=200, body=body, result=result, reason=reason)
+    return Answer(status=200, body=body, result=result, reason=reason, message=message)
 
 
 def _check_depth(body: bytes) -> None:

@@ -60,30 +60,32 @@ class Budget:
 
 
 class AnswerSocket(ssl.SSLSocket):
-    """A TLS connection that never blocks for ever, and that can hold back what is written until the answer is whole."""
+    """A TLS connection that never blocks for ever, and that sends an answer's head together with its body."""
 
-    _held_back: list[bytes] | None = None
+    _holding = False
+    _head = b""
 
     def setblocking(self, flag: bool) -> None:  # noqa: FBT001 - the socket's own signature
         """Block for ``ANSWER_SECONDS`` at most."""
         self.settimeout(ANSWER_SECONDS if flag else 0.0)
 
-    def hold_back(self) -> None:
-        """Collect what is written from now on."""
-        self._held_back = []
+    def hold_head(self) -> None:
+        """Keep the next write back until the one after it."""
+        self._holding, self._head = True, b""
 
-    def release(self) -> None:
-        """Send what was collected."""
-        held, self._held_back = self._held_back, None
-        if held:
-            self.sendall(b"".join(held))
+    def release_head(self) -> None:
+        """Send what is still held back."""
+        head, self._holding, self._head = self._head, False, b""
+        if head:
+            super().sendall(head)
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        """Send, or collect."""
-        if self._held_back is None:
-            super().sendall(data, flags)
+        """Send, or keep back."""
+        if self._holding and not self._head:
+            self._head = bytes(data)
         else:
-            self._held_back.append(bytes(data))
+            head, self._holding, self._head = self._head, False, b""
+            super().sendall(head + bytes(data) if head else data, flags)
 
 
 class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
@@ -251,11 +253,11 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
 
     def handle_request(self, req: Any, conn: Connection) -> Any:
         """Answer one request, in one write."""
-        conn.sock.hold_back()
+        conn.sock.hold_head()
         try:
             return super().handle_request(req, conn)
         finally:
-            conn.sock.release()
+            conn.sock.release_head()
 
     def murder_pending(self) -> None:
         """Close what did not arrive in time."""
