@@ -1,0 +1,190 @@
+"""The node agent's dealings with the API server: follow what decides quotas, tell pods' owners, offer GPUs.
+
+Every thread here may fail for as long as it likes: what was known last stays in force.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from enforcer.model import Quota
+from enforcer.notice import Notice, cut
+from enforcer.quotas import quotas_of
+from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, Follower, path
+from gpushare.contract import DRIVER, NAMESPACE_LABEL
+from gpushare.errors import ClusterError
+
+log = structlog.get_logger()
+
+Object = dict[str, Any]
+SETTLE: Final = 0.1
+"""Seconds to let a burst of events pass before quotas are worked out once."""
+QUEUE: Final = 256
+ATTEMPTS: Final = 5
+PATIENCE: Final = 1.0
+CONTROLLER: Final = f"{DRIVER}/enforcer"
+SERVER_FAULT: Final = 500
+
+
+def sources(node: str) -> dict[str, tuple[str, Mapping[str, str]]]:
+    """What quotas are made from: name, API path, and selectors that keep it to what may concern this node."""
+    return {
+        "claims": (path(RESOURCE_V1, "resourceclaims"), {}),
+        "pods": (path(CORE_V1, "pods"), {"fieldSelector": f"spec.nodeName={node}"}),
+        "namespaces": (path(CORE_V1, "namespaces"), {"labelSelector": f"{NAMESPACE_LABEL}=true"}),
+        "slices": (path(RESOURCE_V1, "resourceslices"), {"fieldSelector": f"spec.nodeName={node}"}),
+    }
+
+
+class Books:
+    """The objects quotas are made from, as last seen. Nothing is worked out before all kinds have been listed once."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(sources(node))
+        self._lock = threading.Lock()
+        self.changed: Final = threading.Event()
+
+    def reset(self, kind: str, items: list[Object]) -> None:
+        """Know exactly these objects of one kind."""
+        with self._lock:
+            self._kinds[kind] = {item["metadata"]["uid"]: item for item in items if _matters(kind, item)}
+        self.changed.set()
+
+    def event(self, kind: str, change: str, item: Object) -> None:
+        """Take in one watch event."""
+        with self._lock:
+            known = self._kinds[kind]
+            if known is None:
+                return
+            if change == "DELETED" or not _matters(kind, item):
+                known.pop(item["metadata"]["uid"], None)
+            else:
+                known[item["metadata"]["uid"]] = item
+        self.changed.set()
+
+    def quotas(self) -> tuple[Quota, ...] | None:
+        """Work out the quotas; ``None`` while something has never been listed."""
+        with self._lock:
+            kinds = {kind: list(items.values()) for kind, items in self._kinds.items() if items is not None}
+        if len(kinds) < len(self._kinds):
+            return None
+        return quotas_of(self._node, kinds["claims"], kinds["pods"], kinds["namespaces"], kinds["slices"])
+
+
+def _matters(kind: str, item: Object) -> bool:
+    """Keep of all the cluster's claims only those that hold something of our driver."""
+    if kind != "claims":
+        return True
+    allocation = ((item.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    return any(result.get("driver") == DRIVER for result in allocation.get("results") or [])
+
+
+def follow_quotas(
+    cluster: Cluster, node: str, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event
+) -> Books:
+    """Keep telling ``on_quotas`` what the quotas are, from threads that end with the process."""
+    books = Books(node)
+    for kind, (where, query) in sources(node).items():
+        follower = Follower(cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query)
+        _thread(f"follow-{kind}", partial(follower.run, stopped.is_set))
+    _thread("quotas", partial(_keep_quotas, books, on_quotas, stopped))
+    return books
+
+
+def _keep_quotas(books: Books, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event) -> None:
+    while not stopped.is_set():
+        if not books.changed.wait(PATIENCE):
+            continue
+        time.sleep(SETTLE)
+        books.changed.clear()
+        quotas = books.quotas()
+        if quotas is not None:
+            on_quotas(quotas)
+
+
+def _failed(error: ClusterError) -> None:
+    log.warning("watch interrupted; what was known stays in force", reason=str(error.reason), error=error.message)
+
+
+class PodEvents:
+    """Tells pods' owners, through Events. A notice that cannot be delivered in a few attempts is let go, and said."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self._cluster, self._node = cluster, node
+        self._queue: queue.Queue[tuple[Notice, datetime]] = queue.Queue(QUEUE)
+
+    def notify(self, notice: Notice) -> None:
+        """Take a notice; never waits and never fails."""
+        try:
+            self._queue.put_nowait((notice, datetime.now(UTC)))
+        except queue.Full:
+            log.warning("notice dropped", reason=str(notice.reason), note=notice.note)
+
+    def start(self, stopped: threading.Event) -> None:
+        """Deliver from a thread that ends with the process."""
+        _thread("events", partial(self._deliver, stopped))
+
+    def flush(self, seconds: float) -> None:
+        """Wait up to so long for what is queued."""
+        deadline = time.monotonic() + seconds
+        while self._queue.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(SETTLE)
+
+    def _deliver(self, stopped: threading.Event) -> None:
+        while not (stopped.is_set() and self._queue.empty()):
+            try:
+                notice, when = self._queue.get(timeout=PATIENCE)
+            except queue.Empty:
+                continue
+            self._post(event_of(self._node, notice, when))
+            self._queue.task_done()
+
+    def _post(self, event: Object) -> None:
+        where = path(EVENTS_V1, "events", namespace=event["metadata"]["namespace"])
+        for attempt in range(ATTEMPTS):
+            try:
+                self._cluster.create(where, event)
+            except ClusterError as error:
+                final = attempt == ATTEMPTS - 1 or 0 < error.status < SERVER_FAULT
+                log.warning("event not delivered", reason=str(error.reason), final=final, error=error.message)
+                if final:
+                    return
+                time.sleep(PATIENCE * 2**attempt)
+            else:
+                return
+
+
+def event_of(node: str, notice: Notice, when: datetime) -> Object:
+    """Write a notice as an Event of ``events.k8s.io/v1`` on the pod."""
+    quota = notice.quota
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{quota.pod[:200]}.", "namespace": quota.namespace},
+        "eventTime": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "reportingController": CONTROLLER,
+        "reportingInstance": node[:128],
+        "action": notice.action,
+        "reason": str(notice.reason),
+        "type": "Warning" if notice.warning else "Normal",
+        "note": cut(notice.note),
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": quota.namespace,
+            "name": quota.pod,
+            "uid": quota.pod_uid,
+            "fieldPath": f"spec.containers{{{quota.container}}}",
+        },
+    }
+
+
+def _thread(name: str, run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name=name, daemon=True).start()

@@ -1,0 +1,291 @@
+"""``gpu-share enforcer``: puts one node's agent together and runs it until it is told to stop.
+
+Exit codes: 0 stopped when asked to, 1 something it cannot do without failed, 2 wrong use.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import prometheus_client
+import structlog
+
+from enforcer import lock
+from enforcer.act import Executor, MpsClient, NoMps, Patience, Tools, close_interrupted
+from enforcer.attribute import Attributor
+from enforcer.audit import FOLDER, KillLog
+from enforcer.checkpoint import Checkpoint
+from enforcer.cluster import PodEvents, follow_quotas
+from enforcer.gpu import NvmlReader
+from enforcer.inventory import InventoryPolicy, Mode, Order
+from enforcer.judge import Rules
+from enforcer.loop import Agent, Parts
+from enforcer.metrics import Metrics
+from enforcer.model import GpuReader, Quota
+from enforcer.notice import Notice, Sink
+from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, Offering, daemons, every
+from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
+from enforcer.watch import Watch
+from gpushare.cluster import Cluster
+from gpushare.errors import ConfigError, GpuShareError, NvmlError, RecordError
+from gpushare.reasons import Reason
+
+FINE: Final = 0
+NOT_FINE: Final = 1
+WRONG_USE: Final = 2
+FLUSH_SECONDS: Final = 5.0
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+log = structlog.get_logger()
+
+
+def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: Attributor | None = None) -> int:
+    """Run ``gpu-share enforcer`` and return its exit code.
+
+    Args:
+        argv: the arguments.
+        reader: another door to the GPUs than NVML.
+        attributor: another way to tell whose a process is than its cgroup, where cgroups cannot be made.
+    """
+    try:
+        options = parse(argv)
+        _log_to_stderr(options.log_level)
+        return _run(options, reader or NvmlReader(), attributor or CgroupAttributor())
+    except ConfigError as error:
+        sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
+        return WRONG_USE
+    except GpuShareError as error:
+        sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
+        return NOT_FINE
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the options; argparse itself exits with 2 on unknown ones.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+    options = _parser().parse_args(argv)
+    if not options.node:
+        raise ConfigError("--node is missing; name this node, or set NODE_NAME")
+    if options.poll <= 0:
+        raise ConfigError(f"--poll {options.poll} is no interval; write seconds, such as 0.5")
+    if options.max_kills < 1:
+        raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
+    options.address = _address(options.metrics)
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpu-share enforcer", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--node", default=os.environ.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
+    add("--state", type=Path, default=Path("/var/lib/gpu-share"), help="checkpoint, status and kill log (%(default)s)")
+    add("--run", type=Path, default=Path("/run/gpu-share"), help="MPS pipes and logs (%(default)s)")
+    add("--poll", type=float, default=0.5, metavar="S", help="seconds between looks (%(default)s)")
+    add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
+    add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
+    add("--no-enforce", action="store_true", help="warn only, end nobody")
+    add("--no-mps", action="store_true", help="run no MPS daemons, end processes by signals alone")
+    add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
+    add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
+    add(
+        "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
+    )
+    add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
+    add("--metrics", default="", metavar="HOST:PORT", help="serve metrics there (default: nowhere)")
+    add("--log-level", choices=LEVELS, default="info", help="(%(default)s)")
+    add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
+    return parser
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 2**16):
+        raise ConfigError(f"--metrics {text!r} is no address; write HOST:PORT, such as 127.0.0.1:9402")
+    return host.strip("[]"), int(port)
+
+
+@dataclass(slots=True)
+class Side:
+    """What runs beside the loop, and what hinders it."""
+
+    stopped: threading.Event = field(default_factory=threading.Event)
+    problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
+
+    def complain(self, get: Callable[[], str | None]) -> None:
+        """Ask this for a problem after every look."""
+        self.problems.append(lambda: [problem] if (problem := get()) is not None else [])
+
+    def all(self) -> list[str]:
+        """All there is to complain about."""
+        return list(chain.from_iterable(get() for get in self.problems))
+
+
+class LoggedNotices:
+    """Without an API server, notices go to the log alone."""
+
+    def notify(self, notice: Notice) -> None:
+        """Write it."""
+        log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
+
+
+def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor) -> int:
+    side = Side()
+    with ExitStack() as stack:
+        stack.enter_context(lock.held(options.state))
+        _check_namespace(options)
+        kill_log = KillLog(options.state / FOLDER)
+        stack.callback(kill_log.close)
+        stack.callback(reader.close)
+        _open(kill_log, options.node, side)
+        checkpoint = Checkpoint(options.state)
+        side.complain(lambda: checkpoint.problem)
+        watch = Watch(reader, attributor)
+        cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
+        sink = _sink(cluster, options.node, side)
+        mps = _mps(options, watch, side)
+        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=sink)
+        executor = Executor(options.node, tools, Patience(term=options.term_wait))
+        metrics = _metrics(options.address, stack)
+        parts = Parts(
+            watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=sink, metrics=metrics,
+            problems=side.all,
+        )  # fmt: skip
+        rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
+        agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
+        if cluster is not None:
+            _join_cluster(options, cluster, checkpoint, watch, side)
+        _serve(agent, options, side)
+        if isinstance(sink, PodEvents):
+            sink.flush(FLUSH_SECONDS)
+    return FINE
+
+
+def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: side.stopped.set())
+    log.info(
+        "watching", reason=str(Reason.ENFORCER_STARTED), node=options.node, state=str(options.state),
+        enforcing=not options.no_enforce, poll=options.poll,
+    )  # fmt: skip
+    agent.run(side.stopped, options.poll)
+    log.info("stopped", reason=str(Reason.ENFORCER_STOPPED), node=options.node)
+
+
+def _check_namespace(options: argparse.Namespace) -> None:
+    """In another pid namespace than the host's, NVML's pids are somebody else's.
+
+    Raises:
+        ConfigError: we are in one.
+    """
+    if not (options.allow_any_pid_namespace or in_initial_pid_namespace()):
+        message = "this is not the host's pid namespace, so NVML's pids would mean other processes; set hostPID: true"
+        raise ConfigError(message, Reason.NOT_INITIAL_PID_NAMESPACE)
+
+
+def _open(kill_log: KillLog, node: str, side: Side) -> None:
+    """Open the kill log. While it cannot be written nobody is killed, but everything is still watched."""
+    problem: str | None = None
+    try:
+        close_interrupted(kill_log, node, kill_log.open())
+    except RecordError as error:
+        problem = error.message
+        log.critical("nobody will be killed", reason=str(error.reason), error=error.message)
+    side.complain(lambda: problem)
+
+
+def _sink(cluster: Cluster | None, node: str, side: Side) -> Sink:
+    if cluster is None:
+        return LoggedNotices()
+    events = PodEvents(cluster, node)
+    events.start(side.stopped)
+    return events
+
+
+def _policy(options: argparse.Namespace) -> InventoryPolicy:
+    return InventoryPolicy(order=options.order, mode=Mode.WATCH_ONLY if options.no_mps else Mode.MPS)
+
+
+def _mps(options: argparse.Namespace, watch: Watch, side: Side) -> MpsClient:
+    """Start the daemons' keeper; without GPUs to be seen there are none to start."""
+    if options.no_mps:
+        return NoMps()
+    try:
+        gpus = [view.gpu for view in watch.look()]
+    except NvmlError as error:
+        raise NvmlError(f"{error.message} MPS daemons cannot be started without it (--no-mps does without)") from error
+    manager = daemons(gpus, options.run, _policy(options), NvmlReader())  # the loop's own reader is in use
+    keeper = MpsKeeper(manager)
+    side.problems.append(lambda: list(keeper.problems()))
+    every(MPS_EVERY, "mps", keeper.turn, side.stopped)
+    return manager
+
+
+def _metrics(address: tuple[str, int] | None, stack: ExitStack) -> Metrics:
+    metrics = Metrics()
+    if address is not None:
+        try:
+            server, thread = prometheus_client.start_http_server(address[1], address[0], metrics.registry)
+        except OSError as error:
+            raise ConfigError(f"--metrics {address[0]}:{address[1]} cannot be listened on: {error}") from error
+        stack.callback(thread.join)
+        stack.callback(server.server_close)
+        stack.callback(server.shutdown)
+    return metrics
+
+
+def _join_cluster(
+    options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, watch: Watch, side: Side
+) -> None:
+    follow_quotas(cluster, options.node, partial(_keep, checkpoint), side.stopped)
+    if not options.no_publish:
+        offering = Offering(cluster, options.node, _policy(options))
+        side.complain(lambda: offering.problem)
+        every(EVERY, "offer", partial(_offer, offering, watch, checkpoint), side.stopped)
+
+
+def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:
+    try:
+        checkpoint.write(quotas)
+    except OSError as error:
+        log.warning("quotas not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+
+
+def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint) -> None:
+    try:
+        views = watch.look()
+    except NvmlError as error:
+        log.warning("GPUs not offered", reason=str(error.reason), error=error.message)
+        return
+    offering.publish(views, checkpoint.read())
+
+
+def _log_to_stderr(level: str) -> None:
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(),
+    ]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""Keeping this node's GPUs on offer, and their MPS daemons in service: slow work, in threads beside the loop."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from enforcer.inventory import InventoryPolicy, LeftOut, capacity_mib, narrowed, offer, resource_slices
+from enforcer.model import Gpu, Quota
+from enforcer.mps import ComputeModes, MpsDaemon, MpsManager
+from enforcer.slices import SlicePublisher
+from enforcer.watch import View
+from gpushare.cluster import CORE_V1, Cluster, path
+from gpushare.contract import NODE_GPUS
+from gpushare.errors import ClusterError, ConfigError, GpuShareError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+EVERY: Final = 10.0
+"""Seconds between looks at what is offered; slices are written only where that changed."""
+MPS_EVERY: Final = 30.0
+STEP_MIB: Final = 512
+"""Foreign use is rounded up to this, so that its ups and downs do not rewrite slices."""
+
+Nodes = Callable[[], Mapping[str, Any]]
+
+
+def foreign_mib(views: Sequence[View]) -> dict[str, int]:
+    """By GPU, memory held by processes of no container at all, rounded up: shares cannot have it."""
+    held = {
+        view.gpu.uuid: sum(holder.used_mib for holder in view.holders if holder.identity.owner is None)
+        for view in views
+    }
+    return {gpu: -(-mib // STEP_MIB) * STEP_MIB for gpu, mib in held.items() if mib}
+
+
+def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
+    """By GPU, memory that is promised to containers."""
+    held: dict[str, int] = defaultdict(int)
+    for quota in quotas:
+        held[quota.gpu] += quota.memory_mib
+    return dict(held)
+
+
+class Offering:
+    """Publishes what this node has to offer, again and again."""
+
+    def __init__(self, cluster: Cluster, node: str, policy: InventoryPolicy) -> None:
+        self._cluster, self._node, self._policy = cluster, node, policy
+        self._publisher = SlicePublisher(cluster, node)
+        self._said: tuple[LeftOut, ...] = ()
+        self.problem: str | None = None
+        """Why the offer on the API server may be out of date; ``None`` where it is not."""
+
+    def publish(self, views: Sequence[View], quotas: Sequence[Quota]) -> None:
+        """Make the offer fit what was just seen. What fails is tried again next time."""
+        try:
+            node = self._cluster.get(path(CORE_V1, "nodes", self._node))
+            metadata = node["metadata"]
+            gpus = narrowed([view.gpu for view in views], (metadata.get("annotations") or {}).get(NODE_GPUS))
+            found = offer(gpus, self._policy, foreign_mib=foreign_mib(views), held_mib=held_mib(quotas))
+            self._publisher.publish(resource_slices(self._node, found.devices, metadata["uid"]))
+        except (ClusterError, ConfigError) as error:
+            self._complain(f"GPUs not offered as they are: {error.message}")
+            return
+        self.problem = None
+        self._say(found.left_out)
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("offer not published", reason=str(Reason.INTERNAL), error=problem)
+        self.problem = problem
+
+    def _say(self, left_out: tuple[LeftOut, ...]) -> None:
+        if left_out != self._said:
+            for each in left_out:
+                log.warning("GPU not offered", reason=str(Reason.CONFLICT), gpu=each.uuid, why=each.why)
+        self._said = left_out
+
+
+def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, modes: ComputeModes) -> MpsManager:
+    """One daemon per GPU that can be shared, each in a short directory of its own: socket paths are short."""
+    shared = [gpu for gpu in gpus if not any(out.uuid == gpu.uuid for out in offer([gpu], policy).left_out)]
+    return MpsManager(
+        {
+            gpu.uuid: MpsDaemon(
+                gpu.uuid, run / "mps" / str(gpu.index), limit_mib=capacity_mib(gpu, policy), modes=modes
+            )
+            for gpu in shared
+        }
+    )
+
+
+class MpsKeeper:
+    """Looks after the daemons: starts them, and asks each how it is."""
+
+    def __init__(self, manager: MpsManager) -> None:
+        self._manager = manager
+        self._failures: dict[str, GpuShareError] = {}
+
+    def problems(self) -> Iterator[str]:
+        """Say which daemons do not serve, and why."""
+        yield from (f"MPS on {gpu}: {error.message}" for gpu, error in self._failures.items())
+
+    def turn(self) -> None:
+        """Ask all; start those that do not answer."""
+        found = self._manager.health()
+        failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
+        blocked = {gpu: error for gpu, error in failures.items() if error.reason is Reason.CONTROL_BLOCKED}
+        self._failures = blocked | (self._manager.start() if failures.keys() - blocked.keys() else {})
+
+
+def every(seconds: float, name: str, turn: Callable[[], None], stopped: threading.Event) -> threading.Thread:
+    """Do something now and then every so many seconds, in a thread that ends with the process."""
+    thread = threading.Thread(target=partial(_repeat, seconds, turn, stopped), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _repeat(seconds: float, turn: Callable[[], None], stopped: threading.Event) -> None:
+    while not stopped.is_set():
+        turn()
+        stopped.wait(seconds)
