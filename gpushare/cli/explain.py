@@ -124,7 +124,10 @@ def _known(status: NodeStatus) -> str:
 
 def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     used, quota = (NOT_AVAILABLE if mib is None else format_mib(mib) for mib in (use.used_mib, use.quota_mib))
-    yield f"{use.namespace}/{use.pod} container {use.container}: {use.state}: {use.sentence or use.shown}"
+    how = (
+        f"ended for exceeding its quota, {use.killed}" if use.shown == nodestatus.KILLED else use.sentence or use.state
+    )
+    yield f"{use.namespace}/{use.pod} container {use.container}: {use.shown}: {how}"
     yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid})"
     if use.pids:
         yield f"  processes: {', '.join(map(str, use.pids))}"

@@ -11,20 +11,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from enforcer.audit import FOLDER, segments
 from enforcer.judge import Phase
+from enforcer.record import Kind
 from enforcer.status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError
+from gpushare.reasons import Reason
 
 NEAR: Final = 0.9
 """Share of its quota from which a container is shown as near it."""
 OK: Final = "ok"
+KILLED: Final = "killed"
+LAST_BYTES: Final = 1024 * 1024
+"""So much of the kill log is looked at: the last several hundred records."""
 _SHOWN: Final[Mapping[str, str]] = {
     Phase.NOT_STARTED: "starting",
     Phase.OVER: "over",
     Phase.WARNED: "over",
     Phase.HELD_BACK: "over",
     Phase.ACTING: "killing",
-    Phase.COOLING_DOWN: "killed",
+    Phase.COOLING_DOWN: KILLED,
     BLIND: "blind",
 }
 """Words of the enforcer's, as a table shows them."""
@@ -43,10 +49,14 @@ class Use:
     state: str
     sentence: str
     pids: tuple[int, ...] = ()
+    killed: str = ""
+    """When and how it was ended, by the kill log; empty where it was not."""
 
     @property
     def shown(self) -> str:
         """Return ``ok``, ``near``, ``over``, ``killed``, ... or the enforcer's own word where it is another."""
+        if self.killed and not self.used_mib:
+            return KILLED
         if self.state != Phase.WITHIN:
             return _SHOWN.get(self.state, self.state)
         near = self.used_mib is not None and self.quota_mib and self.used_mib >= NEAR * self.quota_mib
@@ -104,12 +114,38 @@ def load(folder: Path) -> NodeStatus:
         raw = None
     if not isinstance(raw, dict):
         raise GpuShareError(f"{file} is no status of the enforcer")
-    return read(raw)
+    return read(raw, endings(folder / FOLDER))
 
 
-def read(raw: Mapping[str, Any]) -> NodeStatus:
-    """Read a status from JSON data of any shape."""
-    uses = tuple(_uses(raw))
+def endings(folder: Path) -> dict[str, str]:
+    """Return when and how containers were ended, by container id, from the end of the kill log. It is not verified."""
+    try:
+        last = segments(folder)[-1:]
+        text = b"".join(file.read_bytes()[-LAST_BYTES:] for file in last)
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        record = _json(line)
+        if record.get("kind") == Kind.OUTCOME and record.get("result") == Reason.KILLED:
+            pids = ", ".join(
+                f"pid {_number(one, 'pid')} by {_text(one, 'steps')}" for one in _objects(record, "targets")
+            )
+            found[_text(record, "containerId")] = f"{_text(record, 'time')}: {pids} (record {_number(record, 'seq')})"
+    return found
+
+
+def _json(line: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:  # the first line may be cut, and edits are for audit verify to find
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read(raw: Mapping[str, Any], ended: Mapping[str, str]) -> NodeStatus:
+    """Read a status from JSON data of any shape; ``ended`` as ``endings`` returns it."""
+    uses = tuple(_uses(raw, ended))
     problems = raw.get("problems")
     return NodeStatus(
         node=_text(raw, "node"),
@@ -144,7 +180,7 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
     )
 
 
-def _uses(raw: Mapping[str, Any]) -> Iterator[Use]:
+def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
     for one in _objects(raw, "containers"):
         pids = (_number(process, "pid") for process in _objects(one, "processes"))
         yield Use(
@@ -157,6 +193,7 @@ def _uses(raw: Mapping[str, Any]) -> Iterator[Use]:
             state=_text(one, "state"),
             sentence=_text(one, "sentence"),
             pids=tuple(pid for pid in pids if pid is not None),
+            killed=ended.get(_text(one, "containerId") or "-", ""),
         )
 
 

@@ -133,12 +133,12 @@ def shown(before: dict[str, Any], after: dict[str, Any], terminal: Terminal) -> 
         if container["name"] == contract.SIDECAR:
             kept = {key: container[key] for key in ("name", "image", "restartPolicy")}
             container.clear()
-            container.update(kept | {"...": "probe, limits, security context: gpu-share inject -o diff shows all"})
+            container.update(kept | {"...": "left out here; gpu-share inject shows it"})
     return diff(_compact(before), _compact(short), ("as written", "as admitted"), terminal, context=1)
 
 
 def _compact(value: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=118)
+    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=160)
     return text
 
 

@@ -1,11 +1,14 @@
 import json
 import re
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from enforcer.audit import FOLDER, KillLog
+from enforcer.record import Kind
 from enforcer.status import NAME
 from gpushare.cli import nodestatus
 from gpushare.cli.main import main
@@ -111,10 +114,10 @@ def test_names_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureF
     ("pod", "code", "says"),
     [
         ("asr/tts", 0, "holds 3Gi of 4Gi on GPU 0 (NVIDIA A100"),
-        ("tts", 0, "Within: tts is Within"),
+        ("tts", 0, "ok: tts is Within"),
         ("near", 0, "processes: 9"),
-        ("big", 1, "Warned"),
-        ("gone", 1, "CoolingDown"),
+        ("big", 1, "over: big is Warned"),
+        ("gone", 1, "killed: "),
         ("other/tts", 1, "knows no such pod; it has asr/tts, asr/near"),
     ],
 )
@@ -138,3 +141,19 @@ def test_what_hinders_the_enforcer_is_said(tmp_path: Path, capsys: pytest.Captur
     out = capsys.readouterr().out
     for sentence in ("N/A/0/N/A", "not seen: NVML does not answer", "problem: the disk is full", "switched off"):
         assert sentence in out
+
+
+def test_a_container_that_was_ended_is_shown_as_killed_while_it_holds_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = {**container("big", 0, "Within"), "containerId": "c1"}
+    restarted = {**container("big", 0, "Within"), "containerId": "c2"}
+    (tmp_path / NAME).write_text(json.dumps(status(ended, restarted)))
+    with closing(KillLog(tmp_path / FOLDER)) as log:
+        log.open()
+        targets = [{"pid": 7, "steps": "SIGTERM"}]
+        log.append(Kind.OUTCOME, {"containerId": "c1", "result": "Killed", "targets": targets})
+    assert main(["top", "--state", str(tmp_path)]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[4:]] == ["killed", "ok"]
+    assert main(["explain", "big", "--state", str(tmp_path)]) == 1
+    assert "pid 7 by SIGTERM (record 1)" in capsys.readouterr().out

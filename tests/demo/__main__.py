@@ -1,0 +1,54 @@
+"""``make demo``: exit code 0 only if everything it tells of was seen to happen."""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from gpushare.cli.terminal import Colour, Terminal
+from gpushare.errors import GpuShareError
+from tests.demo.children import Children, DemoError
+from tests.demo.stage import Stage
+from tests.demo.story import tell
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the demo."""
+    options = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    terminal = Terminal.of(sys.stdout, options.color)
+    with tempfile.TemporaryDirectory(prefix="gpu-share-demo-") as name:
+        folder = Path(name)
+        stage = Stage(terminal, folder, Children(folder), with_enforcer=not options.without_enforcer)
+        try:
+            tell(stage)
+        except KeyboardInterrupt:
+            terminal.say("\ninterrupted; everything it started is ended and removed")
+            return INTERRUPTED
+        except (DemoError, GpuShareError, OSError) as error:
+            print(terminal.paint(f"\nthe demo failed in step {stage.steps}: {error}", Colour.RED), file=sys.stderr)
+            return 1
+        finally:
+            stage.close()
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    options.add_argument("--without-enforcer", action="store_true", help="leave the enforcer out: the demo has to fail")
+    options.add_argument("--color", choices=("auto", "always", "never"), default="auto")
+    return options
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,192 @@
+"""The enforcer in the demo: its quotas, its process, its kill log, and what people ask about it."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from enforcer.audit import FOLDER, segments
+from enforcer.checkpoint import Checkpoint
+from enforcer.model import Quota
+from enforcer.proc import in_initial_pid_namespace
+from enforcer.record import Kind
+from gpushare.cli import nodestatus
+from gpushare.errors import GpuShareError
+from tests.demo.children import ROOT, Child, Children, DemoError, wait_for
+from tests.demo.node import Container, Node
+from tests.demo.stage import Stage
+
+GRACE_SECONDS: Final = 2.0
+START_SECONDS: Final = 15.0
+ACT_SECONDS: Final = 15.0
+POLL_SECONDS: Final = 0.2
+NODE: Final = "demo"
+CLAIM: Final = "00000000-0000-4000-8000-00000000000{}"
+
+Record = Mapping[str, Any]
+
+
+def _warned(record: Record) -> str:
+    return f"{record['usedMiB']} MiB of {record['quotaMiB']} MiB: its owner is told, the grace period runs"
+
+
+def _intent(record: Record) -> str:
+    return f"over for {record['overFor']}: what comes now is written down, and synced, before it is done"
+
+
+def _outcome(record: Record) -> str:
+    done = ", ".join(f"pid {one['pid']} by {one['steps'].replace(',', ', then ')}" for one in record["targets"])
+    return f"{record['result']}: {done}"
+
+
+EXPECTED: Final[Mapping[Kind, Callable[[Record], str]]] = {
+    Kind.WARNED: _warned,
+    Kind.INTENT: _intent,
+    Kind.OUTCOME: _outcome,
+}
+"""What the kill log has to tell, in this order, and how it is said."""
+
+
+def checkpoint(node: Node, containers: Iterable[Container]) -> None:
+    """Write the quotas as preparing the pods' claims would have frozen them."""
+    quotas = [
+        Quota(
+            claim_uid=CLAIM.format(number),
+            namespace=one.namespace,
+            pod=one.pod,
+            pod_uid=one.pod_uid,
+            container=one.name,
+            container_id=one.container_id,
+            gpu=node.gpu.uuid,
+            memory_mib=one.memory_mib,
+            compute_percent=25,
+            grace_seconds=GRACE_SECONDS,
+        )
+        for number, one in enumerate(containers)
+    ]
+    Checkpoint(node.state).write(quotas)
+
+
+def start(node: Node, children: Children) -> Child:
+    """Start ``gpu-share enforcer`` on this node; with stand-ins for what this machine cannot have."""
+    options = [
+        "--node",
+        NODE,
+        "--state",
+        str(node.state),
+        "--run",
+        str(node.state / "run"),
+        "--poll",
+        str(POLL_SECONDS),
+    ]
+    options += ["--no-cluster", "--no-mps"]
+    if not in_initial_pid_namespace():
+        options.append("--allow-any-pid-namespace")
+    module = ["gpushare.cli", "enforcer"] if node.library and node.cgroups else ["tests.demo.standin"]
+    return children.python("enforcer", "-m", *module, *options, environment=node.environment)
+
+
+def stand_ins(node: Node) -> list[str]:
+    """Say what is simulated here, and what stands in for something real."""
+    library = "a simulated libnvidia-ml.so.1, read through the real nvidia-ml-py"
+    lines = [f"GPU: {library}" if node.library else "GPU: no C compiler here, so a Python reader stands in for NVML"]
+    if node.cgroups:
+        return [*lines, f"containers: real control groups, named as the kubelet does, in {node.cgroups.hierarchy}"]
+    return [*lines, "containers: no control groups can be made here (not root), so a list of pids stands in for them"]
+
+
+def grow(stage: Stage, container: Container, mib: int) -> None:
+    """Let a container's program take more; return when it holds it."""
+    container.child.send(signal.SIGUSR1)
+    wait_for(f"{container.pod} takes more", 5, lambda: stage.node.held(container.child.pid) == mib, container.child)
+
+
+def records(node: Node) -> list[Record]:
+    """Read the kill log as it is now."""
+    try:
+        texts = [file.read_text() for file in segments(node.state / FOLDER)]
+    except OSError:
+        return []
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def wait_for_record(stage: Stage, kind: Kind, container: Container) -> Record:
+    """Wait until the kill log says this about a container."""
+
+    def look() -> Record | None:
+        found = (record for record in records(stage.node) if record["kind"] == kind)
+        return next((record for record in found if record["pod"]["uid"] == container.pod_uid), None)
+
+    needed = [stage.enforcer] if stage.enforcer else []
+    return wait_for(f"a {kind} record about {container.pod}", ACT_SECONDS, look, *needed)
+
+
+def wait_until_gone(stage: Stage, container: Container) -> None:
+    """Wait until a container's process has ended, and the enforcer's status shows it."""
+    wait_for(f"the end of {container.pod}", ACT_SECONDS, lambda: not container.child.alive)
+    shown = lambda: _uses(stage).get(container.pod) == (nodestatus.KILLED, 0)  # noqa: E731
+    wait_for(f"the enforcer shows the end of {container.pod}", ACT_SECONDS, shown)
+
+
+def wait_until_seen(stage: Stage) -> None:
+    """Wait until the enforcer's status shows every container within its quota."""
+
+    def look() -> bool:
+        found = _uses(stage)
+        return all(found.get(name, ("", 0))[0] == nodestatus.OK for name in stage.containers)
+
+    needed = [stage.enforcer] if stage.enforcer else []
+    wait_for("the enforcer sees both containers", START_SECONDS, look, *needed)
+
+
+def _uses(stage: Stage) -> dict[str, tuple[str, int | None]]:
+    """Read state and MiB held of each pod, as the enforcer's status has them now."""
+    try:
+        status = nodestatus.load(stage.node.state)
+    except GpuShareError:
+        return {}
+    return {use.pod: (use.shown, use.used_mib) for gpu in status.gpus for use in gpu.uses}
+
+
+def cli(*arguments: str) -> tuple[int, str]:
+    """Run ``gpu-share`` and return its exit code and everything it said."""
+    command = [sys.executable, "-m", "gpushare.cli", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=START_SECONDS)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def explain(stage: Stage, container: Container) -> str:
+    """Run ``gpu-share explain`` on a pod that was killed, and return what it says."""
+    name = f"{container.namespace}/{container.pod}"
+    code, text = cli("explain", name, "--state", str(stage.node.state))
+    if code != 1 or "ended for exceeding its quota" not in text:
+        raise DemoError(f"gpu-share explain does not tell of the kill: {text}")
+    return f"$ gpu-share explain {name}\n{text}"
+
+
+def top(stage: Stage) -> str:
+    """Run ``gpu-share top`` and return what it shows."""
+    code, text = cli("top", "--state", str(stage.node.state), "--color", "always" if stage.terminal.colour else "never")
+    if code != 0:
+        raise DemoError(f"gpu-share top ended with {code}: {text}")
+    return f"$ gpu-share top\n{text}"
+
+
+def verify(state: Path) -> tuple[int, str]:
+    """Run ``gpu-share audit verify`` on a state directory's kill log."""
+    return cli("audit", "verify", "--state", str(state))
+
+
+def edited_copy(node: Node, where: Path) -> tuple[Path, int]:
+    """Copy the kill log and make the kill look smaller by one digit; return the copy's state directory and the line."""
+    shutil.copytree(node.state / FOLDER, where / FOLDER)
+    file = segments(where / FOLDER)[0]
+    lines = file.read_text().splitlines(keepends=True)
+    number = next(number for number, line in enumerate(lines) if f'"{Kind.INTENT}"' in line)
+    lines[number] = lines[number].replace('"usedMiB":9', '"usedMiB":4', 1)
+    file.write_text("".join(lines))
+    return where, number + 1
