@@ -167,7 +167,8 @@ def event_of(node: str, notice: Notice, when: datetime) -> Object:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{quota.pod[:200]}.", "namespace": quota.namespace},
+        # A prefix has to end in a letter, digit or dash: the API server checks it like a name with one letter more.
+        "metadata": {"generateName": quota.pod[:200].rstrip(".-") + "-", "namespace": quota.namespace},
         "eventTime": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "reportingController": CONTROLLER,
         "reportingInstance": node[:128],
