@@ -99,6 +99,10 @@ class Bed:
         """End all replicas in good order."""
         end([replica.process for replica in self.replicas if replica.process])
 
+    def stop(self, process: Process) -> None:
+        """End a program of the product in good order."""
+        end([process])
+
     def requests_answered(self) -> float:
         """Reviews answered by all replicas together."""
         return sum(self.metric(replica, "gpu_share_admission_requests_total") for replica in self.replicas)

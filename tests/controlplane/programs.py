@@ -27,6 +27,12 @@ def webhook(
     return command, environment()
 
 
+def agent(node: str, kubeconfig: Path, folder: Path, poll: float) -> list[str]:
+    """One node's agent, without MPS daemons: simulated GPUs have no server to run."""
+    command = [*PRODUCT, "enforcer", f"--node={node}", f"--kubeconfig={kubeconfig}", f"--poll={poll}", "--no-mps"]
+    return [*command, f"--state={folder / 'state'}", f"--run={folder / 'run'}"]
+
+
 def certs(kubeconfig: Path, log: Path) -> None:
     """Run ``gpu-share certs`` once, as the CronJob does."""
     secret = f"--secret={SYSTEM}/{SECRET}"
