@@ -3,8 +3,10 @@
 Served by gunicorn over TLS. Nothing is decided here, and nothing is remembered between requests.
 """
 
+import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -23,6 +25,9 @@ from webhook.review import Answer, Review
 
 log = structlog.get_logger()
 
+LARGE: Final = 512 * 1024
+"""Larger bodies are read one at a time: parsed, one of 7 MiB can be 150 MiB."""
+_LARGE: Final = threading.Lock()
 JSON: Final = "application/json"
 TOO_LARGE: Final = f"the body is larger than {MAX_BODY} bytes (7 MiB)"
 BUG: Final = "gpu-share: internal error while answering this review; the webhook's log has the details"
@@ -80,8 +85,9 @@ def _measured(deps: Deps) -> tuple[Review | None, Answer]:
     try:
         body = _body()
         started = deps.clock()
-        asked = review.parse(body)
-        answer = answer_review(asked, deps.respond)
+        with _LARGE if len(body) > LARGE else nullcontext():
+            asked = review.parse(body)
+            answer = answer_review(asked, deps.respond)
     except RequestError as error:
         answer = review.errored(error.status, error.reason, f"gpu-share: {error.message}")
     except Exception:

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -225,9 +226,24 @@ def test_unfinished_requests_cannot_take_all_memory(webhook: Webhook) -> None:
         assert resident_mib(webhook) < 256
 
 
-def resident_mib(webhook: Webhook) -> float:
+def test_large_reviews_at_once_are_taken_in_turn(webhook: Webhook) -> None:
+    padding = ",".join(['{"aaa":"bbb"}'] * 399_000)
+    body = reviews.encoded(reviews.pod())[:-1] + f', "extra": [{padding}]}}'.encode()
+    with ThreadPoolExecutor(6) as pool:
+        large = [pool.submit(webhook.post, body) for _ in range(6)]
+        took = []
+        while not all(one.done() for one in large):
+            started = time.monotonic()
+            assert webhook.post(reviews.encoded(reviews.pod())).status == 200
+            took.append(time.monotonic() - started)
+    assert {one.result().status for one in large} == {200}
+    assert sorted(took)[len(took) // 2] < 0.5
+    assert resident_mib(webhook, "VmHWM") < 400
+
+
+def resident_mib(webhook: Webhook, which: str = "VmRSS") -> float:
     status = Path(f"/proc/{webhook.worker_pids()[0]}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(which)) / 1024
 
 
 def test_new_clients_find_room_among_idle_ones(tmp_path: Path) -> None:
