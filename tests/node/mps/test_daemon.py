@@ -66,7 +66,9 @@ def test_the_daemon_sees_one_gpu_and_its_own_directories(binary: Path, make: Mak
         f"CUDA_MPS_LOG_DIRECTORY={daemon.directory}/log",
     } <= set(environment)
     assert os.getsid(pid) == pid, "it has a session of its own and outlives us"
-    assert "Cmd:set_default_device_pinned_mem_limit 0 14848M" in (daemon.log / "control.log").read_text()
+    # The daemon answers first and writes its log afterwards.
+    told = "Cmd:set_default_device_pinned_mem_limit 0 14848M"
+    until(lambda: told in (daemon.log / "control.log").read_text())
 
 
 def test_a_restarted_enforcer_takes_the_daemon_over_and_can_still_end_it(binary: Path, make: Make) -> None:
