@@ -20,7 +20,8 @@ from enforcer.model import OnExceed, Quota
 from enforcer.notice import Sink
 from enforcer.record import Kind
 from enforcer.status import Snapshot
-from enforcer.watch import View, Watch
+from enforcer.view import View
+from enforcer.watch import Watch
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
 

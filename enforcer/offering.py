@@ -13,7 +13,7 @@ from enforcer.inventory import InventoryPolicy, LeftOut, capacity_mib, narrowed,
 from enforcer.model import Gpu, Quota
 from enforcer.mps import ComputeModes, MpsDaemon, MpsManager
 from enforcer.slices import SlicePublisher
-from enforcer.watch import View
+from enforcer.view import View
 from gpushare.cluster import CORE_V1, Cluster, path
 from gpushare.contract import NODE_GPUS
 from gpushare.errors import ClusterError, ConfigError, GpuShareError

@@ -26,7 +26,7 @@ from enforcer.judge import Case, Rules, State, describe, kill_in, phase
 from enforcer.model import Quota
 from enforcer.quotas import known
 from enforcer.record import Head
-from enforcer.watch import View, strangers
+from enforcer.view import View, strangers
 
 NAME: Final = "status.json"
 VERSION: Final = 1

@@ -1,47 +1,20 @@
 """Looking: what each GPU holds right now, and whose processes those are. Shared by the loop and those who act."""
 
 import threading
-from collections import defaultdict
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from enforcer.attribute import Attributor, Owner
-from enforcer.judge import Holder, Reading
-from enforcer.model import Gpu, GpuReader, GpuSample, Quota
+from enforcer.attribute import Attributor
+from enforcer.judge import Holder
+from enforcer.model import Gpu, GpuReader, Quota
+from enforcer.view import View
 from gpushare.errors import NvmlError
 
 log = structlog.get_logger()
 
 ENUMERATE_EVERY: Final = 60
 """Looks after which the GPUs are counted again: they come and go with the driver only."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """One GPU at one moment; without a sample we were blind, and ``problem`` says why."""
-
-    gpu: Gpu
-    sample: GpuSample | None = None
-    holders: tuple[Holder, ...] = ()
-    problem: NvmlError | None = None
-
-    @property
-    def reading(self) -> Reading | None:
-        """By container; ``None`` when blind."""
-        if self.sample is None:
-            return None
-        by_container: dict[str, list[Holder]] = defaultdict(list)
-        for holder in self.holders:
-            if holder.identity.owner is not None:
-                by_container[holder.identity.owner.container_id].append(holder)
-        return {container: tuple(holders) for container, holders in by_container.items()}
-
-    @property
-    def unattributed_mib(self) -> int:
-        """Used by no process we see: managed memory, other pid namespaces, processes just ended."""
-        return 0 if self.sample is None else max(0, self.sample.used_mib - sum(each.used_mib for each in self.holders))
 
 
 class Watch:
@@ -90,12 +63,3 @@ class Watch:
         seen = ((self._attributor.identify(process.pid), process.used_mib) for process in sample.processes)
         holders = tuple(Holder(identity, mib) for identity, mib in seen if identity is not None)
         return View(gpu=gpu, sample=sample, holders=holders)
-
-
-def strangers(view: View, known: frozenset[str]) -> tuple[Holder, ...]:
-    """Processes that hold memory of a GPU and belong to no container with a quota. They are shown, never killed."""
-    return tuple(each for each in view.holders if _container(each.identity.owner) not in known)
-
-
-def _container(owner: Owner | None) -> str | None:
-    return None if owner is None else owner.container_id

@@ -1,0 +1,44 @@
+"""What was seen of one GPU at one moment, and what can be said about it. Pure."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from enforcer.attribute import Owner
+from enforcer.judge import Holder, Reading
+from enforcer.model import Gpu, GpuSample
+from gpushare.errors import NvmlError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One GPU at one moment; without a sample we were blind, and ``problem`` says why."""
+
+    gpu: Gpu
+    sample: GpuSample | None = None
+    holders: tuple[Holder, ...] = ()
+    problem: NvmlError | None = None
+
+    @property
+    def reading(self) -> Reading | None:
+        """By container; ``None`` when blind."""
+        if self.sample is None:
+            return None
+        by_container: dict[str, list[Holder]] = defaultdict(list)
+        for holder in self.holders:
+            if holder.identity.owner is not None:
+                by_container[holder.identity.owner.container_id].append(holder)
+        return {container: tuple(holders) for container, holders in by_container.items()}
+
+    @property
+    def unattributed_mib(self) -> int:
+        """Used by no process we see: managed memory, other pid namespaces, processes just ended."""
+        return 0 if self.sample is None else max(0, self.sample.used_mib - sum(each.used_mib for each in self.holders))
+
+
+def strangers(view: View, known: frozenset[str]) -> tuple[Holder, ...]:
+    """Processes that hold memory of a GPU and belong to no container with a quota. They are shown, never killed."""
+    return tuple(each for each in view.holders if _container(each.identity.owner) not in known)
+
+
+def _container(owner: Owner | None) -> str | None:
+    return None if owner is None else owner.container_id
