@@ -197,6 +197,7 @@ class Executor:
     def _end(self, stack: ExitStack, quota: Quota, victims: list[Victim]) -> Result:
         """Go after these, and after what they forked meanwhile, until the container is within its quota."""
         endings: list[Ending] = []
+        inode = victims[0].holder.identity.cgroup_inode
         for _ in range(self._patience.rounds):
             for victim in victims:
                 why = self._end_one(quota, victim, endings)
@@ -205,7 +206,9 @@ class Executor:
             left = self._tools.eyes.holders(quota)
             if left is None or total(left) <= quota.ceiling_mib:
                 return _result(Reason.NVML_UNAVAILABLE if left is None else Reason.BACK_UNDER_QUOTA, endings)
-            victims, gone = self._hold(stack, quota, targets(quota, left))
+            # A container made again meanwhile has another cgroup, and is another episode.
+            same = [holder for holder in targets(quota, left) if holder.identity.cgroup_inode == inode]
+            victims, gone = self._hold(stack, quota, same)
             endings += gone
             if not victims:
                 return _result(Reason.IDENTITY_CHANGED, endings)
