@@ -212,6 +212,22 @@ def test_a_request_that_does_not_arrive_is_given_up(webhook: Webhook) -> None:
     assert webhook.metric('gpu_share_connections_closed_total{reason="deadline"}') == 2
 
 
+def test_a_request_that_trickles_in_is_given_up(webhook: Webhook) -> None:
+    started = time.monotonic()
+    with half_a_body(webhook) as client:
+        client.settimeout(0.1)
+        while time.monotonic() - started < 25:
+            try:
+                client.send(b" ")
+                if client.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+    assert 9 < time.monotonic() - started < 13
+
+
 def test_unfinished_requests_cannot_take_all_memory(webhook: Webhook) -> None:
     size = 7 * 1024 * 1024 - 1
     with ExitStack() as stack:
