@@ -47,7 +47,7 @@ class Child:
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            os.killpg(self.process.pid, signal.SIGKILL)  # it leads a session of its own, see Children.start
             self.process.wait()
 
 

@@ -22,7 +22,7 @@ from tests.demo.stage import Stage
 
 GRACE_SECONDS: Final = 2.0
 START_SECONDS: Final = 15.0
-ACT_SECONDS: Final = 15.0
+ACT_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.2
 NODE: Final = "demo"
 CLAIM: Final = "00000000-0000-4000-8000-00000000000{}"

@@ -52,7 +52,8 @@ class Node:
     @property
     def environment(self) -> dict[str, str]:
         """What a process on this node needs in its environment."""
-        return self.sim.environment(self.library) | {standin.ENV: str(self.folder)}
+        listed = {} if self.cgroups else {standin.ENV: str(self.folder)}
+        return self.sim.environment(self.library) | listed
 
     def run(self, pod: Mapping[str, Any], *mib: int) -> Container:
         """Start the first container of an admitted pod, as a program that holds so much, and later so much."""

@@ -1,0 +1,103 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.demo.cgroups import Cgroups
+from tests.demo.children import ROOT
+
+pytestmark = [pytest.mark.node, pytest.mark.xdist_group("demo")]
+
+
+def demo(folder: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.demo", *options],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Every process that was started with this folder in its arguments or its environment."""
+    return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit() and any(_mentions(entry, folder))]
+
+
+def _mentions(process: Path, folder: Path) -> Iterator[bool]:
+    for name in ("cmdline", "environ"):
+        try:
+            yield str(folder).encode() in (process / name).read_bytes()
+        except OSError:
+            continue
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    assert processes_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_everything_it_tells_of_happens(folder: Path) -> None:
+    out, _ = demo(folder).communicate(timeout=60)
+    lines = out.splitlines()
+    assert lines[-1].startswith("All of this happened, in ")
+    assert len(lines) <= 80
+    assert max(map(len, lines)) <= 150
+    for told in ("WARNED", "INTENT", "OUTCOME  Killed", "still holds its 3072 MiB", "audit verify: ok", "was edited"):
+        assert told in out
+    assert "\x1b" not in out
+
+
+def test_it_needs_neither_a_compiler_nor_control_groups(folder: Path) -> None:
+    program = (
+        "import sys; from tests.demo import __main__ as demo, cgroups;"
+        "cgroups.MOUNTS = cgroups.Path('/dev/null'); sys.exit(demo.main([]))"
+    )
+    environment = {**os.environ, "TMPDIR": str(folder), "PATH": "/nowhere", "CC": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a Python reader stands in for NVML" in done.stdout
+    assert "a list of pids stands in for them" in done.stdout
+
+
+def test_without_the_enforcer_it_fails(folder: Path) -> None:
+    process = demo(folder, "--without-enforcer")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the demo failed in step 4: a WARNED record about notebook" in out
+    assert "All of this happened" not in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing_behind(folder: Path, number: signal.Signals) -> None:
+    process = demo(folder)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("3."):
+            break
+    time.sleep(0.5)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_control_groups_of_a_kubelet_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kubepods").mkdir()
+    monkeypatch.setattr("tests.demo.cgroups.hierarchies", lambda: [tmp_path])
+    assert Cgroups.available() is None
