@@ -118,16 +118,42 @@ def _of_pod(
 ) -> Iterator[Quota]:
     names = _claim_names(pod)
     ids = _container_ids(pod)
-    spec = pod.get("spec") or {}
-    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+    for container in _containers(pod):
         for used in (container.get("resources") or {}).get("claims") or []:
             claim = claims.get((_namespace(pod), names.get(used["name"], "")))
             if claim is None or not _reserved_for(claim, pod):
                 continue
-            for grant in grants_of(claim, devices):
+            grants = grants_of(claim, devices)
+            for grant in grants:
                 if used.get("request") in {None, "", grant.request}:
-                    quota = _quota(pod, container, ids.get(container["name"]), grant, terms)
+                    bound = _whole(grant, grants) if _is_plain_init(container, pod) else grant
+                    quota = _quota(pod, container, ids.get(container["name"]), bound, terms)
                     yield from () if quota is None else (quota,)
+
+
+def _containers(pod: Object) -> list[Object]:
+    spec = pod.get("spec") or {}
+    return [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+
+
+def _is_plain_init(container: Object, pod: Object) -> bool:
+    plain = [
+        each for each in (pod.get("spec") or {}).get("initContainers") or [] if each.get("restartPolicy") != "Always"
+    ]
+    return any(each is container for each in plain)
+
+
+def _whole(grant: Grant, grants: Sequence[Grant]) -> Grant:
+    """Widen a grant to all that the claim consumed of its GPU.
+
+    A plain init container runs before the apps and may hold what is reserved for all of them, so the claim is not
+    raised for it where that suffices.
+    """
+    beside = [each for each in grants if each.gpu == grant.gpu]
+    if any(each.memory_mib is None for each in beside):
+        return grant
+    compute = sum(each.compute or 0 for each in beside)
+    return replace(grant, memory_mib=sum(each.memory_mib or 0 for each in beside), compute=min(compute, HUNDRED))
 
 
 def _quota(pod: Object, container: Object, container_id: str | None, grant: Grant, terms: Terms) -> Quota | None:
