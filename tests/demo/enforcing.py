@@ -94,6 +94,7 @@ def stand_ins(node: Node) -> list[str]:
     """Say what is simulated here, and what stands in for something real."""
     library = "a simulated libnvidia-ml.so.1, read through the real nvidia-ml-py"
     lines = [f"GPU: {library}" if node.library else "GPU: no C compiler here, so a Python reader stands in for NVML"]
+    lines.append("MPS: left out here, so a process over its quota is ended by signals alone")
     if node.cgroups:
         return [*lines, f"containers: real control groups, named as the kubelet does, in {node.cgroups.hierarchy}"]
     return [*lines, "containers: no control groups can be made here (not root), so a list of pids stands in for them"]

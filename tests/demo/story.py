@@ -17,7 +17,8 @@ GREEDY_MIB = 9216
 
 def tell(stage: Stage) -> None:
     """Perform the demo. Raises ``DemoError`` at the first thing that does not happen."""
-    stage.terminal.say("gpu-share: two pods share one GPU. Everything here is real except the GPU.")
+    stage.terminal.say("gpu-share: two pods share one GPU. Webhook, enforcer, containers' processes and kill are real;")
+    stage.terminal.say("the GPU is simulated, and this program plays the API server and the kubelet.")
     the_webhook_starts(stage)
     two_pods_are_rewritten(stage)
     both_run_on_one_gpu(stage)
