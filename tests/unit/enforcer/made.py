@@ -30,7 +30,7 @@ def quota(**changes: Any) -> Quota:
 
 
 def neighbour(**changes: Any) -> Quota:
-    return quota(container_id=NEIGHBOUR, pod="other-0", pod_uid=POD.replace("0a", "ff"), **changes)
+    return quota(**({"container_id": NEIGHBOUR, "pod": "other-0", "pod_uid": POD.replace("0a", "ff")} | changes))
 
 
 def holder(pid: int, mib: int, container: str = CONTAINER, pod: str = POD) -> Holder:

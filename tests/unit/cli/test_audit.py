@@ -1,0 +1,111 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from enforcer.audit import KillLog, segments
+from enforcer.record import Kind
+from gpushare.cli.main import main
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    with KillLog(tmp_path / "audit", segment_bytes=900) as log:
+        for number in range(6):
+            pod = {"namespace": "asr" if number % 2 else "ml", "name": f"tts-{number}", "uid": "u"}
+            kind = Kind.INTENT if number < 3 else Kind.OUTCOME
+            targets = [{"pid": 500 + number}]
+            log.append(kind, {"pod": pod, "container": "model\x1b[31m", "gpu": "GPU-0123456789", "targets": targets})
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(["audit", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_whole_log_holds(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "verify", "--state", state)
+    assert code == 0
+    assert "ok: 6 records in" in out
+    head = out.split("head ")[1].strip()
+    assert run(capsys, "verify", "--state", state, "--anchor", head)[0] == 0
+
+
+def test_an_edited_line_is_named_by_file_and_number(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = segments(state / "audit")[1]
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b'"pid":50', b'"pid":60')
+    file.write_bytes(b"".join(lines))
+    code, out, _ = run(capsys, "verify", "--state", state)
+    assert code == 1
+    assert f"{file.name}:2: " in out
+    assert "was edited" in out
+
+
+def test_a_missing_segment_is_named_where_it_is_missing(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = segments(state / "audit")
+    files[0].unlink()
+    code, out, _ = run(capsys, "verify", "--state", state)
+    assert code == 1
+    assert f"{files[1].name}:1: " in out
+    assert "missing here" in out
+
+
+def test_a_renamed_segment_is_named(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = segments(state / "audit")[-1]
+    last.rename(last.with_name("kills-000000000099.jsonl"))
+    code, out, _ = run(capsys, "verify", "--state", state)
+    assert code == 1
+    assert "renamed" in out
+
+
+def test_a_cut_tail_needs_the_anchor(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = run(capsys, "verify", "--state", state)[1].split("head ")[1].strip()
+    segments(state / "audit")[-1].unlink()
+    assert run(capsys, "verify", "--state", state)[0] == 0
+    code, out, _ = run(capsys, "verify", "--state", state, "--anchor", head)
+    assert code == 1
+    assert "its tail was cut off" in out
+
+
+def test_show_lists_and_filters(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "show", "--state", state)
+    assert code == 0
+    assert out.splitlines()[0].split()[:4] == ["SEQ", "TIME", "KIND", "POD"]
+    assert len(out.splitlines()) == 7
+    assert "\x1b" not in out
+    code, out, _ = run(capsys, "show", "--state", state, "-n", "asr", "--kind", "outcome", "-o", "json")
+    assert [record["seq"] for record in json.loads(out)] == [4, 6]
+    assert json.loads(run(capsys, "show", "--state", state, "--pod", "none", "-o", "json")[1]) == []
+
+
+def test_show_says_when_lines_are_no_records(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with segments(state / "audit")[-1].open("ab") as file:
+        file.write(b"rubbish\n")
+    code, out, err = run(capsys, "show", "--state", state)
+    assert code == 1
+    assert len(out.splitlines()) == 7
+    assert "1 lines are no records" in err
+
+
+def test_a_single_segment_can_be_shown(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "show", "--log", segments(state / "audit")[0])[0] == 0
+
+
+def test_where_there_is_no_log_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "verify", "--state", tmp_path)
+    assert code == 2
+    assert "no kill log in" in err
+
+
+def test_an_empty_log_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "audit").mkdir()
+    assert run(capsys, "verify", "--state", tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("arguments", [["verify", "--anchor", "x"], ["show", "--kind", "rumour"], ["forget"], []])
+def test_wrong_use_is_2(state: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    place = ["--state", str(state)] if arguments and arguments[0] != "forget" else []
+    assert run(capsys, *arguments, *place)[0] == 2
