@@ -88,7 +88,7 @@ def wait_gone(process: Process, seconds: float) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)
-    _reap(process)
+    _reap(process, deadline)
     return True
 
 
@@ -123,6 +123,8 @@ def _kill_group(process: Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _reap(process: Process) -> None:
+def _reap(process: Process, deadline: float) -> None:
+    """Take a child's end: its first thread may be gone while others are still on their way out."""
     with suppress(ChildProcessError):
-        os.waitpid(process.pid, os.WNOHANG)
+        while os.waitpid(process.pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)

@@ -75,8 +75,10 @@ class Kubelet:
         return Path(container.process.log).read_text()
 
     def close(self) -> None:
-        """End all containers and remove their control groups."""
+        """End all containers, remove their control groups, and let their pods go."""
         end([each.process for each in self.containers], patience=1)
+        for each in self.containers:
+            self.bed.delete_pod(each.pod["metadata"]["namespace"], each.pod["metadata"]["name"])
         for group in reversed(self._made):
             with suppress(OSError):
                 group.rmdir()
