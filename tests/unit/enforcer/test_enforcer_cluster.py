@@ -1,0 +1,133 @@
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from enforcer import cluster
+from enforcer.cluster import Books, PodEvents, event_of
+from enforcer.notice import NOTE_BYTES, Notice
+from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, POD, quota
+from tests.unit.enforcer.test_quotas import NODE, claim, container, namespace, piece, pod, result
+
+WHEN = datetime(2026, 11, 20, 22, 16, 5, 123456, UTC)
+KINDS = ("claims", "pods", "namespaces", "slices")
+
+
+def full() -> Books:
+    books = Books(NODE)
+    lists: dict[str, list[dict[str, Any]]] = {
+        "claims": [claim(result("model", "gpu-0"))],
+        "pods": [pod(container("model", "4096"))],
+        "namespaces": [uid(namespace(grace_period="9s"), "n")],
+        "slices": [{"metadata": {"uid": "s"}} | piece()],
+    }
+    for kind, items in lists.items():
+        books.reset(kind, items)
+    return books
+
+
+def uid(item: dict[str, Any], value: str) -> dict[str, Any]:
+    return item | {"metadata": item["metadata"] | {"uid": value}}
+
+
+def test_nothing_is_said_before_everything_was_listed_once() -> None:
+    books = Books(NODE)
+    for kind in KINDS:
+        assert books.quotas() is None, "a quota that vanishes because a list is late would free a container"
+        books.reset(kind, [])
+    assert books.quotas() == ()
+
+
+def test_events_change_the_quotas() -> None:
+    books = full()
+    found = books.quotas()
+    assert found is not None
+    assert [(each.gpu, each.memory_mib, each.grace_seconds) for each in found] == [(GPU, 4096, 9.0)]
+    books.event("namespaces", "MODIFIED", uid(namespace(grace_period="1s"), "n"))
+    found = books.quotas()
+    assert found
+    assert found[0].grace_seconds == 1.0
+    books.event("pods", "DELETED", pod(container("model", "4096")))
+    assert books.quotas() == ()
+
+
+def test_an_event_before_the_first_list_is_passed_over() -> None:
+    books = Books(NODE)
+    books.event("pods", "ADDED", pod(container("model", "4096")))
+    assert books.quotas() is None
+
+
+def test_claims_of_other_drivers_are_not_kept() -> None:
+    books = Books(NODE)
+    foreign = claim(result("model", "gpu-0") | {"driver": "gpu.nvidia.com"})
+    books.reset("claims", [foreign, uid(claim(), "unallocated")])
+    assert books._kinds["claims"] == {}
+    books.event("claims", "ADDED", claim(result("model", "gpu-0")))
+    assert len(books._kinds["claims"] or {}) == 1
+    books.event("claims", "MODIFIED", claim())
+    assert books._kinds["claims"] == {}, "given back"
+
+
+def notice(note: str = "killed") -> Notice:
+    return Notice(quota=quota(), reason=Reason.KILLED, note=note, action="Kill")
+
+
+def test_an_event_is_on_the_pod_and_short_enough() -> None:
+    event = event_of(NODE, notice("x\n" * 5000), WHEN)
+    assert event["eventTime"] == "2026-11-20T22:16:05.123456Z"
+    assert event["regarding"]["uid"] == POD
+    assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == "asr"
+    assert len(event["note"].encode()) <= NOTE_BYTES
+    assert (event["type"], event["reason"], event["action"]) == ("Warning", "Killed", "Kill")
+
+
+class Api:
+    def __init__(self, *failures: ClusterError) -> None:
+        self.failures = list(failures)
+        self.created: list[dict[str, Any]] = []
+        self.calls = 0
+
+    def create(self, where: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.created.append(body | {"where": where})
+        return body
+
+
+def deliver(api: Api, *notices: Notice) -> None:
+    stopped = threading.Event()
+    events = PodEvents(api, NODE)  # type: ignore[arg-type]
+    for each in notices:
+        events.notify(each)
+    events.start(stopped)
+    events.flush(5)
+    stopped.set()
+
+
+def test_notices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    api = Api(ClusterError("not there"), ClusterError("busy", 503))
+    deliver(api, notice("one"), notice("two"))
+    assert [event["note"] for event in api.created] == ["one", "two"]
+    assert api.created[0]["where"] == "/apis/events.k8s.io/v1/namespaces/asr/events"
+
+
+def test_a_notice_that_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    api = Api(ClusterError("namespace is being terminated", 403))
+    deliver(api, notice("one"), notice("two"))
+    assert api.calls == 2
+    assert [event["note"] for event in api.created] == ["two"]
+
+
+def test_notices_never_wait_even_if_nobody_takes_them() -> None:
+    events = PodEvents(Api(), NODE)  # type: ignore[arg-type]
+    begun = time.monotonic()
+    for _ in range(10 * cluster.QUEUE):
+        events.notify(notice())
+    assert time.monotonic() - begun < 5

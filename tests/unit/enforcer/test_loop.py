@@ -1,0 +1,282 @@
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from enforcer import checkpoint
+from enforcer.act import Result
+from enforcer.attribute import Identity, Owner
+from enforcer.audit import KillLog
+from enforcer.judge import Verdict
+from enforcer.loop import Agent, Parts
+from enforcer.metrics import Metrics
+from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
+from enforcer.notice import Notice
+from enforcer.watch import Watch
+from gpushare.errors import NvmlError, RecordError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota
+
+CARD = 16384
+
+
+def card(uuid: str, index: int) -> Gpu:
+    return Gpu(
+        uuid=uuid, index=index, minor=index, model="NVIDIA A100", memory_mib=CARD, reserved_mib=512,
+        compute_capability=(8, 0), pci_bus_id="", driver_version="570", cuda_version=(12, 8),
+    )  # fmt: skip
+
+
+@dataclass
+class Reader:
+    held: dict[str, dict[int, int]] = field(default_factory=lambda: {GPU: {}, OTHER_GPU: {}})
+    broken: set[str] = field(default_factory=set)
+    all_broken: bool = False
+    counted: int = 0
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        self.counted += 1
+        if self.all_broken:
+            raise NvmlError("the driver is gone")
+        return tuple(card(uuid, number) for number, uuid in enumerate(self.held))
+
+    def sample(self, uuid: str) -> GpuSample:
+        if self.all_broken or uuid in self.broken:
+            raise NvmlError("the GPU fell off the bus")
+        rows = tuple(GpuProcess(pid, mib) for pid, mib in self.held[uuid].items())
+        return GpuSample(uuid=uuid, total_mib=CARD, used_mib=sum(self.held[uuid].values()) + 100, processes=rows)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@dataclass
+class World:
+    agent: Agent
+    reader: Reader
+    metrics: Metrics
+    folder: Path
+    verdicts: list[Verdict]
+    notices: list[Notice]
+    quotas: list[Quota]
+    clock: list[float]
+    carry_out: Callable[[Verdict], Result]
+
+    def look(self, times: int = 1) -> dict[str, Any]:
+        for _ in range(times):
+            self.clock[0] += 0.5
+            self.agent.poll()
+        found: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
+        return found
+
+    def scrape(self) -> str:
+        return generate_latest(self.metrics.registry).decode()
+
+
+class Attributor:
+    """Pid 1xx is our container's, 2xx another's, 9xx nobody's, 666 has ended."""
+
+    def identify(self, pid: int) -> Identity | None:
+        if pid == 666:
+            return None
+        owner = {1: Owner(POD, CONTAINER), 2: Owner("other", "e" * 64)}.get(pid // 100)
+        return Identity(pid=pid, start=pid, owner=owner)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from make(tmp_path, enforcing=True)
+
+
+def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
+    reader, metrics, clock = Reader(), Metrics(), [1000.0]
+    verdicts: list[Verdict] = []
+    notices: list[Notice] = []
+    quotas: list[Quota] = [quota(grace_seconds=0.0)]
+
+    class Executor:
+        def carry_out(self, verdict: Verdict) -> Result:
+            verdicts.append(verdict)
+            return made.carry_out(verdict)
+
+    class Sink:
+        def notify(self, notice: Notice) -> None:
+            notices.append(notice)
+
+    parts = Parts(
+        watch=Watch(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),  # type: ignore[arg-type]
+        kill_log=KillLog(folder / "audit"), sink=Sink(), metrics=metrics, problems=lambda: ["something else"],
+    )  # fmt: skip
+    agent = Agent("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
+    made = World(agent, reader, metrics, folder, verdicts, notices, quotas, clock, lambda _: Result(Reason.KILLED))
+    yield made
+    agent.close()
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_the_status_says_what_is_seen(world: World) -> None:
+    world.reader.held[GPU] = {101: 1000, 102: 500, 201: 300, 900: 200, 666: 50}
+    world.quotas.append(neighbour(container_id=None, gpu=OTHER_GPU))
+    status = world.look()
+    assert status["version"] == 1
+    assert status["enforcing"] is True
+    assert status["problems"] == ["something else"]
+    gpu = status["gpus"][0]
+    assert (gpu["uuid"], gpu["usedMib"], gpu["unattributedMib"], gpu["blind"]) == (GPU, 2150, 150, None)
+    ours, other = status["containers"]
+    assert (ours["usedMib"], ours["quotaMib"], ours["state"]) == (1500, 4096, "Within")
+    assert ours["processes"] == [{"pid": 101, "usedMib": 1000}, {"pid": 102, "usedMib": 500}]
+    assert other["state"] == "NotStarted"
+    assert [row["pid"] for row in status["strangers"]] == [201, 900]
+    assert status["killLog"]["seq"] == 0
+
+
+def test_over_quota_is_warned_recorded_and_handed_over_once(world: World) -> None:
+    world.reader.held[GPU] = {101: 5000}
+    assert world.look(2)["containers"][0]["state"] == "Over"
+    world.look()
+    wait_for(lambda: bool(world.verdicts))
+    assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA]
+    assert world.agent._parts.kill_log.head.seq == 1
+    wait_for(lambda: all(future.done() for future in world.agent._pending))
+    assert world.look(5)["containers"][0]["state"] == "CoolingDown"
+    assert len(world.verdicts) == 1
+    assert 'gpu_share_limit_violations_total{action="killed"} 1.0' in world.scrape()
+    assert 'gpu_share_kill_results_total{reason="Killed"} 1.0' in world.scrape()
+
+
+def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
+    release = threading.Event()
+
+    def slow(_: Verdict) -> Result:
+        release.wait(10)
+        return Result(Reason.KILLED)
+
+    world.carry_out = slow
+    world.reader.held[GPU] = {101: 5000}
+    begun = time.monotonic()
+    assert world.look(20)["containers"][0]["state"] == "Acting"
+    assert time.monotonic() - begun < 5
+    release.set()
+
+
+def test_a_bug_while_acting_is_counted_and_ends_nothing(world: World) -> None:
+    def bug(_: Verdict) -> Result:
+        raise ZeroDivisionError
+
+    world.carry_out = bug
+    world.reader.held[GPU] = {101: 5000}
+    world.look(3)
+    wait_for(lambda: all(future.done() for future in world.agent._pending))
+    world.look(3)
+    assert "gpu_share_enforcer_failures_total 1.0" in world.scrape()
+
+
+def test_a_gpu_that_cannot_be_read_blinds_only_itself(world: World) -> None:
+    world.reader.held[GPU] = {101: 5000}
+    world.reader.broken = {GPU}
+    status = world.look(20)
+    assert world.verdicts == []
+    assert status["gpus"][0]["blind"] == "the GPU fell off the bus"
+    assert status["gpus"][1]["blind"] is None
+    assert (status["containers"][0]["state"], status["containers"][0]["usedMib"]) == ("Blind", None)
+    assert any("blind on" in problem for problem in status["problems"])
+    assert f'gpu_share_gpu_blind{{gpu="{GPU}"}} 1.0' in world.scrape()
+    world.reader.broken = set()
+    world.look(3)
+    wait_for(lambda: bool(world.verdicts))
+
+
+def test_without_a_driver_it_waits_for_one(world: World) -> None:
+    world.reader.all_broken = True
+    assert world.look(5)["gpus"] == []
+    assert 'gpu_share_nvml_errors_total{reason="NvmlUnavailable"} 5.0' in world.scrape()
+    world.reader.all_broken = False
+    assert len(world.look()["gpus"]) == 2
+
+
+def test_a_driver_that_goes_and_comes_back_is_met_again(world: World) -> None:
+    world.look(3)
+    world.reader.all_broken = True
+    assert all(gpu["blind"] for gpu in world.look(3)["gpus"])
+    world.reader.all_broken = False
+    assert not any(gpu["blind"] for gpu in world.look()["gpus"])
+
+
+def test_gpus_are_not_counted_at_every_look(world: World) -> None:
+    world.look(50)
+    assert world.reader.counted == 1
+
+
+def test_an_unwritable_warning_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RecordError("no space left")
+
+    monkeypatch.setattr(world.agent._parts.kill_log, "append", full)
+    world.reader.held[GPU] = {101: 5000}
+    world.look(5)
+    assert "gpu_share_record_errors_total 1.0" in world.scrape()
+
+
+def test_an_unwritable_status_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    world.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "replace", full)
+        world.look(3)
+    assert any("status.json" in problem for problem in world.look()["problems"])
+    assert world.look()["problems"] == ["something else"]
+
+
+def test_without_enforcement_there_are_warnings_alone(tmp_path: Path) -> None:
+    for world in make(tmp_path, enforcing=False):
+        world.reader.held[GPU] = {101: 5000}
+        status = world.look(30)
+        assert world.verdicts == []
+        assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA]
+        assert status["enforcing"] is False
+        assert "gpu_share_enforcer_enforcing 0.0" in world.scrape()
+
+
+def test_metrics_show_use_against_quota_and_forget_who_is_gone(world: World) -> None:
+    world.reader.held[GPU] = {101: 1000}
+    world.look()
+    series = f'{{container="model",gpu="{GPU}",namespace="asr",pod="tts-0"}}'
+    assert f"gpu_share_container_memory_used_bytes{series} {1000 * 2**20:.10g}" in _plain(world.scrape())
+    assert f"gpu_share_container_memory_limit_bytes{series} {4096 * 2**20:.10g}" in _plain(world.scrape())
+    world.quotas.clear()
+    world.look()
+    assert series not in world.scrape()
+
+
+def _plain(text: str) -> str:
+    """Write numbers without exponents."""
+    rows: Sequence[str] = text.splitlines()
+    return "\n".join(f"{row.rsplit(' ', 1)[0]} {float(row.rsplit(' ', 1)[1]):.10g}" for row in rows if row[0] != "#")
+
+
+def test_it_stops_when_told_to_and_keeps_its_pace(tmp_path: Path) -> None:
+    for world in make(tmp_path, enforcing=True):
+        stopped = threading.Event()
+        world.agent._clock = time.monotonic
+        thread = threading.Thread(target=world.agent.run, args=(stopped, 0.02))
+        thread.start()
+        time.sleep(0.3)
+        stopped.set()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert world.reader.counted >= 1
