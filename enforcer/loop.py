@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from enforcer import checkpoint, notice, status
+from enforcer import checkpoint, memory, notice, status
 from enforcer.act import Executor, Result, warning_fields
 from enforcer.audit import KillLog, utc_now
 from enforcer.judge import Decision, Rules, State, Verdict, judge, settle
@@ -35,6 +35,14 @@ _ACTIONS: Final = {
     Decision.HELD_BACK: "held_back",
     Decision.BACK_UNDER: "back_under",
 }
+
+
+def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """Tell this boot from others; empty where the kernel does not say, and then nothing is remembered."""
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
 
 
 def boot_clock() -> float:
@@ -79,7 +87,9 @@ class Agent:
     ) -> None:
         self._node, self._folder, self._parts = node, state, parts
         self._rules, self._enforcing, self._clock = rules or Rules(), enforcing, clock
-        self._state = State()
+        self._boot = boot_id()
+        self._remembered = b""
+        self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
         self._pending: dict[Future[Result], Verdict] = {}
         self._problem: str | None = None
@@ -106,12 +116,33 @@ class Agent:
             self._state, verdicts = judge(self._state, judged, readings, now, self._rules)
             for verdict in verdicts:
                 self._decide(verdict)
+            self._remember()
             self._report(views, quotas, now)
 
     def close(self) -> None:
         """Let kills that have begun come to their end, and take in what came of them."""
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._take_results(self._clock())
+
+    def _recall(self) -> State:
+        try:
+            data = (self._folder / memory.NAME).read_bytes()
+        except OSError:
+            return State()
+        found = memory.decode(data, self._boot, self._clock()) if self._boot else None
+        if found is None:
+            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=memory.NAME)
+        return found or State()
+
+    def _remember(self) -> None:
+        """Keep what a restart must not lose. It may be lost with the machine: that ends the processes as well."""
+        data = memory.encode(self._state, self._boot)
+        if data != self._remembered:
+            try:
+                checkpoint.replace(self._folder / memory.NAME, data)
+                self._remembered = data
+            except OSError as error:
+                log.warning("grace periods not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
 
     def _look(self) -> tuple[View, ...]:
         try:

@@ -235,6 +235,8 @@ def test_a_restart_charges_nobody_and_the_chain_runs_on(node: Node) -> None:
     node.start()
     wait_for(lambda: not alive(tenant), 20)
     assert outcome(node)["result"] == "Killed"
+    assert float(node.records("INTENT")[0]["overFor"].removesuffix("s")) >= 2.0, "not shortened"
+    assert len(node.records("WARNED")) == 1, "and remembered"
     assert alive(neighbour)
     assert node.verified()
 
