@@ -162,6 +162,14 @@ class Bed:
         """Delete a pod for good, as the kubelet does once its containers are gone."""
         self.cluster.delete(path(CORE_V1, PODS, name, namespace), NOW)
 
+    def remove(self, where: str) -> None:
+        """Delete an object; one that the garbage collector took already is fine."""
+        try:
+            self.cluster.delete(where)
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
     def find(self, where: str) -> Object | None:
         """Read an object, or None when it is not there."""
         try:

@@ -90,7 +90,7 @@ def machine(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mach
     bed.stop(agent)
     bed.cluster.delete(path(CORE_V1, "nodes", NODE))
     for each in slices(bed):
-        bed.cluster.delete(path(RESOURCE_V1, SLICES, each["metadata"]["name"]))
+        bed.remove(path(RESOURCE_V1, SLICES, each["metadata"]["name"]))
 
 
 def events(bed: Bed, namespace: str, pod: str) -> dict[str, Object]:

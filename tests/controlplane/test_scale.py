@@ -43,7 +43,7 @@ def fleet(bed: Bed, name: str, count: int, machine: str) -> Iterator[None]:
         list(pool.map(lambda each: bed.cluster.delete(path(CORE_V1, "nodes", each)), names))
     for item in bed.cluster.list(path(RESOURCE_V1, SLICES))[0]:
         if item["spec"]["nodeName"] in names:
-            bed.cluster.delete(path(RESOURCE_V1, SLICES, item["metadata"]["name"]))
+            bed.remove(path(RESOURCE_V1, SLICES, item["metadata"]["name"]))
 
 
 def pods(name: str, count: int, sizes: Iterable[tuple[str, str | None]]) -> list[Object]:
