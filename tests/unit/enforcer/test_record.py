@@ -246,3 +246,14 @@ def test_every_random_mutation_is_found(mutate: Any) -> None:
         if changed != whole and verify(changed.splitlines(keepends=True), anchor=anchor).holds:
             missed.append(changed)
     assert missed == []
+
+
+OTHER_BYTES = [(b'"pid":4', b'"pid": 4'), (b'"pid":4', b'"pid":4,"pid":4'), (b"INTENT", b"\\u0049NTENT")]
+
+
+@pytest.mark.parametrize("change", OTHER_BYTES)
+def test_the_same_said_in_other_bytes_is_an_edit(change: tuple[bytes, bytes]) -> None:
+    lines = log(9)
+    assert change[0] in lines[4]
+    lines[4] = lines[4].replace(*change)
+    assert bad(lines) == (5, "the line is not written the way records are: it was edited")

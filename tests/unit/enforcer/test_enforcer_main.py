@@ -1,0 +1,187 @@
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer import main as program
+from enforcer.inventory import InventoryPolicy, Mode
+from enforcer.main import main, parse
+from enforcer.offering import MpsKeeper, Offering, daemons, every, foreign_mib, held_mib
+from enforcer.view import View
+from gpushare import contract
+from gpushare.errors import ClusterError, ConfigError, MpsError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, OTHER_GPU, holder, neighbour, quota
+from tests.unit.enforcer.test_loop import Attributor, Reader, card
+
+BASE = ["--node", "gpu-7"]
+
+
+def test_the_defaults_are_those_of_the_manifests() -> None:
+    options = parse(BASE)
+    assert (str(options.state), str(options.run), options.poll) == ("/var/lib/gpu-share", "/run/gpu-share", 0.5)
+    assert (options.no_enforce, options.no_mps, options.no_publish, options.address) == (False, False, False, None)
+
+
+def test_the_node_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_NAME", "gpu-9")
+    assert parse([]).node == "gpu-9"
+
+
+ADDRESSES = [("127.0.0.1:9402", ("127.0.0.1", 9402)), ("[::1]:1", ("::1", 1)), (":80", ("", 80))]
+
+
+@pytest.mark.parametrize(("text", "address"), ADDRESSES)
+def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
+    assert parse([*BASE, "--metrics", text]).address == address
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--node is missing"), ([*BASE, "--poll", "0"], "--poll 0.0 is no interval"),
+        ([*BASE, "--max-kills", "0"], "--max-kills 0 ends nobody"), ([*BASE, "--metrics", "here"], "is no address"),
+        ([*BASE, "--metrics", "x:99999"], "is no address"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_said(options: list[str], said: str, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    assert main(options) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_in_a_pid_namespace_of_its_own_it_refuses(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(program, "in_initial_pid_namespace", lambda: False)
+    options = [*BASE, "--state", str(tmp_path), "--no-cluster", "--no-mps"]
+    assert main(options, reader=Reader(), attributor=Attributor()) == 2
+    assert "hostPID: true" in capsys.readouterr().err
+
+
+def test_without_gpus_mps_cannot_be_started_and_that_is_said(capsys: Any, tmp_path: Path) -> None:
+    reader = Reader()
+    reader.all_broken = True
+    options = [*BASE, "--state", str(tmp_path), "--no-cluster", "--allow-any-pid-namespace"]
+    assert main(options, reader=reader, attributor=Attributor()) == 1
+    assert "--no-mps does without" in capsys.readouterr().err
+
+
+def test_foreign_use_is_rounded_up_and_tenants_are_not_foreign() -> None:
+    nobody = holder(900, 300)
+    nobody = type(nobody)(type(nobody.identity)(pid=900, start=1, owner=None), 300)
+    views = [View(gpu=card(GPU, 0), holders=(holder(101, 5000), nobody)), View(gpu=card(OTHER_GPU, 1))]
+    assert foreign_mib(views) == {GPU: 512}
+    assert held_mib([quota(), neighbour(), neighbour(gpu=OTHER_GPU)]) == {GPU: 8192, OTHER_GPU: 4096}
+
+
+class Api:
+    """An API server with one node, which remembers the slices written to it."""
+
+    def __init__(self, annotations: Mapping[str, str] | None = None) -> None:
+        self.node = {"metadata": {"name": "gpu-7", "uid": "node-uid", "annotations": dict(annotations or {})}}
+        self.slices: dict[str, Any] = {}
+        self.down = False
+
+    def get(self, where: str, **_: Any) -> Any:
+        if self.down:
+            raise ClusterError("the API server does not answer")
+        assert where == "/api/v1/nodes/gpu-7"
+        return self.node
+
+    def devices(self) -> list[str]:
+        return [device["name"] for each in self.slices.values() for device in each["spec"]["devices"]]
+
+    def list(self, _: str, **__: str) -> Any:
+        return list(self.slices.values()), "1"
+
+    def create(self, _: str, body: Any) -> Any:
+        self.slices[body["metadata"]["name"]] = body
+
+    def replace(self, _: str, body: Any) -> Any:
+        self.slices[body["metadata"]["name"]] = body
+
+
+VIEWS = [View(gpu=card(GPU, 0)), View(gpu=card(OTHER_GPU, 1))]
+POLICY = InventoryPolicy(mode=Mode.WATCH_ONLY)
+
+
+def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None:
+    api = Api()
+    offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering.publish(VIEWS, [])
+    assert api.devices() == ["gpu-0", "gpu-1", "status"]
+    api.node["metadata"]["annotations"] = {contract.NODE_GPUS: "1"}
+    offering.publish(VIEWS, [])
+    assert api.devices() == ["gpu-1", "status"]
+    assert offering.problem is None
+
+
+def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
+    api = Api({contract.NODE_GPUS: "7"})
+    offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering.publish(VIEWS, [])
+    assert "names no GPU" in (offering.problem or "") or "is no GPU of this node" in (offering.problem or "")
+    assert api.slices == {}
+    api.node["metadata"]["annotations"] = {}
+    api.down = True
+    offering.publish(VIEWS, [])
+    assert "does not answer" in (offering.problem or "")
+    api.down = False
+    offering.publish(VIEWS, [])
+    assert offering.problem is None
+
+
+class Manager:
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {GPU: "fine", OTHER_GPU: "fine"}
+        self.starts = 0
+        self.failures: dict[str, Any] = {}
+
+    def health(self) -> dict[str, Any]:
+        return self.answers
+
+    def start(self) -> dict[str, Any]:
+        self.starts += 1
+        return self.failures
+
+
+def test_daemons_that_do_not_answer_are_started_and_blocked_ones_are_not() -> None:
+    manager = Manager()
+    keeper = MpsKeeper(manager)  # type: ignore[arg-type]
+    keeper.turn()
+    assert (manager.starts, list(keeper.problems())) == (0, [])
+    manager.answers = {GPU: MpsError("blocked", Reason.CONTROL_BLOCKED), OTHER_GPU: "fine"}
+    keeper.turn()
+    assert (manager.starts, list(keeper.problems())) == (0, [f"MPS on {GPU}: blocked"])
+    manager.answers = {GPU: MpsError("silent")}
+    manager.failures = {GPU: MpsError("no such program")}
+    keeper.turn()
+    assert (manager.starts, list(keeper.problems())) == (1, [f"MPS on {GPU}: no such program"])
+
+
+def test_a_daemon_for_every_gpu_that_can_be_shared() -> None:
+    found = daemons([card(GPU, 0), card(OTHER_GPU, 1)], Path("/run/gpu-share"), InventoryPolicy(), Reader())  # type: ignore[arg-type]
+    assert set(found._daemons) == {GPU, OTHER_GPU}
+    assert len({daemon.pipe for daemon in found._daemons.values()}) == 2
+
+
+def test_what_is_done_every_so_often_ends_when_stopped() -> None:
+    stopped, turns = threading.Event(), threading.Semaphore(0)
+    thread = every(0.001, "turns", turns.release, stopped)
+    assert all(turns.acquire(timeout=5) for _ in range(3))
+    stopped.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_state_that_cannot_be_is_wrong_use(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert (
+        main([*BASE, "--state", str(tmp_path / "file"), "--no-cluster"], reader=Reader(), attributor=Attributor()) == 2
+    )
+
+
+def test_bad_options_are_config_errors() -> None:
+    with pytest.raises(ConfigError):
+        parse([*BASE, "--poll", "-1"])
