@@ -1,18 +1,13 @@
-"""A word about missing servers: loud in CI, a skip with its reason elsewhere."""
-
-import os
-
-import pytest
+"""The servers of a control plane, or a word about their absence."""
 
 from tests.cluster.binaries import find_all
 from tests.cluster.errors import BedError
+from tests.support.need import missing
 
 
 def require_binaries() -> None:
-    """Skip the test where the servers are missing; in CI (variable ``CI``) fail it."""
+    """Skip the test where the servers are missing; in CI fail it."""
     try:
         find_all()
     except BedError as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+        missing(str(error))

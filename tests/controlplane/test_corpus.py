@@ -21,6 +21,7 @@ from gpushare.errors import ClusterError
 from tests.controlplane.bed import NOW, PODS, TEMPLATES, Bed, template_name
 from tests.controlplane.objects import Object
 from tests.controlplane.paths import flatten, orders
+from tests.support.need import missing
 
 pytestmark = pytest.mark.controlplane
 VARIABLE = "GPU_SHARE_CORPUS"
@@ -50,7 +51,7 @@ FROM_A_LIVE_CLUSTER = ("uid", "resourceVersion", "creationTimestamp", "ownerRefe
 def corpus() -> list[Object]:
     file = Path(os.environ.get(VARIABLE) or USUAL)
     if not file.is_file():
-        pytest.skip(f"no pod templates to try: set {VARIABLE} to a file of JSON lines with a pod each")
+        missing(f"no pod templates to try: set {VARIABLE} to a file of JSON lines with a pod each")
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 

@@ -21,8 +21,9 @@ from tests.controlplane import objects, programs
 from tests.controlplane.bed import SLICES, SYSTEM, Bed
 from tests.controlplane.kubelet import Container, Kubelet, hierarchy, tenant
 from tests.controlplane.objects import Object
-from tests.fakegpu.need import missing, need_library
+from tests.fakegpu.need import need_library
 from tests.fakegpu.state import Sim
+from tests.support.need import missing
 
 pytestmark = pytest.mark.controlplane
 NODE = "real"

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.fakegpu.need import missing
+from tests.support.need import missing
 
 PACKAGE: Final = "nvidia-cuda-mps"
 PROGRAM: Final = "nvidia-cuda-mps-control"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from enforcer.attribute import owner_of
 from enforcer.model import Quota
-from tests.fakegpu.need import missing
 from tests.fakegpu.state import Sim
+from tests.support.need import missing
 
 ROOT = Path("/sys/fs/cgroup")
 MOUNTS = (ROOT / "memory", ROOT / "pids", ROOT, ROOT / "unified")

@@ -16,8 +16,8 @@ import pytest
 from enforcer.audit import KillLog, segments
 from enforcer.record import Kind, read, verify
 from gpushare.errors import RecordError
-from tests.fakegpu.need import missing
 from tests.node.containers import PROJECT
+from tests.support.need import missing
 
 pytestmark = pytest.mark.node
 

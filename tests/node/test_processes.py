@@ -10,8 +10,8 @@ import pytest
 
 from enforcer.attribute import Owner
 from enforcer.proc import CgroupAttributor, PidHandle, in_initial_pid_namespace, read_stat
-from tests.fakegpu.need import missing
 from tests.node.containers import PROJECT, Kubelet, wait_for
+from tests.support.need import missing
 
 pytestmark = pytest.mark.node
 

@@ -1,1 +1,1 @@
-"""Helpers shared by tests: certificates, a running webhook."""
+"""Helpers shared by tests: certificates, a running webhook, what to do about missing parts."""
