@@ -40,14 +40,18 @@ class Node:
     def allow(self, *quotas: Quota) -> None:
         Checkpoint(self.state).write(quotas)
 
-    def start(self, *options: str, wrapper: tuple[str, ...] = ()) -> None:
+    def start(self, *options: str, run: Path | None = None, path: Path | None = None) -> None:
+        """Start it and wait for its first look; ``run`` and ``path``: with MPS, its directory and its program's."""
+        mps = ["--no-mps"] if run is None else ["--run", str(run)]
+        environment = {**os.environ, **self.sim.environment(self.library)}
+        if path is not None:
+            environment["PATH"] = f"{path}:{environment['PATH']}"
         with (self._folder / "enforcer.log").open("ab") as log:
             self.enforcer = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", "enforcer.main", "--node", "gpu-7",
-                  "--state", str(self.state), "--no-cluster",
-                 "--no-mps", "--no-publish", "--poll", str(POLL), "--term-wait", "0.5", "--allow-any-pid-namespace",
+                [sys.executable, "-m", "enforcer.main", "--node", "gpu-7", "--state", str(self.state), "--no-cluster",
+                 *mps, "--no-publish", "--poll", str(POLL), "--term-wait", "0.5", "--allow-any-pid-namespace",
                  *options],
-                cwd=PROJECT, env={**os.environ, **self.sim.environment(self.library)}, stderr=log,
+                cwd=PROJECT, env=environment, stderr=log,
             )  # fmt: skip
         wait_for(lambda: self.status() != {} and self.running(), 20)
 

@@ -17,7 +17,7 @@ from tests.node.containers import PROJECT, alive, wait_for
 from tests.node.enforcing import POLL, Node
 from tests.support.need import missing
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
 
 GRACE = 1.0
 SLACK = 1.0
@@ -47,6 +47,7 @@ def test_over_quota_is_gone_within_grace_and_two_polls_and_its_neighbour_lives(n
     assert node.state_of(greedy) == "Within"
     node.sim.register(tenant.pid, node.gpu, 9000)
     took = wait_for(lambda: not alive(tenant), 20)
+    print(f"gone after {took:.2f}s; grace {GRACE}s, poll {POLL}s")
     assert GRACE - POLL <= took <= GRACE + 2 * POLL + SLACK
     assert alive(neighbour)
     assert node.sim.used(node.gpu) == 4096
