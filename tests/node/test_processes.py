@@ -13,7 +13,7 @@ from enforcer.proc import CgroupAttributor, PidHandle, in_initial_pid_namespace,
 from tests.node.containers import PROJECT, Kubelet, wait_for
 from tests.support.need import missing
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]  # one at a time: they share a cgroup tree
 
 REUSE = """
 import os, signal, sys
