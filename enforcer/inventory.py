@@ -21,6 +21,7 @@ from gpushare.contract import (
     KIND_STATUS,
     MAX_CLIENTS,
     NODE_GPUS,
+    NODE_LABEL,
 )
 from gpushare.errors import ConfigError
 from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT
@@ -81,6 +82,18 @@ class Offer:
 
     devices: tuple[Object, ...]
     left_out: tuple[LeftOut, ...]
+
+
+def shared_gpus(gpus: Sequence[Gpu], node: Mapping[str, Any]) -> tuple[Gpu, ...]:
+    """Keep the GPUs that the node's object offers: none without its label, else all or those its annotation names.
+
+    Raises:
+        ConfigError: the annotation names no GPU of this node.
+    """
+    metadata = node["metadata"]
+    if (metadata.get("labels") or {}).get(NODE_LABEL) != "true":
+        return ()
+    return narrowed(gpus, (metadata.get("annotations") or {}).get(NODE_GPUS))
 
 
 def narrowed(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:

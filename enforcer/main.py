@@ -33,7 +33,7 @@ from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuReader, Quota
 from enforcer.notice import Notice, Sink
-from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, Offering, daemons, every
+from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, Offering, Shared, daemons, every
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
@@ -156,7 +156,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         watch = Watch(reader, attributor)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node, side)
-        mps = _mps(options, watch, side)
+        mps = _mps(options, watch, cluster, side)
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=sink)
         executor = Executor(options.node, tools, Patience(term=options.term_wait))
         metrics = _metrics(options.address, stack)
@@ -219,7 +219,7 @@ def _policy(options: argparse.Namespace) -> InventoryPolicy:
     return InventoryPolicy(order=options.order, mode=Mode.WATCH_ONLY if options.no_mps else Mode.MPS)
 
 
-def _mps(options: argparse.Namespace, watch: Watch, side: Side) -> MpsClient:
+def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, side: Side) -> MpsClient:
     """Start the daemons' keeper; without GPUs to be seen there are none to start."""
     if options.no_mps:
         return NoMps()
@@ -228,7 +228,7 @@ def _mps(options: argparse.Namespace, watch: Watch, side: Side) -> MpsClient:
     except NvmlError as error:
         raise NvmlError(f"{error.message} MPS daemons cannot be started without it (--no-mps does without)") from error
     manager = daemons(gpus, options.run, _policy(options), NvmlReader())  # the loop's own reader is in use
-    keeper = MpsKeeper(manager)
+    keeper = MpsKeeper(manager, Shared(cluster, options.node, gpus, manager.noted()))
     side.problems.append(lambda: list(keeper.problems()))
     every(MPS_EVERY, "mps", keeper.turn, side.stopped)
     return manager

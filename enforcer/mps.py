@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 import structlog
 
@@ -307,6 +307,11 @@ class MpsDaemon:
             if handle.ended(STOP_SECONDS):
                 return
 
+    @property
+    def noted(self) -> bool:
+        """Whether a daemon of ours was started here and has not been stopped since."""
+        return self._note().pid is not None
+
     def _note(self) -> Note:
         try:
             return Note(**json.loads((self.directory / "daemon.json").read_text()))
@@ -324,73 +329,3 @@ class MpsDaemon:
             return (self.log / "control.log").read_text(errors="replace")[-LOG_TAIL:].strip()
         except OSError as error:
             return str(error)
-
-
-class MpsManager:
-    """The daemons of all shared GPUs of a node."""
-
-    def __init__(self, daemons: Mapping[str, MpsDaemon]) -> None:
-        self._daemons = dict(daemons)
-        self._absent: set[str] = set()
-
-    @classmethod
-    def for_gpus(
-        cls, limits_mib: Mapping[str, int], root: Path, binary: Path = PROGRAM, modes: ComputeModes | None = None
-    ) -> Self:
-        """A daemon for each GPU of ``limits_mib`` (UUID to what shares can have), each in ``root/<UUID>``."""
-        made = {gpu: MpsDaemon(gpu, root / gpu, binary, limit_mib=mib, modes=modes) for gpu, mib in limits_mib.items()}
-        return cls(made)
-
-    def pipe(self, gpu: str) -> Path:
-        """The directory that tenants of a GPU get as their pipe directory."""
-        return self._daemons[gpu].pipe
-
-    def start(self) -> dict[str, GpuShareError]:
-        """Start all of them, or those that are not there any more; by UUID, what went wrong with those that did not."""
-        failures: dict[str, GpuShareError] = {}
-        for gpu, daemon in self._daemons.items():
-            try:
-                daemon.start()
-            except GpuShareError as error:
-                failures[gpu] = error
-                log.error(error.message, reason=error.reason, gpu=gpu)  # noqa: TRY400 - a sentence, no traceback
-        # One that never served has no clients; one that is merely blocked may have many.
-        self._absent = {gpu for gpu, error in failures.items() if error.reason is not Reason.CONTROL_BLOCKED}
-        return failures
-
-    def health(self) -> dict[str, MpsHealth | GpuShareError]:
-        """Ask all of them; by UUID, how each is or why that cannot be said."""
-        found: dict[str, MpsHealth | GpuShareError] = {}
-        for gpu, daemon in self._daemons.items():
-            try:
-                found[gpu] = daemon.health()
-            except GpuShareError as error:
-                found[gpu] = error
-        return found
-
-    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
-        """Terminate an MPS client, of one GPU or wherever it is one; see ``MpsDaemon.terminate``."""
-        served = {name: daemon for name, daemon in self._daemons.items() if name not in self._absent}
-        answers = [daemon.terminate(pid) for name, daemon in served.items() if gpu in {None, name}]
-        if False in answers:
-            return False
-        return True if True in answers else None
-
-    def pids(self) -> frozenset[int]:
-        """All daemons' and servers' processes that can be known now: never a target."""
-        found: set[int] = set()
-        for daemon in self._daemons.values():
-            with suppress(MpsError):
-                found |= daemon.pids()
-        return frozenset(found)
-
-    def stop(self) -> None:
-        """Stop all of them. Raises the last ``NvmlError`` after trying every one."""
-        last: GpuShareError | None = None
-        for daemon in self._daemons.values():
-            try:
-                daemon.stop()
-            except GpuShareError as error:
-                last = error
-        if last is not None:
-            raise last

@@ -2,20 +2,21 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from enforcer.inventory import InventoryPolicy, LeftOut, capacity_mib, narrowed, offer, resource_slices
+from enforcer.inventory import InventoryPolicy, LeftOut, capacity_mib, offer, resource_slices, shared_gpus
 from enforcer.model import Gpu, Quota
-from enforcer.mps import ComputeModes, MpsDaemon, MpsManager
+from enforcer.mps import ComputeModes, MpsDaemon
+from enforcer.mps_manager import MpsManager
 from enforcer.slices import SlicePublisher
 from enforcer.view import View
 from gpushare.cluster import CORE_V1, Cluster, path
-from gpushare.contract import NODE_GPUS
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
 from gpushare.reasons import Reason
 
@@ -61,10 +62,10 @@ class Offering:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         try:
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
-            metadata = node["metadata"]
-            gpus = narrowed([view.gpu for view in views], (metadata.get("annotations") or {}).get(NODE_GPUS))
+            gpus = shared_gpus([view.gpu for view in views], node)
             found = offer(gpus, self._policy, foreign_mib=foreign_mib(views), held_mib=held_mib(quotas))
-            self._publisher.publish(resource_slices(self._node, found.devices, metadata["uid"]))
+            slices = resource_slices(self._node, found.devices, node["metadata"]["uid"]) if gpus else []
+            self._publisher.publish(slices)
         except (ClusterError, ConfigError) as error:
             self._complain(f"GPUs not offered as they are: {error.message}")
             return
@@ -96,11 +97,30 @@ def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, modes: Comp
     )
 
 
-class MpsKeeper:
-    """Looks after the daemons: starts them, and asks each how it is."""
+class Shared:
+    """Which GPUs of this node may be shared: asked of the node's object, remembered while nobody answers.
 
-    def __init__(self, manager: MpsManager) -> None:
-        self._manager = manager
+    The compute mode of any other GPU is none of our business, so no daemon is ever started for one.
+    """
+
+    def __init__(self, cluster: Cluster | None, node: str, gpus: Sequence[Gpu], before: frozenset[str]) -> None:
+        self._cluster, self._node, self._gpus, self._known = cluster, node, gpus, before
+
+    def __call__(self) -> frozenset[str]:
+        """Name them by UUID; until the node could be read, those that had a daemon before."""
+        if self._cluster is None:
+            return frozenset(gpu.uuid for gpu in self._gpus)
+        with suppress(ClusterError, ConfigError):  # the offer, which reads the same, says what is wrong
+            node = self._cluster.get(path(CORE_V1, "nodes", self._node))
+            self._known = frozenset(gpu.uuid for gpu in shared_gpus(self._gpus, node))
+        return self._known
+
+
+class MpsKeeper:
+    """Looks after the daemons: starts those of shared GPUs, and asks each how it is."""
+
+    def __init__(self, manager: MpsManager, shared: Callable[[], Collection[str]]) -> None:
+        self._manager, self._shared = manager, shared
         self._failures: dict[str, GpuShareError] = {}
 
     def problems(self) -> Iterator[str]:
@@ -109,10 +129,11 @@ class MpsKeeper:
 
     def turn(self) -> None:
         """Ask all; start those that do not answer."""
-        found = self._manager.health()
+        shared = self._shared()
+        found = self._manager.health(shared)
         failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
         blocked = {gpu: error for gpu, error in failures.items() if error.reason is Reason.CONTROL_BLOCKED}
-        self._failures = blocked | (self._manager.start() if failures.keys() - blocked.keys() else {})
+        self._failures = blocked | (self._manager.start(shared) if failures.keys() - blocked.keys() else {})
 
 
 def every(seconds: float, name: str, turn: Callable[[], None], stopped: threading.Event) -> threading.Thread:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from enforcer.model import ComputeMode
-from enforcer.mps import MpsManager
 from enforcer.mps_control import Deadline
+from enforcer.mps_manager import MpsManager
 from enforcer.mps_protocol import ServerStatus
 from gpushare.errors import MpsError, NvmlError
 from gpushare.reasons import Reason

@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from enforcer import main as program
 from enforcer.inventory import InventoryPolicy, Mode
 from enforcer.main import main, parse
-from enforcer.offering import MpsKeeper, Offering, daemons, every, foreign_mib, held_mib
+from enforcer.offering import MpsKeeper, Offering, Shared, daemons, every, foreign_mib, held_mib
 from enforcer.view import View
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, MpsError
@@ -79,7 +79,10 @@ class Api:
     """An API server with one node, which remembers the slices written to it."""
 
     def __init__(self, annotations: Mapping[str, str] | None = None) -> None:
-        self.node = {"metadata": {"name": "gpu-7", "uid": "node-uid", "annotations": dict(annotations or {})}}
+        self.node: dict[str, Any] = {
+            "metadata": {"name": "gpu-7", "uid": "node-uid", "annotations": dict(annotations or {})}
+        }
+        self.node["metadata"]["labels"] = {contract.NODE_LABEL: "true"}
         self.slices: dict[str, Any] = {}
         self.down = False
 
@@ -94,6 +97,9 @@ class Api:
 
     def list(self, _: str, **__: str) -> Any:
         return list(self.slices.values()), "1"
+
+    def delete(self, where: str, _: Any = None, **__: str) -> Any:
+        del self.slices[where.rpartition("/")[2]]
 
     def create(self, _: str, body: Any) -> Any:
         self.slices[body["metadata"]["name"]] = body
@@ -117,6 +123,35 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
     assert offering.problem is None
 
 
+def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered() -> None:
+    api = Api()
+    offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering.publish(VIEWS, [])
+    assert api.slices
+    api.node["metadata"]["labels"] = {contract.NODE_LABEL: "false"}
+    offering.publish(VIEWS, [])
+    assert api.slices == {}
+
+
+def test_only_gpus_that_may_be_shared_get_a_daemon() -> None:
+    api = Api({contract.NODE_GPUS: "1"})
+    shared = Shared(api, "gpu-7", [view.gpu for view in VIEWS], frozenset())  # type: ignore[arg-type]
+    assert shared() == {OTHER_GPU}
+    api.down = True
+    assert shared() == {OTHER_GPU}
+    api.down = False
+    api.node["metadata"]["labels"] = {}
+    assert shared() == frozenset()
+
+
+def test_with_the_api_server_away_those_with_a_daemon_keep_it() -> None:
+    api = Api()
+    api.down = True
+    gpus = [view.gpu for view in VIEWS]
+    assert Shared(api, "gpu-7", gpus, frozenset({GPU}))() == {GPU}  # type: ignore[arg-type]
+    assert Shared(None, "gpu-7", gpus, frozenset())() == {GPU, OTHER_GPU}
+
+
 def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     api = Api({contract.NODE_GPUS: "7"})
     offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
@@ -138,17 +173,18 @@ class Manager:
         self.starts = 0
         self.failures: dict[str, Any] = {}
 
-    def health(self) -> dict[str, Any]:
-        return self.answers
+    def health(self, gpus: Collection[str]) -> dict[str, Any]:
+        return {gpu: answer for gpu, answer in self.answers.items() if gpu in gpus}
 
-    def start(self) -> dict[str, Any]:
+    def start(self, gpus: Collection[str]) -> dict[str, Any]:
+        assert gpus == {GPU, OTHER_GPU}
         self.starts += 1
         return self.failures
 
 
 def test_daemons_that_do_not_answer_are_started_and_blocked_ones_are_not() -> None:
     manager = Manager()
-    keeper = MpsKeeper(manager)  # type: ignore[arg-type]
+    keeper = MpsKeeper(manager, lambda: {GPU, OTHER_GPU})  # type: ignore[arg-type]
     keeper.turn()
     assert (manager.starts, list(keeper.problems())) == (0, [])
     manager.answers = {GPU: MpsError("blocked", Reason.CONTROL_BLOCKED), OTHER_GPU: "fine"}
