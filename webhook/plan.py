@@ -4,7 +4,7 @@ Everything a person may have mistyped is refused here, with the field, the value
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
@@ -77,7 +77,7 @@ def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan
         low_priority=_choice(pod, contract.PRIORITY, ("low", "normal")) == "low",
         models=read_models(pod.annotations),
         same_gpu=_choice(pod, contract.SAME_GPU, ("true", "false")) != "false",
-        warnings=warnings,
+        warnings=(*warnings, *limits.capped(names - compute.keys())),
     )
 
 
@@ -166,12 +166,19 @@ class _Limits:
 
     def compute(self, asked: _Asked | None) -> int | None:
         if asked is None:
-            return self.policy.default_compute
+            # No word about compute is the whole GPU, which a ceiling forbids.
+            return self.policy.default_compute or self.policy.max_compute
         percent, ceiling = _quantity(asked, parse_percent), self.policy.max_compute
         if ceiling is not None and percent > ceiling:
             message = f"{percent}% is above this namespace's {contract.MAX_COMPUTE} of {ceiling}%; ask for less"
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return percent
+
+    def capped(self, unasked: Iterable[str]) -> Iterator[str]:
+        """Tell of the containers that asked for no compute and get the ceiling."""
+        names, ceiling = sorted(unasked), self.policy.max_compute
+        if names and ceiling is not None and self.policy.default_compute is None:
+            yield f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}"
 
 
 def _quantity(asked: _Asked, parse: Any) -> int:
