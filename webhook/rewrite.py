@@ -163,7 +163,7 @@ def _with_label(metadata: Json, warnings: list[str]) -> Object:
 
 
 def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
-    wanted = sidecar_spec.container(settings, guaranteed=_is_guaranteed(view))
+    wanted = sidecar_spec.container(settings, guaranteed=_is_guaranteed(view), budgeted=_has_budget(spec))
     standing = view.named(contract.SIDECAR)
     if standing is None:
         spec["initContainers"] = [wanted, *(spec.get("initContainers") or [])]
@@ -173,6 +173,12 @@ def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
         )
         raise _reserved(f"{standing.field}.name", message)
     _add_volume(spec)
+
+
+def _has_budget(spec: Json) -> bool:
+    """Tell a pod with resources of its own: its containers must not ask for more than that together."""
+    resources = mapping(spec.get("resources"), "spec.resources")
+    return bool(resources.get("requests") or resources.get("limits"))
 
 
 def _is_guaranteed(view: PodView) -> bool:

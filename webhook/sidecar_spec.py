@@ -20,8 +20,16 @@ Variables are among it because those that would hand it a GPU are hidden as in e
 """
 
 
-def container(settings: Settings, *, guaranteed: bool = False) -> Object:
-    """Build the sidecar; ``guaranteed`` asks for its limits outright, so that the pod keeps its class."""
+def container(settings: Settings, *, guaranteed: bool = False, budgeted: bool = False) -> Object:
+    """Build the sidecar.
+
+    Args:
+        settings: image and amounts.
+        guaranteed: asks for its limits outright, so that the pod keeps its class.
+        budgeted: asks for nothing of its own: ``spec.resources`` has fixed what the whole pod gets.
+    """
+    requests = settings.sidecar_limits if guaranteed else settings.sidecar_requests
+    amounts = {} if budgeted else {"requests": dict(requests), "limits": dict(settings.sidecar_limits)}
     return {
         "name": contract.SIDECAR,
         "image": settings.image,
@@ -38,11 +46,7 @@ def container(settings: Settings, *, guaranteed: bool = False) -> Object:
             "timeoutSeconds": 10,
             "failureThreshold": 150,
         },
-        "resources": {
-            "requests": dict(settings.sidecar_limits if guaranteed else settings.sidecar_requests),
-            "limits": dict(settings.sidecar_limits),
-            "claims": [{"name": contract.CLAIM, "request": contract.SIDECAR}],
-        },
+        "resources": {**amounts, "claims": [{"name": contract.CLAIM, "request": contract.SIDECAR}]},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
