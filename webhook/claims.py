@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -50,15 +50,11 @@ def claim_plan(plan: Plan) -> ClaimPlan:
     Raises:
         PolicyDenied: more requests than a claim can have, or more compute than one GPU has.
     """
-    own = [share for share in plan.shares if share.kind is not Kind.INIT]
     chosen = _shared_request(plan.shares)
-    names = [share.container for share in own] or [chosen]
-    if len(names) > contract.MAX_SHARING_CONTAINERS:
-        message = f"{len(names)} containers share a GPU; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
+    requests = _requests(plan, chosen)
+    if len(requests) > contract.MAX_SHARING_CONTAINERS:
+        message = f"{len(requests)} containers share a GPU; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
         raise PolicyDenied("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
-    amounts = {share.container: (share.memory_mib, share.compute or 0) for share in own}
-    amounts[chosen] = _raised(plan, own, chosen)
-    requests = tuple(Request(name, *amounts[name]) for name in names)
     _check_compute(plan, requests)
     request_of = {each.container: chosen if each.kind is Kind.INIT else each.container for each in plan.shares}
     return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
@@ -124,6 +120,14 @@ def _shared_request(shares: Sequence[Share]) -> str:
     raise AssertionError("a plan has at least one share")
 
 
+def _requests(plan: Plan, chosen: str) -> tuple[Request, ...]:
+    """One request per container but the plain init ones, which use ``chosen``."""
+    own = [share for share in plan.shares if share.kind is not Kind.INIT]
+    amounts = {share.container: (share.memory_mib, share.compute or 0) for share in own}
+    amounts[chosen] = _raised(plan, own, chosen)
+    return tuple(Request(name, *amount) for name, amount in amounts.items())
+
+
 def _raised(plan: Plan, own: Sequence[Share], chosen: str) -> tuple[int, int]:
     """Raise the shared request until the claim covers the init containers as well: (MiB, percent)."""
     beside = own if plan.same_gpu else [share for share in own if share.container == chosen]
@@ -147,13 +151,10 @@ def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
 
 
 def _check_compute(plan: Plan, requests: Sequence[Request]) -> None:
-    held = [sum(each.compute for each in requests)] if plan.same_gpu else [each.compute for each in requests]
-    if max(held) > WHOLE_GPU_PERCENT:
-        message = (
-            f"the containers of this pod ask for {max(held)}% of one GPU together; ask for at most 100%"
-            f', or let them use several GPUs with {contract.SAME_GPU}: "false"'
-        )
-        raise PolicyDenied(field_of(contract.COMPUTE), message, Reason.ABOVE_MAXIMUM)
+    held = _most(requests, same_gpu=plan.same_gpu).compute
+    if held > WHOLE_GPU_PERCENT:
+        message = f"the containers of this pod ask for {held}% of one GPU together; ask for at most 100%"
+        raise PolicyDenied(field_of(contract.COMPUTE), message + _way_out(plan, None), Reason.ABOVE_MAXIMUM)
 
 
 def check_memory(plan: Plan, claim: ClaimPlan, most_mib: int | None) -> None:
@@ -162,14 +163,28 @@ def check_memory(plan: Plan, claim: ClaimPlan, most_mib: int | None) -> None:
     Raises:
         PolicyDenied: they need more than the largest GPU has.
     """
-    held = [each.memory_mib for each in claim.requests]
-    needed = sum(held) if plan.same_gpu else max(held)
+    needed = _most(claim.requests, same_gpu=plan.same_gpu).memory_mib
     if most_mib is not None and needed > most_mib:
         message = (
             f"the containers of this pod need {format_mib(needed)} on one GPU together; the largest has "
-            f'{format_mib(most_mib)}: ask for less, or let them use several GPUs with {contract.SAME_GPU}: "false"'
+            f"{format_mib(most_mib)}: ask for less{_way_out(plan, most_mib)}"
         )
         raise PolicyDenied(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
+
+
+def _most(requests: Sequence[Request], *, same_gpu: bool) -> Request:
+    """Most that one GPU has to serve: everything, or the largest amounts where each request may have its own."""
+    together = sum if same_gpu else max
+    return Request("", together(each.memory_mib for each in requests), together(each.compute for each in requests))
+
+
+def _way_out(plan: Plan, most_mib: int | None) -> str:
+    """What to do beside asking for less: several GPUs where that helps, else why it does not."""
+    chosen = _shared_request(plan.shares)
+    apart = _most(_requests(replace(plan, same_gpu=False), chosen), same_gpu=False)
+    if apart.compute > WHOLE_GPU_PERCENT or (most_mib is not None and apart.memory_mib > most_mib):
+        return f"; plain init containers use the GPU of {chosen}, beside what runs there"
+    return f', or let them use several GPUs with {contract.SAME_GPU}: "false"'
 
 
 def _named_template(view: PodView) -> str | None:
