@@ -5,6 +5,7 @@ rewritten leaves exactly as it came. JSON documents may follow one another in on
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from gpushare.cli.yamlio import construct, dump, parse
+from gpushare.cli.yamlio import MAX_DIGITS, construct, dump, long_number, no_number, parse
 from gpushare.errors import RequestError
 
 _SEPARATOR: Final = re.compile(r"---(?=[ \t\r\n]|\Z)")
@@ -111,6 +112,7 @@ def _json(chunk: str, line: int, start: int) -> Iterator[Document]:
     while position < len(chunk):
         try:
             value, end = _DECODER.raw_decode(chunk, position)
+            _check_text(value, chunk)
         except json.JSONDecodeError:
             if begin:
                 at = line + chunk.count("\n", 0, position)
@@ -141,7 +143,32 @@ def _constant(name: str) -> Any:
     raise RequestError(f"{name} is not JSON; write a number")
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant)
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise RequestError(long_number(digits))
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise RequestError(no_number(digits))
+    return value
+
+
+def _check_text(value: Any, chunk: str) -> None:
+    """Refuse strings that cannot be written again as UTF-8."""
+    if "\\ud" not in chunk and "\\uD" not in chunk:
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RequestError("half of a surrogate pair (\\ud800 to \\udfff) stands alone; remove it") from None
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_constant, parse_int=_integer, parse_float=_float
+)
 
 
 def _lead(text: str) -> int:

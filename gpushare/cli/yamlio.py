@@ -14,6 +14,8 @@ import yaml
 from gpushare.errors import RequestError
 from gpushare.quantity import shown
 
+MAX_DIGITS: Final = 400
+"""Digits of one number; Python reads no more than 4300, and nobody means so many."""
 MAX_NODES: Final = 1_000_000
 """Values one document may have once its aliases are written out; the largest CRD bundles have some 100,000."""
 
@@ -84,6 +86,33 @@ for _name, (_pattern, _first) in _PLAIN.items():
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(f"{_TAG}{_name}", re.compile(_pattern), list(_first))
 _Dumper.add_representer(str, _text)
+
+
+def long_number(digits: str) -> str:
+    """Say that a number is too long to be one."""
+    return f"a number of {len(digits)} digits; put it in quotes"
+
+
+def no_number(digits: str) -> str:
+    """Say that a number is too large, infinite or none at all."""
+    return f"{digits:.40} is a number JSON does not have; put it in quotes"
+
+
+def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+    if len(node.value) > MAX_DIGITS:
+        raise _at(node, long_number(node.value))
+    return int(loader.construct_yaml_int(node))
+
+
+def _float(loader: _Loader, node: yaml.ScalarNode) -> float:
+    value = float(loader.construct_yaml_float(node)) if len(node.value) <= MAX_DIGITS else math.inf
+    if not math.isfinite(value):
+        raise _at(node, no_number(node.value))
+    return value
+
+
+_Loader.add_constructor(f"{_TAG}int", _integer)
+_Loader.add_constructor(f"{_TAG}float", _float)
 
 
 def parse(text: str, line: int = 1) -> yaml.Node | None:
@@ -194,8 +223,6 @@ def _plain(value: Any) -> Any:
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_plain(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is a number JSON does not have; put it in quotes")
     if not isinstance(value, str | int | float | bool | None):
         raise ValueError(f"a {type(value).__name__} is nothing JSON has; put it in quotes")  # noqa: TRY004
     return value
