@@ -101,11 +101,21 @@ def _guarded(call: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return FINE
+    except OSError as error:
+        _write_no_more()
+        what = "the output cannot be written" if error.filename is None else error.filename
+        print(f"{program()}: {what}: {error.strerror}", file=sys.stderr)
+        return NOT_FINE
     except GpuShareError as error:
         print(f"{program()}: {error.message}", file=sys.stderr)
         return WRONG_USE if isinstance(error, ConfigError) else NOT_FINE
+
+
+def _write_no_more() -> None:
+    """Let what is still buffered go nowhere, or the interpreter complains of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -68,6 +68,12 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.stdout.splitlines()[1], done.stderr) == ("0", "")
 
 
+def test_output_that_cannot_be_written_is_said_in_one_sentence() -> None:
+    command = f"{sys.executable} -m gpushare.cli completion fish > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "gpu-share: the output cannot be written: No space left on device\n")
+
+
 def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
     assert capsys.readouterr().out.startswith("gpu-share ")
