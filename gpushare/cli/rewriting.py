@@ -92,15 +92,17 @@ def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
 
 
 def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> Result:
-    before = after = load(document, number)
+    before = load(document, number)
     changes = []
     for place in pods(before):
         try:
             change = change_of(place, judge, place.named or namespace)
         except PolicyDenied as error:
             raise _located(error, document, number, place) from None
-        after = jsonpatch.apply_patch(after, [dict(op) for op in change.patch])
         changes.append(change)
+    # All at once: each application copies the whole document.
+    operations = [dict(op) for change in changes for op in change.patch]
+    after = jsonpatch.apply_patch(before, operations) if operations else before
     shares = {change.place.path for change in changes if change.reason in SHARES}
     templates = tuple(template for place in pods(after) if place.path in shares for template in _template(place))
     return Result(
