@@ -148,20 +148,21 @@ class _Limits:
         else:
             field = field_of(asked.key)
             mib = _quantity(asked, parse_memory)
-        self._check_memory(field, mib)
+        as_read = format_mib(mib)
+        said = as_read if asked is None or asked.value == as_read else f"{asked.value} ({as_read})"
+        self._check_memory(field, mib, said)
         return mib
 
-    def _check_memory(self, field: str, mib: int) -> None:
+    def _check_memory(self, field: str, mib: int, said: str) -> None:
         least, most, ceiling = self.settings.min_memory_mib, self.settings.max_memory_mib, self.policy.max_memory_mib
-        asked = format_mib(mib)
         if mib < least:
-            message = f"{asked} is below the minimum of {format_mib(least)}; write for example {format_mib(least)}"
+            message = f"{said} is below the minimum of {format_mib(least)}; write for example {format_mib(least)}"
             raise PolicyDenied(field, message, Reason.BELOW_MINIMUM)
         if ceiling is not None and mib > ceiling:
-            message = f"{asked} is above this namespace's {contract.MAX_MEMORY} of {format_mib(ceiling)}; ask for less"
+            message = f"{said} is above this namespace's {contract.MAX_MEMORY} of {format_mib(ceiling)}; ask for less"
             raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
         if most is not None and mib > most:
-            message = f"{asked} is more than the largest GPU has, {format_mib(most)}; ask for less"
+            message = f"{said} is more than the largest GPU has, {format_mib(most)}; ask for less"
             raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
 
     def compute(self, asked: _Asked | None) -> int | None:
