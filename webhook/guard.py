@@ -71,6 +71,8 @@ def _check_spec(pod: PodView) -> None:
             f"{shown(str(node))} goes around the scheduler, which chooses the GPU; use nodeSelector or nodeAffinity"
         )
         raise PolicyDenied("spec.nodeName", message)
+    if mapping(pod.spec.get("os"), "spec.os").get("name") == "windows":
+        raise PolicyDenied("spec.os.name", "'windows' has no MPS, on which a share rests; remove the annotations")
     for flag, why in _POD_FLAGS.items():
         if pod.spec.get(flag):
             raise PolicyDenied(f"spec.{flag}", f"true {why}")
