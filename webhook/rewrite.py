@@ -168,9 +168,9 @@ def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
     if standing is None:
         spec["initContainers"] = [wanted, *(spec.get("initContainers") or [])]
     elif problem := sidecar_spec.difference(standing, wanted):
-        message = (
-            f"the name {contract.SIDECAR!r} is reserved for the sidecar, and this is another ({problem}); rename it"
-        )
+        # What gpu-share inject of another release wrote is no container of the author's to rename.
+        hint = "remove it, for the webhook adds its own, or rename it if it is yours"
+        message = f"the name {contract.SIDECAR!r} is reserved for the sidecar, and this is another ({problem}); {hint}"
         raise _reserved(f"{standing.field}.name", message)
     _add_volume(spec)
 
