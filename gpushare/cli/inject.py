@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from gpushare.cli.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAM
 from gpushare.cli.yamlio import dump
 from gpushare.errors import ConfigError, PolicyDenied, QuantityError
 from gpushare.quantity import parse_memory
+from gpushare.reasons import Reason
 from webhook.decide import Decision, decide
 from webhook.namespace import NamespacePolicy
 from webhook.settings import Settings
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
     text = source(args.filename)
     results = rewritten(text.removeprefix(BOM), args)
-    for line in warnings(results):
+    for line in (*warnings(results), *_nothing_asks(results)):
         print(line, file=sys.stderr)
     if args.templates:
         results = list(rewriting.with_templates(results))
@@ -148,6 +149,12 @@ def warnings(results: Iterable[Result]) -> list[str]:
         for warning in change.warnings
     ]
     return list(dict.fromkeys(found))
+
+
+def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
+    """Say that nothing was to be done: whoever calls this mostly believes otherwise."""
+    if all(change.reason is Reason.NO_SHARE for result in results for change in result.changes):
+        yield f"nothing to rewrite: no pod in this manifest asks for a share, with {contract.MEMORY} for example"
 
 
 def _mib(option: str, text: str | None) -> int | None:

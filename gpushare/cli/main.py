@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; ``None`` takes the process's own.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        arguments = ["version"]
     if arguments and arguments[0] in PARTS:
         return _process(arguments[0], arguments[1:])
     return _guarded(lambda: _verb(arguments))

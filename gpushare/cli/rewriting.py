@@ -150,14 +150,18 @@ def _advice(key: str, value: object) -> str:
     return f'"{json.dumps(value):.40}"'
 
 
-def _annotations(pod: Mapping[str, Any]) -> dict[str, Any]:
+def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> dict[str, Any]:
     metadata = pod.get("metadata")
-    found = metadata.get("annotations") if isinstance(metadata, dict) else None
+    found = metadata.get(kind) if isinstance(metadata, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def _misplaced(place: PodPlace) -> Iterator[str]:
-    """Warn about annotations on the workload itself: they belong to its pods."""
+    """Warn about labels that should be annotations, and annotations on the workload that belong to its pods."""
+    for key in _annotations(place.pod, "labels"):
+        if contract.is_ours(key) and key != contract.MANAGED_LABEL:
+            field = f"{place.field}.metadata.labels".removeprefix(".")
+            yield f"{field}[{key}] does nothing there; make it an annotation"
     if place.path == place.owner_path:
         return
     where = f"{place.field}.metadata.annotations"

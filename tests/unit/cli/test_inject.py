@@ -103,7 +103,7 @@ def test_what_is_no_business_of_ours_comes_out_byte_for_byte(inject: Run, foreig
     "source", ["", "\n", "---\n", "---\n---\n\n", "a: 1\r\n---\r\nb: 2", "\ufeffa: 1\n", "kind: Pod"]
 )
 def test_streams_without_a_sharing_pod_come_out_byte_for_byte(inject: Run, source: str) -> None:
-    assert inject(source) == (0, source, "")
+    assert inject(source)[:2] == (0, source)
 
 
 def test_comments_separators_and_the_order_of_keys_are_kept(inject: Run) -> None:
@@ -248,6 +248,31 @@ def test_annotations_on_the_workload_instead_of_its_pods_are_pointed_out(inject:
     code, out, err = inject(text(value))
     assert (code, out) == (0, text(value))
     assert "move it to spec.template.metadata.annotations" in err
+
+
+def test_labels_that_should_be_annotations_are_pointed_out(inject: Run) -> None:
+    asked = pod(memory=None)
+    asked["metadata"]["labels"] = {"gpu-share.io/memory": "4Gi", "gpu-share.io/managed": "true", "app": "a"}
+    source = text(wrapped("Deployment", asked))
+    code, out, err = inject(source)
+    assert (code, out) == (0, source)
+    assert "spec.template.metadata.labels[gpu-share.io/memory] does nothing there; make it an annotation" in err
+    assert "managed" not in err
+
+
+@pytest.mark.parametrize("source", ["", text(wrapped("Pod", pod(memory=None))), FOREIGN[0]])
+def test_a_stream_in_which_nothing_asks_is_said_to_be_one(inject: Run, source: str) -> None:
+    code, out, err = inject(source)
+    assert (code, out) == (0, source)
+    assert err == "nothing to rewrite: no pod in this manifest asks for a share, with gpu-share.io/memory for example\n"
+
+
+def test_nothing_is_said_of_a_stream_that_is_rewritten_already(inject: Run) -> None:
+    asked = pod()
+    asked["spec"]["securityContext"] = {"runAsNonRoot": True}
+    once = inject(text(wrapped("Pod", asked)))
+    assert once[2] == ""
+    assert inject(once[1]) == (0, once[1], "")
 
 
 def test_json_output_holds_every_document(inject: Run) -> None:

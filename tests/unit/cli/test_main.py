@@ -74,8 +74,9 @@ def test_output_that_cannot_be_written_is_said_in_one_sentence() -> None:
     assert (done.returncode, done.stderr) == (1, "gpu-share: the output cannot be written: No space left on device\n")
 
 
-def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version"]) == 0
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_version_is_one_line(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([asked]) == 0
     assert capsys.readouterr().out.startswith("gpu-share ")
 
 
