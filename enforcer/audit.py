@@ -4,13 +4,15 @@ Segments ``kills-<first number>.jsonl`` in a directory that is ours alone; the c
 over restarts. A write that fails is taken back; a line that was torn by a crash is cut off and said to have been.
 """
 
+import errno
 import hashlib
 import os
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,6 +24,7 @@ FOLDER: Final = "audit"
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 PREFIX: Final = "kills-"
 SUFFIX: Final = ".jsonl"
+_ASIDE: Final = "move the folder aside to begin a new log"
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Non-blocking so that a FIFO somebody put there is looked at and not waited for."""
 
@@ -55,9 +58,13 @@ class KillLog:
         self._lock = threading.Lock()
         self._directory: int | None = None
         self._file: int | None = None
+        self._name = ""
         self._size = 0
         self._head = GENESIS
         self._doubtful = False
+        self._torn = b""
+        self.problem: str | None = None
+        """Why the last record asked for is not there; ``None`` while all is well."""
 
     @property
     def head(self) -> Head:
@@ -70,7 +77,7 @@ class KillLog:
         Raises:
             RecordError: the folder is not ours alone, or its last record does not hold.
         """
-        with self._lock, _explained(self._folder):
+        with self._lock, self._explained():
             self._recover()
             return _unfinished(segments(self._folder)[-2:])
 
@@ -80,18 +87,18 @@ class KillLog:
         Raises:
             RecordError: it is not durable; what was written of it has been taken back, or will be.
         """
-        with self._lock, _explained(self._folder):
+        with self._lock, self._explained():
             if self._file is None:
                 self._recover()
+            elif self._taken_away():
+                # What follows continues the chain in a new file, so that verifying shows what is missing before it.
+                self._let_go()
             return self._append(kind, fields)
 
     def close(self) -> None:
         """Let go of the files."""
         with self._lock:
-            self._forget()
-            if self._directory is not None:
-                os.close(self._directory)
-                self._directory = None
+            self._let_go()
 
     def __enter__(self) -> Self:
         self.open()
@@ -125,44 +132,64 @@ class KillLog:
 
     def _begin_segment(self, first: int) -> None:
         self._forget()
-        directory = self._opened_directory()
-        file = os.open(segment_name(first), _FLAGS | os.O_CREAT, 0o600, dir_fd=directory)
-        self._adopt(file)
-        if self._size:
-            raise RecordError(f"{segment_name(first)} is there before its first record; move it away")
-        os.fsync(directory)
-        self._doubtful = False
+        directory, name = self._opened_directory(), segment_name(first)
+        file = os.open(name, _FLAGS | os.O_CREAT, 0o600, dir_fd=directory)
+        try:
+            self._check_empty(file, name)
+            os.fsync(directory)
+        except BaseException:
+            os.close(file)
+            raise
+        self._file, self._name, self._size, self._doubtful = file, name, 0, False
 
     def _recover(self) -> None:
-        """Take up the chain where the files on disk end."""
-        self._forget()
+        """Take up the chain where the files on disk end; where that cannot be known, none is held for writing."""
+        self._let_go()
         directory = self._opened_directory()
         names = [path.name for path in segments(self._folder)]
-        self._head, torn = GENESIS, b""
-        for name in reversed(names):
-            file = os.open(name, _FLAGS, dir_fd=directory)
-            self._adopt(file, last=name == names[-1])
-            last, rest = _tail(file)
-            torn = torn or rest
-            if rest:
-                os.ftruncate(file, os.fstat(file).st_size - len(rest))
-            if name != names[-1]:
-                os.close(file)
-            if last:
-                self._head = head_of(_trusted(name, last))
-                break
-        self._size = 0 if self._file is None else os.fstat(self._file).st_size
-        if torn:
-            self._append(Kind.RECOVERED, _torn(torn))
+        head = next((head for name in reversed(names) if (head := self._end_of(name, directory)) is not None), GENESIS)
+        if names:
+            file = os.open(names[-1], _FLAGS, dir_fd=directory)
+            self._file, self._name, self._size = file, names[-1], os.fstat(file).st_size
+        self._head = head
+        if self._torn:
+            self._append(Kind.RECOVERED, _torn(self._torn))
+            self._torn = b""
 
-    def _adopt(self, file: int, *, last: bool = True) -> None:
-        """Check that an opened segment is a plain file of ours; keep the last one."""
+    def _end_of(self, name: str, directory: int) -> Head | None:
+        """Where one segment leaves the chain, a torn tail cut off; ``None`` where it holds no record."""
+        file = os.open(name, _FLAGS, dir_fd=directory)
+        try:
+            size = self._checked(file)
+            last, rest = _tail(file, size)
+            if len(rest) > MAX_BYTES:
+                raise RecordError(f"{name} ends in {len(rest)} bytes that are no line; {_ASIDE}")
+            self._torn = self._torn or rest
+            if rest:
+                os.ftruncate(file, size - len(rest))
+            return head_of(_trusted(name, last)) if last else None
+        finally:
+            os.close(file)
+
+    def _checked(self, file: int) -> int:
+        """Check that an opened segment is a plain file of ours; returns its size."""
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
-            os.close(file)
             raise RecordError(f"a segment in {self._folder} is no plain file of ours; move it away")
-        if last:
-            self._file, self._size = file, found.st_size
+        return found.st_size
+
+    def _check_empty(self, file: int, name: str) -> None:
+        if self._checked(file):
+            raise RecordError(f"{name} is there before its first record; move it away")
+
+    def _taken_away(self) -> bool:
+        """Whether the segment we hold is no longer the one of its name: what is written to it nobody would find."""
+        assert self._file is not None
+        try:
+            found = (self._folder / self._name).lstat()
+        except FileNotFoundError:
+            return True
+        return not os.path.samestat(found, os.fstat(self._file))
 
     def _opened_directory(self) -> int:
         if self._directory is None:
@@ -184,20 +211,25 @@ class KillLog:
                 os.close(self._file)
         self._file = None
 
+    def _let_go(self) -> None:
+        """Forget the directory too: another may stand in its place by now."""
+        self._forget()
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
 
-class _explained:  # noqa: N801 - reads as a statement
-    """Turns what the operating system says into a ``RecordError``."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        """Nothing to do."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Translate."""
-        if isinstance(error, OSError):
-            raise RecordError(f"the kill log in {self._folder} cannot be written: {error}") from error
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what the operating system says into a ``RecordError``, and remember what hinders us."""
+        try:
+            yield
+        except OSError as error:
+            self.problem = f"the kill log in {self._folder} cannot be written: {error}"
+            raise RecordError(self.problem) from error
+        except RecordError as error:
+            self.problem = error.message
+            raise
+        self.problem = None
 
 
 def _write_whole(file: int, data: bytes) -> None:
@@ -206,9 +238,8 @@ def _write_whole(file: int, data: bytes) -> None:
         data = data[os.write(file, data) :]
 
 
-def _tail(file: int) -> tuple[bytes, bytes]:
+def _tail(file: int, size: int) -> tuple[bytes, bytes]:
     """The last whole line of a segment, and what stands after it."""
-    size = os.fstat(file).st_size
     data = os.pread(file, 3 * MAX_BYTES, max(0, size - 3 * MAX_BYTES))
     body, newline, rest = data.rpartition(b"\n")
     return body[body.rfind(b"\n") + 1 :] + newline, rest
@@ -218,9 +249,7 @@ def _trusted(name: str, line: bytes) -> dict[str, Any]:
     try:
         return read(line)
     except RecordError as error:
-        raise RecordError(
-            f"the last record of {name} does not hold: {error.message}; move the folder aside to begin a new log"
-        ) from error
+        raise RecordError(f"the last record of {name} does not hold: {error.message}; {_ASIDE}") from error
 
 
 def _torn(rest: bytes) -> dict[str, Any]:
@@ -235,14 +264,26 @@ def _unfinished(files: list[Path]) -> list[dict[str, Any]]:
     for record in _records(files):
         if record["kind"] == Kind.INTENT:
             open_[record["seq"]] = record
-        elif record["kind"] in {Kind.ABORTED, Kind.OUTCOME}:
-            open_.pop(record.get("intent", 0), None)
+        elif record["kind"] in {Kind.ABORTED, Kind.OUTCOME} and isinstance(answered := record.get("intent"), int):
+            open_.pop(answered, None)
     return list(open_.values())
 
 
 def _records(files: list[Path]) -> Iterator[dict[str, Any]]:
-    for file in files:
-        with file.open("rb") as lines:
-            for line in lines:
-                with suppress(RecordError):  # finding edits is verify's business
-                    yield read(line)
+    for line in chain.from_iterable(map(lines_of, files)):
+        with suppress(RecordError):  # finding edits is verify's business
+            yield read(line)
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """A segment's lines with their ends. What is longer than a record comes in pieces: it is none anyway.
+
+    Raises:
+        OSError: it cannot be read, or is no plain file, which might have no end.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(file, "rb") as lines:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        while line := lines.readline(MAX_BYTES + 1):
+            yield line

@@ -94,10 +94,10 @@ def read(line: bytes) -> dict[str, Any]:
     Raises:
         RecordError: it is not, in every byte, what ``seal`` writes; the message says what is wrong with it.
     """
+    if len(line) > MAX_BYTES:
+        raise RecordError(f"the line has more than {MAX_BYTES} bytes; no record has")
     if not line.endswith(b"\n"):
         raise RecordError("the line ends in the middle")
-    if len(line) > MAX_BYTES:
-        raise RecordError(f"the line has {len(line)} bytes; a record has at most {MAX_BYTES}")
     try:
         record = json.loads(line)
         canonical = _dump(record) + b"\n"
@@ -107,6 +107,8 @@ def read(line: bytes) -> dict[str, Any]:
         raise RecordError("the line is not written the way records are: it was edited")
     if type(record.get("seq")) is not int or not isinstance(record.get("prev"), str):
         raise RecordError("the line has no number or no predecessor: it is no record")
+    if not isinstance(record.get("kind"), str) or not isinstance(record.get("time"), str):
+        raise RecordError(f"record {record['seq']} has no kind or no time: it is no record")
     if record.get(HASH) != digest_of({name: value for name, value in record.items() if name != HASH}):
         raise RecordError(f"record {record['seq']} does not match its own hash: it was edited")
     return record

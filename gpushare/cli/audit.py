@@ -7,10 +7,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit import FOLDER, SUFFIX, segments
+from enforcer.audit import FOLDER, SUFFIX, lines_of, segments
 from enforcer.record import Head, Kind, Verdict, read, verify
 from gpushare.cli.terminal import Colour, Terminal, table
 from gpushare.errors import ConfigError, RecordError
@@ -66,10 +67,9 @@ def _files(args: argparse.Namespace) -> list[Path]:
 def _lines(files: Sequence[Path]) -> Iterator[bytes]:
     for file in files:
         try:
-            with file.open("rb") as lines:
-                yield from lines
+            yield from lines_of(file)
         except OSError as error:
-            raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+            raise ConfigError(f"{_printable(str(file))} cannot be read: {error.strerror}") from error
 
 
 def _verify(files: Sequence[Path], anchor: str | None) -> int:
@@ -90,22 +90,23 @@ def _where(files: Sequence[Path], verdict: Verdict) -> str:
     """Name file and line of the first bad line."""
     number = verdict.line or 1
     for file in files:
-        with file.open("rb") as lines:
-            count = sum(1 for _ in lines)
+        count = sum(1 for _ in islice(_lines([file]), number))
         if number <= count:
-            return f"{file.name}:{number}"
+            return f"{_printable(file.name)}:{number}"
         number -= count
-    return f"{files[-1].name}: after its last line" if files else "empty log"
+    return f"{_printable(files[-1].name)}: after its last line" if files else "empty log"
 
 
 def _misnamed(files: Sequence[Path]) -> tuple[str, str] | None:
     """A segment is named after its first record."""
     for file in files:
-        with file.open("rb") as lines:
-            first = lines.readline()
+        first = next(_lines([file]), b"")
         digits = file.name.removesuffix(SUFFIX).rpartition("-")[2]
         if first and digits.isdecimal() and int(digits) != read(first)["seq"]:
-            return f"{file.name}:1", f"begins with record {read(first)['seq']}: the file was renamed or moved"
+            return (
+                f"{_printable(file.name)}:1",
+                f"begins with record {read(first)['seq']}: the file was renamed or moved",
+            )
     return None
 
 
@@ -127,17 +128,23 @@ def _show(files: Sequence[Path], args: argparse.Namespace) -> int:
 
 
 def _wanted(record: dict[str, Any], args: argparse.Namespace) -> bool:
-    pod = record.get("pod") or {}
+    pod = _pod(record)
     pairs = ((args.pod, pod.get("name")), (args.namespace, pod.get("namespace")), (args.kind, record["kind"]))
     return all(asked is None or asked == found for asked, found in pairs)
 
 
 def _row(record: dict[str, Any]) -> list[object]:
-    pod = record.get("pod") or {}
-    name = "/".join(part for part in (pod.get("namespace"), pod.get("name")) if part)
+    pod = _pod(record)
+    name = "/".join(str(part) for part in (pod.get("namespace"), pod.get("name")) if part)
     row = [record["seq"], record["time"], record["kind"], name, record.get("container"), _gpu(record)]
     row += [_mib(record.get("usedMiB")), _mib(record.get("quotaMiB")), record.get("result"), _pids(record)]
     return [_printable(each) for each in row]
+
+
+def _pod(record: dict[str, Any]) -> dict[str, Any]:
+    """A chain that holds may still have been written by anybody: nothing is taken to have its shape."""
+    pod = record.get("pod")
+    return pod if isinstance(pod, dict) else {}
 
 
 def _gpu(record: dict[str, Any]) -> str | None:
@@ -150,9 +157,12 @@ def _mib(amount: Any) -> str | None:
 
 
 def _pids(record: dict[str, Any]) -> str:
-    return ",".join(str(target.get("pid")) for target in record.get("targets") or [])
+    targets = record.get("targets")
+    if not isinstance(targets, list):
+        return ""
+    return ",".join(str(target.get("pid")) for target in targets if isinstance(target, dict))
 
 
 def _printable(value: object) -> object:
-    """What tenants chose must not steer the reader's terminal."""
+    """What others chose must not steer the reader's terminal."""
     return ascii(value)[1:-1] if isinstance(value, str) and not value.isprintable() else value

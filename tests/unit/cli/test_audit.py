@@ -1,10 +1,12 @@
 import json
+import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from enforcer.audit import KillLog, segments
-from enforcer.record import Kind
+from enforcer.record import GENESIS, Head, Kind, digest_of
 from gpushare.cli.main import main
 
 
@@ -109,3 +111,78 @@ def test_an_empty_log_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_wrong_use_is_2(state: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     place = ["--state", str(state)] if arguments and arguments[0] != "forget" else []
     assert run(capsys, *arguments, *place)[0] == 2
+
+
+def _forged(*records: dict[str, object]) -> bytes:
+    """A chain that holds, of records no enforcer writes: the hash has no key."""
+    data, head = b"", GENESIS
+    for number, fields in enumerate(records, start=1):
+        record = {"seq": number, **fields, "prev": head.hash}
+        head = Head(number, digest_of(record))
+        data += json.dumps({**record, "hash": head.hash}, separators=(",", ":")).encode() + b"\n"
+    return data
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"kind": 5, "time": "t"},
+        {"kind": "WARNED"},
+        {"kind": "WARNED", "time": "t", "pod": "\x1b[2J"},
+        {"kind": "WARNED", "time": "t", "pod": {"name": ["\x1b[2J"], "namespace": 7}},
+        {"kind": "WARNED", "time": "\x1b[2J", "targets": ["\x1b[2J", {"pid": "\x1b[2J"}], "usedMiB": "\x1b[2J"},
+        {"kind": "\x1b[2J", "time": "t", "targets": 5, "gpu": ["\x1b[2J"], "result": {"\x1b[2J": 1}},
+    ],
+)
+def test_records_no_enforcer_writes_neither_stop_nor_steer_the_reader(
+    fields: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kills-000000000001.jsonl").write_bytes(_forged(fields))
+    for words in (["show"], ["show", "-o", "json"], ["show", "--pod", "tts-0"], ["verify"]):
+        code, out, err = run(capsys, *words, "--log", tmp_path)
+        assert code in {0, 1}
+        assert "\x1b" not in out + err
+
+
+def test_names_of_files_do_not_steer_the_readers_terminal(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("kills-\x1b[2J.jsonl", "kills-\udcff.jsonl"):
+        file = state / "audit" / name
+        file.write_bytes(b"rubbish\n")
+        code, out, err = run(capsys, "verify", "--state", state)
+        assert code == 1
+        assert "no JSON" in out
+        file.unlink()
+        file.mkdir()
+        code, more, err = run(capsys, "show", "--state", state)
+        assert code == 2
+        assert "cannot be read" in err
+        (out + more + err).encode()
+        assert "\x1b" not in out + more + err
+        file.rmdir()
+
+
+def test_what_is_no_plain_file_is_not_waited_for(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trap = state / "audit" / "kills-000000000099.jsonl"
+    for device in (None, "/dev/zero"):
+        os.mkfifo(trap) if device is None else trap.symlink_to(device)
+        for words in ("show", "verify"):
+            code, _, err = run(capsys, words, "--state", state)
+            assert code == 2
+            assert "no plain file" in err
+        trap.unlink()
+
+
+def test_a_line_without_end_is_not_read_into_memory(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = segments(state / "audit")[-1]
+    count = len(last.read_bytes().splitlines())
+    with last.open("r+b") as file:
+        file.truncate(2**40)  # a hole: it takes no room on the disk
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**32, limits[1]))
+    try:
+        code, out, _ = run(capsys, "verify", "--state", state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert code == 1
+    assert f"{last.name}:{count + 1}: the line has more than 4096 bytes" in out

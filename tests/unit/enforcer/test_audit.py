@@ -10,7 +10,7 @@ import pytest
 
 from enforcer import audit
 from enforcer.audit import KillLog, segment_name, segments
-from enforcer.record import Kind, Verdict, read, verify
+from enforcer.record import GENESIS, Kind, Verdict, read, seal, verify
 from gpushare.errors import RecordError
 
 SMALL = 700
@@ -107,6 +107,101 @@ def test_a_last_record_that_does_not_hold_stops_everything(folder: Path) -> None
     last(folder).write_bytes(last(folder).read_bytes().replace(b'"pid":1', b'"pid":2'))
     with pytest.raises(RecordError, match="was edited; move the folder aside"):
         KillLog(folder).open()
+
+
+def test_after_a_log_that_does_not_hold_nothing_is_appended_to_it(folder: Path) -> None:
+    with KillLog(folder, segment_bytes=10) as log:
+        for pid in range(3):
+            log.append(Kind.WARNED, {"pid": pid})
+    last(folder).write_bytes(last(folder).read_bytes().replace(b'"pid":2', b'"pid":7'))
+    (folder / segment_name(4)).touch(mode=0o600)
+    before = {path: path.read_bytes() for path in segments(folder)}
+    log = KillLog(folder)
+    for _ in range(3):
+        with pytest.raises(RecordError, match="was edited"):
+            log.append(Kind.INTENT, {"pid": 3})
+    assert {path: path.read_bytes() for path in segments(folder)} == before
+    assert log.problem is not None
+    folder.rename(folder.with_name("aside"))
+    log.append(Kind.INTENT, {"pid": 3})
+    assert log.problem is None
+    log.close()
+    assert whole(folder).records == 1
+
+
+def test_a_file_in_the_next_segments_place_is_not_written_to(folder: Path) -> None:
+    with KillLog(folder, segment_bytes=10) as log:
+        log.append(Kind.WARNED, {})
+        (folder / segment_name(2)).write_bytes(b"precious\n")
+        for _ in range(3):
+            with pytest.raises(RecordError):
+                log.append(Kind.INTENT, {})
+    assert (folder / segment_name(2)).read_bytes() == b"precious\n"
+
+
+def test_a_tail_too_long_to_be_a_torn_line_is_not_built_upon(folder: Path) -> None:
+    with KillLog(folder) as log:
+        log.append(Kind.WARNED, {})
+    with last(folder).open("ab") as file:
+        file.write(bytes(100_000))
+    for attempt in (KillLog(folder).open, lambda: KillLog(folder).append(Kind.INTENT, {})):
+        with pytest.raises(RecordError, match="move the folder aside"):
+            attempt()
+
+
+@pytest.mark.parametrize("taken_away", ["deleted", "renamed", "folder moved", "replaced"])
+def test_a_record_never_goes_into_a_file_that_was_taken_away(folder: Path, taken_away: str) -> None:
+    with KillLog(folder) as log:
+        log.append(Kind.WARNED, {})
+        file = last(folder)
+        if taken_away == "folder moved":
+            folder.rename(folder.with_name("aside"))
+        elif taken_away == "renamed":
+            file.rename(file.with_name("aside"))
+        else:
+            data = file.read_bytes()
+            file.unlink()
+            if taken_away == "replaced":
+                file.write_bytes(data)
+        log.append(Kind.INTENT, {"pid": 1})
+        log.append(Kind.OUTCOME, {"intent": 2})
+    assert kinds(folder)[-2:] == ["INTENT", "OUTCOME"]
+    verdict = whole(folder)
+    assert verdict.holds == (taken_away == "replaced"), "what is missing is seen to be"
+    assert KillLog(folder).open() == []
+
+
+def test_a_torn_line_on_a_full_disk_is_said_once_there_is_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with KillLog(folder) as log:
+        log.append(Kind.INTENT, {"pid": 1})
+    with last(folder).open("ab") as file:
+        file.write(b'{"seq":2')
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = KillLog(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(RecordError):
+            log.open()
+    log.append(Kind.OUTCOME, {"intent": 1})
+    log.close()
+    assert kinds(folder) == ["INTENT", "RECOVERED", "OUTCOME"]
+
+
+def test_records_of_strange_shapes_do_not_stop_an_enforcer_from_starting(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    head, data = GENESIS, b""
+    for kind, fields in (
+        (Kind.INTENT, {"intent": [1]}),
+        (Kind.OUTCOME, {"intent": [1]}),
+        (Kind.OUTCOME, {"intent": {}}),
+    ):
+        line, head = seal(head, kind, "t", fields)
+        data += line
+    (folder / segment_name(1)).write_bytes(data)
+    assert [record["seq"] for record in KillLog(folder).open()] == [1]
 
 
 def test_short_writes_are_gone_on_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
