@@ -252,11 +252,13 @@ def test_annotations_on_the_workload_instead_of_its_pods_are_pointed_out(inject:
 
 def test_labels_that_should_be_annotations_are_pointed_out(inject: Run) -> None:
     asked = pod(memory=None)
-    asked["metadata"]["labels"] = {"gpu-share.io/memory": "4Gi", "gpu-share.io/managed": "true", "app": "a"}
+    enabled = {"gpu-share.io/managed": "true", "gpu-share.io/enabled": "true"}
+    asked["metadata"]["labels"] = {"gpu-share.io/memory": "4Gi", **enabled, "app": "a"}
     source = text(wrapped("Deployment", asked))
     code, out, err = inject(source)
     assert (code, out) == (0, source)
     assert "spec.template.metadata.labels[gpu-share.io/memory] does nothing there; make it an annotation" in err
+    assert "labels[gpu-share.io/enabled] does nothing there; remove it" in err
     assert "managed" not in err
 
 
