@@ -51,7 +51,9 @@ def _manifest(args: argparse.Namespace) -> int:
     documents = split(inject.source(args.filename).removeprefix(inject.BOM))
     judge = inject.judge_for(documents, args)
     told = [
-        answer for number, document in enumerate(documents, 1) for answer in _document(document, number, judge, args)
+        answer
+        for number, document in rewriting.numbered(documents)
+        for answer in _document(document, number, judge, args)
     ]
     print("\n".join(text for _, text in told) if told else "no pod in this manifest")
     return 0 if all(good for good, _ in told) else 1

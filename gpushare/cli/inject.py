@@ -154,7 +154,7 @@ def warnings(results: Iterable[Result]) -> list[str]:
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
     """Say that nothing was to be done: whoever calls this mostly believes otherwise."""
     if all(change.reason is Reason.NO_SHARE for result in results for change in result.changes):
-        yield f"nothing to rewrite: no pod in this manifest asks for a share, with {contract.MEMORY} for example"
+        yield f"nothing to rewrite: no Pod or workload known here has {contract.MEMORY} or another annotation of ours"
 
 
 def _mib(option: str, text: str | None) -> int | None:
@@ -165,7 +165,7 @@ def _mib(option: str, text: str | None) -> int | None:
 
 
 def _values(documents: Sequence[Document]) -> list[Any]:
-    return [rewriting.load(document, number) for number, document in enumerate(documents, 1)]
+    return [rewriting.load(document, number) for number, document in rewriting.numbered(documents)]
 
 
 def _policies(values: Sequence[Any]) -> dict[str, Annotations]:
@@ -198,7 +198,7 @@ def _strings(metadata: Mapping[str, Any]) -> Annotations:
     for key, value in annotations.items():
         if contract.is_ours(key) and not isinstance(value, str):
             field = f"Namespace {metadata.get('name')}: metadata.annotations[{key}]"
-            raise PolicyDenied(field, f'{json.dumps(value)} is not a string; quote it: "{json.dumps(value)}"')
+            raise PolicyDenied(field, rewriting.no_string(key, value), Reason.INVALID_NAMESPACE)
     return dict(annotations)
 
 

@@ -22,6 +22,8 @@ Judge = Callable[[Mapping[str, Any], str], Decision]
 SEPARATOR: Final = "---\n"
 SHARES: Final = frozenset({Reason.APPLIED, Reason.UNCHANGED})
 """Decisions about pods that hold a share of ours."""
+_PERCENT: Final = (contract.COMPUTE, contract.DEFAULT_COMPUTE, contract.MAX_COMPUTE)
+_MEMORY: Final = (contract.MEMORY, contract.DEFAULT_MEMORY, contract.MAX_MEMORY, contract.TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +71,17 @@ def rewrite(documents: Sequence[Document], judge: Judge, namespace: str | None =
         PolicyDenied: a pod is refused; document and field are named.
         RequestError: a document of ours cannot be read.
     """
-    results: list[Result] = []
+    return [
+        _rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE) for number, document in numbered(documents)
+    ]
+
+
+def numbered(documents: Sequence[Document]) -> Iterator[tuple[int, Document]]:
+    """Count documents as a person does: from 1, and what is empty between two separators is none."""
+    number = 1
     for document in documents:
-        number = sum(1 for result in results if not _empty(result.document)) + 1
-        results.append(_rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE))
-    return results
+        yield number, document
+        number += not _empty(document)
 
 
 def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
@@ -136,16 +144,20 @@ def _strings_only(pod: Mapping[str, Any]) -> None:
     for key, value in _annotations(pod).items():
         if isinstance(value, str) or not contract.is_ours(key):
             continue
-        advice = f"{_advice(key, value)}, in quotes where YAML would read it as something else"
-        message = f"{json.dumps(value):.40} is not a string, and annotations are strings; write {advice}"
-        raise PolicyDenied(f"metadata.annotations[{key}]", message, Reason.INVALID_VALUE)
+        raise PolicyDenied(f"metadata.annotations[{key}]", no_string(key, value), Reason.INVALID_VALUE)
+
+
+def no_string(key: str, value: object) -> str:
+    """Say what to write instead of an annotation, of a pod or a namespace, that YAML did not read as a string."""
+    advice = f"{_advice(key, value)}, in quotes where YAML would read it as something else"
+    return f"{json.dumps(value):.40} is not a string, and annotations are strings; write {advice}"
 
 
 def _advice(key: str, value: object) -> str:
     number = isinstance(value, int) and not isinstance(value, bool)
-    if number and (key == contract.COMPUTE or key.startswith(contract.COMPUTE_OF)):
+    if number and (key in _PERCENT or key.startswith(contract.COMPUTE_OF)):
         return f"{value}%"
-    if number and (key == contract.MEMORY or key.startswith(contract.MEMORY_OF)):
+    if number and (key in _MEMORY or key.startswith(contract.MEMORY_OF)):
         return f"{value}Mi"
     return f'"{json.dumps(value):.40}"'
 

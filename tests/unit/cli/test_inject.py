@@ -185,6 +185,29 @@ def test_what_yaml_reads_as_something_else_than_a_string_is_refused(inject: Run,
     assert f"metadata.annotations[{annotation.split(':', maxsplit=1)[0]}]" in err
 
 
+@pytest.mark.parametrize("last", ["name: b", "annotations: {gpu-share.io/memry: 1Gi}"])
+def test_documents_are_counted_without_the_empty_ones(inject: Run, last: str) -> None:
+    empty, metadata = "---\n---\n# nothing\n---\na: 1\n---\n", f"metadata:\n  name: a\n  {last}\n"
+    source = f"{empty}apiVersion: v1\nkind: Pod\n{metadata}spec: {{containers: [{{name: a}}]}}\n"
+    assert "gpu-share: document 2" in inject(source)[2]
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("default-memory", "write 4Mi,"),
+        ("max-memory", "write 4Mi,"),
+        ("max-compute", "write 4%,"),
+        ("on-exceed", '"4"'),
+    ],
+)
+def test_a_number_on_a_namespace_is_refused_with_what_to_write(inject: Run, key: str, says: str) -> None:
+    code, out, err = inject(NAMESPACE % (key, "4"))
+    assert (code, out) == (1, "")
+    assert f"Namespace a: metadata.annotations[gpu-share.io/{key}]: 4 is not a string" in err
+    assert says in err
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
@@ -266,7 +289,10 @@ def test_labels_that_should_be_annotations_are_pointed_out(inject: Run) -> None:
 def test_a_stream_in_which_nothing_asks_is_said_to_be_one(inject: Run, source: str) -> None:
     code, out, err = inject(source)
     assert (code, out) == (0, source)
-    assert err == "nothing to rewrite: no pod in this manifest asks for a share, with gpu-share.io/memory for example\n"
+    assert (
+        err
+        == "nothing to rewrite: no Pod or workload known here has gpu-share.io/memory or another annotation of ours\n"
+    )
 
 
 def test_nothing_is_said_of_a_stream_that_is_rewritten_already(inject: Run) -> None:
