@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,12 +27,17 @@ def held(state: Path) -> Iterator[None]:
         raise ConfigError(f"--state {state} cannot be used: {error}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(file, 0)
-        os.write(file, f"{os.getpid()}\n".encode())
-        yield
-    except BlockingIOError as error:
+    except OSError as error:
         holder = os.pread(file, 20, 0).decode("ascii", "replace").strip()
+        os.close(file)
+        if not isinstance(error, BlockingIOError):
+            raise ConfigError(f"--state {state} cannot be locked: {error}") from error
         message = f"--state {state} is held by another enforcer (pid {holder or 'unknown'}); stop that one first"
         raise ConfigError(message, Reason.CONFLICT) from error
+    try:
+        with suppress(OSError):  # on a full disk the lock holds all the same; only its holder's name is missing
+            os.ftruncate(file, 0)
+            os.write(file, f"{os.getpid()}\n".encode())
+        yield
     finally:
         os.close(file)

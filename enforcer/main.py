@@ -34,6 +34,7 @@ from enforcer.metrics import Metrics
 from enforcer.model import GpuReader, Quota
 from enforcer.notice import Notice, Sink
 from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, Offering, Shared, daemons, every
+from enforcer.outlet import Outlet
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
@@ -44,6 +45,10 @@ FINE: Final = 0
 NOT_FINE: Final = 1
 WRONG_USE: Final = 2
 FLUSH_SECONDS: Final = 5.0
+MIN_POLL: Final = 0.01
+MAX_POLL: Final = 60.0
+MAX_TERM_WAIT: Final = 300.0
+"""Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 log = structlog.get_logger()
@@ -78,8 +83,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = _parser().parse_args(argv)
     if not options.node:
         raise ConfigError("--node is missing; name this node, or set NODE_NAME")
-    if options.poll <= 0:
-        raise ConfigError(f"--poll {options.poll} is no interval; write seconds, such as 0.5")
+    if not MIN_POLL <= options.poll <= MAX_POLL:
+        raise ConfigError(
+            f"--poll {options.poll} is no interval; write seconds from {MIN_POLL} to {MAX_POLL}, such as 0.5"
+        )
+    if not 0 <= options.term_wait <= MAX_TERM_WAIT:
+        raise ConfigError(f"--term-wait {options.term_wait} is no wait; write seconds from 0 to {MAX_TERM_WAIT}")
     if options.max_kills < 1:
         raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
     options.address = _address(options.metrics)
@@ -198,13 +207,11 @@ def _check_namespace(options: argparse.Namespace) -> None:
 
 def _open(kill_log: KillLog, node: str, side: Side) -> None:
     """Open the kill log. While it cannot be written nobody is killed, but everything is still watched."""
-    problem: str | None = None
     try:
         close_interrupted(kill_log, node, kill_log.open())
     except RecordError as error:
-        problem = error.message
-        log.critical("nobody will be killed", reason=str(error.reason), error=error.message)
-    side.complain(lambda: problem)
+        log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
+    side.complain(lambda: kill_log.problem)
 
 
 def _sink(cluster: Cluster | None, node: str, side: Side) -> Sink:
@@ -283,7 +290,7 @@ def _log_to_stderr(level: str) -> None:
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(Outlet(sys.stderr)),  # type: ignore[arg-type]
     )
 
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from enforcer.audit import segments
 from enforcer.checkpoint import Checkpoint
@@ -42,18 +42,22 @@ class Node:
 
     def start(self, *options: str, run: Path | None = None, path: Path | None = None) -> None:
         """Start it and wait for its first look; ``run`` and ``path``: with MPS, its directory and its program's."""
+        with (self._folder / "enforcer.log").open("ab") as log:
+            self.launch(*options, stderr=log, run=run, path=path)
+        wait_for(lambda: self.status() != {} and self.running(), 20)
+
+    def launch(self, *options: str, stderr: IO[Any], run: Path | None = None, path: Path | None = None) -> None:
+        """Start it without waiting for anything."""
         mps = ["--no-mps"] if run is None else ["--run", str(run)]
         environment = {**os.environ, **self.sim.environment(self.library)}
         if path is not None:
             environment["PATH"] = f"{path}:{environment['PATH']}"
-        with (self._folder / "enforcer.log").open("ab") as log:
-            self.enforcer = subprocess.Popen(
-                [sys.executable, "-m", "enforcer.main", "--node", "gpu-7", "--state", str(self.state), "--no-cluster",
-                 *mps, "--no-publish", "--poll", str(POLL), "--term-wait", "0.5", "--allow-any-pid-namespace",
-                 *options],
-                cwd=PROJECT, env=environment, stderr=log,
-            )  # fmt: skip
-        wait_for(lambda: self.status() != {} and self.running(), 20)
+        self.enforcer = subprocess.Popen(
+            [sys.executable, "-m", "enforcer.main", "--node", "gpu-7", "--state", str(self.state), "--no-cluster",
+             *mps, "--no-publish", "--poll", str(POLL), "--term-wait", "0.5", "--allow-any-pid-namespace",
+             *options],
+            cwd=PROJECT, env=environment, stderr=stderr,
+        )  # fmt: skip
 
     def running(self) -> bool:
         assert self.enforcer is not None

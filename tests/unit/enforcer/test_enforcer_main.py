@@ -43,7 +43,10 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
     [
         ([], "--node is missing"), ([*BASE, "--poll", "0"], "--poll 0.0 is no interval"),
         ([*BASE, "--max-kills", "0"], "--max-kills 0 ends nobody"), ([*BASE, "--metrics", "here"], "is no address"),
-        ([*BASE, "--metrics", "x:99999"], "is no address"),
+        ([*BASE, "--metrics", "x:99999"], "is no address"), ([*BASE, "--poll", "nan"], "--poll nan is no interval"),
+        ([*BASE, "--poll", "inf"], "--poll inf is no interval"), ([*BASE, "--poll", "1e-9"], "is no interval"),
+        ([*BASE, "--term-wait", "-1"], "--term-wait -1.0 is no wait"), ([*BASE, "--term-wait", "nan"], "is no wait"),
+        ([*BASE, "--term-wait", "1e9"], "--term-wait 1000000000.0 is no wait"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_said(options: list[str], said: str, monkeypatch: Any, capsys: Any) -> None:
