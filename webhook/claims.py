@@ -106,10 +106,13 @@ def _request(request: Request, models: Sequence[str]) -> Object:
 
 
 def _expression(models: Sequence[str]) -> str:
-    """Write the CEL that picks GPUs by model. The names hold neither quotes nor backslashes: ``read_models``."""
+    """Write the CEL that picks GPUs by a whole word of their model, for an L40 is no L4.
+
+    The names hold neither quotes nor backslashes, and of what a pattern gives a meaning, only dots: ``read_models``.
+    """
     attributes = f'device.attributes["{DRIVER}"]'
-    contained = f"{attributes}.{ATTRIBUTE_MODEL}.lowerAscii().contains(name)"
-    return f'"{ATTRIBUTE_MODEL}" in {attributes} && {json.dumps(list(models))}.exists(name, {contained})'
+    pattern = f"(^|[^0-9a-z])({'|'.join(models).replace('.', '[.]')})([^0-9a-z]|$)"
+    return f'"{ATTRIBUTE_MODEL}" in {attributes} && {attributes}.{ATTRIBUTE_MODEL}.lowerAscii().matches("{pattern}")'
 
 
 def _shared_request(shares: Sequence[Share]) -> str:

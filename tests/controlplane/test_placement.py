@@ -98,6 +98,8 @@ def test_a_pod_may_ask_for_a_model(bed: Bed) -> None:
     bed.wait_bound(namespace, "a")
     bed.create(namespace, objects.pod("b", "1Gi", node="modest", **{"gpu-share.io/gpu-model": "H100"}))
     bed.wait_unschedulable(namespace, "b")
+    bed.create(namespace, objects.pod("c", "1Gi", node="modest", **{"gpu-share.io/gpu-model": "A10"}))
+    bed.wait_unschedulable(namespace, "c")
 
 
 def two_replicas(source: Object) -> Object:

@@ -1,6 +1,8 @@
 """The claim: its selector, its name, and that it can be told from the rewritten pod alone."""
 
 import copy
+import json
+import re
 from typing import Any
 
 import pytest
@@ -56,13 +58,32 @@ def test_models_become_one_selector_of_each_gpu_request_alone() -> None:
     first, second, status = spec["spec"]["devices"]["requests"]
     expression = (
         '"model" in device.attributes["gpu-share.io"] && '
-        '["a100", "h100"].exists(name, device.attributes["gpu-share.io"].model.lowerAscii().contains(name))'
+        'device.attributes["gpu-share.io"].model.lowerAscii().matches("(^|[^0-9a-z])(a100|h100)([^0-9a-z]|$)")'
     )
     assert first["exactly"]["selectors"] == second["exactly"]["selectors"] == [{"cel": {"expression": expression}}]
     assert "selectors" not in status["exactly"]
     assert spec["spec"]["devices"]["constraints"] == [
         {"requests": ["model", "b"], "matchAttribute": "gpu-share.io/uuid"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("models", "gpu", "fits"),
+    [
+        (("a100",), "NVIDIA A100-SXM4-16GB", True),
+        (("a100-sxm4",), "NVIDIA A100-SXM4-16GB", True),
+        (("l4", "nvidia a100"), "NVIDIA A100 80GB PCIe", True),
+        (("a10",), "NVIDIA A100-SXM4-16GB", False),
+        (("a10",), "NVIDIA A10", True),
+        (("l4",), "NVIDIA L40S", False),
+        (("h200",), "NVIDIA GH200 480GB", False),
+        (("a.00",), "NVIDIA A100-SXM4-16GB", False),
+    ],
+)
+def test_a_model_is_a_whole_word_of_the_name(models: tuple[str, ...], gpu: str, fits: bool) -> None:  # noqa: FBT001
+    selector = template_spec(BASE, models, same_gpu=True)["spec"]["devices"]["requests"][0]["exactly"]["selectors"][0]
+    pattern = json.loads(selector["cel"]["expression"].partition("matches(")[2].removesuffix(")"))
+    assert bool(re.search(pattern, gpu.lower())) is fits
 
 
 @pytest.mark.parametrize(
