@@ -5,6 +5,7 @@ nobody meant. Everything here is ASCII, matched whole, and refused with the valu
 """
 
 import re
+from fractions import Fraction
 from typing import Final
 
 from gpushare.errors import QuantityError
@@ -25,6 +26,11 @@ _MEMORY: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?(Mi|Gi|Ti|M|G|T)",
 _BARE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _BYTES: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGT])i?B", re.ASCII | re.IGNORECASE)
 _PERCENT: Final = re.compile(r"([0-9]{1,3})%?", re.ASCII)
+_AMOUNT: Final = re.compile(
+    r"([+-]?[0-9]{1,18}(?:\.[0-9]{0,9})?)(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?", re.ASCII
+)
+_POWERS: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = "KMGTPE"
 _SECONDS: Final = re.compile(r"([0-9]{1,6})(ms|s|m|h)", re.ASCII)
 _SECONDS_OF: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -74,6 +80,26 @@ def parse_duration(value: object) -> float:
     if match is None:
         raise QuantityError(f"{shown(text)} is not a duration; write for example 5s, 500ms or 2m")
     return int(match.group(1)) * _SECONDS_OF[match.group(2)]
+
+
+def same_amount(one: object, other: object) -> bool:
+    """Tell whether two of Kubernetes' own quantities, such as ``1`` and ``1000m``, are as much."""
+    if type(one) is type(other) and one == other:
+        return True
+    amounts = (_amount(one), _amount(other))
+    return None not in amounts and amounts[0] == amounts[1]
+
+
+def _amount(value: object) -> Fraction | None:
+    """Read what the API server takes as a quantity; ``None`` for anything else."""
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    match = _AMOUNT.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    if match is None:
+        return None
+    number, suffix, exponent = Fraction(match[1]), match[2] or "", match[3] or "0"
+    if suffix.endswith("i"):
+        return number * Fraction(1024) ** (_BINARY.index(suffix[0]) + 1)
+    return number * Fraction(10) ** (_POWERS.get(suffix, 0) + int(exponent))
 
 
 def format_mib(mib: int) -> str:

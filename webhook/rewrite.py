@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
-from gpushare.quantity import shown
+from gpushare.quantity import same_amount, shown
 from gpushare.reasons import Reason
 from webhook import sidecar_spec
 from webhook.claims import ClaimPlan
@@ -190,7 +190,7 @@ def _asks_for_its_limits(container: Container) -> bool:
     resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
     limits = mapping(resources.get("limits"), f"{container.field}.resources.limits")
     requests = {**limits, **mapping(resources.get("requests"), f"{container.field}.resources.requests")}
-    return all(limits.get(name) and requests[name] == limits[name] for name in ("cpu", "memory"))
+    return all(limits.get(name) and same_amount(requests[name], limits[name]) for name in ("cpu", "memory"))
 
 
 def _add_volume(spec: Object) -> None:

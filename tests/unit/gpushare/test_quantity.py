@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import QuantityError
-from gpushare.quantity import MAX_MIB, format_mib, parse_duration, parse_memory, parse_percent
+from gpushare.quantity import MAX_MIB, format_mib, parse_duration, parse_memory, parse_percent, same_amount
 from gpushare.reasons import Reason
 
 READERS: dict[str, Any] = {"memory": parse_memory, "percent": parse_percent, "duration": parse_duration}
@@ -93,3 +93,28 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert read(text) >= 0
         except QuantityError:
             continue
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("1", 1, True),
+        ("1000m", 1, True),
+        ("1.50", "1500m", True),
+        ("1Gi", "1024Mi", True),
+        ("1e3", "1k", True),
+        ("1E", "1e18", True),
+        ("1G", "1Gi", False),
+        ("100m", "0.2", False),
+        ("one", "one", True),
+        ("one", 1, False),
+        ("1 ", 1, False),
+        ("\u0661", 1, False),
+        ("9" * 5000, 1, False),
+        (True, 1, False),
+        ([], {}, False),
+    ],
+)
+def test_amounts_of_kubernetes_are_compared_by_value(one: object, other: object, same: bool) -> None:  # noqa: FBT001
+    assert same_amount(one, other) is same
+    assert same_amount(other, one) is same
