@@ -1,6 +1,6 @@
 """The answer to one pod: what to change, or why not. A pure function of the pod, the policy and the settings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from webhook.settings import Settings
 
 WARNING_LENGTH: Final = 119
 """The API server asks for warnings of less than 120 characters."""
+_CUT: Final = "..."
 NONE: Final[frozenset[str]] = frozenset()
 
 Json = Mapping[str, Any]
@@ -81,7 +82,7 @@ def _share(view: PodView, policy: NamespacePolicy, settings: Settings) -> Decisi
     check_memory(plan, claim, settings.max_memory_mib)
     after = rewrite(view, plan, claim, settings)
     patch = diff(view.pod, after.pod)
-    said = tuple(each[:WARNING_LENGTH] for each in dict.fromkeys((*plan.warnings, *warnings, *after.warnings)))
+    said = _said((*plan.warnings, *warnings, *after.warnings))
     return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after.pod, patch=patch, warnings=said)
 
 
@@ -103,8 +104,14 @@ def _debug(pod: Json, old: Json) -> Decision:
             containers.append(hide(each, warnings) if new else each.raw)
     after = {**pod, "spec": {**view.spec, "ephemeralContainers": containers}} if containers else pod
     patch = diff(pod, after)
-    said = tuple(each[:WARNING_LENGTH] for each in dict.fromkeys(warnings))
+    said = _said(warnings)
     return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch, warnings=said)
+
+
+def _said(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Each warning once, and short enough; one that is cut shows it."""
+    cut = WARNING_LENGTH - len(_CUT)
+    return tuple(each if len(each) <= WARNING_LENGTH else each[:cut] + _CUT for each in dict.fromkeys(warnings))
 
 
 def _is_mirror(view: PodView, user: str) -> bool:

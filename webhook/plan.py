@@ -202,7 +202,9 @@ def _choice(pod: PodView, key: str, allowed: tuple[str, str]) -> str | None:
     value = pod.annotations.get(key)
     if value is None or value in allowed:
         return value
-    message = f'{shown(str(value))} is neither "{allowed[0]}" nor "{allowed[1]}"; write "{allowed[0]}"'
+    meant = str(value).strip().lower()
+    advice = meant if meant in allowed else allowed[0]
+    message = f'{shown(str(value))} is neither "{allowed[0]}" nor "{allowed[1]}"; write "{advice}"'
     raise PolicyDenied(field_of(key), message, Reason.INVALID_VALUE)
 
 
@@ -224,6 +226,8 @@ def _names(pod: PodView) -> list[str]:
 def _unknown_key(pod: PodView, key: str) -> str:
     if key in contract.NAMESPACE_ANNOTATIONS:
         return "is an annotation of namespaces, set by the operator; remove it from the pod"
+    if key == contract.NAMESPACE_LABEL:
+        return f"is a label of namespaces and nodes; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
     known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in _names(pod))]
     near = get_close_matches(key[:KEY_SHOWN].lower(), known, 1)
     return f"no such annotation; did you mean {near[0]}?" if near else f"no such annotation; known are {_known()}"
