@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
 import urllib3
+import yaml
 from kubernetes import client, config
 
 from gpushare.errors import ClusterError
@@ -25,6 +26,9 @@ DEFAULT_TIMEOUT: Final = 10.0
 PAGE: Final = 500
 WATCH_SECONDS: Final = 300
 MESSAGE_LIMIT: Final = 500
+
+_UNUSABLE: Final = (config.ConfigException, yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
+"""What the official client raises for a file that is missing, no YAML, or of another shape than a kubeconfig."""
 
 RESOURCE_V1: Final = "/apis/resource.k8s.io/v1"
 EVENTS_V1: Final = "/apis/events.k8s.io/v1"
@@ -57,8 +61,10 @@ class Cluster:
         configuration = client.Configuration()
         try:
             _load(configuration, kubeconfig, context)
-        except (config.ConfigException, OSError) as error:
-            raise ClusterError(f"no usable cluster configuration: {error}; give --kubeconfig") from error
+        except _UNUSABLE as error:
+            where = f" in {kubeconfig}" if kubeconfig else ""
+            why = " ".join(str(error).split()).rstrip(".")
+            raise ClusterError(f"no usable cluster configuration{where}: {why}; give --kubeconfig") from error
         return cls(configuration)
 
     def get(self, where: str, *, timeout: float = DEFAULT_TIMEOUT, **query: str) -> Object:

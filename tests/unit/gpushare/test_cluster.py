@@ -117,6 +117,15 @@ def test_a_missing_kubeconfig_says_what_to_give(tmp_path: Path) -> None:
         Cluster.connect(str(tmp_path / "absent"))
 
 
+@pytest.mark.parametrize("content", [b"a: [", b"just words", b"clusters: 3", b"\xff\xfe", b"[]", b"contexts: {a: 1}"])
+def test_a_file_that_is_no_kubeconfig_is_a_sentence_with_its_name(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "config"
+    file.write_bytes(content)
+    with pytest.raises(ClusterError, match=r"configuration in .*/config: .*; give --kubeconfig") as error:
+        Cluster.connect(str(file))
+    assert "\n" not in error.value.message
+
+
 def test_lists_are_read_page_by_page(cluster: Cluster, server: Any) -> None:
     server.answers = [_page([1, 2], more="next"), _page([3], version="9")]
     items, version = cluster.list("/pods", labelSelector="a=b")
