@@ -7,6 +7,7 @@ live one can harm its neighbours; then SIGTERM, wait, SIGKILL, wait; write down 
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ class Executor:
         self._node, self._tools, self._patience = node, tools, patience or Patience()
         self._hung: set[Identity] = set()
         """Processes that SIGKILL did not end: it stays pending, so they are not signalled again."""
+        self._owed: deque[tuple[Kind, dict[str, Any]]] = deque()
 
     def carry_out(self, verdict: Verdict) -> Result:
         """End the processes of a KILL verdict, as far as that is still right. Blocks for seconds."""
@@ -124,9 +126,23 @@ class Executor:
             except RecordError as error:
                 self._tools.sink.notify(notice.unrecorded(verdict, error.message))
                 return Result(Reason.RECORD_UNWRITABLE)
-            result = self._end(stack, verdict.quota, victims)
+            endings: list[Ending] = []
+            try:
+                result = _result(self._end(stack, verdict.quota, victims, endings), endings)
+            except BaseException:
+                self._close(verdict, intent.seq, Result(Reason.INTERNAL, tuple(endings)))
+                raise
             self._close(verdict, intent.seq, result)
             return result
+
+    def catch_up(self) -> None:
+        """Write the answers to INTENTs that could not be written in their time. One thread's business."""
+        while self._owed:
+            try:
+                self._tools.kill_log.append(*self._owed[0])
+            except RecordError:
+                return
+            self._owed.popleft()
 
     def _why_nobody(self, verdict: Verdict, gone: Sequence[Ending]) -> Reason:
         if any(holder.identity in self._hung for holder in verdict.targets):
@@ -135,14 +151,15 @@ class Executor:
 
     def _close(self, verdict: Verdict, intent: int, result: Result) -> None:
         """Write what became of an INTENT, and tell the owner."""
-        kind = Kind.OUTCOME if result.endings else Kind.ABORTED
+        kind = Kind.OUTCOME if result.endings or result.reason is Reason.INTERNAL else Kind.ABORTED
         fields = {**_about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
         if result.endings:
             fields |= {"targets": [_shown(ending) for ending in result.endings], "ended": len(result.endings)}
         try:
             head = self._tools.kill_log.append(kind, fields)
         except RecordError as error:
-            # The deed is done and its INTENT is durable; the next start says that its end is unknown.
+            # The deed is done and its INTENT is durable; should we end before we can, the next start answers it.
+            self._owed.append((kind, fields))
             log.critical(
                 "outcome not recorded", reason=str(Reason.RECORD_UNWRITABLE), intent=intent, error=error.message
             )
@@ -150,13 +167,20 @@ class Executor:
         self._tools.sink.notify(notice.ended(verdict, result.reason, result.endings, head))
 
     def _hold(self, stack: ExitStack, quota: Quota, holders: Sequence[Holder]) -> tuple[list[Victim], list[Ending]]:
-        """Take hold of processes and check each: those that are still who they were, and those that have ended."""
+        """Take hold of processes and check each: those that are still who they were, and those that have ended.
+
+        Where no more can be held at once, the rest is left for the next round.
+        """
         victims: list[Victim] = []
         gone: list[Ending] = []
         for holder in holders:
             if holder.identity in self._hung:
                 continue
-            handle = self._tools.open_handle(holder.identity.pid)
+            try:
+                handle = self._tools.open_handle(holder.identity.pid)
+            except OSError as error:
+                log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
+                break
             if handle is None:
                 gone.append(_ending(holder, Reason.GONE))
                 continue
@@ -194,25 +218,28 @@ class Executor:
         holding = {holder.identity for holder in holders}
         return None if any(victim.holder.identity in holding for victim in victims) else Reason.IDENTITY_CHANGED
 
-    def _end(self, stack: ExitStack, quota: Quota, victims: list[Victim]) -> Result:
-        """Go after these, and after what they forked meanwhile, until the container is within its quota."""
-        endings: list[Ending] = []
+    def _end(self, stack: ExitStack, quota: Quota, victims: list[Victim], endings: list[Ending]) -> Reason:
+        """Go after these, and after what they forked meanwhile, until the container is within its quota.
+
+        Returns why it stopped; what becomes of each process is added to ``endings``.
+        """
         inode = victims[0].holder.identity.cgroup_inode
         for _ in range(self._patience.rounds):
             for victim in victims:
                 why = self._end_one(quota, victim, endings)
                 if why is not None:
-                    return _result(why, endings)
+                    return why
+                victim.handle.close()  # there may be more processes than descriptors
             left = self._tools.eyes.holders(quota)
             if left is None or total(left) <= quota.ceiling_mib:
-                return _result(Reason.NVML_UNAVAILABLE if left is None else Reason.BACK_UNDER_QUOTA, endings)
+                return Reason.NVML_UNAVAILABLE if left is None else Reason.BACK_UNDER_QUOTA
             # A container made again meanwhile has another cgroup, and is another episode.
             same = [holder for holder in targets(quota, left) if holder.identity.cgroup_inode == inode]
             victims, gone = self._hold(stack, quota, same)
             endings += gone
             if not victims:
-                return _result(Reason.IDENTITY_CHANGED, endings)
-        return _result(Reason.LIMIT_EXCEEDED, endings)
+                return Reason.IDENTITY_CHANGED
+        return Reason.LIMIT_EXCEEDED
 
     def _end_one(self, quota: Quota, victim: Victim, endings: list[Ending]) -> Reason | None:
         """Check once more and act; ``None`` to go on with the next, else why to stop."""
@@ -225,31 +252,43 @@ class Executor:
                 endings.append(_ending(victim.holder, Reason.GONE))
             return Reason.BACK_UNDER_QUOTA
         why = self._mistaken(quota, victim)
+        if why is None and not _concerns(quota, victim, holders):
+            return None  # it let go of the GPU; the next round finds who holds what it held
         if why is None:
-            endings.append(self._ladder(victim, quota.gpu))
+            self._ladder(victim, quota.gpu, endings)
             return Reason.TERMINATE_FAILED if endings[-1].result is Reason.TERMINATE_FAILED else None
         if why is Reason.GONE:
             endings.append(_ending(victim.holder, why))
         return None
 
-    def _ladder(self, victim: Victim, gpu: str) -> Ending:
+    def _ladder(self, victim: Victim, gpu: str, endings: list[Ending]) -> None:
+        """Do what it takes, and add what came of it, whatever goes wrong on the way."""
         steps: list[str] = []
+        result = Reason.INTERNAL
+        try:
+            result = self._climb(victim, gpu, steps)
+        finally:
+            endings.append(_ending(victim.holder, result, *steps))
+
+    def _climb(self, victim: Victim, gpu: str, steps: list[str]) -> Reason:
         released = self._terminate(victim.holder.identity.pid, gpu)
         if released is False:
-            return _ending(victim.holder, Reason.TERMINATE_FAILED, "terminate_client refused")
+            steps.append("terminate_client refused")
+            return Reason.TERMINATE_FAILED
         if released:
             steps.append("terminate_client")
         for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
             try:
                 sent = victim.handle.send(number)
             except PermissionError:
-                return _ending(victim.holder, Reason.UNKILLABLE, *steps, f"{number.name} not permitted")
+                steps.append(f"{number.name} not permitted")
+                return Reason.UNKILLABLE
             if sent:
                 steps.append(number.name)
             if not sent or victim.handle.ended(wait):
-                return _ending(victim.holder, Reason.KILLED if steps else Reason.GONE, *steps)
+                return Reason.KILLED if steps else Reason.GONE
         self._hung.add(victim.holder.identity)
-        return _ending(victim.holder, Reason.UNKILLABLE, *steps)
+        return Reason.UNKILLABLE
 
     def _terminate(self, pid: int, gpu: str) -> bool | None:
         try:
@@ -257,6 +296,12 @@ class Executor:
         except MpsError as error:
             log.warning("MPS did not let go of a client", reason=str(error.reason), pid=pid, error=error.message)
             return False
+
+
+def _concerns(quota: Quota, victim: Victim, holders: Sequence[Holder]) -> bool:
+    """Whether a process still is one of those to end: it holds some of the GPU, or the whole container has to go."""
+    holding = any(holder.identity == victim.holder.identity for holder in holders)
+    return holding or quota.on_exceed is OnExceed.KILL_CONTAINER
 
 
 def protected(identity: Identity) -> bool:

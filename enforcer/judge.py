@@ -8,6 +8,7 @@ so many kills a minute, and one container only one in a while, whatever its rest
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import inf
 from typing import Final
 
 from enforcer.attribute import Identity
@@ -74,7 +75,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be."""
+    """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be.
+
+    A place stays in ``cooling`` for the breaker's window after that: who was acted upon lately comes after the others.
+    """
 
     cases: Mapping[Key, Case] = field(default_factory=dict)
     kills: tuple[float, ...] = ()
@@ -99,7 +103,7 @@ class Verdict:
     """One decision about one container on one GPU.
 
     ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
-    wanted.
+    wanted; ``at`` is when a KILL was decided.
     """
 
     decision: Decision
@@ -108,6 +112,15 @@ class Verdict:
     over_for: float = 0.0
     kill_in: float | None = None
     targets: tuple[Holder, ...] = ()
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A container whose grace is over, and what it holds on the GPU in question."""
+
+    quota: Quota
+    holders: tuple[Holder, ...]
 
 
 def judge(
@@ -124,37 +137,44 @@ def judge(
     """
     cases: dict[Key, Case] = {}
     verdicts: list[Verdict] = []
+    due: list[_Due] = []
     state = replace(
         state,
         kills=tuple(when for when in state.kills if now - when < rules.window),
-        cooling={place: until for place, until in state.cooling.items() if until > now},
+        cooling={place: until for place, until in state.cooling.items() if until + rules.window > now},
     )
     for quota in quotas:
         if quota.container_id is None:
             continue
-        key = (quota.container_id, quota.gpu)
+        key = _key(quota)
         reading = readings.get(quota.gpu)
         case = state.cases.get(key, Case())
         if reading is None:
             cases[key] = replace(case, last=None)
             continue
         holders = reading.get(quota.container_id, ())
-        cases[key], said = _look(case, quota, holders, state, now, rules)
+        cases[key], said = _look(case, quota, holders, now, rules)
         verdicts += said
-        if any(verdict.decision is Decision.KILL for verdict in said):
-            state = replace(state, kills=(*state.kills, now))
-    return replace(state, cases=cases), tuple(verdicts)
+        if _is_due(cases[key], quota, state, now, rules):
+            due.append(_Due(quota, holders))
+    kills, sentences = _sentences(due, cases, state, now, rules)
+    return replace(state, cases=cases, kills=kills), (*verdicts, *sentences)
 
 
-def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool) -> State:
+def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool, decided: float | None = None) -> State:
     """Take in that acting on a KILL has ended; ``acted`` is false where nothing was done to the container.
 
-    Either way the place is let be for the cool-down, so that what fails is not tried twice a second.
+    Either way the place is let be for the cool-down, so that what fails is not tried twice a second. What did nothing
+    to anybody takes nothing from the breaker's budget; ``decided`` is the verdict's ``at``.
     """
-    key = (quota.container_id or "", quota.gpu)
+    key = _key(quota)
     case = state.cases.get(key)
     cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
-    return replace(state, cases=cases, cooling={**state.cooling, place_of(quota): now + rules.cool_down})
+    kills = list(state.kills)
+    if not acted and decided in kills:
+        kills.remove(decided)
+    cooling = {**state.cooling, place_of(quota): now + rules.cool_down}
+    return replace(state, cases=cases, kills=tuple(kills), cooling=cooling)
 
 
 def place_of(quota: Quota) -> Place:
@@ -227,12 +247,14 @@ def kill_in(quota: Quota, case: Case) -> float | None:
     return None if quota.on_exceed is OnExceed.WARN else max(0.0, quota.grace_seconds - case.over_for)
 
 
-def _look(
-    case: Case, quota: Quota, holders: Sequence[Holder], state: State, now: float, rules: Rules
-) -> tuple[Case, list[Verdict]]:
+def _key(quota: Quota) -> Key:
+    return quota.container_id or "", quota.gpu
+
+
+def _look(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> tuple[Case, list[Verdict]]:
     used = total(holders)
     if used > quota.ceiling_mib:
-        return _over(_counted(case, used, now, rules), quota, holders, state, rules)
+        return _over(_counted(case, used, now, rules), quota, rules)
     said = [Verdict(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
     return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
 
@@ -242,23 +264,48 @@ def _counted(case: Case, used: int, now: float, rules: Rules) -> Case:
     return replace(case, used_mib=used, samples=case.samples + 1, over_for=case.over_for + step, last=now)
 
 
-def _over(
-    case: Case, quota: Quota, holders: Sequence[Holder], state: State, rules: Rules
-) -> tuple[Case, list[Verdict]]:
-    left = kill_in(quota, case)
-    verdict = Verdict(
-        decision=Decision.ARMED, quota=quota, used_mib=case.used_mib, over_for=case.over_for, kill_in=left
-    )
+def _over(case: Case, quota: Quota, rules: Rules) -> tuple[Case, list[Verdict]]:
+    verdict = _verdict(Decision.ARMED, quota, case)
     said = [verdict] if case.samples == 1 else []
-    if case.samples < rules.samples:
-        return case, said
-    if not case.warned:
-        said.append(replace(verdict, decision=Decision.WARNED))
-        case = replace(case, warned=True)
-    if left is None or left > 0 or case.acting or place_of(quota) in state.cooling:
-        return case, said
-    if len(state.kills) >= rules.kills:
-        said += [] if case.held_back else [replace(verdict, decision=Decision.HELD_BACK)]
-        return replace(case, held_back=True), said
-    said.append(replace(verdict, decision=Decision.KILL, targets=targets(quota, holders)))
-    return replace(case, acting=True, held_back=False), said
+    if case.samples >= rules.samples and not case.warned:
+        return replace(case, warned=True), [*said, replace(verdict, decision=Decision.WARNED)]
+    return case, said
+
+
+def _is_due(case: Case, quota: Quota, state: State, now: float, rules: Rules) -> bool:
+    """Whether nothing but the breaker stands between a container and its end."""
+    if case.samples < rules.samples or case.acting:
+        return False
+    return kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
+
+
+def _sentences(
+    due: Sequence[_Due], cases: dict[Key, Case], state: State, now: float, rules: Rules
+) -> tuple[tuple[float, ...], list[Verdict]]:
+    """Kill as many as the breaker lets pass, and note it in the cases; returns the kills it counts, and what is said.
+
+    Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
+    ended again and again does not use up the budget that would end another.
+    """
+    kills, said = state.kills, []
+    turn = sorted(due, key=lambda each: (_last_turn(each.quota, state), -cases[_key(each.quota)].over_for))
+    for quota, holders in ((each.quota, each.holders) for each in turn):
+        case = cases[_key(quota)]
+        if len(kills) >= rules.kills:
+            said += [] if case.held_back else [_verdict(Decision.HELD_BACK, quota, case)]
+            cases[_key(quota)] = replace(case, held_back=True)
+        else:
+            said.append(replace(_verdict(Decision.KILL, quota, case), targets=targets(quota, holders), at=now))
+            cases[_key(quota)] = replace(case, acting=True, held_back=False)
+            kills = (*kills, now)
+    return kills, said
+
+
+def _last_turn(quota: Quota, state: State) -> float:
+    return state.cooling.get(place_of(quota), -inf)
+
+
+def _verdict(decision: Decision, quota: Quota, case: Case) -> Verdict:
+    return Verdict(
+        decision=decision, quota=quota, used_mib=case.used_mib, over_for=case.over_for, kill_in=kill_in(quota, case)
+    )

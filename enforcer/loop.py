@@ -61,6 +61,8 @@ class Parts:
     sink: Sink
     metrics: Metrics
     problems: Callable[[], Sequence[str]] = tuple
+    catch_up: Callable[[], object] = tuple
+    """See ``Executor.catch_up``."""
 
 
 class Agent:
@@ -114,15 +116,17 @@ class Agent:
             readings = {view.gpu.uuid: view.reading for view in views}
             judged = quotas if self._enforcing else tuple(replace(q, on_exceed=OnExceed.WARN) for q in quotas)
             self._state, verdicts = judge(self._state, judged, readings, now, self._rules)
+            self._remember()  # first: should we die over a kill, the next enforcer counts it
             for verdict in verdicts:
                 self._decide(verdict)
-            self._remember()
+            self._parts.catch_up()
             self._report(views, quotas, now)
 
     def close(self) -> None:
         """Let kills that have begun come to their end, and take in what came of them."""
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._take_results(self._clock())
+        self._remember()
 
     def _recall(self) -> State:
         try:
@@ -191,7 +195,8 @@ class Agent:
     def _take_results(self, now: float) -> None:
         for future in [future for future in self._pending if future.done()]:
             verdict = self._pending.pop(future)
-            self._state = settle(self._state, verdict.quota, now, self._rules, acted=self._took(future, verdict))
+            acted = self._took(future, verdict)
+            self._state = settle(self._state, verdict.quota, now, self._rules, acted=acted, decided=verdict.at)
 
     def _took(self, future: Future[Result], verdict: Verdict) -> bool:
         """Report one result; whether anything was done."""

@@ -171,7 +171,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         metrics = _metrics(options.address, stack)
         parts = Parts(
             watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=sink, metrics=metrics,
-            problems=side.all,
+            problems=side.all, catch_up=executor.catch_up,
         )  # fmt: skip
         rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
         agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)

@@ -96,6 +96,7 @@ _RESULTS: Final = {
     Reason.IDENTITY_CHANGED: "they were no longer the processes that had been judged",
     Reason.NVML_UNAVAILABLE: "the GPU could not be read any more",
     Reason.BACK_UNDER_QUOTA: "it had come back within its quota by itself",
+    Reason.INTERNAL: "the enforcer failed in the middle of it, its log says how",
     Reason.LIMIT_EXCEEDED: "it is still over: new processes appear faster than they are ended",
 }
 

@@ -184,13 +184,13 @@ def test_back_under_before_the_intent_leaves_no_record(tmp_path: Path) -> None:
     assert not world.folder.exists()
 
 
-def _at_look(world: World, number: int, change: Callable[[], None]) -> None:
+def at_look(world: World, number: int, change: Callable[[], None]) -> None:
     world.on_look = lambda look: change() if look == number else None
 
 
 def test_back_under_while_the_disk_was_busy_is_aborted_without_a_signal(tmp_path: Path) -> None:
     world = World(tmp_path, process())
-    _at_look(world, 2, lambda: setattr(world.processes[501], "holds", False))
+    at_look(world, 2, lambda: setattr(world.processes[501], "holds", False))
     result = world.run()
     assert (result.reason, world.signals(), world.kinds()) == (Reason.BACK_UNDER_QUOTA, [], ["INTENT", "ABORTED"])
     assert world.records()[1]["intent"] == 1
@@ -198,14 +198,14 @@ def test_back_under_while_the_disk_was_busy_is_aborted_without_a_signal(tmp_path
 
 def test_blind_while_the_disk_was_busy_is_aborted_without_a_signal(tmp_path: Path) -> None:
     world = World(tmp_path, process())
-    _at_look(world, 2, lambda: setattr(world, "blind", True))
+    at_look(world, 2, lambda: setattr(world, "blind", True))
     result = world.run()
     assert (result.reason, world.signals(), world.kinds()) == (Reason.NVML_UNAVAILABLE, [], ["INTENT", "ABORTED"])
 
 
 def test_ended_by_itself_in_between_is_gone(tmp_path: Path) -> None:
     world = World(tmp_path, process())
-    _at_look(world, 2, lambda: setattr(world.processes[501], "ended", True))
+    at_look(world, 2, lambda: setattr(world.processes[501], "ended", True))
     result = world.run()
     assert (result.reason, world.signals(), world.kinds()) == (Reason.GONE, [], ["INTENT", "OUTCOME"])
     assert world.records()[1]["result"] == "Gone"
@@ -252,7 +252,7 @@ def test_a_pid_that_changes_hands_while_the_disk_is_busy_is_spared(tmp_path: Pat
     def swap() -> None:
         world.processes[501].identity = replace(judged.identity, **change)
 
-    _at_look(world, 2, swap)
+    at_look(world, 2, swap)
     world.run(judged)
     assert "SIGTERM 501" not in world.story
     assert world.processes[501].got == []

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -255,6 +256,41 @@ def test_the_breaker_holds_back_all_but_a_few_kills_a_minute() -> None:
     for _ in range(10):
         bench.see(*(holder(n + 1, 9000, i) for n, i in enumerate(ids)))
     assert bench.decisions().count("Kill") == 2 * RULES.kills
+
+
+def _lives(bench: Bench, greedy: list[Quota], seconds: float, *, ends: bool = True) -> dict[str, float]:
+    """Containers always over quota, acted upon at once; those told of die of it and start anew. When each is chosen."""
+    chosen: dict[str, float] = {}
+    for step in range(int(seconds / POLL)):
+        bench.quotas = greedy
+        over = [holder(10 + n, 9000, q.container_id or "", q.pod_uid) for n, q in enumerate(bench.quotas)]
+        for verdict in [v for v in bench.see(*over) if v.decision is Decision.KILL]:
+            q = verdict.quota
+            chosen.setdefault(q.pod_uid, bench.now - 1000.0)
+            bench.state = settle(bench.state, q, bench.now, RULES, acted=ends, decided=verdict.at)
+            restarted = f"{step:064x}" if ends else q.container_id
+            greedy = [replace(each, container_id=restarted) if each is q else each for each in greedy]
+    return chosen
+
+
+def test_crash_loops_of_one_tenant_do_not_shield_another_container() -> None:
+    loops = [quota(pod_uid=f"a{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(3)]
+    hidden = neighbour(pod_uid="z", grace_seconds=0.0)
+    chosen = _lives(Bench(), [*loops, hidden], 130)
+    assert chosen["z"] <= 65, "the first room in the minute's budget is its own"
+
+
+def test_attempts_that_did_nothing_to_anybody_leave_the_budget_to_others() -> None:
+    hung = [quota(pod_uid=f"a{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(3)]
+    late = neighbour(pod_uid="z", grace_seconds=20.0)
+    assert _lives(Bench(), [*hung, late], 40, ends=False)["z"] <= 21
+
+
+def test_the_budget_is_given_back_for_that_attempt_alone() -> None:
+    state = State(kills=(1.0, 2.0, 3.0))
+    assert settle(state, quota(), 4.0, RULES, acted=False, decided=2.0).kills == (1.0, 3.0)
+    assert settle(state, quota(), 4.0, RULES, acted=True, decided=2.0).kills == (1.0, 2.0, 3.0)
+    assert settle(state, quota(), 99.0, RULES, acted=False, decided=0.5).kills == (1.0, 2.0, 3.0)
 
 
 def test_a_container_that_is_gone_is_forgotten() -> None:

@@ -2,14 +2,14 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
-from enforcer import checkpoint
+from enforcer import checkpoint, memory
 from enforcer.act import Result
 from enforcer.attribute import Identity, Owner
 from enforcer.audit import KillLog
@@ -170,6 +170,29 @@ def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
     assert world.look(20)["containers"][0]["state"] == "Acting"
     assert time.monotonic() - begun < 5
     release.set()
+
+
+def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_stop(world: World) -> None:
+    remembered: list[bytes] = []
+
+    def carry_out(_: Verdict) -> Result:
+        remembered.append((world.folder / memory.NAME).read_bytes())
+        return Result(Reason.KILLED)
+
+    world.carry_out = carry_out
+    world.reader.held[GPU] = {101: 5000}
+    world.look(3)
+    wait_for(lambda: bool(remembered))
+    assert len(json.loads(remembered[0])["kills"]) == 1
+    world.agent.close()
+    assert len(json.loads((world.folder / memory.NAME).read_bytes())["cooling"]) == 1
+
+
+def test_answers_that_are_owed_are_asked_for_at_every_look(world: World) -> None:
+    asked: list[int] = []
+    world.agent._parts = replace(world.agent._parts, catch_up=lambda: asked.append(1))
+    world.look(3)
+    assert len(asked) == 3
 
 
 def test_a_bug_while_acting_is_counted_and_ends_nothing(world: World) -> None:
