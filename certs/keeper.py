@@ -100,13 +100,23 @@ class Keeper:
 
     def _once(self) -> Plan:
         now = self._clock()
-        stored = load(self._authority, self._serving, now)
-        if self._publish(stored, now):
-            stored = load(self._authority, self._serving, now)
+        stored = self._published(now)
         todo = plan.next_step(stored.state, now, self._wanted)
         if todo.step not in {Step.NOTHING, Step.WAIT}:
             self._take(todo, stored, now)
         return todo
+
+    def _published(self, now: datetime) -> Stored:
+        """What is stored, once its bundle is out. After a change it looks again: it may have slept over a rotation.
+
+        Raises:
+            ConflictError: others publish something else each time.
+        """
+        for _ in range(MAX_CONFLICTS):
+            stored = load(self._authority, self._serving, now)
+            if not self._publish(stored, now):
+                return stored
+        raise ConflictError(f"{self._serving}: somebody else publishes another bundle each time")
 
     def _publish(self, stored: Stored, now: datetime) -> bool:
         """Bring the bundle out; note the moment where a next authority is in it for the first time, or again."""

@@ -56,3 +56,27 @@ def test_a_bundle_overwritten_by_a_runner_that_lagged_settles_again() -> None:
     assert world.pair() == before
     world.run(minutes=6)
     assert world.pair() != before
+
+
+@pytest.mark.parametrize("moment", range(1, 8))
+def test_a_runner_that_slept_over_a_whole_rotation_does_not_leave_its_old_bundle(
+    moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.run()
+    for _ in range(22):
+        assert world.run(days=11).step is Step.NOTHING
+    publish, seen = world.published.publish, 0
+
+    def late(bundle: bytes) -> bool:
+        nonlocal seen
+        seen += 1
+        if seen == moment:
+            for _ in range(4):
+                world.run(minutes=6)
+        return publish(bundle)
+
+    monkeypatch.setattr(world.published, "publish", late)
+    world.run(days=1)
+    assert world.accepted()
+    assert world.published.bundle.count(b"BEGIN") == 2
