@@ -101,7 +101,7 @@ def judge_for(documents: Sequence[Document], args: argparse.Namespace) -> Judge:
     around = _values([document for file in args.namespaces for document in split(source(file))])
     values = around + _values(documents)
     claims = _own_claims(values, args.namespace or DEFAULT_NAMESPACE)
-    return judge(_policies(values), claims, settings(args))
+    return _telling(_closed(values), judge(_policies(values), claims, settings(args)))
 
 
 def judge(policies: Mapping[str, Annotations], claims: Mapping[str, frozenset[str]], chosen: Settings) -> Judge:
@@ -110,6 +110,19 @@ def judge(policies: Mapping[str, Annotations], claims: Mapping[str, frozenset[st
     def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
         policy = NamespacePolicy.from_annotations(policies.get(namespace, {}))
         return decide(pod, policy=policy, settings=chosen, own_claims=claims.get(namespace, frozenset()))
+
+    return decided
+
+
+def _telling(closed: frozenset[str], judged: Judge) -> Judge:
+    """Return decisions that warn of shares in namespaces where the webhook is never called."""
+
+    def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
+        decision = judged(pod, namespace)
+        if namespace not in closed or decision.reason not in rewriting.SHARES:
+            return decision
+        warning = f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true"; nothing is shared there'
+        return replace(decision, warnings=(*decision.warnings, warning))
 
     return decided
 
@@ -170,8 +183,19 @@ def _values(documents: Sequence[Document]) -> list[Any]:
 
 def _policies(values: Sequence[Any]) -> dict[str, Annotations]:
     """Return the annotations of every Namespace, by name; a later document wins."""
-    found = [item.get("metadata") or {} for value in values for item in objects(value, NAMESPACE)]
-    return {str(metadata.get("name")): _strings(metadata) for metadata in found}
+    return {name: _strings(name, _mapping(metadata.get("annotations"))) for name, metadata in _namespaces(values)}
+
+
+def _closed(values: Sequence[Any]) -> frozenset[str]:
+    """Return the Namespaces that did not opt in."""
+    labels = {name: _mapping(metadata.get("labels")) for name, metadata in _namespaces(values)}
+    return frozenset(name for name, given in labels.items() if given.get(contract.NAMESPACE_LABEL) != "true")
+
+
+def _namespaces(values: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for item in (item for value in values for item in objects(value, NAMESPACE)):
+        metadata = _mapping(item.get("metadata"))
+        yield str(metadata.get("name")), metadata
 
 
 def _own_claims(values: Sequence[Any], namespace: str) -> dict[str, frozenset[str]]:
@@ -179,7 +203,7 @@ def _own_claims(values: Sequence[Any], namespace: str) -> dict[str, frozenset[st
     found: dict[str, frozenset[str]] = {}
     for prefix, kind in (("claim", CLAIM), ("template", CLAIM_TEMPLATE)):
         for item in (item for value in values for item in objects(value, kind)):
-            metadata = item.get("metadata") or {}
+            metadata = _mapping(item.get("metadata"))
             if _is_own(item, template=kind == CLAIM_TEMPLATE):
                 where = str(metadata.get("namespace") or namespace)
                 found[where] = found.get(where, frozenset()) | {f"{prefix}/{metadata.get('name')}"}
@@ -193,13 +217,17 @@ def _is_own(item: Mapping[str, Any], *, template: bool) -> bool:
         return False
 
 
-def _strings(metadata: Mapping[str, Any]) -> Annotations:
-    annotations = metadata.get("annotations") or {}
+def _strings(namespace: str, annotations: Mapping[str, Any]) -> Annotations:
     for key, value in annotations.items():
         if contract.is_ours(key) and not isinstance(value, str):
-            field = f"Namespace {metadata.get('name')}: metadata.annotations[{key}]"
+            field = f"Namespace {namespace}: metadata.annotations[{key}]"
             raise PolicyDenied(field, rewriting.no_string(key, value), Reason.INVALID_NAMESPACE)
-    return dict(annotations)
+    return annotations
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Read an object; what has another shape, the API server will refuse."""
+    return value if isinstance(value, dict) else {}
 
 
 def _as_it_came(text: str, results: Sequence[Result]) -> str:

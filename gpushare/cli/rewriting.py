@@ -216,7 +216,8 @@ def _identity(document: Document) -> tuple[str, str, str] | None:
     kind = document.top("kind")
     if kind != "ResourceClaimTemplate":
         return None
-    metadata = document.load().get("metadata") or {}
+    metadata = document.load().get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
     return kind, str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 

@@ -16,6 +16,7 @@ from gpushare.cli.manifest import split
 from gpushare.cli.rewriting import Result, stream, with_templates
 from tests.unit.cli.streams import FOREIGN, STREAMS, WRAPPED, pod, text, wrapped
 
+CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
 LOW = {"gpu-share.io/priority": "low"}
 NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n  annotations: {gpu-share.io/%s: %s}\n"
 
@@ -144,6 +145,26 @@ def test_a_namespace_in_the_stream_completes_its_pods_wherever_it_stands(inject:
     code, out, _ = inject(source)
     assert code == 0
     assert "0=2048M" in out
+
+
+@pytest.mark.parametrize(("labels", "said"), [("{}", True), ("{gpu-share.io/enabled: 'true'}", False)])
+def test_a_namespace_that_did_not_opt_in_is_pointed_out(inject: Run, labels: str, said: bool) -> None:  # noqa: FBT001
+    source = f"{NAMESPACE % ('max-memory', '8Gi')}  labels: {labels}\n---\n{text(wrapped('Pod', pod(), namespace='a'))}"
+    code, out, err = inject(source)
+    assert code == 0
+    assert "resourceClaims" in out
+    assert ('namespace a lacks the label gpu-share.io/enabled: "true"' in err) is said
+
+
+@pytest.mark.parametrize("kind", ["v1\nkind: Namespace", *(f"resource.k8s.io/v1\nkind: {kind}" for kind in CLAIMS)])
+@pytest.mark.parametrize("metadata", ["3", "[a]", "{name: a, labels: [x]}", "{name: a, annotations: x}", "{name: [b]}"])
+def test_policy_objects_of_another_shape_are_for_the_api_server_to_refuse(
+    inject: Run, kind: str, metadata: str
+) -> None:
+    source = f"apiVersion: {kind}\nmetadata: {metadata}\nspec: {{devices: {{requests: 7}}}}\n"
+    code, out, _ = inject(f"{source}---\n{text(wrapped('Pod', pod(), namespace='a'))}", "--templates")
+    assert code == 0
+    assert out.startswith(source)
 
 
 def test_a_ceiling_from_a_file_of_namespaces_refuses(inject: Run, tmp_path: Path) -> None:
