@@ -33,11 +33,17 @@ MAX_FILE: Final = 64 * 1024
 
 
 class Rejected(Exception):
-    """A pair that is not activated. ``result`` is the label under which it is counted."""
+    """A pair that is not activated.
 
-    def __init__(self, result: str, message: str) -> None:
+    Args:
+        result: the label under which it is counted.
+        message: why.
+        passing: whether the same pair may be good later; then it is tried again once a minute.
+    """
+
+    def __init__(self, result: str, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
-        self.result = result
+        self.result, self.passing = result, passing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +133,7 @@ class Certificates:
         )
 
     def _reject(self, error: Rejected) -> None:
-        if error.result == "not_yet_valid":
+        if error.passing:
             self._seen, self._next_check = b"", self._monotonic() + REMIND_SECONDS
         self._metrics.certificate_reloads.labels(error.result).inc()
         log.error(
@@ -175,15 +181,18 @@ def load(certificate: bytes, key: bytes, *, now: float, socket_class: type[ssl.S
     context.set_alpn_protocols(["http/1.1"])
     _load_pair(context, certificate, key)
     if expires <= now:
-        raise Rejected("expired", f"{CERTIFICATE} ended {_date(expires)}")
+        raise Rejected("expired", f"{CERTIFICATE} ended {_date(expires)}", passing=True)  # by a clock that may be wrong
     if starts > now:
-        raise Rejected("not_yet_valid", f"{CERTIFICATE} begins {_date(starts)}; check the clocks")
+        raise Rejected("not_yet_valid", f"{CERTIFICATE} begins {_date(starts)}; check the clocks", passing=True)
     return Serving(context=context, expires=expires, serial=f"{leaf.serial_number:x}")
 
 
 def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load exactly the bytes that were compared. OpenSSL wants a path, so they go through memory that has one."""
-    descriptor = os.memfd_create("gpu-share-serving-pair", os.MFD_CLOEXEC)
+    try:
+        descriptor = os.memfd_create("gpu-share-serving-pair", os.MFD_CLOEXEC)
+    except OSError as error:
+        raise Rejected("unreadable", f"the pair cannot be loaded now: {error}", passing=True) from error
     try:
         os.write(descriptor, certificate + b"\n" + key)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=_no_password)

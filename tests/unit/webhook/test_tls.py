@@ -1,5 +1,7 @@
 """The serving certificate: when it is looked at, what is taken up, what is refused."""
 
+import errno
+import os
 import ssl
 import time
 from pathlib import Path
@@ -14,13 +16,13 @@ from webhook.metrics import Metrics
 
 class Clocks:
     def __init__(self) -> None:
-        self.passed = 0.0
+        self.passed = self.ahead = 0.0
 
     def monotonic(self) -> float:
         return self.passed
 
     def now(self) -> float:
-        return time.time() + self.passed
+        return time.time() + self.passed + self.ahead
 
 
 @pytest.fixture(name="clocks")
@@ -88,6 +90,36 @@ def test_a_pair_that_begins_later_is_taken_up_when_it_does(
 
     clocks.passed = 0.02 * 86400
     assert certificates.loaded
+
+
+def test_a_pair_refused_by_a_clock_that_was_ahead_is_taken_up_when_it_is_right(
+    certificates: tls.Certificates, clocks: Clocks, authority: pki.Authority, tmp_path: Path, metrics: Metrics
+) -> None:
+    pki.write(tmp_path, authority.issue(ends=7))
+    clocks.ahead = 60 * 86400.0
+    assert not certificates.loaded
+    assert reloads(metrics, "expired") == 1
+    clocks.ahead, clocks.passed = 0.0, 61.0
+    assert certificates.loaded
+
+
+def test_a_moment_without_descriptors_costs_neither_handshake_nor_renewal(
+    certificates: tls.Certificates, clocks: Clocks, authority: pki.Authority, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pki.write(tmp_path, authority.issue())
+    first = certificates.context()
+    pki.write(tmp_path, authority.issue())
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "memfd_create", none_left)
+        clocks.passed = 2.0
+        assert certificates.context() is first
+    clocks.passed = 120.0
+    assert certificates.context() is not first
 
 
 def test_a_certificate_that_ends_is_said_so_and_not_ready(
