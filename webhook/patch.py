@@ -5,9 +5,10 @@ ever removed: where something would have to go, the smallest value around it is 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 Operation = dict[str, Any]
+_ABSENT: Final = object()
 
 
 def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Operation]:
@@ -37,11 +38,14 @@ def _value(path: str, before: Any, after: Any, operations: list[Operation]) -> N
 
 def _object(path: str, before: dict[str, Any], after: dict[str, Any], operations: list[Operation]) -> None:
     for key, value in after.items():
+        old = before.get(key, _ABSENT)
+        if old is value:
+            continue
         step = f"{path}/{escape(key)}"
-        if key in before:
-            _value(step, before[key], value, operations)
-        else:
+        if old is _ABSENT:
             operations.append({"op": "add", "path": step, "value": value})
+        else:
+            _value(step, old, value, operations)
 
 
 def _list(path: str, before: list[Any], after: list[Any], operations: list[Operation]) -> None:
@@ -52,7 +56,8 @@ def _list(path: str, before: list[Any], after: list[Any], operations: list[Opera
     elif _same_names(before, after[extra:]):
         operations += [{"op": "add", "path": f"{path}/{i}", "value": each} for i, each in enumerate(after[:extra])]
         for index, each in enumerate(before, extra):
-            _value(f"{path}/{index}", each, after[index], operations)
+            if each is not after[index]:
+                _value(f"{path}/{index}", each, after[index], operations)
     else:
         operations.append({"op": "replace", "path": path, "value": after})
 
