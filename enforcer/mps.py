@@ -13,8 +13,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -35,6 +35,8 @@ ATTEMPTS: Final = 2
 POLL: Final = 0.02
 PROGRAM: Final = Path("nvidia-cuda-mps-control")
 LOG_TAIL: Final = 400
+MAX_PID: Final = 2**22
+"""The kernel's own limit."""
 
 log = structlog.get_logger()
 
@@ -65,6 +67,14 @@ class Note:
     pid: int | None = None
     start: int | None = None
     previous_mode: int | None = None
+
+    @property
+    def plausible(self) -> bool:
+        """Whether this can have been written by us: what is read decides whom to signal."""
+        numbers = (self.pid, self.start, self.previous_mode)
+        if not all(value is None or type(value) is int for value in numbers):
+            return False
+        return (self.pid is None or 0 < self.pid <= MAX_PID) and self.previous_mode in {None, *ComputeMode}
 
 
 class MpsDaemon:
@@ -106,6 +116,10 @@ class MpsDaemon:
             MpsError: it does not start, does not answer, or does not keep its limit; then none is left running.
             NvmlError: the compute mode cannot be set.
         """
+        with self._explained():
+            self._start()
+
+    def _start(self) -> None:
         for folder in (self.directory, self.pipe, self.log):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         taken_over = self.answers()
@@ -116,7 +130,7 @@ class MpsDaemon:
             if not taken_over:
                 self._launch()
             self._apply_limit()
-        except GpuShareError:
+        except (GpuShareError, OSError):
             if not taken_over:
                 with suppress(GpuShareError):
                     self.stop()
@@ -145,7 +159,8 @@ class MpsDaemon:
         protocol.parse_percentage(self.control.ask(protocol.GET_PERCENTAGE, deadline))
         servers = {pid: self._status(pid, deadline) for pid in self.servers(deadline)}
         self._restore_limit(deadline)
-        exclusive = None if self._modes is None else self._assert_exclusive()
+        with self._explained():
+            exclusive = None if self._modes is None else self._assert_exclusive()
         return MpsHealth(servers=servers, limit_mib=self.limit_mib, exclusive=exclusive)
 
     def servers(self, deadline: Deadline | None = None) -> tuple[int, ...]:
@@ -200,6 +215,10 @@ class MpsDaemon:
             MpsError: it was started by nobody we know of and does not listen.
             NvmlError: the compute mode cannot be set back; the note of it stays for the next attempt.
         """
+        with self._explained():
+            self._stop()
+
+    def _stop(self) -> None:
         with suppress(MpsError):
             self.control.ask(protocol.QUIT, Deadline(STOP_SECONDS))
         known = self._note().pid is not None
@@ -314,9 +333,18 @@ class MpsDaemon:
 
     def _note(self) -> Note:
         try:
-            return Note(**json.loads((self.directory / "daemon.json").read_text()))
-        except (OSError, ValueError, TypeError):
+            note = Note(**json.loads((self.directory / "daemon.json").read_text()))
+        except (OSError, ValueError, TypeError, RecursionError):
             return Note()
+        return note if note.plausible else Note()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A directory that cannot be used is something to say, not to die of."""
+        try:
+            yield
+        except OSError as error:
+            raise MpsError(f"the directory of the MPS control daemon of {self.gpu} cannot be used: {error}") from error
 
     def _write(self, note: Note) -> None:
         temporary = self.directory / "daemon.json.new"
