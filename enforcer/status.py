@@ -15,7 +15,7 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}]}
 
 ``state`` is one of ``enforcer.judge.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read. A process
-of ``strangers`` belongs to no container with a quota here.
+of ``strangers`` belongs to no container with a quota on that GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "kills": {"lastMinute": len(snapshot.state.kills), "allowed": snapshot.rules.kills},
         "gpus": [_gpu(view) for view in snapshot.views],
         "containers": [_container(snapshot, quota, views) for quota in snapshot.quotas],
-        "strangers": [row for view in snapshot.views for row in _strangers(view, known(snapshot.quotas))],
+        "strangers": [row for view in snapshot.views for row in _strangers(view, snapshot.quotas)],
     }
 
 
@@ -110,7 +110,8 @@ def _kill_in(quota: Quota, case: Case) -> float | None:
     return None if left is None else round(left, 1)
 
 
-def _strangers(view: View, with_quota: frozenset[str]) -> list[dict[str, Any]]:
+def _strangers(view: View, quotas: Sequence[Quota]) -> list[dict[str, Any]]:
+    with_quota = known([quota for quota in quotas if quota.gpu == view.gpu.uuid])
     return [
         {
             "gpu": view.gpu.uuid,

@@ -143,6 +143,11 @@ def test_the_status_says_what_is_seen(world: World) -> None:
     assert status["killLog"]["seq"] == 0
 
 
+def test_a_container_on_a_gpu_it_has_no_quota_for_is_a_stranger_there(world: World) -> None:
+    world.reader.held[GPU], world.reader.held[OTHER_GPU] = {101: 1000}, {101: 9000}
+    assert [(row["gpu"], row["pid"]) for row in world.look()["strangers"]] == [(OTHER_GPU, 101)]
+
+
 def test_over_quota_is_warned_recorded_and_handed_over_once(world: World) -> None:
     world.reader.held[GPU] = {101: 5000}
     assert world.look(2)["containers"][0]["state"] == "Over"
