@@ -145,5 +145,8 @@ def every(seconds: float, name: str, turn: Callable[[], None], stopped: threadin
 
 def _repeat(seconds: float, turn: Callable[[], None], stopped: threading.Event) -> None:
     while not stopped.is_set():
-        turn()
+        try:
+            turn()
+        except Exception:  # a bug in one turn must not end all later ones unseen
+            log.exception("a turn failed", reason=str(Reason.INTERNAL), thread=threading.current_thread().name)
         stopped.wait(seconds)

@@ -214,6 +214,19 @@ def test_what_is_done_every_so_often_ends_when_stopped() -> None:
     assert not thread.is_alive()
 
 
+def test_a_turn_that_fails_does_not_end_the_next_ones() -> None:
+    stopped, turns = threading.Event(), threading.Semaphore(0)
+
+    def turn() -> None:
+        turns.release()
+        raise RuntimeError("a bug")
+
+    thread = every(0.001, "turns", turn, stopped)
+    assert all(turns.acquire(timeout=5) for _ in range(3))
+    stopped.set()
+    thread.join(5)
+
+
 def test_a_state_that_cannot_be_is_wrong_use(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert (
