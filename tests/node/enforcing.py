@@ -105,6 +105,9 @@ class Node:
         return [record for record in map(read, self.lines()) if kind in {"", record["kind"]}]
 
     def verified(self) -> bool:
-        """The chain holds, and each INTENT has its one answer."""
-        answered = [record["intent"] for record in self.records() if record["kind"] in {"ABORTED", "OUTCOME"}]
-        return verify(self.lines()).holds and sorted(answered) == [record["seq"] for record in self.records("INTENT")]
+        """The chain holds, and each INTENT has its one answer, which is written a moment after the process is gone."""
+        wait_for(lambda: len(self._answered()) >= len(self.records("INTENT")), 10)
+        return verify(self.lines()).holds and self._answered() == [record["seq"] for record in self.records("INTENT")]
+
+    def _answered(self) -> list[int]:
+        return sorted(record["intent"] for record in self.records() if record["kind"] in {"ABORTED", "OUTCOME"})

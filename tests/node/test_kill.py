@@ -221,8 +221,8 @@ def test_a_log_that_cannot_be_written_spares_everybody(node: Node) -> None:
         (audit / "filler").unlink()
         wait_for(lambda: not alive(tenant), 30)
         assert node.verified()
-        node.stop()
     finally:
+        node.end()
         subprocess.run(["umount", audit], check=True)
 
 
