@@ -1,6 +1,6 @@
 """The door between experiments and a machine, real or simulated: experiments import this and never what is behind."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -82,6 +82,7 @@ class Backend(Protocol):
         cgroup: str | None = None,
         gpu: str | None = None,
         private_shm: bool = False,
+        arguments: Sequence[str] = (),
         wait: bool = True,
     ) -> Client:
         """Start ``tests/gpu/client.py``; with ``wait`` its first line has been read (see ``Client.usable``).
@@ -92,6 +93,7 @@ class Backend(Protocol):
             cgroup: ``Container.procs``; it is inside before its first instruction.
             gpu: what ``--gpu`` names; ``None``: the measured GPU's UUID, ``""``: whatever CUDA calls 0.
             private_shm: in a mount namespace of its own with an empty /dev/shm.
+            arguments: more of them for the program.
             wait: ``False`` returns at once; call ``ready`` later.
 
         Raises:

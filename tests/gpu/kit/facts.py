@@ -14,6 +14,7 @@ from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode, Gpu
 from enforcer.proc import in_initial_pid_namespace
 from gpushare.errors import NvmlError
+from tests.fakegpu.state import ENV
 from tests.gpu.kit import cgroups
 from tests.gpu.kit.backend import Facts
 from tests.gpu.kit.find import CUDA, NVML, loaded_driver
@@ -45,6 +46,7 @@ def look(setup: Setup) -> tuple[str, Facts]:
         missing["idle"] = known["busy"]
     missing |= {need: said for need, check in _checks(setup, known).items() if (said := check())}
     known["libraries"] = loaded_libraries()
+    known["simulated"] = signs_of_simulation(known["libraries"])
     return (gpu.uuid if gpu else ""), _facts(gpu, missing, known)
 
 
@@ -68,6 +70,16 @@ def loaded_libraries() -> list[str]:
         names = {row.split(maxsplit=5)[5] for row in rows if len(row.split(maxsplit=5)) == 6}
         return sorted(name for name in names if NVML.split(".so")[0] in name or CUDA.split(".so")[0] in name)
     return []
+
+
+def signs_of_simulation(libraries: list[str]) -> list[str]:
+    """What gives a simulator away, whatever the run was called: its variable, and its libraries' own bytes."""
+    signs = [f"{ENV} is set"] if os.environ.get(ENV) else []
+    for name in libraries:
+        with suppress(OSError):
+            if ENV.encode() in Path(name).read_bytes():
+                signs.append(f"{Path(name).name} is a simulator's")
+    return signs
 
 
 def _facts(gpu: Gpu | None, missing: dict[str, str], known: dict[str, Any]) -> Facts:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -53,12 +53,19 @@ class Machine:
         cgroup: str | None = None,
         gpu: str | None = None,
         private_shm: bool = False,
+        arguments: Sequence[str] = (),
         wait: bool = True,
     ) -> Client:
         """See ``Backend``."""
         launch = self._launch(uid, ["--cgroup", cgroup] if cgroup else [], ["--private-shm"] if private_shm else [])
         device = self.gpu if gpu is None else gpu
-        program = [self._python(uid), "-S", str(self._client_program), *(["--gpu", device] if device else [])]
+        program = [
+            self._python(uid),
+            "-S",
+            str(self._client_program),
+            *(["--gpu", device] if device else []),
+            *arguments,
+        ]
         errors = self.tmp / f"client-{next(self._count)}.err"
         client = Client([*launch, *program], {**self._bare(), **(env or {})}, errors, self.journal)
         self._end.callback(client.close)
