@@ -184,9 +184,9 @@ def judge_soak(tally: Tally, ended: int, servers: dict[str, str], *, verified: b
         wrong_.append("the kill log does not verify")
     if not set(servers.values()) <= {"ACTIVE", "unknown"}:
         wrong_.append(f"the MPS server is not well at the end: {servers}")
+    kills = {"over": len(tally.over), "ended": ended, "late": len(tally.late), "wrong": tally.wrong}
     said = f"{tally.steps} steps, {len(tally.over)} ran over and {ended} were ended, {tally.left} left by themselves"
     return judged(
-        wrong_, f"{said}; no wrong kill", steps=tally.steps, over=len(tally.over), ended=ended, left=tally.left,
-        wrong_kills=tally.wrong, late=len(tally.late), ended_s=spread(tally.ended_s), servers=servers, log_verifies=verified,
-        attribution=attribution,
+        wrong_, f"{said}; no wrong kill", steps=tally.steps, kills=kills, left=tally.left,
+        ended_s=spread(tally.ended_s), servers=servers, log_verifies=verified, attribution=attribution,
     )  # fmt: skip
