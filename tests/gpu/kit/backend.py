@@ -124,6 +124,9 @@ class Backend(Protocol):
     def control(self, daemon: MpsDaemon, command: str, *, uid: int | None = None, timeout: float = 10.0) -> Said:
         """One line to the daemon through NVIDIA's control program, as some user, with everything it answers."""
 
+    def silent_holder(self, daemon: MpsDaemon, uid: int) -> AbstractContextManager[int]:
+        """A process of that user that connects to the daemon's control socket and says nothing; its pid."""
+
     def exclusive(self) -> AbstractContextManager[None]:
         """EXCLUSIVE_PROCESS inside, what there was before afterwards. Raises ``NotMeasurable`` without leave."""
 

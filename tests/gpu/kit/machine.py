@@ -24,6 +24,16 @@ from tests.gpu.kit.setup import LAUNCH, Setup
 
 MODE_REFUSED: Final = "mode change not allowed"
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOLDER: Final = """
+import socket, sys
+try:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(sys.argv[1])
+    print("connected", flush=True)
+    sys.stdin.read()
+except OSError as error:
+    print(error, flush=True)
+"""
 RESERVE_MIB: Final = 1024
 """Left of the card when a limit as large as the card is wanted: the daemon's own context lives there."""
 
@@ -119,6 +129,21 @@ class Machine:
         answered = {"status": said.status, "out": said.out, "err": said.err, "seconds": said.seconds}
         self.journal.add("mps", command if uid is None else {"command": command, "uid": uid}, answered)
         return said
+
+    @contextmanager
+    def silent_holder(self, daemon: MpsDaemon, uid: int) -> Iterator[int]:
+        """See ``Backend``."""
+        command = [*self._launch(uid), self._python(uid), "-S", "-c", HOLDER, str(daemon.pipe / "control")]
+        holder = subprocess.Popen(command, env=self._bare(), stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+        try:
+            said = holder.stdout.readline().strip() if holder.stdout else ""
+            self.journal.add("holder", {"uid": uid, "pid": holder.pid}, said)
+            if said != "connected":
+                raise NotMeasurable(f"uid {uid} cannot connect to the control socket: {said}")
+            yield holder.pid
+        finally:
+            holder.kill()
+            holder.communicate()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
