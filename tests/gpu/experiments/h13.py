@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,8 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
     ended_s: list[float] = field(default_factory=list)
+    results: dict[str, int] = field(default_factory=dict)
+    """What our enforcer says came of its decisions."""
 
 
 @experiment(
@@ -91,6 +94,8 @@ def measure(backend: Backend, plan: Plan) -> Result:
         until(lambda: len(guard.records("OUTCOME")) >= len(guard.records("INTENT")), 5.0)
         ended = ended_pids(guard.records("OUTCOME"))
         tally.wrong += [f"pid {pid} was ended within its quota" for pid in sorted(ended - tally.over)]
+        results = Counter(str(record["result"]) for kind in ("OUTCOME", "ABORTED") for record in guard.records(kind))
+        tally.results = dict(results)
         status = {} if daemon is None else statuses(daemon)
         return judge_soak(tally, len(ended), status, verified=guard.verified(), attribution=guard.members.kind)
 
@@ -179,12 +184,20 @@ def judge_soak(tally: Tally, ended: int, servers: dict[str, str], *, verified: b
         raise NotMeasurable("nobody ran over its quota, so nothing was put to the test; run it longer")
     wrong_ = tally.wrong[:5]
     if tally.late:
-        wrong_.append(f"{len(tally.late)} of {len(tally.over)} who were over were not ended in time")
+        wrong_.append(
+            f"{len(tally.late)} of {len(tally.over)} who were over were not ended in time; results {tally.results}"
+        )
     if not verified:
         wrong_.append("the kill log does not verify")
     if not set(servers.values()) <= {"ACTIVE", "unknown"}:
         wrong_.append(f"the MPS server is not well at the end: {servers}")
-    kills = {"over": len(tally.over), "ended": ended, "late": len(tally.late), "wrong": tally.wrong}
+    kills = {
+        "over": len(tally.over),
+        "ended": ended,
+        "late": len(tally.late),
+        "wrong": tally.wrong,
+        "results": tally.results,
+    }
     said = f"{tally.steps} steps, {len(tally.over)} ran over and {ended} were ended, {tally.left} left by themselves"
     return judged(
         wrong_, f"{said}; no wrong kill", steps=tally.steps, kills=kills, left=tally.left,
