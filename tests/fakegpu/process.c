@@ -42,7 +42,7 @@ static uint64_t amount_mib(const char *text) {
 }
 
 /* Lowers limits by a list such as 0=2G,GPU-...=512M. An entry for a GPU that is not seen drops them all, if so here. */
-static void lower_limits(const char *list, int raises) {
+static void lower_limits(const char *list, int raises, int escapes) {
     char copy[REPLY], *rest;
     snprintf(copy, sizeof copy, "%s", list);
     for (char *entry = strtok_r(copy, ",", &rest); entry != NULL; entry = strtok_r(NULL, ",", &rest)) {
@@ -54,7 +54,7 @@ static void lower_limits(const char *list, int raises) {
             uint64_t mib = amount_mib(amount);
             if (me.visible[i] == gpu && mib != 0 && (raises || me.limit[i] == 0 || mib < me.limit[i])) me.limit[i] = mib;
         }
-        if (gpu == NULL && sim_world("escape_by_unseen_entry", 1)) {
+        if (gpu == NULL && escapes) {
             memset(me.limit, 0, sizeof me.limit);
             return;
         }
@@ -64,8 +64,8 @@ static void lower_limits(const char *list, int raises) {
 static void read_limits(void) {
     const char *mine = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
     memset(me.limit, 0, sizeof me.limit);
-    lower_limits(me.limits, 0);
-    if (mine != NULL) lower_limits(mine, sim_world("env_limit_raises", 0));
+    lower_limits(me.limits, 0, 0);
+    if (mine != NULL) lower_limits(mine, sim_world("env_limit_raises", 0), sim_world("escape_by_unseen_entry", 1));
 }
 
 /* A connection to the daemon behind the pipe directory; -1 where none listens there. */

@@ -226,11 +226,15 @@ class Sim:
         """MiB held on a GPU by live processes; the driver's reserve is not in it."""
         return sum(h.memory_mib or 0 for _, held in self._all() for h in held if h.gpu == gpu and h.seen != "rows")
 
-    def strike(self, pid: int, gpu: str, error: int, *, fault: bool = False) -> None:
-        """From now on every CUDA call of a process fails; ``fault``: its GPU's server is not well while it lives."""
+    def strike(self, pid: int, gpu: str, error: int, *, fault: bool = False, wrong: bool = False) -> None:
+        """From now on every CUDA call of a process fails, or computes wrongly.
+
+        With ``fault`` its GPU's MPS server takes nobody while it lives.
+        """
         start = started(pid)
         if start is not None:
-            row = {"gpu": gpu, "start": start, "error": error} | ({"fault": 1} if fault else {})
+            row = {"gpu": gpu, "start": start, "error": error}
+            row |= {name: 1 for name, true in (("fault", fault), ("wrong", wrong)) if true}
             with self._locked():
                 _write(self.folder / "sticky" / str(pid), _line(None, row) + "\n")
 
