@@ -24,7 +24,8 @@ GRANULE_MIB: Final = 4
 
 SAYS: Final = (
     "every CUDA process stands in a list of NVML with what it allocated (error at most 2 %), our attribution finds its "
-    "container; managed memory is in the device's total alone; imported memory counts for who exported it alone"
+    "container; managed memory is in the device's total alone; imported memory counts twice, for exporter and "
+    "importer"
 )
 
 
@@ -158,8 +159,8 @@ def _shared(scene: Scene, mib: int) -> None:
         "allocated_mib": mib, "importer_grew_mib": mine, "exporter_grew_mib": theirs,
         "device_grew_mib": used_mib(scene.backend) - total,
     }  # fmt: skip
-    if mine > mib * TOLERANCE_PERCENT / 100 + GRANULE_MIB:
-        scene.wrong.append(f"{mine} MiB of {mib} MiB imported memory are counted for the importer too")
+    if abs(mine - mib) > mib * TOLERANCE_PERCENT / 100 + GRANULE_MIB:
+        scene.wrong.append(f"{mine} MiB of {mib} MiB imported memory are counted for the importer")
 
 
 def lists_of(backend: Backend) -> dict[str, Any]:

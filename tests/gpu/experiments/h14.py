@@ -1,4 +1,4 @@
-"""H14: do a daemon and its clients have to share /dev/shm? If they need not, tenants get one mount less."""
+"""H14: do a daemon and its clients have to share /dev/shm? Then a tenant needs the daemon's, or it is not served."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,8 +15,8 @@ MIB: Final = 512
 @experiment(
     "H14",
     title="Is a shared /dev/shm needed",
-    hypothesis="A client that does not share /dev/shm with the MPS daemon is served as any other: in a mount namespace "
-    "of its own with an empty one, it gets a context under MPS, allocates and computes",
+    hypothesis="A client has to share the MPS daemon's /dev/shm: in a mount namespace of its own with an empty one, it "
+    "is not served",
     needs=("mps", "root", "mounts"),
     limit_s=45,
     order=25,
@@ -28,9 +28,9 @@ def h14(backend: Backend) -> Result:
         private = _served(backend, daemon, private_shm=True)
     if not shared["under_mps"]:
         raise NotMeasurable(f"not even a client with the daemon's /dev/shm is served: {shared}")
-    if not private["under_mps"]:
-        return fails("without the daemon's /dev/shm a client is not served", shared=shared, private=private)
-    return holds("a client is served without the daemon's /dev/shm", shared=shared, private=private)
+    if private["under_mps"]:
+        return fails("a client is served without the daemon's /dev/shm", shared=shared, private=private)
+    return holds("without the daemon's /dev/shm a client is not served", shared=shared, private=private)
 
 
 def _served(backend: Backend, daemon: MpsDaemon, *, private_shm: bool) -> dict[str, Any]:

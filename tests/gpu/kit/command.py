@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from tests.gpu.kit.store import TAR, OtherMachineError, Store
 
 BUDGET_S: Final = 540.0
 OUT: Final = ROOT / ".build" / "gpu"
+NO_MPS: Final = "none"
 GROUPS: Final = ("core", "bench")
 WORDS: Final = ("doctor", *GROUPS, "all", "report")
 
@@ -32,7 +34,7 @@ def main(argv: Sequence[str], parser: argparse.ArgumentParser) -> int:
             return _report(options)
         with runner.work_folder() as work:
             return _on_a_machine(options, work)
-    except (NoCompilerError, OtherMachineError, runner.ChildFailedError, report.SimulatedError) as error:
+    except (NoCompilerError, OtherMachineError, runner.ChildFailedError, ValueError, KeyError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -46,7 +48,12 @@ def _options(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.N
     add("--gpu", default="", help="UUID or NVML's index (default: the first without MIG)")
     add("--only", default="", help="with a group: these experiments of it, comma-separated")
     add("--allow-mode-change", action="store_true", help="experiments may set EXCLUSIVE_PROCESS, and set it back")
-    add("--mps-control", default="", metavar="PATH", help="nvidia-cuda-mps-control of the driver's own version")
+    add(
+        "--mps-control",
+        default="",
+        metavar="PATH",
+        help="nvidia-cuda-mps-control of the driver's own version; none: go without MPS",
+    )
     add("--mps-server", default="", metavar="PATH", help="nvidia-cuda-mps-server, likewise")
     add("--out", type=Path, default=None, metavar="DIR", help="folder of the run (default: .build/gpu, or gpu-fake)")
     add("--tar", type=Path, default=None, metavar="FILE", help=f"the one result (default: {TAR} in the folder)")
@@ -92,11 +99,15 @@ def _blind(facts: Facts) -> bool:
 def _setup(options: argparse.Namespace, work: Path) -> Setup:
     if options.backend == "fake":
         world = dict(each.split("=", 1) for each in options.world)
-        return fake.prepare(work, world, machine=options.machine, allow_mode_change=options.allow_mode_change)
-    return real.prepare(
-        gpu=options.gpu, mps_control=options.mps_control, mps_server=options.mps_server,
-        allow_mode_change=options.allow_mode_change,
-    )  # fmt: skip
+        found = fake.prepare(work, world, machine=options.machine, allow_mode_change=options.allow_mode_change)
+    else:
+        found = real.prepare(
+            gpu=options.gpu, mps_control=options.mps_control.removeprefix(NO_MPS), mps_server=options.mps_server,
+            allow_mode_change=options.allow_mode_change,
+        )  # fmt: skip
+    if options.mps_control == NO_MPS:
+        return replace(found, mps_control="", mps_server="", mps_problem="MPS was left out (--mps-control none)")
+    return found
 
 
 def _report(options: argparse.Namespace) -> int:

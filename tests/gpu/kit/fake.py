@@ -9,6 +9,7 @@ from typing import Final
 from tests.fakegpu import mps_control
 from tests.fakegpu.build import library_folder
 from tests.fakegpu.state import ENV, Fault, MpsFault, Sim
+from tests.fakegpu.world import change
 from tests.gpu.kit.find import CONTROL
 from tests.gpu.kit.setup import Setup, python_of_others
 
@@ -27,6 +28,7 @@ def prepare(
 
     Raises:
         NoCompilerError: the libraries cannot be built here.
+        ValueError: the world has no such switch.
     """
     sim = Sim.create(folder / "sim", machine)
     _open(sim.folder)
@@ -42,9 +44,8 @@ def prepare(
 
 
 def script(sim: Sim, world: Mapping[str, str]) -> None:
-    """Make the simulator's world be like this."""
-    plain = {key: value for key, value in world.items() if not key.startswith((MPS, NVML))}
-    (sim.folder / "world").write_text("".join(f"{key}={value}\n" for key, value in plain.items()))
+    """Make the simulator's world be like this. Raises ``ValueError`` for a switch it has not."""
+    change(sim, **{key: value for key, value in world.items() if not key.startswith((MPS, NVML))})
     spoken = {key.removeprefix(MPS): value for key, value in world.items() if key.startswith(MPS)}
     sim.fail_mps(*(MpsFault(command=command, answer=f"{answer}\n") for command, answer in spoken.items()))
     calls = {key.removeprefix(NVML): value for key, value in world.items() if key.startswith(NVML)}

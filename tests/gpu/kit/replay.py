@@ -97,6 +97,8 @@ def _limit(answer: str) -> bool:
     return True
 
 
+COLUMNS: Final = 5
+"""Those of ``ps`` before the program's name, which is whatever it is."""
 LIMIT_MIB: Final = 4608
 """The default limit that is in force while a recording is made."""
 PARSERS: Final[dict[str, Callable[[str], Any]]] = {
@@ -128,7 +130,7 @@ def shape(value: Any) -> Any:
     if isinstance(value, str):
         named = re.sub(r"GPU-[0-9a-f][0-9a-f-]*", "GPU", value)
         # One line stands for many: lists of pids are as long as there are clients.
-        lines = [re.sub(r"[0-9]+(?:\.[0-9]+)?", "N", line) for line in named.splitlines()]
+        lines = [" ".join(re.sub(r"[0-9]+(?:\.[0-9]+)?", "N", line).split()[:COLUMNS]) for line in named.splitlines()]
         return list(dict.fromkeys(lines))
     return type(value).__name__
 

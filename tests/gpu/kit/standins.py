@@ -7,7 +7,7 @@ import importlib.util
 import json
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 
 class Log:
@@ -36,7 +36,7 @@ class Mute:
     def __call__(self, *_: Any, **__: Any) -> "Mute":
         return self
 
-    def __enter__(self) -> "Mute":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
