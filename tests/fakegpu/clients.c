@@ -57,20 +57,31 @@ void sim_strike(unsigned pid, const char *uuid, int error, const char *more) {
     sim_put_text("sticky", name, text);
 }
 
-/* Whether a file of processes/ is an MPS client's of this GPU that is no more; the file goes with it. */
+/* Whether an error had struck a process that is no more: MPS has nothing to lose with it. */
+static int was_struck(const char *name, long long start) {
+    char line[LINE];
+    FILE *file = sim_open("sticky", name, "r");
+    if (file == NULL) return 0;
+    int struck = fgets(line, sizeof line, file) != NULL && sim_number(line, "start", 0) == start;
+    fclose(file);
+    return struck;
+}
+
+/* Whether a file of processes/ is an MPS client's of this GPU that died in its prime; the file goes with it. */
 static int was_killed(const char *root, const char *name, const char *uuid) {
     char line[LINE], text[TEXT], path[PATH];
     unsigned long long start = 0;
-    int found = 0, alive = sim_alive((unsigned)strtoul(name, NULL, 10), &start);
+    int found = 0, struck = 0, alive = sim_alive((unsigned)strtoul(name, NULL, 10), &start);
     FILE *file = sim_open("processes", name, "r");
     while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
         if (!sim_value(line, "gpu", text, sizeof text) || strcmp(text, uuid) != 0) continue;
         if (!sim_value(line, "kind", text, sizeof text) || strcmp(text, "mps") != 0) continue;
         found = !alive || (unsigned long long)sim_number(line, "start", 0) != start;
+        struck = was_struck(name, sim_number(line, "start", 0));
     }
     if (file != NULL) fclose(file);
     snprintf(path, sizeof path, "%s/processes/%s", root, name);
-    return found && unlink(path) == 0;
+    return found && unlink(path) == 0 && !struck;
 }
 
 void sim_find_killed(const char *uuid, int hurt) {

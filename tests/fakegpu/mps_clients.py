@@ -37,7 +37,8 @@ class Clients:
     def unfit(self, uid: int, *, multiuser: bool) -> str:
         """Why nobody, or nobody of that user, is served now; empty where he is."""
         present = self._present()
-        if self._sim.faulted(self._gpu):
+        scripted = self._sim.mps_fault("get_server_status")
+        if self._sim.faulted(self._gpu) or (scripted is not None and "FAULT" in (scripted.answer or "")):
             return f"error={NOT_READY}"
         if not multiuser and any(user != uid for user in present.values()):
             return "wait=1" if number(self._sim, "foreign_uid_waits") else f"error={NOT_READY}"

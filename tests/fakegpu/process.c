@@ -233,7 +233,9 @@ static int process_error(void) {
 
 int process_enter(struct gpu *gpu) {
     me.gpu = gpu;
-    int lock = sim_lock(), error = process_error();
+    int lock = sim_lock(), error = process_error(), hurt = sim_world("sigkill_hurts_neighbours", 0);
+    /* Who died before this one came hurts those who were there, and not it. */
+    if (me.is_mps && hurt != 0) sim_find_killed(gpu->uuid, hurt);
     if (error == 0 && !admitted()) error = DEVICE_UNAVAILABLE;
     if (error == 0 && less(gpu->memory_mib - gpu->reserved_mib, sim_held(gpu->uuid)) < context_mib()) error = OUT_OF_MEMORY;
     if (error == 0) tell();
