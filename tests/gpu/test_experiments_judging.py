@@ -136,10 +136,11 @@ def episode(**changes: object) -> dict[str, object]:
         ({"newcomer_afterwards": "CUDA_ERROR_MPS_SERVER_NOT_READY (807)"}, FAILS),
         ({"served_again_s": 30.0}, FAILS),
         ({"ended_by_enforcer": 1}, FAILS),
+        ({"neighbours": ["unhurt", "hurt"]}, FAILS),
     ],
 )
 def test_h6_judges_the_vendors_promise(changes: dict[str, object], verdict: Verdict) -> None:
-    found = h6.judge_episodes(h6.Plan(), episode(), episode(**changes))
+    found = h6.judge_episodes(h6.Plan(), episode(**changes), episode())
     assert found.verdict is verdict
     if verdict is HOLDS:
         assert "still in FAULT after 5 s" in found.reason
@@ -159,7 +160,7 @@ def test_h7_judges_the_eager_server() -> None:
 
 def looking(without: list[float], along: float) -> Result:
     turns = [h9.Turn(load="x", poll=0.0, per_second=each, p99_ms=1.0) for each in without]
-    return h9.judge_turns([*turns, h9.Turn(load="x", poll=0.5, per_second=along, p99_ms=1.0)], {})
+    return h9.judge_turns(h9.Plan(), [*turns, h9.Turn(load="x", poll=0.5, per_second=along, p99_ms=1.0)], {})
 
 
 def test_h9_says_nothing_where_noise_is_larger_than_the_loss() -> None:
@@ -220,9 +221,14 @@ def many(way: str, count: int, *milliseconds: float, **changes: int) -> bench_mo
 
 def test_models_are_judged_at_the_largest_number_under_mps() -> None:
     slow = many(bench_models.SLICED, 50, 900.0)
-    assert bench_models.judge_runs([many("MPS", 12, 700.0), many("MPS", 45, 20.0, 30.0), slow]).verdict is HOLDS
-    assert bench_models.judge_runs([many("MPS", 45, 20.0, 501.0)]).verdict is FAILS
-    assert bench_models.judge_runs([many("MPS", 45, 20.0, served=44)]).verdict is FAILS
-    assert bench_models.judge_runs([many("MPS", 45, 20.0, hurt=1)]).verdict is FAILS
-    assert bench_models.judge_runs([many("MPS", 45)]).verdict is FAILS
-    assert bench_models.judge_runs([slow], "no MPS programs").verdict is NOT_MEASURED
+    assert (
+        bench_models.judge_runs(
+            bench_models.Plan(), [many("MPS", 12, 700.0), many("MPS", 45, 20.0, 30.0), slow]
+        ).verdict
+        is HOLDS
+    )
+    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, 501.0)]).verdict is FAILS
+    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, served=44)]).verdict is FAILS
+    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, hurt=1)]).verdict is FAILS
+    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45)]).verdict is FAILS
+    assert bench_models.judge_runs(bench_models.Plan(), [slow], "no MPS programs").verdict is NOT_MEASURED

@@ -26,7 +26,7 @@ class Plan:
     seconds: float = 4.0
 
 
-PLANS = {"real": Plan(), "fake": Plan(copies=(1, 3), size=32, seconds=0.5)}
+PLANS = {"real": Plan(), "fake": Plan(copies=(1, 3), size=32, seconds=0.3)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

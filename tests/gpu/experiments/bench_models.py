@@ -26,11 +26,12 @@ class Plan:
     pause_s: float = 0.25
     seconds: float = 6.0
     wave: int = 8
+    target_ms: float = TARGET_MS
 
 
 PLANS = {
     "real": Plan(),
-    "fake": Plan(mps=(2, 4), sliced=(4,), request="gemm 32 1", mib=16, pause_s=0.02, seconds=0.6),
+    "fake": Plan(mps=(3,), sliced=(3,), request="gemm 32 1", mib=16, pause_s=0.02, seconds=0.4, target_ms=150.0),
 }
 
 
@@ -66,7 +67,7 @@ def measure(backend: Backend, plan: Plan) -> Result:
     """Every number of models, first under MPS where there is one, then under time slicing."""
     runs = [] if "mps" in backend.facts.missing else [_run(backend, plan, MPS, count) for count in plan.mps]
     runs += [_run(backend, plan, SLICED, count) for count in plan.sliced]
-    return judge_runs(runs, backend.facts.missing.get("mps", ""))
+    return judge_runs(plan, runs, backend.facts.missing.get("mps", ""))
 
 
 def _run(backend: Backend, plan: Plan, way: str, count: int) -> Run:
@@ -102,7 +103,7 @@ def _models(scene: Scene, env: dict[str, str], plan: Plan, count: int) -> list[T
     return served
 
 
-def judge_runs(runs: list[Run], no_mps: str = "") -> Result:
+def judge_runs(plan: Plan, runs: list[Run], no_mps: str = "") -> Result:
     """The largest number under MPS decides; without MPS there is only something to show."""
     figures: dict[str, Any] = {}
     for run in runs:
@@ -115,6 +116,6 @@ def judge_runs(runs: list[Run], no_mps: str = "") -> Result:
     wrong: list[str] = []
     if last.served < last.models or last.hurt:
         wrong.append(f"{last.served} of {last.models} models were served, {last.hurt} of them fell out")
-    if last.p99_ms > TARGET_MS:
+    if last.p99_ms > plan.target_ms:
         wrong.append(f"{last.models} models: 99 % within {last.p99_ms:g} ms")
     return judged(wrong, f"{last.models} models under MPS: 99 % within {last.p99_ms:g} ms", **figures)

@@ -24,6 +24,7 @@ from enforcer.notice import Notice
 from enforcer.proc import CgroupAttributor, PidHandle
 from enforcer.record import read, verify
 from enforcer.watch import Watch
+from gpushare.errors import NvmlError
 
 NODE = "experiment"
 MANY = 1_000_000
@@ -240,6 +241,7 @@ class Sampler:
         self._stopped = threading.Event()
         self.seen: list[tuple[float, Mapping[int, int], int]] = []
         """When, MiB by pid, MiB used of the whole card."""
+        self.blind = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
@@ -247,7 +249,12 @@ class Sampler:
             self.look()
 
     def look(self) -> None:
-        found = self._reader.sample(self._gpu)
+        try:
+            found = self._reader.sample(self._gpu)
+        except NvmlError:
+            # Lists and totals are read one after the other; what ends in between makes them contradict each other.
+            self.blind += 1
+            return
         held = {process.pid: process.used_mib for process in found.processes}
         self.seen.append((time.monotonic(), held, found.used_mib))
 

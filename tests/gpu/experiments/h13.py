@@ -6,15 +6,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from enforcer.judge import Rules
 from enforcer.mps import MpsDaemon
 from tests.gpu.experiments.figures import spread
-from tests.gpu.experiments.guard import Guard, ended_pids
+from tests.gpu.experiments.guard import MANY, RULES, Guard, ended_pids
 from tests.gpu.experiments.h4 import statuses
 from tests.gpu.experiments.loops import asked, turn, until, wrong
-from tests.gpu.experiments.scene import Scene, Tenant, refused, seen_by_nvml
+from tests.gpu.experiments.scene import Scene, Tenant, held_mib, refused
 from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
+
+EAGER = Rules(kills=MANY, cool_down=0.5)
+"""A look that fails while acting puts the next attempt off by the cool-down: longer than the smallest plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +32,13 @@ class Plan:
     late_s: float = 6.0
     over_one_in: int = 12
     command: str = "gemm 256 5"
+    rules: Rules = RULES
     seed: int = 13
 
 
 PLANS = {
     "real": Plan(),
-    "fake": Plan(seconds=3.0, tenants=3, share_mib=512, poll=0.1, command="gemm 32 1", over_one_in=6),
+    "fake": Plan(seconds=2.0, tenants=3, share_mib=512, poll=0.1, command="gemm 32 1", over_one_in=6, rules=EAGER),
 }
 
 
@@ -81,7 +86,7 @@ def measure(backend: Backend, plan: Plan) -> Result:
     dice, tally = random.Random(plan.seed), Tally()
     with Scene(backend) as scene:
         daemon = None if "mps" in backend.facts.missing else scene.daemon()
-        guard = scene.guard(daemon, poll=plan.poll)
+        guard = scene.guard(daemon, poll=plan.poll, rules=plan.rules)
         members = [_member(scene, guard, daemon, plan) for _ in range(plan.tenants)]
         guard.quotas[:] = [_quota(backend, each) for each in members]
         guard.start()
@@ -107,10 +112,9 @@ def _member(scene: Scene, guard: Guard, daemon: MpsDaemon | None, plan: Plan) ->
         raise NotMeasurable(f"a tenant of the soak got no context: {why}")
     first = asked(tenant.client, "alloc 1")
     asked(tenant.client, plan.command)
-    if wrong(first) is not None or not seen_by_nvml(scene.backend, tenant.pid):
+    base = None if wrong(first) else held_mib(scene.backend, tenant.pid)
+    if base is None:
         raise NotMeasurable("NVML does not show our own processes here, so the enforcer would be blind")
-    sample = scene.backend.reader().sample(scene.backend.gpu)
-    base = next(process.used_mib for process in sample.processes if process.pid == tenant.pid)
     quota = tenant.quota(scene.backend.gpu, base + plan.share_mib)
     return Member(tenant, quota.memory_mib, quota.ceiling_mib, base)
 

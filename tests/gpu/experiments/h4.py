@@ -10,13 +10,14 @@ from enforcer.mps import MpsDaemon
 from gpushare.errors import MpsError
 from tests.gpu.experiments.figures import spread
 from tests.gpu.experiments.guard import Guard
-from tests.gpu.experiments.loops import Loop, settle, until
-from tests.gpu.experiments.scene import Scene, Tenant, allocate, refused
+from tests.gpu.experiments.loops import Loop, asked, settle, until, wrong
+from tests.gpu.experiments.scene import Scene, Tenant, refused
 from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
 START_S = 20.0
+ATTEMPTS = 3
 SIGKILL, LADDER = "SIGKILL alone", "terminate_client, SIGTERM, SIGKILL"
 
 
@@ -35,7 +36,7 @@ class Plan:
     """No trial is begun after that: what was measured so far counts."""
 
 
-PLANS = {"real": Plan(), "fake": Plan(trials=2, clients=4, command="gemm 64 2", mib=64, watch_s=2.0, within_s=0.05)}
+PLANS = {"real": Plan(), "fake": Plan(trials=1, clients=4, command="gemm 64 2", mib=64, watch_s=2.0, within_s=0.05)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +69,22 @@ class Crew:
 
     def refill(self) -> bool:
         """Have as many as there should be, all computing rightly. False where that cannot be had."""
-        while len(self.members) < self.plan.clients:
-            if (made := self._one()) is None:
-                return False
-            self.members.append(made)
-        return settle((loop for _, loop in self.members), self.plan.watch_s)
+        for _ in range(ATTEMPTS):
+            for hurt in [member for member in self.members if member[1].wrong]:
+                self._drop(hurt)
+                self.members.remove(hurt)
+            fresh = (self._one() for _ in range(self.plan.clients - len(self.members)))
+            self.members += [member for member in fresh if member is not None]
+            if len(self.members) == self.plan.clients and settle((each[1] for each in self.members), self.plan.watch_s):
+                return True
+        return False
 
     def _one(self) -> tuple[Tenant, Loop] | None:
         tenant = self.scene.start(self.scene.environment(self.daemon), self.guard)
-        if refused(tenant.client, START_S) is not None:
+        if refused(tenant.client, START_S) or wrong(asked(tenant.client, f"alloc {self.plan.mib}")):
+            tenant.client.kill()
             tenant.client.close()
             return None
-        allocate(tenant, self.plan.mib)
         return tenant, self.scene.loop(tenant, self.plan.command)
 
     def remove(self, way: str) -> Trial:

@@ -30,7 +30,7 @@ class Plan:
     patience_s: float = 30.0
 
 
-PLANS = {"real": Plan(), "fake": Plan(trials=1, polls=(0.25, 0.5), quota_mib=1024, patience_s=12.0)}
+PLANS = {"real": Plan(), "fake": Plan(trials=1, polls=(0.25, 0.5), quota_mib=1024, patience_s=2.2)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +96,9 @@ def _trial(scene: Scene, guard: Guard, daemon: MpsDaemon | None, sampler: Sample
     )
     filling.start()
     until(lambda: not tenant.client.alive and _held(sampler, tenant.pid) == 0, plan.patience_s)
+    tenant.client.kill()
     filling.join(plan.patience_s)
-    until(lambda: bool(guard.records("OUTCOME")), 5.0)
+    until(lambda: bool(guard.records("OUTCOME")), 2.0)
     return _stations(guard, sampler, tenant.pid, quota.ceiling_mib, begun)
 
 

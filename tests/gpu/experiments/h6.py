@@ -26,9 +26,13 @@ class Plan:
     mib: int = 256
     linger_s: float = 5.0
     newcomer_s: float = 5.0
+    target_s: float = TARGET_S
 
 
-PLANS = {"real": Plan(), "fake": Plan(clients=3, command="gemm 64 2", mib=64, linger_s=0.5, newcomer_s=1.5)}
+PLANS = {
+    "real": Plan(),
+    "fake": Plan(clients=3, command="gemm 64 2", mib=64, linger_s=0.3, newcomer_s=1.0, target_s=2.0),
+}
 
 
 @experiment(
@@ -80,7 +84,7 @@ def _beside(bystander: Tenant, guard: Guard, plan: Plan) -> dict[str, Any]:
 def _fault(scene: Scene, daemon: MpsDaemon, crew: list[Tenant], neighbours: list[Loop], plan: Plan) -> dict[str, Any]:
     before, begun = statuses(daemon), time.monotonic()
     culprit = wrong(asked(crew[0].client, "fault")) or "no error"
-    until(lambda: all(loop.wrong for loop in neighbours), 5.0)
+    until(lambda: all(loop.wrong for loop in neighbours), plan.newcomer_s)
     found: dict[str, Any] = {
         "culprit": culprit, "neighbours": [loop.wrong or "unhurt" for loop in neighbours], "status_before": before,
         "status_after": statuses(daemon), "newcomer_meanwhile": _newcomer(scene, daemon, plan),
@@ -94,7 +98,7 @@ def _fault(scene: Scene, daemon: MpsDaemon, crew: list[Tenant], neighbours: list
     crew[0].client.kill()
     crew[0].client.close()
     ended = time.monotonic()
-    found["cleared_after_all_ended_s"] = cleared(daemon, TARGET_S)
+    found["cleared_after_all_ended_s"] = cleared(daemon, plan.target_s)
     found["newcomer_afterwards"] = _served_within(scene, daemon, plan, ended)
     found["served_again_s"] = round(time.monotonic() - ended, 2)
     return found
@@ -112,7 +116,7 @@ def _newcomer(scene: Scene, daemon: MpsDaemon, plan: Plan) -> str:
 
 def _served_within(scene: Scene, daemon: MpsDaemon, plan: Plan, since: float) -> str:
     """Try until a new client is served or the target has passed."""
-    while (found := _newcomer(scene, daemon, plan)) != "served" and time.monotonic() - since < TARGET_S:
+    while (found := _newcomer(scene, daemon, plan)) != "served" and time.monotonic() - since < plan.target_s:
         time.sleep(0.1)
     return found
 
@@ -131,15 +135,20 @@ def judge_episodes(plan: Plan, alone: dict[str, Any], watched: dict[str, Any]) -
             raise NotMeasurable("the illegal access was not noticed by CUDA")
         if found["bystander"] != "unhurt":
             wrong_.append(f"{name}: a process that is no MPS client was hurt: {found['bystander']}")
-        if found["newcomer_afterwards"] != "served" or found["served_again_s"] > TARGET_S + plan.newcomer_s:
+        if found["newcomer_afterwards"] != "served" or found["served_again_s"] > plan.target_s + plan.newcomer_s:
             wrong_.append(f"{name}: not served again after all had ended: {found['newcomer_afterwards']}")
         if found["ended_by_enforcer"]:
             wrong_.append(f"{name}: our enforcer ended {found['ended_by_enforcer']} that were within their quota")
-    hurt = sum(each != "unhurt" for each in alone["neighbours"])
-    clears = watched["cleared_with_culprit_lingering_s"]
-    lingering = f"still in FAULT after {plan.linger_s:g} s" if clears is None else f"clear after {clears:g} s"
+    unhurt = alone["neighbours"].count("unhurt")
+    if unhurt:
+        wrong_.append(f"{unhurt} of {len(alone['neighbours'])} neighbours were not hurt: faults are contained here")
+    left = [_lingering(found["cleared_with_culprit_lingering_s"], plan) for found in (alone, watched)]
     said = (
-        f"{hurt} of {len(alone['neighbours'])} neighbours hurt; with a client that will not leave the server is "
-        f"{lingering}, enforcer or not; served {alone['served_again_s']:g} s after the last had ended"
+        f"all {len(alone['neighbours'])} neighbours hurt; with a client that will not leave the server is {left[0]}, "
+        f"with our enforcer {left[1]}; served {alone['served_again_s']:g} s after the last had ended"
     )
     return judged(wrong_, said, unwatched=alone, watched=watched)
+
+
+def _lingering(clears: float | None, plan: Plan) -> str:
+    return f"still in FAULT after {plan.linger_s:g} s" if clears is None else f"clear after {clears:g} s"

@@ -23,9 +23,14 @@ class Plan:
     polls: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
     turn_s: float = 1.2
     loads: tuple[tuple[str, int], ...] = (("large GEMM", 2048), ("small requests", 128))
+    tolerance_percent: float = TARGET_PERCENT
+    """More than the target where a machine is simulated: what varies there is the host."""
 
 
-PLANS = {"real": Plan(), "fake": Plan(rounds=1, polls=(0.25, 0.5), turn_s=0.4, loads=(("small requests", 32),))}
+PLANS = {
+    "real": Plan(),
+    "fake": Plan(rounds=1, polls=(0.25, 0.5), turn_s=0.25, loads=(("small requests", 32),), tolerance_percent=35.0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +74,17 @@ def measure(backend: Backend, plan: Plan) -> Result:
                         guard.start()
                         turns.append(_turn(tenant, load, size, poll, plan.turn_s))
                     looks[poll] += [seconds * 1000 for seconds in guard.reader.took]
-    return judge_turns(turns, {f"poll {poll:g} s": spread(took) for poll, took in looks.items()})
+    return judge_turns(plan, turns, {f"poll {poll:g} s": spread(took) for poll, took in looks.items()})
 
 
 def _turn(tenant: Tenant, load: str, size: int, poll: float, seconds: float) -> Turn:
     answer = asked(tenant.client, f"gemm {size} {seconds:g}s", 20 + 2 * seconds)
     if (why := wrong(answer)) is not None:
         raise NotMeasurable(f"the client did not compute: {why}")
-    return Turn(load=load, poll=poll, per_second=answer["repeats"] / answer["ms"] * 1000, p99_ms=answer["p99_ms"])
+    return Turn(load=load, poll=poll, per_second=answer["repeats"] / seconds, p99_ms=answer.get("p99_ms", 0.0))
 
 
-def judge_turns(turns: list[Turn], looks: dict[str, Any]) -> Result:
+def judge_turns(plan: Plan, turns: list[Turn], looks: dict[str, Any]) -> Result:
     """Compare turns with and without; what is smaller than the noise of the turns without says nothing."""
     figures: dict[str, Any] = {
         load: about([t for t in turns if t.load == load]) for load in dict.fromkeys(t.load for t in turns)
@@ -89,9 +94,19 @@ def judge_turns(turns: list[Turn], looks: dict[str, Any]) -> Result:
     )
     figures["nvml_ms"] = looks
     said = f"{worst:g} % at a poll of {TARGET_POLL:g} s, turns without differ by {noise:g} %"
-    if worst > TARGET_PERCENT and noise >= worst:
+    if worst > plan.tolerance_percent and noise >= worst:
         return not_measured(f"too noisy here: {said}", **figures)
-    return judged([f"it cost {said}"] if worst > TARGET_PERCENT else [], said, **figures)
+    return judged([f"it cost {said}"] if worst > plan.tolerance_percent else [], said, **figures)
+
+
+def losses(turns: list[Turn], poll: float) -> list[float]:
+    """What each turn at this poll lost against the turns without right before and after it, in percent."""
+    found: list[float] = []
+    for number, turn in enumerate(turns):
+        if turn.poll == poll:
+            beside = [each for each in turns[max(0, number - 1) : number + 2] if each.poll == 0]
+            found.append(loss_percent([each.per_second for each in beside], [turn.per_second]))
+    return found
 
 
 def about(turns: list[Turn]) -> dict[str, Any]:
@@ -105,7 +120,7 @@ def about(turns: list[Turn]) -> dict[str, Any]:
         along = [turn for turn in turns if turn.poll == poll]
         found[f"poll {poll:g} s"] = {
             "per_second": round(statistics.median(turn.per_second for turn in along), 2),
-            "loss_percent": loss_percent(without, [turn.per_second for turn in along]),
+            "loss_percent": round(statistics.median(losses(turns, poll)), 3),
             "p99_ms": round(statistics.median(turn.p99_ms for turn in along), 4),
         }
     return found

@@ -1,5 +1,6 @@
 """Tenants of one experiment: CUDA clients in containers of their own, started together and ended with it."""
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -7,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from enforcer.attribute import Owner
+from enforcer.judge import Rules
 from enforcer.model import Quota
 from enforcer.mps import MpsDaemon
 from enforcer.mps_manager import MpsManager
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT, MPS_PIPE_DIRECTORY, MPS_THREAD_PERCENTAGE
+from gpushare.errors import NvmlError
 from tests.gpu.experiments.guard import RULES, Guard
 from tests.gpu.experiments.loops import Loop, asked, wrong
 from tests.gpu.kit.backend import Backend
@@ -19,6 +22,7 @@ from tests.gpu.kit.result import NotMeasurable
 
 START_S = 60.0
 NOWHERE = "no-daemon-here"
+LOOKS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +66,13 @@ class Scene:
         """An MPS daemon for the length of this scene. Raises ``NotMeasurable``."""
         return self.stack.enter_context(self.backend.mps(**options))
 
-    def guard(self, daemon: MpsDaemon | None = None, *, poll: float = 0.5, name: str = "guard") -> Guard:
+    def guard(
+        self, daemon: MpsDaemon | None = None, *, poll: float = 0.5, name: str = "guard", rules: Rules = RULES
+    ) -> Guard:
         """Our enforcer; not looking yet."""
         manager = None if daemon is None else MpsManager({daemon.gpu: daemon})
         folder = self.backend.tmp / name
-        return self.stack.enter_context(Guard(folder, self.backend.reader(), manager, poll=poll, rules=RULES))
+        return self.stack.enter_context(Guard(folder, self.backend.reader(), manager, poll=poll, rules=rules))
 
     def environment(
         self, daemon: MpsDaemon | None, *, limit_mib: int | None = None, percent: int | None = None
@@ -134,4 +140,18 @@ def allocate(tenant: Tenant, mib: int) -> None:
 
 def seen_by_nvml(backend: Backend, pid: int) -> bool:
     """Whether NVML shows a process that certainly holds something; in some sandboxes it shows nobody."""
-    return any(process.pid == pid for process in backend.reader().sample(backend.gpu).processes)
+    return held_mib(backend, pid) is not None
+
+
+def held_mib(backend: Backend, pid: int) -> int | None:
+    """What NVML says a process holds; ``None`` where it does not show it. Raises ``NotMeasurable`` where blind."""
+    reader, last = backend.reader(), ""
+    for _ in range(LOOKS):
+        try:
+            found = reader.sample(backend.gpu)
+            return next((process.used_mib for process in found.processes if process.pid == pid), None)
+        except NvmlError as error:
+            # Somebody ended between the list and the total.
+            last = error.message
+            time.sleep(0.05)
+    raise NotMeasurable(f"NVML cannot be read here: {last}")
