@@ -175,12 +175,19 @@ static uint64_t mine_mib(int managed_too) {
     return mib_of(me.held[PLAIN]) + (managed_too ? mib_of(me.held[MANAGED]) : 0) + context_mib();
 }
 
+/* The pod's group in whichever hierarchy names one, so that a node with cgroup v1 will do; else that of v2. */
 static int own_cgroup(char *out, size_t room) {
     char line[4096];
-    int found = 0;
+    int found = 0, of_pod = 0;
     FILE *file = fopen("/proc/self/cgroup", "r");
-    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
-        if ((found = strncmp(line, "0::", 3) == 0)) snprintf(out, room, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    while (file != NULL && !of_pod && fgets(line, sizeof line, file) != NULL) {
+        const char *at = strchr(line, ':');
+        at = at == NULL ? NULL : strchr(at + 1, ':');
+        of_pod = at != NULL && strncmp(at + 1, "/kubepods", 9) == 0;
+        if (at == NULL || (!of_pod && strncmp(line, "0::", 3) != 0)) continue;
+        snprintf(out, room, "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
+        found = 1;
+    }
     if (file != NULL) fclose(file);
     return found;
 }
@@ -207,6 +214,7 @@ static uint64_t left_by_cgroup(int sort, uint64_t *hard_mib) {
     if (!own_cgroup(cgroup, sizeof cgroup) || sim_get_limits(me.gpu->uuid, cgroup, &soft, &hard) != 0 || hard == ~0ULL)
         return ~0ULL;
     *hard_mib = hard / MIB;
+    if (!sim_world("cgroup_limits_bind", 1)) return ~0ULL;
     if (sort == MANAGED && !sim_world("cgroup_counts_managed", 0)) return ~0ULL;
     return less(*hard_mib, sim_used_by_cgroup(me.gpu->uuid, cgroup));
 }

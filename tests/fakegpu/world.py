@@ -23,6 +23,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "limit_counts_managed": "0",
     "limit_per_process": "1",  # 0: per cgroup
     "cgroup_counts_managed": "0",  # NVML's limit per cgroup (R615)
+    "cgroup_limits_bind": "1",  # 0: it is kept, shown, and not enforced
     # Modes and directories.
     "missing_pipe_runs_plain": "1",  # no daemon: plain CUDA; 0: error 805
     "idle_server_holds_gpu": "1",  # a server without clients keeps plain CUDA out in EXCLUSIVE_PROCESS

@@ -42,13 +42,14 @@ def _known() -> tuple[str, Facts]:
 def _measure(known: tuple[str, Facts]) -> Iterator[Measure]:
     with work_folder() as work:
 
-        def measure(name: str, *, mps: bool = True, **world: Any) -> Result:
+        def measure(name: str, *, mps: bool = True, machine: str = fake.MACHINE, **world: Any) -> Result:
             """Run one experiment as the runner does, in a child process, with its smallest plan."""
-            setup = fake.prepare(work, {key: str(value) for key, value in world.items()}, allow_mode_change=True)
-            setup = replace(setup, gpu=known[0])
+            texts = {key: str(value) for key, value in world.items()}
+            setup = fake.prepare(work, texts, machine=machine, allow_mode_change=True)
+            setup, facts = (replace(setup, gpu=known[0]), known[1]) if machine == fake.MACHINE else look(setup)
             if mps:
-                return run(name, setup, known[1], work)
-            return run(name, replace(setup, mps_control="", mps_problem="no MPS"), without_mps(known[1]), work)
+                return run(name, setup, facts, work)
+            return run(name, replace(setup, mps_control="", mps_problem="no MPS"), without_mps(facts), work)
 
         yield measure
 
@@ -58,7 +59,7 @@ def without_mps(facts: Facts) -> Facts:
 
 
 def run(name: str, setup: Any, facts: Facts, work: Path) -> Result:
-    lacking = [facts.missing[need] for need in named(name).needs if need in facts.missing and need != "cgroup"]
+    lacking = [facts.missing[need] for need in named(name).needs if need in facts.missing]
     if lacking:
         pytest.skip("; ".join(lacking))
     folder = work / "one"
@@ -91,6 +92,11 @@ CASES: dict[str, tuple[str, dict[str, Any], Verdict, str]] = {
     "H8 fewer clients": ("H8", {"max_clients": 16}, FAILS, "16 clients were served"),
     "H9 looking is cheap": ("H9", {"kernel_us": 3000}, HOLDS, "%"),
     "H9 looking stops the GPU": ("H9", {"kernel_us": 3000, "poll_holds_us": 150_000}, FAILS, "it cost"),
+    "H11 the driver has no limits per cgroup": ("H11", {}, NOT_MEASURED, "not available: driver 570"),
+    "H11 limits bind": ("H11", {"machine": "mixed"}, HOLDS, "1536 MiB of managed memory"),
+    "H11 limits are shown and do not bind": (
+        "H11", {"machine": "mixed", "cgroup_limits_bind": 0}, FAILS, "under a limit of 1024 MiB",
+    ),
     "H12 our kills raise nothing grave": ("H12", {}, HOLDS, "31"),
     "H12 they raise a fatal XID": ("H12", {"terminate_xid": 79}, FAILS, "ladder raised XID 79"),
     "H13 exactly the right ones are ended": ("H13", {}, HOLDS, "no wrong kill"),
