@@ -172,10 +172,10 @@ def test_h9_says_nothing_where_noise_is_larger_than_the_loss() -> None:
 def test_h11_judges_both_processes_together() -> None:
     plan, said = h11.Plan(), {"soft_mib": 0, "hard_mib": 4096, "used_mib": 4000}
     both = [{"meminfo": {"total_mib": 1}, "fill": {"mib": mib}} for mib in (3000, 900)]
-    assert h11.judge_limit(plan, both, said, 6144).verdict is HOLDS
-    assert "and 6144 MiB of managed memory" in h11.judge_limit(plan, both, said, 6144).reason
-    assert h11.judge_limit(plan, [both[0], both[0]], said, 6144).verdict is FAILS
-    assert h11.judge_limit(plan, both, said | {"hard_mib": 1}, 0).verdict is FAILS
+    assert h11.judge_limit(plan, both, said, (6144, None)).verdict is HOLDS
+    assert "and 6144 MiB of managed memory" in h11.judge_limit(plan, both, said, (6144, None)).reason
+    assert h11.judge_limit(plan, [both[0], both[0]], said, (6144, None)).verdict is FAILS
+    assert h11.judge_limit(plan, both, said | {"hard_mib": 1}, (0, "refused")).verdict is FAILS
 
 
 def test_h12_believes_silence_only_where_a_fault_was_heard() -> None:

@@ -96,23 +96,26 @@ def _filled(client: Client, plan: Plan) -> dict[str, Any]:
     return {"meminfo": before, "fill": asked(client, f"fill {plan.step_mib} {plan.cap_mib}", 60.0)}
 
 
-def _managed(client: Client, plan: Plan) -> int:
-    """MiB of managed memory one process gets, in blocks that each fit under the limit."""
-    taken = 0
-    while taken < plan.managed_mib and wrong(asked(client, f"alloc {plan.managed_step_mib} managed", 60.0)) is None:
-        taken += plan.managed_step_mib
-    return taken
+def _managed(client: Client, plan: Plan) -> tuple[int, str | None]:
+    """MiB of managed memory one process gets, in blocks that each fit under the limit, and what ended that."""
+    taken, why = 0, None
+    while taken < plan.managed_mib and why is None:
+        why = wrong(asked(client, f"alloc {plan.managed_step_mib} managed", 60.0))
+        taken += 0 if why else plan.managed_step_mib
+    return taken, why
 
 
-def judge_limit(plan: Plan, taken: list[dict[str, Any]], said: dict[str, int], managed: int) -> Result:
+def judge_limit(
+    plan: Plan, taken: list[dict[str, Any]], said: dict[str, int], managed: tuple[int, str | None]
+) -> Result:
     """Compare what both got together with the limit."""
     together = sum(int(each["fill"].get("mib", 0)) for each in taken)
     wrong_ = [f"{together} MiB were allocated under a limit of {plan.hard_mib} MiB"] if together > plan.hard_mib else []
     if said["hard_mib"] != plan.hard_mib:
         wrong_.append(f"NVML reads back a limit of {said['hard_mib']} MiB instead of {plan.hard_mib}")
-    text = f"{together} of {plan.hard_mib} MiB could be allocated, and {managed} MiB of managed memory"
+    text = f"{together} of {plan.hard_mib} MiB could be allocated, and {managed[0]} MiB of managed memory"
     total = taken[0]["meminfo"].get("total_mib")
     return judged(
         wrong_, text, together_mib=together,
-        hard_mib=plan.hard_mib, shown_total_mib=total, processes=taken, nvml=said, managed_mib=managed,
+        hard_mib=plan.hard_mib, shown_total_mib=total, processes=taken, nvml=said, managed_mib=managed[0], managed_ended_by=managed[1],
     )  # fmt: skip
