@@ -253,9 +253,12 @@ def test_what_was_started_is_ended_also_when_its_parent_is_gone() -> None:
 
 @pytest.mark.node
 def test_only_the_cgroups_that_were_made_are_removed(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no cgroup file system"):
+        cgroups.make(tmp_path, tmp_path / "list")
+    (tmp_path / "cgroup.procs").touch()
     (tmp_path / "kubepods").mkdir()
     made = cgroups.make(tmp_path, tmp_path / "list")
     assert made.folder.is_dir()
     cgroups.remove(tmp_path / "list")
-    assert [each.name for each in tmp_path.iterdir()] == ["kubepods"]
+    assert {each.name for each in tmp_path.iterdir()} == {"cgroup.procs", "kubepods"}
     assert list((tmp_path / "kubepods").iterdir()) == []

@@ -17,8 +17,8 @@ from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
 NOBODY: Final = 65534
-BLOCKED_S: Final = 3.0
-SETTLE_S: Final = 5.0
+BLOCKED_S: Final = 2.0
+SETTLE_S: Final = 3.0
 LIMIT_MIB: Final = 4096
 UNLIMITED: Final = 100.0
 WORK: Final = "gemm 128 1"

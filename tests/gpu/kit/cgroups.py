@@ -1,5 +1,6 @@
 """Cgroups for tenants, named as Kubernetes names them; what was made is removed, also after a kill, by a list of it."""
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ def find() -> Path:
 
 def make(mount: Path, list_of_made: Path) -> Container:
     """Make one container's group. Raises ``OSError``."""
+    if not (mount / "cgroup.procs").exists():
+        raise OSError(errno.ENODEV, f"{mount} is no cgroup file system")
     owner = Owner(str(uuid.uuid4()), uuid.uuid4().hex * 2)
     folder = mount / PLACE / f"pod{owner.pod_uid}" / owner.container_id
     missing = [path for path in (folder, *folder.parents) if not path.exists()]

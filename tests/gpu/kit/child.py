@@ -14,6 +14,7 @@ from enforcer.model import ComputeMode
 from gpushare.errors import GpuShareError
 from tests.gpu.kit import facts as looking
 from tests.gpu.kit.backend import Facts
+from tests.gpu.kit.client import HURRY_S, Client
 from tests.gpu.kit.machine import Machine
 from tests.gpu.kit.registry import Experiment, named
 from tests.gpu.kit.result import NotMeasurable, Result, Trouble, not_measured
@@ -22,7 +23,7 @@ from tests.gpu.kit.setup import Setup
 
 def one(name: str, folder: str) -> int:
     """Run an experiment in its folder and leave ``result.json`` there. Told to end, it tidies up and leaves nothing."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, _time_is_up)
     work, experiment = Path(folder), named(name)
     setup = Setup.from_json((work / "setup.json").read_text())
     known = Facts(**json.loads((work / "facts.json").read_text()))
@@ -36,6 +37,12 @@ def one(name: str, folder: str) -> int:
     (work / "result.new").write_text(whole.to_json())
     (work / "result.new").rename(work / "result.json")
     return 0
+
+
+def _time_is_up(*_: object) -> None:
+    # Whoever hangs will not quit for being waited for; the daemon still has to be stopped in order.
+    Client.end_s = HURRY_S
+    sys.exit(1)
 
 
 def judge(experiment: Experiment, machine: Machine) -> Result:

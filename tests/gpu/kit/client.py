@@ -13,13 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from tests.gpu.kit.journal import Journal
 
 READY_S: Final = 30.0
 ASK_S: Final = 30.0
 END_S: Final = 5.0
+HURRY_S: Final = 0.3
 Answer = dict[str, Any]
 
 
@@ -36,7 +37,12 @@ class ClientTimeoutError(TimeoutError):
 
 
 class Client:
-    """One CUDA process. Use as a context: it is gone at the end of it, whatever happened."""
+    """One CUDA process. Use as a context: it is gone at the end of it, whatever happened.
+
+    ``end_s``: how long each is waited for when it is closed; shorter for all of them when time is up.
+    """
+
+    end_s: ClassVar[float] = END_S
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], errors: Path, journal: Journal) -> None:
         self._errors, self._journal, self._pending, self._buffer = errors, journal, "", b""
@@ -111,7 +117,7 @@ class Client:
                 self.process.stdin.write(b"quit\n")
                 self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_S)
+            self.process.wait(self.end_s)
         if self.alive:
             self.process.kill()
             self.process.wait(END_S)

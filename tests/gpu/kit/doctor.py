@@ -50,7 +50,7 @@ def _machine(setup: Setup, facts: Facts) -> Iterator[Line]:
         yield Line(
             GOOD, "GPU", f"{facts.model}, {facts.memory_mib} MiB, {setup.gpu}, compute {facts.compute_capability}"
         )
-        yield Line(INFO, "compute mode", str(known.get("compute_mode")))
+        yield Line(INFO, "compute mode", str(known.get("compute_mode") or known.get("compute_mode_unknown")))
     if known.get("shm_mib") is not None:
         yield Line(INFO, "/dev/shm", f"{known['shm_mib']} MiB")
     if setup.mps_control:

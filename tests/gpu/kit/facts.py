@@ -123,14 +123,25 @@ def sandbox(proc: Path = Path("/proc"), root: Path = Path("/")) -> str:
 
 def _state(reader: NvmlReader, gpu: Gpu) -> dict[str, Any]:
     sample = reader.sample(gpu.uuid)
-    mode = reader.compute_mode(gpu.uuid)
-    state: dict[str, Any] = {"compute_mode": mode.name, "used_mib": sample.used_mib, "reserved_mib": gpu.reserved_mib}
+    state: dict[str, Any] = {"used_mib": sample.used_mib, "reserved_mib": gpu.reserved_mib}
+    mode = _mode(reader, gpu, state)
     if sample.processes or sample.used_mib > BUSY_MIB:
         pids = ", ".join(str(each.pid) for each in sample.processes) or "none NVML shows us"
         state["busy"] = f"GPU busy: {sample.used_mib} MiB used, by processes {pids}"
     elif mode is not ComputeMode.DEFAULT:
         state["busy"] = f"GPU busy: its compute mode is {mode.name}, so somebody serves it; stop that MPS daemon first"
     return state
+
+
+def _mode(reader: NvmlReader, gpu: Gpu, state: dict[str, Any]) -> ComputeMode:
+    """A GPU that does not say counts as in the mode every GPU is in."""
+    try:
+        mode = reader.compute_mode(gpu.uuid)
+    except NvmlError as error:
+        state["compute_mode_unknown"] = error.message
+        return ComputeMode.DEFAULT
+    state["compute_mode"] = mode.name
+    return mode
 
 
 def _checks(setup: Setup, known: dict[str, Any]) -> dict[str, Callable[[], str]]:
