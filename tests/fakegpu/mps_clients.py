@@ -34,6 +34,10 @@ class Clients:
             if mib := number(self._sim, "server_mib"):
                 self._sim.register(server, gpu, mib)
 
+    def limits(self, server: int) -> dict[str, int]:
+        """What clients of a server are limited to from now on, by device."""
+        return self._limits[server]
+
     def unfit(self, uid: int, *, multiuser: bool) -> str:
         """Why nobody, or nobody of that user, is served now; empty where he is."""
         present = self._present()

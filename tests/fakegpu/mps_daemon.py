@@ -185,18 +185,21 @@ class Daemon:
         return ""
 
     def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        amount = words[1] if len(words) > 1 else ""
-        mib = int(amount[:-1]) * UNITS[amount[-1]] if amount[:-1].isdigit() and amount[-1] in UNITS else 0
         if words:
-            self._limits[words[0]] = mib
+            self._limits[words[0]] = _mib(words[1:])
         return ""
 
     def _do_get_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        mib = self._limits.get(words[0], 0) if words else 0
-        return "" if not mib else f"{mib // 1024}G\n" if mib >= 1024 else f"{mib}M\n"
+        return _shown(self._limits.get(words[0], 0) if words else 0)
+
+    def _do_set_device_pinned_mem_limit(self, words: list[str]) -> str:
+        unknown = self._unknown(words)
+        if not unknown and len(words) > 1:
+            self._joined.limits(int(words[0]))[words[1]] = _mib(words[2:])
+        return unknown
 
     def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
-        return self._unknown(words)
+        return self._unknown(words) or _shown(self._joined.limits(int(words[0])).get("".join(words[1:2]), 0))
 
     def _do_get_active_thread_percentage(self, words: list[str]) -> str:
         return self._unknown(words) or f"{self._percentage}\n"
@@ -205,6 +208,17 @@ class Daemon:
         """What is said of a server that is not there; nothing where it is."""
         pid = int(words[0]) if words and words[0].isdigit() else 0
         return "" if pid in self.servers() else f"Server {pid} not found\n"
+
+
+def _mib(words: list[str]) -> int:
+    """A limit as it is understood; none where it is not."""
+    amount = words[0] if words else ""
+    return int(amount[:-1]) * UNITS[amount[-1]] if amount[:-1].isdigit() and amount[-1] in UNITS else 0
+
+
+def _shown(mib: int) -> str:
+    """A limit as it is shown: from 1 GiB on floored to GiB."""
+    return "" if not mib else f"{mib // 1024}G\n" if mib >= 1024 else f"{mib}M\n"
 
 
 def serve(daemon: Daemon, listener: socket.socket) -> None:
