@@ -135,11 +135,11 @@ static void tell(void) {
     char text[REPLY] = "", name[TEXT];
     unsigned long long start = 0;
     int at = 0;
-    static const char *settings[SORTS][2] = {{NULL, "both"}, {"managed_counted", "device"}, {"ipc_counted", "rows"}};
+    static const char *usually[SORTS] = {"both", "device", "rows"};
     sim_alive(me.pid, &start);
     for (int sort = 0; sort < SORTS; sort++) {
         uint64_t mib = mib_of(me.held[sort]) + (sort == PLAIN ? context_mib() : 0);
-        const char *seen = settings[sort][1];
+        const char *seen = usually[sort];
         if (mib == 0 || (sort == IMPORTED && !sim_world("ipc_counted", 1))) continue;
         if (sort == MANAGED && sim_world("managed_counted", 0)) seen = "both";
         at += snprintf(text + at, sizeof text - (size_t)at, "gpu=%s\tmemory_mib=%llu\tkind=%s\tstart=%llu\tseen=%s\n",
