@@ -1,6 +1,7 @@
 """The CUDA client, command by command, on the simulated driver: plain processes, without MPS."""
 
 import ast
+import ctypes
 import ctypes.util
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from tests.fakegpu import world
 from tests.fakegpu.need import need_library
 from tests.fakegpu.programs import CLIENT, Desk, desk
 from tests.fakegpu.state import Fault
-from tests.gpu.client import PTX
+from tests.gpu.client import PTX, Product
 
 pytestmark = pytest.mark.node
 CARD, CONTEXT = 16384 - 512, 300
@@ -324,3 +326,34 @@ def test_a_switch_that_does_not_exist_is_refused(here: Desk) -> None:
     world.change(here.sim, sm_count=108)
     assert (here.sim.folder / "world").read_text() == "kernel_us=1\n"
     assert here.start().ask("attributes")["sm_count"] == 108
+
+
+class DeadGpu:
+    """Computes one product and then nothing any more, while no call fails."""
+
+    def __init__(self) -> None:
+        self.driver, self.memory, self.launches = self, b"", 0
+
+    def out(self, *_: object) -> int:
+        return 1
+
+    def call(self, name: str, *arguments: Any) -> None:
+        if name == "cuMemcpyDtoH_v2":
+            ctypes.memmove(arguments[0], self.memory, len(self.memory))
+
+    def launch(self, name: str, side: int, *arguments: Any) -> None:
+        seed = arguments[-1].value
+        if self.launches == 0:
+            a = [[i + k + seed for k in range(side)] for i in range(side)]
+            b = [[k + 2 * j + 1 for j in range(side)] for k in range(side)]
+            cells = (
+                sum(x * y for x, y in zip(row, column, strict=True)) for row in a for column in zip(*b, strict=True)
+            )
+            self.memory = b"".join(cell.to_bytes(4, sys.byteorder) for cell in cells)
+        self.launches += 1
+
+
+def test_what_is_left_of_the_last_product_is_no_right_answer() -> None:
+    product = Product(DeadGpu(), 20)  # type: ignore[arg-type]
+    assert product.compute()[1]
+    assert not product.compute()[1]
