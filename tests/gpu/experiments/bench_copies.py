@@ -22,7 +22,7 @@ class Plan:
     """``size``: a model small enough that one copy leaves most of the GPU idle."""
 
     copies: tuple[int, ...] = (1, 3, 5, 7)
-    size: int = 192
+    size: int = 256
     seconds: float = 4.0
 
 

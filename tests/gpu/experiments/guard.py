@@ -50,6 +50,11 @@ class Journal:
     def note(self, what: str, pid: int) -> None:
         self.entries.append(Entry(time.monotonic(), what, pid))
 
+    def took(self, begin: str, end: str) -> list[float]:
+        """Seconds from each beginning to the end that belongs to it."""
+        begun = {each.pid: each.at for each in self.entries if each.what == begin}
+        return [each.at - begun[each.pid] for each in self.entries if each.what == end and each.pid in begun]
+
     def first(self, pid: int, *what: str) -> float | None:
         """When the first of these was done to a process; of anything where nothing is named."""
         found = (each.at for each in self.entries if each.pid == pid and (not what or each.what in what))

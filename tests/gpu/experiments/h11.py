@@ -116,6 +116,6 @@ def judge_limit(
     text = f"{together} of {plan.hard_mib} MiB could be allocated, and {managed[0]} MiB of managed memory"
     total = taken[0]["meminfo"].get("total_mib")
     return judged(
-        wrong_, text, together_mib=together,
-        hard_mib=plan.hard_mib, shown_total_mib=total, processes=taken, nvml=said, managed_mib=managed[0], managed_ended_by=managed[1],
+        wrong_, text, together_mib=together, hard_mib=plan.hard_mib, shown_total_mib=total, processes=taken, nvml=said,
+        managed_mib=managed[0], managed_ended_by=managed[1],
     )  # fmt: skip

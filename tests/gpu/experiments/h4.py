@@ -29,6 +29,7 @@ class Plan:
     clients: int = 8
     command: str = "gemm 1024 20"
     mib: int = 256
+    pause_s: float = 0.0
     watch_s: float = 8.0
     within_s: float = 0.3
     """The kill comes at a random moment of this length."""
@@ -36,7 +37,10 @@ class Plan:
     """No trial is begun after that: what was measured so far counts."""
 
 
-PLANS = {"real": Plan(), "fake": Plan(trials=1, clients=4, command="gemm 64 2", mib=64, watch_s=2.0, within_s=0.05)}
+PLANS = {
+    "real": Plan(),
+    "fake": Plan(trials=1, clients=4, command="gemm 64 2", mib=64, pause_s=0.01, watch_s=2.0, within_s=0.05),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,8 @@ class Trial:
     same_server: bool
     gone_s: float | None
     recovery_s: float | None
+    longest_s: float | None = None
+    """The longest that a neighbour's computation took meanwhile."""
     ended: bool = True
 
     @property
@@ -85,7 +91,7 @@ class Crew:
             tenant.client.kill()
             tenant.client.close()
             return None
-        return tenant, self.scene.loop(tenant, self.plan.command)
+        return tenant, self.scene.loop(tenant, self.plan.command, self.plan.pause_s)
 
     def remove(self, way: str) -> Trial:
         """Take one away, put a new one in its place, and look at the others."""
@@ -98,13 +104,14 @@ class Crew:
         since, newcomer = time.monotonic(), self._one()
         well = newcomer is not None and settle([newcomer[1]], self.plan.watch_s)
         recovery = newcomer[1].turns[0].at - begun if newcomer is not None and well else None
+        longest = self._longest(begun)
         hurt = self._hurt(since)
         self._drop(victim)
         if newcomer is not None:
             self.members.append(newcomer)
         return Trial(
             way=way, hurt=hurt, servers=statuses(self.daemon), same_server=servers(self.daemon) == before, gone_s=gone,
-            recovery_s=recovery, ended=ended,
+            recovery_s=recovery, longest_s=longest, ended=ended,
         )  # fmt: skip
 
     def _end(self, victim: Tenant, way: str) -> bool:
@@ -113,6 +120,10 @@ class Crew:
         else:
             self.guard.end_now(victim.quota(self.daemon.gpu, 0, tolerance_mib=0), victim.pid)
         return until(lambda: not victim.client.alive, self.plan.watch_s) is not None
+
+    def _longest(self, since: float) -> float | None:
+        turns = [turn.seconds for _, loop in self.members for turn in list(loop.turns) if turn.at > since]
+        return max(turns, default=None)
 
     def _hurt(self, since: float) -> list[str]:
         """What is wrong with neighbours; those who give no right answer in time are hung. All of them are dropped."""
@@ -179,9 +190,12 @@ def measure(backend: Backend, plan: Plan) -> Result:
         crew = Crew(scene, daemon, scene.guard(daemon), plan)
         while len(trials) < 2 * plan.trials and time.monotonic() < end and (able := crew.refill()):
             trials.append(crew.remove(LADDER if len(trials) % 2 else SIGKILL))
-        kind = crew.guard.members.kind
-    figures = {way: about([trial for trial in trials if trial.way == way]) for way in (SIGKILL, LADDER)}
-    return judge_trials(trials, {**figures, "clients": plan.clients, "attribution": kind}, able=able)
+        kind, usual = crew.guard.members.kind, [turn.seconds for loop in scene.loops for turn in loop.turns]
+        terminated = crew.guard.journal.took("terminate", "terminated")
+    figures: dict[str, Any] = {way: about([trial for trial in trials if trial.way == way]) for way in (SIGKILL, LADDER)}
+    figures |= {"clients": plan.clients, "attribution": kind}
+    figures |= {"usual_turn_s": spread(usual), "terminate_client_s": spread(terminated)}
+    return judge_trials(trials, figures, able=able)
 
 
 def judge_trials(trials: list[Trial], figures: dict[str, Any], *, able: bool = True) -> Result:
@@ -223,5 +237,6 @@ def about(trials: list[Trial]) -> dict[str, Any]:
         "server_replaced": sum(not trial.same_server for trial in trials),
         "server_status": dict(Counter(status for trial in trials for status in trial.servers.values())),
         "gone_s": spread([trial.gone_s for trial in trials if trial.gone_s is not None]),
+        "neighbours_longest_turn_s": spread([trial.longest_s for trial in trials if trial.longest_s is not None]),
         "recovery_s": spread([trial.recovery_s for trial in trials if trial.recovery_s is not None]),
     }

@@ -8,7 +8,7 @@ from enforcer.mps import MpsDaemon
 from tests.gpu.experiments.guard import Guard
 from tests.gpu.experiments.h4 import statuses
 from tests.gpu.experiments.loops import Loop, asked, settle, turn, until, wrong
-from tests.gpu.experiments.scene import Scene, Tenant, allocate, refused
+from tests.gpu.experiments.scene import Scene, Tenant, allocate, leave, refused
 from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
@@ -24,6 +24,7 @@ class Plan:
     clients: int = 4
     command: str = "gemm 1024 10"
     mib: int = 256
+    pause_s: float = 0.0
     linger_s: float = 5.0
     newcomer_s: float = 5.0
     target_s: float = TARGET_S
@@ -31,7 +32,7 @@ class Plan:
 
 PLANS = {
     "real": Plan(),
-    "fake": Plan(clients=3, command="gemm 64 2", mib=64, linger_s=0.3, newcomer_s=1.0, target_s=2.0),
+    "fake": Plan(clients=3, command="gemm 64 2", mib=64, pause_s=0.01, linger_s=0.3, newcomer_s=1.0, target_s=2.0),
 }
 
 
@@ -67,7 +68,7 @@ def _episode(backend: Backend, plan: Plan, *, watched: bool) -> dict[str, Any]:
         guard.quotas[:] = [tenant.quota(backend.gpu, 16 * plan.mib) for tenant in crew]
         if watched:
             guard.start()
-        neighbours = [scene.loop(tenant, plan.command) for tenant in crew[1:]]
+        neighbours = [scene.loop(tenant, plan.command, plan.pause_s) for tenant in crew[1:]]
         if not settle(neighbours, 20.0, 2):
             raise NotMeasurable("clients that should compute side by side did not")
         return {**_fault(scene, daemon, crew, neighbours, plan), **_beside(bystander, guard, plan)}
@@ -90,8 +91,10 @@ def _fault(scene: Scene, daemon: MpsDaemon, crew: list[Tenant], neighbours: list
         "status_after": statuses(daemon), "newcomer_meanwhile": _newcomer(scene, daemon, plan),
     }  # fmt: skip
     found["cleared_with_all_lingering_s"] = cleared(daemon, plan.linger_s)
-    for loop, tenant in zip(neighbours, crew[1:], strict=True):
+    for loop in neighbours:
         loop.stop()
+    leave(tenant.client for tenant in crew[1:])
+    for tenant in crew[1:]:
         tenant.client.close()
     found["cleared_with_culprit_lingering_s"] = cleared(daemon, plan.linger_s)
     found["fault_s"] = round(time.monotonic() - begun, 2)
