@@ -1,4 +1,4 @@
-"""Builds the simulated ``libnvidia-ml.so.1``; says plainly what is missing where there is no C compiler.
+"""Builds the simulated ``libnvidia-ml.so.1`` and ``libcuda.so.1``; says plainly where there is no C compiler.
 
 ``python -m tests.fakegpu.build`` prints the folder to put into LD_LIBRARY_PATH (before exec: the loader reads it then).
 """
@@ -8,23 +8,30 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-SOURCES: Final = ("nvml.c", "sim.c", "sim.h")
+SHARED: Final = ("sim.c", "clients.c")
+LIBRARIES: Final = {
+    "libnvidia-ml.so.1": ("nvml.c", *SHARED),
+    "libcuda.so.1": ("cuda.c", "process.c", *SHARED),
+}
+HEADERS: Final = ("sim.h", "cuda.h")
+SOURCES: Final = (*sorted({unit for units in LIBRARIES.values() for unit in units}), *HEADERS)
 FLAGS: Final = (
-    "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden",
-    "-Wl,-soname,libnvidia-ml.so.1",
+    "-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden",
 )  # fmt: skip
-LIBRARY: Final = "libnvidia-ml.so.1"
 
 
 class NoCompilerError(RuntimeError):
     """There is no C compiler here."""
 
     def __init__(self) -> None:
-        super().__init__("no C compiler (cc, gcc or clang; or set CC): install one to build the simulated NVML library")
+        super().__init__(
+            "no C compiler (cc, gcc or clang; or set CC): install one to build the simulated NVIDIA libraries"
+        )
 
 
 def compiler() -> str | None:
@@ -45,21 +52,23 @@ def library_folder() -> Path:
         raise NoCompilerError
     digest = hashlib.sha256("\0".join([*FLAGS, *((HERE / name).read_text() for name in SOURCES)]).encode())
     folder = HERE.parents[1] / ".build" / "fakegpu" / digest.hexdigest()[:12]
-    if not (folder / LIBRARY).exists():
-        _compile(cc, folder)
+    for library, units in LIBRARIES.items():
+        if not (folder / library).exists():
+            _compile(cc, folder, library, units)
     return folder
 
 
-def _compile(cc: str, folder: Path) -> None:
+def _compile(cc: str, folder: Path, library: str, units: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / LIBRARY
-        units = [str(HERE / name) for name in SOURCES if name.endswith(".c")]
-        done = subprocess.run([cc, *FLAGS, "-o", str(made), *units], capture_output=True, text=True, check=False)
+        made = Path(scratch) / library
+        files = [str(HERE / name) for name in units]
+        command = [cc, *FLAGS, f"-Wl,-soname,{library}", "-o", str(made), *files]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise RuntimeError(f"{cc} could not build {LIBRARY}:\n{done.stderr}")
+            raise RuntimeError(f"{cc} could not build {library}:\n{done.stderr}")
         # Renamed whole: another process may build or load it at the same moment.
-        made.rename(folder / LIBRARY)
+        made.rename(folder / library)
 
 
 if __name__ == "__main__":

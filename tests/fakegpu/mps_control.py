@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 END = b"\0"
 MAX_PIPE = 86
+MULTIUSER = "-multiuser-server"
 
 
 def install(folder: Path, state: Path) -> Path:
@@ -26,13 +27,17 @@ def install(folder: Path, state: Path) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Be the daemon (``-d``, ``-f``), or pass standard input to it."""
+    """Be the daemon (``-d``, ``-f``, perhaps for several users), or pass standard input to it."""
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    arguments, several = [each for each in arguments if each != MULTIUSER], MULTIUSER in arguments
     if len(pipe) > MAX_PIPE or any(each not in {"-d", "-f"} for each in arguments):
+        return 1
+    if several and (not arguments or not multiuser_supported()):
         return 1
     if arguments:
         os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", "tests.fakegpu.mps_daemon", arguments[0], pipe])
+        daemon = [sys.executable, "-m", "tests.fakegpu.mps_daemon", arguments[0], pipe]
+        os.execv(sys.executable, [*daemon, MULTIUSER] if several else daemon)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.connect(f"{pipe}/control")
@@ -40,6 +45,12 @@ def main(arguments: list[str]) -> int:
             print("Cannot find MPS control daemon process", file=sys.stderr)
             return 1
         return talk(connection)
+
+
+def multiuser_supported() -> bool:
+    """Whether the machine's ``world`` has a driver that serves several users; read plainly, see above."""
+    world = Path(os.environ.get("GPU_SHARE_SIM", ""), "world")
+    return not world.is_file() or "multiuser_supported=0" not in world.read_text().split()
 
 
 def talk(connection: socket.socket) -> int:

@@ -8,30 +8,39 @@ import fcntl
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.fakegpu.mps_control import END
+from tests.fakegpu.mps_clients import JOIN, Clients
+from tests.fakegpu.mps_control import END, MULTIUSER
 from tests.fakegpu.state import Sim
+from tests.fakegpu.world import number
 
 UNITS = {"M": 1, "G": 1024}
+RPC_FAILURE, CLIENT_TERMINATED = 806, 810
 
 
 class Daemon:
     """One control daemon: its settings, its servers, and what it answers."""
 
-    def __init__(self, sim: Sim, gpu: str) -> None:
-        self._sim, self._gpu = sim, gpu
+    def __init__(self, sim: Sim, gpu: str, *, multiuser: bool = False) -> None:
+        self._sim, self._gpu, self._multiuser = sim, gpu, multiuser
         self._percentage, self._priority = "100.0", "0"
         self._limits: dict[str, int] = {}
         self._servers: dict[int, int] = {}
+        self._ending: set[int] = set()
+        self._joined = Clients(sim, gpu)
         self.quits = False
 
-    def answer(self, line: str) -> str:
-        """What the program prints for one line of input."""
+    def answer(self, line: str, uid: int | None = None) -> str:
+        """What the program prints for one line of input of that user."""
         words = line.split() or [""]
+        refusal = "" if uid in {None, 0, os.getuid()} else self._refusal(words, uid)
+        if refusal:
+            return f"{refusal}\n"
         scripted = self._sim.mps_fault(words[0])
         if scripted is not None:
             time.sleep((scripted.hang_ms or 0) / 1000)
@@ -39,6 +48,30 @@ class Daemon:
                 return scripted.answer
         method = getattr(self, f"_do_{words[0]}", None) if words[0].replace("_", "").isalpha() else None
         return f'Unknown command "{words[0]}"\n' if method is None else method(words[1:])
+
+    def join(self, pid: int, uid: int) -> str:
+        """What a process is told that wants to be a client: its server and the limits in force there, or why not."""
+        if waiting := self._joined.unfit(uid, multiuser=self._multiuser):
+            return waiting
+        servers = self.servers()
+        if servers and not self._multiuser and self._servers[servers[0]] != uid:
+            # Single-user mode: the server of the last user ends, now that nobody uses it.
+            self._kill(servers[0])
+            servers = []
+        if not servers:
+            self._spawn(0 if self._multiuser else uid)
+        return self._joined.admit(pid, uid, self.servers()[0])
+
+    def _refusal(self, words: list[str], uid: int | None) -> str:
+        """What the daemon says to another user than its own, as driver 535 does; the rest is a switch of the world."""
+        if words[0] == "quit":
+            return "Not enough privilege to execute quit command"
+        if words[0] == "start_server" and words[1:] != ["-uid", str(uid)]:
+            return f"Insufficient privileges for UID {uid}"
+        switches = {"terminate_client": "terminate", "shutdown_server": "shutdown"}
+        switch = "set" if words[0].startswith("set_") else switches.get(words[0])
+        allowed = switch is None or number(self._sim, f"foreign_uid_may_{switch}")
+        return "" if allowed else f"Not enough privilege to execute {words[0]} command"
 
     def clients(self) -> list[int]:
         """Pids of the processes that hold memory of kind ``mps`` on this GPU."""
@@ -48,15 +81,22 @@ class Daemon:
     def servers(self) -> list[int]:
         """Pids of the servers; where there are clients there is one."""
         self._reap()
+        for pid in self._ending & self._servers.keys():
+            if not self.clients():
+                self._kill(pid)
         if not self._servers and self.clients():
             self._spawn(0)
         return sorted(self._servers)
 
     def end(self) -> None:
         """End the servers."""
-        for pid in self._servers:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        for pid in list(self._servers):
+            self._kill(pid)
+
+    def _kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        del self._servers[pid]
 
     def _reap(self) -> None:
         for pid in list(self._servers):
@@ -73,6 +113,7 @@ class Daemon:
                 time.sleep(0.2)
             os._exit(0)
         self._servers[pid] = uid
+        self._joined.serve(pid, self._limits, self._percentage)
 
     def _do_quit(self, _: list[str]) -> str:
         self.quits = True
@@ -87,7 +128,7 @@ class Daemon:
         return ""
 
     def _do_get_server_status(self, words: list[str]) -> str:
-        return self._unknown(words) or "ACTIVE\n"
+        return self._unknown(words) or ("FAULT\n" if self._sim.faulted(self._gpu) else "ACTIVE\n")
 
     def _do_get_client_list(self, words: list[str]) -> str:
         return self._unknown(words) or "".join(f"{pid}\n" for pid in self.clients())
@@ -102,17 +143,25 @@ class Daemon:
     def _do_shutdown_server(self, words: list[str]) -> str:
         if self._unknown(words):
             return self._unknown(words)
-        for pid in self.clients() if "-f" in words else []:
-            self._sim.free(pid, self._gpu)
-        os.kill(int(words[0]), signal.SIGKILL)
+        if "-f" not in words:
+            self._ending.add(int(words[0]))
+            self.servers()
+            return ""
+        for pid in self.clients():
+            self._joined.end(pid, RPC_FAILURE)
+        self._kill(int(words[0]))
         return ""
 
     def _do_terminate_client(self, words: list[str]) -> str:
         unknown = self._unknown(words)
         if unknown:
             return f"{unknown}{unknown.rstrip()}!\n1\n"
-        gone = len(words) > 1 and words[1].isdigit() and self._sim.free(int(words[1]), self._gpu)
-        return "0\n" if gone else "1\n"
+        client = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        if client not in self.clients():
+            return "1\n"
+        self._joined.end(client, CLIENT_TERMINATED)
+        self._joined.hurt(self.clients())
+        return "0\n"
 
     def _do_get_device_client_list(self, words: list[str]) -> str:
         return self._unknown(words) if words else ""
@@ -136,18 +185,21 @@ class Daemon:
         return ""
 
     def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        amount = words[1] if len(words) > 1 else ""
-        mib = int(amount[:-1]) * UNITS[amount[-1]] if amount[:-1].isdigit() and amount[-1] in UNITS else 0
         if words:
-            self._limits[words[0]] = mib
+            self._limits[words[0]] = _mib(words[1:])
         return ""
 
     def _do_get_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        mib = self._limits.get(words[0], 0) if words else 0
-        return "" if not mib else f"{mib // 1024}G\n" if mib >= 1024 else f"{mib}M\n"
+        return _shown(self._limits.get(words[0], 0) if words else 0)
+
+    def _do_set_device_pinned_mem_limit(self, words: list[str]) -> str:
+        unknown = self._unknown(words)
+        if not unknown and len(words) > 1:
+            self._joined.limits(int(words[0]))[words[1]] = _mib(words[2:])
+        return unknown
 
     def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
-        return self._unknown(words)
+        return self._unknown(words) or _shown(self._joined.limits(int(words[0])).get("".join(words[1:2]), 0))
 
     def _do_get_active_thread_percentage(self, words: list[str]) -> str:
         return self._unknown(words) or f"{self._percentage}\n"
@@ -158,20 +210,37 @@ class Daemon:
         return "" if pid in self.servers() else f"Server {pid} not found\n"
 
 
+def _mib(words: list[str]) -> int:
+    """A limit as it is understood; none where it is not."""
+    amount = words[0] if words else ""
+    return int(amount[:-1]) * UNITS[amount[-1]] if amount[:-1].isdigit() and amount[-1] in UNITS else 0
+
+
+def _shown(mib: int) -> str:
+    """A limit as it is shown: from 1 GiB on floored to GiB."""
+    return "" if not mib else f"{mib // 1024}G\n" if mib >= 1024 else f"{mib}M\n"
+
+
 def serve(daemon: Daemon, listener: socket.socket) -> None:
     """Answer connection after connection until told to quit."""
     while not daemon.quits:
         with listener.accept()[0] as connection, suppress(ConnectionError):
+            pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             for packet in iter(lambda: connection.recv(65536), b""):
                 line = packet.rstrip(END).decode(errors="replace")
-                print(f"[Control {os.getpid()}] Cmd:{line}", file=sys.stderr, flush=True)
-                connection.send(daemon.answer(line).encode() + END)
+                if line == JOIN:
+                    reply = daemon.join(pid, uid)
+                    said = f"NEW CLIENT {pid} from user {uid}: {reply.rstrip()}"
+                else:
+                    reply, said = daemon.answer(line, uid), f"Cmd:{line}"
+                print(f"[Control {os.getpid()}] {said}", file=sys.stderr, flush=True)
+                connection.send(reply.encode() + END)
                 if daemon.quits:
                     break
     daemon.end()
 
 
-def main(form: str, pipe: str) -> int:
+def main(form: str, pipe: str, *more: str) -> int:
     """Take the directory, or say that somebody has it."""
     lock = Path(pipe, "control_lock").open("a")  # noqa: SIM115 - held for life
     try:
@@ -187,7 +256,7 @@ def main(form: str, pipe: str) -> int:
     if form == "-d" and _behind(pipe):
         return 0
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    serve(Daemon(Sim.from_environment(), gpu), listener)
+    serve(Daemon(Sim.from_environment(), gpu, multiuser=MULTIUSER in more), listener)
     return 0
 
 
@@ -200,8 +269,8 @@ def _behind(pipe: str) -> bool:
         Path(os.environ.get("CUDA_MPS_LOG_DIRECTORY", pipe), "control.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND
     )
     null = os.open(os.devnull, os.O_RDWR)
-    for number, target in enumerate((null, log, log)):
-        os.dup2(target, number)
+    for descriptor, target in enumerate((null, log, log)):
+        os.dup2(target, descriptor)
     return False
 
 

@@ -200,10 +200,12 @@ EXPORT nvmlDeviceGetGpuInstanceId(Device gpu, unsigned *out) { DEVICE_CALL(gpu);
 EXPORT nvmlDeviceGetComputeInstanceId(Device gpu, unsigned *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
 EXPORT nvmlDeviceGetAttributes_v2(Device gpu, void *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
 
-/* Limits per cgroup came with driver R615; the path is taken as below /sys/fs/cgroup. */
+/* Limits per cgroup came with driver R615; the path is taken as below /sys/fs/cgroup, or below a hierarchy of v1. */
 static const char *below(const char *path) {
     static const char root[] = "/sys/fs/cgroup";
-    return strncmp(path, root, sizeof root - 1) == 0 ? path + sizeof root - 1 : path;
+    const char *pods = strstr(path, "/kubepods");
+    if (strncmp(path, root, sizeof root - 1) != 0) return path;
+    return pods != NULL ? pods : path + sizeof root - 1;
 }
 
 EXPORT nvmlDeviceSetMemoryLimits_v1(Device gpu, SetLimits *limits) {

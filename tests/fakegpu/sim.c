@@ -11,7 +11,7 @@
 
 enum { LINE = 1024, PATH = 4096, MAX_FAULTS = 256 };
 
-static FILE *open_file(const char *folder, const char *name, const char *mode) {
+FILE *sim_open(const char *folder, const char *name, const char *mode) {
     char path[PATH];
     const char *root = getenv("GPU_SHARE_SIM");
     if (root == NULL) return NULL;
@@ -19,8 +19,7 @@ static FILE *open_file(const char *folder, const char *name, const char *mode) {
     return fopen(path, mode);
 }
 
-/* The value of `key` in a line of TAB-separated key=value parts; 0 where it is not there. */
-static int value_of(const char *line, const char *key, char *out, size_t room) {
+int sim_value(const char *line, const char *key, char *out, size_t room) {
     size_t length = strlen(key);
     for (const char *at = line; at != NULL; at = strchr(at, '\t')) {
         if (*at == '\t') at++;
@@ -32,39 +31,54 @@ static int value_of(const char *line, const char *key, char *out, size_t room) {
     return 0;
 }
 
-static long long number_of(const char *line, const char *key, long long fallback) {
+long long sim_number(const char *line, const char *key, long long fallback) {
     char text[TEXT];
-    return value_of(line, key, text, sizeof text) ? atoll(text) : fallback;
+    return sim_value(line, key, text, sizeof text) ? atoll(text) : fallback;
+}
+
+void sim_world_text(const char *key, char *out, size_t room, const char *fallback) {
+    char line[LINE];
+    snprintf(out, room, "%s", fallback);
+    FILE *file = sim_open("", "world", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) sim_value(line, key, out, room);
+    if (file != NULL) fclose(file);
+}
+
+int sim_world(const char *key, int fallback) {
+    char text[TEXT], number[TEXT];
+    snprintf(number, sizeof number, "%d", fallback);
+    sim_world_text(key, text, sizeof text, number);
+    return atoi(text);
 }
 
 static uint64_t memory_of(const char *line) {
     char text[TEXT];
-    if (!value_of(line, "memory_mib", text, sizeof text)) return 0;
+    if (!sim_value(line, "memory_mib", text, sizeof text)) return 0;
     return strcmp(text, "none") == 0 ? UNKNOWN_MIB : strtoull(text, NULL, 10);
 }
 
 static void read_gpu(const char *line, struct gpu *gpu) {
     char cc[TEXT] = "8.0";
-    value_of(line, "uuid", gpu->uuid, TEXT);
-    value_of(line, "name", gpu->name, TEXT);
-    value_of(line, "pci", gpu->pci, TEXT);
-    value_of(line, "cc", cc, TEXT);
+    sim_value(line, "uuid", gpu->uuid, TEXT);
+    sim_value(line, "name", gpu->name, TEXT);
+    sim_value(line, "pci", gpu->pci, TEXT);
+    sim_value(line, "cc", cc, TEXT);
     sscanf(cc, "%d.%d", &gpu->major, &gpu->minor_cc);
-    gpu->memory_mib = (uint64_t)number_of(line, "memory_mib", 0);
-    gpu->reserved_mib = (uint64_t)number_of(line, "reserved_mib", 0);
-    gpu->minor = (int)number_of(line, "minor", 0);
-    gpu->mig = (int)number_of(line, "mig", 0);
+    gpu->memory_mib = (uint64_t)sim_number(line, "memory_mib", 0);
+    gpu->reserved_mib = (uint64_t)sim_number(line, "reserved_mib", 0);
+    gpu->minor = (int)sim_number(line, "minor", 0);
+    gpu->mig = (int)sim_number(line, "mig", 0);
 }
 
 int sim_load(struct machine *machine) {
     char line[LINE];
-    FILE *file = open_file("", "machine", "r");
+    FILE *file = sim_open("", "machine", "r");
     if (file == NULL) return -1;
     memset(machine, 0, sizeof *machine);
     while (fgets(line, sizeof line, file) != NULL) {
-        value_of(line, "driver", machine->driver, TEXT);
-        value_of(line, "nvml", machine->nvml, TEXT);
-        machine->cuda = (int)number_of(line, "cuda", machine->cuda);
+        sim_value(line, "driver", machine->driver, TEXT);
+        sim_value(line, "nvml", machine->nvml, TEXT);
+        machine->cuda = (int)sim_number(line, "cuda", machine->cuda);
         if (strncmp(line, "gpu\t", 4) == 0 && machine->count < MAX_GPUS)
             read_gpu(line + 4, &machine->gpus[machine->count++]);
     }
@@ -92,7 +106,7 @@ static char read_stat(const char *path, unsigned long long *start) {
 static int dead(char state) { return state == 0 || state == 'Z' || state == 'X' || state == 'x'; }
 
 /* A zombie leader whose other threads live still holds its memory. */
-static int alive(unsigned pid, unsigned long long *start) {
+int sim_alive(unsigned pid, unsigned long long *start) {
     char path[PATH];
     int found = 0;
     struct dirent *entry;
@@ -112,35 +126,43 @@ static int alive(unsigned pid, unsigned long long *start) {
 }
 
 static int kind_of(const char *line) {
-    char text[TEXT] = "";
-    value_of(line, "kind", text, sizeof text);
+    char text[TEXT] = "", lists[TEXT];
+    sim_value(line, "kind", text, sizeof text);
+    if (strcmp(text, "mps") != 0) return strcmp(text, "graphics") == 0 ? GRAPHICS : COMPUTE;
     /* nvidia-smi shows MPS clients as M+C: they are in both lists. */
-    if (strcmp(text, "mps") == 0) return MPS | COMPUTE;
-    return strcmp(text, "graphics") == 0 ? GRAPHICS : COMPUTE;
+    sim_world_text("mps_clients_listed", lists, sizeof lists, "compute,mps");
+    return (strstr(lists, "mps") != NULL ? MPS : 0) | (strstr(lists, "compute") != NULL ? COMPUTE : 0);
 }
 
 /* Adds up what one process holds on one GPU. Returns 0 where it holds nothing there, or is gone. */
 static int read_process(const char *name, const char *uuid, struct row *row) {
     char line[LINE], gpu[TEXT];
+    int holds = 0;
     unsigned long long start = 0;
     unsigned pid = (unsigned)strtoul(name, NULL, 10);
     memset(row, 0, sizeof *row);
     row->pid = pid;
-    if (!alive(pid, &start)) return 0;
-    FILE *file = open_file("processes", name, "r");
+    if (!sim_alive(pid, &start)) return 0;
+    FILE *file = sim_open("processes", name, "r");
     if (file == NULL) return 0;
     while (fgets(line, sizeof line, file) != NULL) {
-        if (!value_of(line, "gpu", gpu, sizeof gpu) || strcmp(gpu, uuid) != 0) continue;
-        if ((unsigned long long)number_of(line, "start", (long long)start) != start) continue;
+        if (!sim_value(line, "gpu", gpu, sizeof gpu) || strcmp(gpu, uuid) != 0) continue;
+        if ((unsigned long long)sim_number(line, "start", (long long)start) != start) continue;
         uint64_t mib = memory_of(line);
+        char seen[TEXT] = "both", kind[TEXT];
+        sim_value(line, "seen", seen, sizeof seen);
+        holds = 1;
+        row->is_mps |= sim_value(line, "kind", kind, sizeof kind) && strcmp(kind, "mps") == 0;
+        if (strcmp(seen, "rows") != 0 && mib != UNKNOWN_MIB) row->device_mib += mib;
+        if (strcmp(seen, "device") == 0) continue;
         row->mib = row->mib == UNKNOWN_MIB || mib == UNKNOWN_MIB ? UNKNOWN_MIB : row->mib + mib;
         row->kinds |= kind_of(line);
     }
     fclose(file);
-    return row->kinds != 0;
+    return holds;
 }
 
-static int held_rows(const char *uuid, struct row *rows, int room) {
+int sim_held_rows(const char *uuid, struct row *rows, int room) {
     char path[PATH];
     int count = 0;
     struct dirent *entry;
@@ -158,9 +180,9 @@ static int held_rows(const char *uuid, struct row *rows, int room) {
 /* A fault line that names a pid replaces that pid's row, or adds one nobody holds. */
 static int script_row(const char *line, const char *uuid, struct row *rows, int count, int room) {
     char gpu[TEXT];
-    unsigned pid = (unsigned)number_of(line, "pid", 0);
+    unsigned pid = (unsigned)sim_number(line, "pid", 0);
     int at = 0;
-    if (value_of(line, "gpu", gpu, sizeof gpu) && strcmp(gpu, uuid) != 0) return count;
+    if (sim_value(line, "gpu", gpu, sizeof gpu) && strcmp(gpu, uuid) != 0) return count;
     while (at < count && rows[at].pid != pid) at++;
     if (at == room) return count;
     if (at == count) rows[at] = (struct row){.pid = pid, .kinds = COMPUTE};
@@ -175,10 +197,16 @@ static int by_pid(const void *a, const void *b) {
 
 int sim_rows(const char *uuid, struct row *rows, int room) {
     char line[LINE], text[TEXT];
-    int count = held_rows(uuid, rows, room);
-    FILE *file = open_file("", "faults", "r");
+    int held_us = sim_world("poll_holds_us", 0);
+    if (held_us > 0) {
+        int engine = sim_engine(uuid, 0);
+        usleep((useconds_t)held_us);
+        sim_unlock(engine);
+    }
+    int count = sim_held_rows(uuid, rows, room);
+    FILE *file = sim_open("", "faults", "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (value_of(line, "pid", text, sizeof text)) count = script_row(line, uuid, rows, count, room);
+        if (sim_value(line, "pid", text, sizeof text)) count = script_row(line, uuid, rows, count, room);
     if (file != NULL) fclose(file);
     qsort(rows, (size_t)count, sizeof *rows, by_pid);
     return count;
@@ -189,11 +217,11 @@ static uint64_t add_up(const char *uuid, const char *cgroup);
 uint64_t sim_used(const char *uuid) {
     char line[LINE], text[TEXT];
     uint64_t used = UNKNOWN_MIB;
-    FILE *file = open_file("", "faults", "r");
+    FILE *file = sim_open("", "faults", "r");
     while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (value_of(line, "used_mib", text, sizeof text) &&
-            (!value_of(line, "gpu", text, sizeof text) || strcmp(text, uuid) == 0))
-            used = (uint64_t)number_of(line, "used_mib", 0);
+        if (sim_value(line, "used_mib", text, sizeof text) &&
+            (!sim_value(line, "gpu", text, sizeof text) || strcmp(text, uuid) == 0))
+            used = (uint64_t)sim_number(line, "used_mib", 0);
     if (file != NULL) fclose(file);
     return used == UNKNOWN_MIB ? add_up(uuid, NULL) : used;
 }
@@ -216,13 +244,14 @@ static int in_cgroup(unsigned pid, const char *cgroup) {
 static uint64_t add_up(const char *uuid, const char *cgroup) {
     uint64_t sum = 0;
     struct row *rows = calloc(MAX_ROWS, sizeof *rows);
-    int count = rows == NULL ? 0 : held_rows(uuid, rows, MAX_ROWS);
+    int count = rows == NULL ? 0 : sim_held_rows(uuid, rows, MAX_ROWS);
     for (int i = 0; i < count; i++)
-        if (rows[i].mib != UNKNOWN_MIB && (cgroup == NULL || in_cgroup(rows[i].pid, cgroup))) sum += rows[i].mib;
+        if (cgroup == NULL || in_cgroup(rows[i].pid, cgroup)) sum += rows[i].device_mib;
     free(rows);
     return sum;
 }
 
+uint64_t sim_held(const char *uuid) { return add_up(uuid, NULL); }
 uint64_t sim_used_by_cgroup(const char *uuid, const char *cgroup) { return add_up(uuid, cgroup); }
 
 int sim_fault(const char *call, const char *uuid) {
@@ -231,7 +260,7 @@ int sim_fault(const char *call, const char *uuid) {
     static struct stat script;
     struct stat now;
     char line[LINE], text[TEXT];
-    FILE *file = open_file("", "faults", "r");
+    FILE *file = sim_open("", "faults", "r");
     int error = 0;
     if (file != NULL && fstat(fileno(file), &now) == 0 &&
         (now.st_ino != script.st_ino || memcmp(&now.st_mtim, &script.st_mtim, sizeof now.st_mtim) != 0)) {
@@ -239,24 +268,25 @@ int sim_fault(const char *call, const char *uuid) {
         script = now;
     }
     for (int n = 0; file != NULL && error == 0 && n < MAX_FAULTS && fgets(line, sizeof line, file) != NULL; n++) {
-        if (!value_of(line, "call", text, sizeof text)) continue;
-        if (strcmp(text, "*") != 0 && strcmp(text, call) != 0) continue;
-        if (value_of(line, "gpu", text, sizeof text) && (uuid == NULL || strcmp(text, uuid) != 0)) continue;
-        int past = __atomic_fetch_add(&met[n], 1, __ATOMIC_RELAXED) - (int)number_of(line, "after", 0);
-        int times = (int)number_of(line, "times", 0);
+        if (!sim_value(line, "call", text, sizeof text)) continue;
+        /* "*" is every call of NVML: what it says is in NVML's numbers. */
+        if (strcmp(text, strncmp(call, "cu", 2) == 0 ? call : "*") != 0 && strcmp(text, call) != 0) continue;
+        if (sim_value(line, "gpu", text, sizeof text) && (uuid == NULL || strcmp(text, uuid) != 0)) continue;
+        int past = __atomic_fetch_add(&met[n], 1, __ATOMIC_RELAXED) - (int)sim_number(line, "after", 0);
+        int times = (int)sim_number(line, "times", 0);
         if (past < 0 || (times != 0 && past >= times)) continue;
-        usleep((useconds_t)(1000 * number_of(line, "delay_ms", 0)));
-        error = (int)number_of(line, "error", 0);
+        usleep((useconds_t)(1000 * sim_number(line, "delay_ms", 0)));
+        error = (int)sim_number(line, "error", 0);
     }
     if (file != NULL) fclose(file);
     return error;
 }
 
-static int put_text(const char *folder, const char *name, const char *text) {
+int sim_put_text(const char *folder, const char *name, const char *text) {
     char temporary[TEXT * 2], from[PATH], to[PATH];
     const char *root = getenv("GPU_SHARE_SIM");
     snprintf(temporary, sizeof temporary, ".%s.%d.new", name, getpid());
-    FILE *file = open_file(folder, temporary, "w");
+    FILE *file = sim_open(folder, temporary, "w");
     if (file == NULL) return -1;
     fputs(text, file);
     if (fclose(file) != 0) return -1;
@@ -267,7 +297,7 @@ static int put_text(const char *folder, const char *name, const char *text) {
 
 int sim_get_number(const char *folder, const char *name, int fallback) {
     int number = fallback;
-    FILE *file = open_file(folder, name, "r");
+    FILE *file = sim_open(folder, name, "r");
     if (file == NULL) return fallback;
     if (fscanf(file, "%d", &number) != 1) number = fallback;
     fclose(file);
@@ -277,7 +307,7 @@ int sim_get_number(const char *folder, const char *name, int fallback) {
 int sim_put_number(const char *folder, const char *name, int number) {
     char text[TEXT];
     snprintf(text, sizeof text, "%d\n", number);
-    return put_text(folder, name, text);
+    return sim_put_text(folder, name, text);
 }
 
 /* Cgroup paths outgrow file names, so the file is named by a hash (FNV-1a) and says the path inside. */
@@ -290,14 +320,14 @@ static void limit_file(char *out, const char *uuid, const char *cgroup) {
 int sim_get_limits(const char *uuid, const char *cgroup, uint64_t *soft, uint64_t *hard) {
     char name[TEXT], line[PATH];
     limit_file(name, uuid, cgroup);
-    FILE *file = open_file("limits", name, "r");
+    FILE *file = sim_open("limits", name, "r");
     if (file == NULL) return -1;
     int got = fgets(line, sizeof line, file) != NULL;
     fclose(file);
     if (!got) return -1;
     char text[TEXT];
-    *soft = value_of(line, "soft", text, sizeof text) ? strtoull(text, NULL, 10) : 0;
-    *hard = value_of(line, "hard", text, sizeof text) ? strtoull(text, NULL, 10) : 0;
+    *soft = sim_value(line, "soft", text, sizeof text) ? strtoull(text, NULL, 10) : 0;
+    *hard = sim_value(line, "hard", text, sizeof text) ? strtoull(text, NULL, 10) : 0;
     return 0;
 }
 
@@ -306,17 +336,17 @@ int sim_put_limits(const char *uuid, const char *cgroup, uint64_t soft, uint64_t
     limit_file(name, uuid, cgroup);
     snprintf(line, sizeof line, "soft=%llu\thard=%llu\tcgroup=%s\n", (unsigned long long)soft,
              (unsigned long long)hard, cgroup);
-    return put_text("limits", name, line);
+    return sim_put_text("limits", name, line);
 }
 
 int sim_xid(int n, char *uuid) {
     char line[LINE];
     int number = 0;
-    FILE *file = open_file("", "xid", "r");
+    FILE *file = sim_open("", "xid", "r");
     for (int i = 0; file != NULL && i <= n && fgets(line, sizeof line, file) != NULL; i++) {
         if (i < n) continue;
-        value_of(line, "gpu", uuid, TEXT);
-        number = (int)number_of(line, "xid", 0);
+        sim_value(line, "gpu", uuid, TEXT);
+        number = (int)sim_number(line, "xid", 0);
     }
     if (file != NULL) fclose(file);
     return number;

@@ -2,6 +2,7 @@
 #ifndef SIM_H
 #define SIM_H
 #include <stdint.h>
+#include <stdio.h>
 
 enum { MAX_GPUS = 64, MAX_ROWS = 8192, TEXT = 128 };
 enum { COMPUTE = 1, GRAPHICS = 2, MPS = 4 };
@@ -19,11 +20,12 @@ struct machine {
     struct gpu gpus[MAX_GPUS];
 };
 
-/* One process on one GPU: all its holdings added up, and the lists it shows in. */
+/* One process on one GPU: what lists say of it, the lists it shows in, and what it takes of the card. */
 struct row {
     unsigned pid;
     uint64_t mib;
-    int kinds;
+    int kinds, is_mps;
+    uint64_t device_mib;
 };
 
 /* Returns 0, or -1 where there is no machine. */
@@ -43,4 +45,31 @@ int sim_put_limits(const char *uuid, const char *cgroup, uint64_t soft, uint64_t
 uint64_t sim_used_by_cgroup(const char *uuid, const char *cgroup);
 /* The n-th critical error: its number and GPU, or 0 where there is none yet. */
 int sim_xid(int n, char *uuid);
+/* Rows of live processes without what is scripted, also of those that stand in no list. */
+int sim_held_rows(const char *uuid, struct row *rows, int room);
+/* MiB of the card that live processes hold, whatever the fault file says. */
+uint64_t sim_held(const char *uuid);
+/* Whether a process has a live thread; its start time. */
+int sim_alive(unsigned pid, unsigned long long *start);
+FILE *sim_open(const char *folder, const char *name, const char *mode);
+int sim_put_text(const char *folder, const char *name, const char *text);
+/* The value of `key` in a line of TAB-separated key=value parts; 0 where it is not there. */
+int sim_value(const char *line, const char *key, char *out, size_t room);
+long long sim_number(const char *line, const char *key, long long fallback);
+/* A switch of this world: how hardware behaves where nobody knows it yet. See world.py. */
+int sim_world(const char *key, int fallback);
+void sim_world_text(const char *key, char *out, size_t room, const char *fallback);
+
+/* From here on: what CUDA programs do to each other (clients.c). */
+int sim_lock(void);
+void sim_unlock(int lock);
+/* A line of sticky/<pid> for a process that something struck; 0 where nothing did. */
+int sim_struck(unsigned pid, char *line, size_t room);
+/* With the lock held: from now on every CUDA call of that process fails. */
+void sim_strike(unsigned pid, const char *uuid, int error, const char *more);
+/* With the lock held: MPS clients of a GPU that died without a word, if that hurts their neighbours here. */
+void sim_find_killed(const char *uuid, int hurt);
+void sim_raise_xid(const char *uuid, int number);
+/* Holds the GPU's engines for a while: alone, or with others that share. */
+int sim_engine(const char *uuid, int shared);
 #endif

@@ -7,7 +7,10 @@ time. Layout (``nvml.c`` reads the same):
   ``uuid``, ``name``, ``memory_mib``, ``reserved_mib``, ``cc``, ``minor``, ``pci`` and optionally ``mig=1``;
 - ``processes/<pid>``: one line per holding, ``gpu=<uuid>``, ``memory_mib=<n>``, ``kind=compute|graphics|mps``, and
   ``start=<field 22 of /proc/pid/stat>`` so that a reused pid inherits nothing. A dead process or a zombie holds nothing
-  (a zombie leader whose other threads live does);
+  (a zombie leader whose other threads live does). ``seen=device``: in the card's total but in no process's row, as
+  managed memory; ``seen=rows``: the other way round, as what another process exported;
+- ``world``: how hardware behaves where nobody knows it yet, see ``world.py``; ``sticky/<pid>``: the error that every
+  CUDA call of a process returns from now on; ``servers/<uuid>``: the MPS server of a GPU;
 - ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened;
 - ``mps``: see ``MpsFault``.
 """
@@ -23,6 +26,7 @@ from typing import Final, Self
 
 ENV: Final = "GPU_SHARE_SIM"
 KINDS: Final = ("compute", "graphics", "mps")
+FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers")
 MACHINES: Final = Path(__file__).parent / "machines"
 DEAD: Final = ("Z", "X", "x")
 
@@ -99,6 +103,7 @@ class Holding:
     gpu: str
     memory_mib: int | None
     kind: str = "compute"
+    seen: str = "both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +155,8 @@ class Sim:
     @classmethod
     def create(cls, folder: Path, machine: Machine | str) -> Self:
         """Make a machine (``Machine`` or the name of a file in ``machines/``) come to life in ``folder``."""
-        (folder / "processes").mkdir(parents=True, exist_ok=True)
-        (folder / "compute_mode").mkdir(exist_ok=True)
-        (folder / "limits").mkdir(exist_ok=True)
+        for name in FOLDERS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
         sim = cls(folder)
         sim.become(Machine.named(machine) if isinstance(machine, str) else machine)
         return sim
@@ -210,14 +214,47 @@ class Sim:
             return len(rest) != len(mine)
 
     def processes(self) -> dict[int, tuple[Holding, ...]]:
-        """What every live process holds."""
-        pids = sorted(int(file.name) for file in (self.folder / "processes").iterdir() if file.name.isdigit())
-        found = {pid: tuple(self._read(pid)) for pid in pids}
+        """What every live process is seen to hold."""
+        found = {pid: tuple(h for h in holdings if h.seen != "device") for pid, holdings in self._all()}
         return {pid: holdings for pid, holdings in found.items() if holdings}
+
+    def _all(self) -> Iterator[tuple[int, list[Holding]]]:
+        pids = sorted(int(file.name) for file in (self.folder / "processes").iterdir() if file.name.isdigit())
+        return ((pid, self._read(pid)) for pid in pids)
 
     def used(self, gpu: str) -> int:
         """MiB held on a GPU by live processes; the driver's reserve is not in it."""
-        return sum(h.memory_mib or 0 for held in self.processes().values() for h in held if h.gpu == gpu)
+        return sum(h.memory_mib or 0 for _, held in self._all() for h in held if h.gpu == gpu and h.seen != "rows")
+
+    def strike(self, pid: int, gpu: str, error: int, *, fault: bool = False, wrong: bool = False) -> None:
+        """From now on every CUDA call of a process fails, or computes wrongly.
+
+        With ``fault`` its GPU's MPS server takes nobody while it lives.
+        """
+        start = started(pid)
+        if start is not None:
+            row = {"gpu": gpu, "start": start, "error": error}
+            row |= {name: 1 for name, true in (("fault", fault), ("wrong", wrong)) if true}
+            with self._locked():
+                _write(self.folder / "sticky" / str(pid), _line(None, row) + "\n")
+
+    def faulted(self, gpu: str) -> list[int]:
+        """Live processes that a fault on a GPU struck: its MPS server takes nobody until they are gone."""
+        rows = {file.name: _row(_text(file)) for file in (self.folder / "sticky").iterdir() if file.name.isdigit()}
+        here = {int(pid): row for pid, row in rows.items() if row.get("fault") and row["gpu"] == gpu}
+        return sorted(pid for pid, row in here.items() if str(started(pid)) == row["start"])
+
+    def serve(self, gpu: str, pid: int) -> None:
+        """Say that ``pid`` is the MPS server of a GPU."""
+        _write(self.folder / "servers" / gpu, f"pid={pid}\tstart={started(pid)}\n")
+
+    def open_to_all(self) -> None:
+        """Let processes of other users live on this machine too."""
+        for folder in (self.folder, *(self.folder / name for name in FOLDERS)):
+            folder.chmod(0o777)
+        for name in ("lock", "xid"):
+            (self.folder / name).touch()
+            (self.folder / name).chmod(0o666)
 
     def fail(self, *faults: Fault) -> None:
         """Let these things go wrong from now on, and nothing else; without arguments all is well again."""
@@ -257,7 +294,7 @@ class Sim:
     def _read(self, pid: int) -> list[Holding]:
         start = started(pid)
         lines = _text(self.folder / "processes" / str(pid)).splitlines() if start is not None else []
-        rows = [dict(part.split("=", 1) for part in line.split("\t")) for line in lines]
+        rows = [_row(line) for line in lines]
         return [_holding(row) for row in rows if row.get("start", str(start)) == str(start)]
 
     def _put(self, pid: int, holdings: list[Holding]) -> None:
@@ -267,7 +304,10 @@ class Sim:
             return
         start = started(pid)
         stamp = {} if start is None else {"start": start}
-        rows = [{"gpu": h.gpu, "memory_mib": _number(h.memory_mib), "kind": h.kind, **stamp} for h in holdings]
+        rows = [
+            {"gpu": h.gpu, "memory_mib": _number(h.memory_mib), "kind": h.kind, **stamp, "seen": h.seen}
+            for h in holdings
+        ]
         _write(file, "".join(_line(None, row) + "\n" for row in rows))
 
     @contextmanager
@@ -303,7 +343,11 @@ def _tasks(pid: int) -> list[str]:
 
 def _holding(row: Mapping[str, str]) -> Holding:
     memory = None if row["memory_mib"] == "none" else int(row["memory_mib"])
-    return Holding(gpu=row["gpu"], memory_mib=memory, kind=row["kind"])
+    return Holding(gpu=row["gpu"], memory_mib=memory, kind=row["kind"], seen=row.get("seen", "both"))
+
+
+def _row(line: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in line.strip().split("\t") if part)
 
 
 def _number(mib: int | None) -> str:

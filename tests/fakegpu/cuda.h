@@ -1,0 +1,38 @@
+/* What the two halves of the fake libcuda.so.1 know of each other: cuda.c the calls, process.c what a process is. */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+#include "sim.h"
+
+enum {
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, DEVICE_UNAVAILABLE = 46, NO_DEVICE = 100,
+    INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500,
+    ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, MPS_CONNECTION_FAILED = 805, MPS_RPC_FAILURE = 806, UNKNOWN = 999
+};
+enum { PLAIN, MANAGED, IMPORTED, SORTS };
+static const uint64_t MIB = 1024 * 1024;
+
+/* This process: the GPUs it sees, whether through MPS, under which limits, and how much it holds on the one it uses. */
+struct process {
+    struct machine machine;
+    struct gpu *visible[MAX_GPUS], *gpu;
+    uint64_t limit[MAX_GPUS], held[SORTS];
+    int count, is_mps, percentage, sticky, wrong;
+    unsigned pid, server;
+    char limits[TEXT * 8];
+};
+extern struct process me;
+
+/* Reads environment and machine, joins the MPS daemon where there is one. Returns 0 or CUDA's error. */
+int process_begin(void);
+/* Takes a context on a visible GPU; gives it back with all that is held. */
+int process_enter(struct gpu *gpu);
+void process_leave(void);
+/* Takes or gives back so many bytes. Returns 0 or CUDA's error. */
+int process_take(int sort, uint64_t bytes);
+void process_give(int sort, uint64_t bytes);
+/* The error that struck this process by now, 0 for none. */
+int process_check(void);
+/* A kernel of ours wrote where nothing is. Returns the error. */
+int process_fault(void);
+void process_memory(uint64_t *free, uint64_t *total);
+#endif

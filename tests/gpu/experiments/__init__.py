@@ -1,0 +1,1 @@
+"""One file per experiment; ``tests.gpu.kit.registry`` finds them all."""

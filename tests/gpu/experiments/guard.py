@@ -1,0 +1,279 @@
+"""Our enforcer inside an experiment: the product's loop, judge, executor and kill log, with a stopwatch at its doors.
+
+Nothing of it is replaced. Its doors (NVML, MPS, pidfds) are wrapped, so that it can be told when it saw and did what;
+and who cannot make control groups says which process belongs to which container.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+from enforcer.act import Executor, MpsClient, NoMps, Patience, Result, Tools
+from enforcer.attribute import Identity, Owner
+from enforcer.audit import FOLDER, KillLog, segments
+from enforcer.judge import Decision, Holder, Rules, Verdict
+from enforcer.loop import Agent, Parts
+from enforcer.metrics import Metrics
+from enforcer.model import Gpu, GpuReader, GpuSample, Quota
+from enforcer.notice import Notice
+from enforcer.proc import CgroupAttributor, PidHandle
+from enforcer.record import read, verify
+from enforcer.watch import Watch
+from gpushare.errors import NvmlError
+
+NODE = "experiment"
+MANY = 1_000_000
+"""Kills a minute: the breaker has tests of its own and must not stand between a trial and the next."""
+RULES = Rules(kills=MANY)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something our enforcer did at its doors; ``at`` on the monotonic clock."""
+
+    at: float
+    what: str
+    pid: int
+
+
+class Journal:
+    """When our enforcer did what to whom. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def note(self, what: str, pid: int) -> None:
+        self.entries.append(Entry(time.monotonic(), what, pid))
+
+    def took(self, begin: str, end: str) -> list[float]:
+        """Seconds from each beginning to the end that belongs to it."""
+        begun = {each.pid: each.at for each in self.entries if each.what == begin}
+        return [each.at - begun[each.pid] for each in self.entries if each.what == end and each.pid in begun]
+
+    def first(self, pid: int, *what: str) -> float | None:
+        """When the first of these was done to a process; of anything where nothing is named."""
+        found = (each.at for each in self.entries if each.pid == pid and (not what or each.what in what))
+        return next(found, None)
+
+
+class SeenReader:
+    """A ``GpuReader`` that remembers how long it took to answer, and when it first saw each process hold how much."""
+
+    def __init__(self, reader: GpuReader) -> None:
+        self._reader = reader
+        self.took: list[float] = []
+        self.seen: list[tuple[float, Mapping[int, int]]] = []
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self._reader.gpus()
+
+    def sample(self, uuid: str) -> GpuSample:
+        begun = time.monotonic()
+        found = self._reader.sample(uuid)
+        self.took.append(time.monotonic() - begun)
+        self.seen.append((time.monotonic(), {process.pid: process.used_mib for process in found.processes}))
+        return found
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def above(self, pid: int, mib: int) -> float | None:
+        """When a process was first seen to hold more than that."""
+        return next((at for at, held in list(self.seen) if held.get(pid, 0) > mib), None)
+
+
+class Membership:
+    """An ``Attributor``: by control group as in the product, and by this list where a process is in none of a pod's."""
+
+    def __init__(self) -> None:
+        self._by_cgroup = CgroupAttributor()
+        self._owners: dict[int, Owner] = {}
+
+    def join(self, pid: int, pod_uid: str, container_id: str) -> None:
+        """Say whose a process is, where its control group cannot."""
+        self._owners[pid] = Owner(pod_uid, container_id)
+
+    def identify(self, pid: int) -> Identity | None:
+        found = self._by_cgroup.identify(pid)
+        if found is None or found.owner is not None:
+            return found
+        return replace(found, owner=self._owners.get(pid))
+
+    @property
+    def kind(self) -> str:
+        """How processes were attributed, for the record."""
+        return "a list: no control group of a pod could be made" if self._owners else "control groups"
+
+
+class TimedMps:
+    """An ``MpsClient`` that notes when it was asked, and when it had answered."""
+
+    def __init__(self, mps: MpsClient, journal: Journal) -> None:
+        self._mps, self._journal = mps, journal
+
+    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
+        self._journal.note("terminate", pid)
+        try:
+            return self._mps.terminate(pid, gpu)
+        finally:
+            self._journal.note("terminated", pid)
+
+
+class KnownHolders:
+    """``Eyes`` for a process that is to be ended in any case: what NVML shows of it is another experiment's matter."""
+
+    def __init__(self, holder: Holder, attributor: Membership) -> None:
+        self._holder, self._attributor = holder, attributor
+
+    def holders(self, quota: Quota) -> tuple[Holder, ...]:
+        identity = self._attributor.identify(self._holder.identity.pid)
+        return (self._holder,) if identity == self._holder.identity else ()
+
+
+class Silent:
+    """A ``Sink`` that keeps what owners would be told."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+
+    def notify(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+
+def opener(journal: Journal) -> Callable[[int], PidHandle | None]:
+    """Open pidfds that note which signals went through them."""
+
+    class Noted(PidHandle):
+        def send(self, number: signal.Signals) -> bool:
+            journal.note(number.name, self.pid)
+            return super().send(number)
+
+    return Noted.open
+
+
+class Guard:
+    """One enforcer, in this process.
+
+    Args:
+        folder: for its state and its kill log; must be ours alone.
+        reader: its door to NVML.
+        mps: the daemons' manager; ``None``: nobody is an MPS client.
+        poll: seconds between its looks.
+        rules: how careful it is.
+    """
+
+    def __init__(
+        self, folder: Path, reader: GpuReader, mps: MpsClient | None = None, *, poll: float = 0.5, rules: Rules = RULES
+    ) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.journal, self.sink, self.members = Journal(), Silent(), Membership()
+        self.reader, self.poll, self.quotas = SeenReader(reader), poll, list[Quota]()
+        self._folder, self._mps = folder, TimedMps(mps or NoMps(), self.journal)
+        self._log = KillLog(folder / FOLDER)
+        self._log.open()
+        watch = Watch(self.reader, self.members)
+        parts = Parts(
+            watch=watch, quotas=lambda: tuple(self.quotas), executor=self._executor(watch), kill_log=self._log,
+            sink=self.sink, metrics=Metrics(),
+        )  # fmt: skip
+        self._agent = Agent(NODE, folder, parts, rules=rules)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._agent.run, args=(self._stopped, poll), daemon=True)
+
+    def _executor(self, eyes: Watch | KnownHolders) -> Executor:
+        tools = Tools(
+            eyes=eyes, attributor=self.members, kill_log=self._log, mps=self._mps, sink=self.sink,
+            open_handle=opener(self.journal),
+        )  # fmt: skip
+        return Executor(NODE, tools, Patience())
+
+    def start(self) -> None:
+        """Let it look from now on."""
+        self._thread.start()
+
+    def end_now(self, quota: Quota, pid: int) -> Result:
+        """Have one process ended by the executor alone, as on a verdict that it is over its quota."""
+        identity = self.members.identify(pid)
+        if identity is None:
+            raise ProcessLookupError(pid)
+        holder = Holder(identity, quota.ceiling_mib + 1)
+        verdict = Verdict(decision=Decision.KILL, quota=quota, used_mib=holder.used_mib, targets=(holder,))
+        return self._executor(KnownHolders(holder, self.members)).carry_out(verdict)
+
+    def lines(self) -> list[bytes]:
+        """The kill log as it is now."""
+        files = segments(self._folder / FOLDER)
+        return list(chain.from_iterable(file.read_bytes().splitlines(keepends=True) for file in files))
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """Its records of one kind."""
+        return [record for record in map(read, self.lines()) if record["kind"] == kind]
+
+    def verified(self) -> bool:
+        """Whether the chain holds and each INTENT has its one answer."""
+        answered = [record["intent"] for kind in ("ABORTED", "OUTCOME") for record in self.records(kind)]
+        return verify(self.lines()).holds and sorted(map(str, answered)) == sorted(
+            str(record["seq"]) for record in self.records("INTENT")
+        )
+
+    def close(self) -> None:
+        """Stop looking, let what has begun come to its end, close the log."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        else:
+            self._agent.close()
+        self._log.close()
+        self.reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Sampler:
+    """Looks at one GPU much more often than the enforcer, through a door of its own: the truth to compare with."""
+
+    def __init__(self, reader: GpuReader, gpu: str, every: float = 0.02) -> None:
+        self._reader, self._gpu, self._every = reader, gpu, every
+        self._stopped = threading.Event()
+        self.seen: list[tuple[float, Mapping[int, int], int]] = []
+        """When, MiB by pid, MiB used of the whole card."""
+        self.blind = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every):
+            self.look()
+
+    def look(self) -> None:
+        try:
+            found = self._reader.sample(self._gpu)
+        except NvmlError:
+            # Lists and totals are read one after the other; what ends in between makes them contradict each other.
+            self.blind += 1
+            return
+        held = {process.pid: process.used_mib for process in found.processes}
+        self.seen.append((time.monotonic(), held, found.used_mib))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._reader.close()
+
+
+def ended_pids(records: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Whom the OUTCOME records say our enforcer ended."""
+    rows = chain.from_iterable(record.get("targets", ()) for record in records)
+    return {int(row["pid"]) for row in rows if row["steps"]}

@@ -1,0 +1,157 @@
+"""H2: which ways there are around the limit of an MPS client, as MiB that could be allocated each way."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from enforcer.mps import MpsDaemon
+from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT, MPS_PIPE_DIRECTORY
+from tests.gpu.kit.backend import Backend
+from tests.gpu.kit.client import Client, ClientGoneError, ClientTimeoutError
+from tests.gpu.kit.machine import MODE_REFUSED
+from tests.gpu.kit.registry import experiment
+from tests.gpu.kit.result import NotMeasurable, Result, judged
+
+SMALL_MIB, LIMIT_MIB, LARGE_MIB, CAP_MIB = 2048, 4096, 8192, 12288
+"""The client's own lower limit, the daemon's, the client's own higher one, and where filling stops by itself."""
+STEP_MIB: Final = 64
+SLACK_MIB: Final = 64
+FOREIGN: Final = "GPU-00000000-0000-4000-8000-00000000dead"
+Outcome = Literal["own", "daemon", "more", "escapes", "refused", "any"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to start a client. ``expected``: which limit holds, or that none does, or that it gets no context.
+
+    ``exclusive`` is what is expected in EXCLUSIVE_PROCESS where that differs.
+    """
+
+    name: str
+    limit: str | None = None
+    pipe: str | None = None
+    set_early: str | None = None
+    set_late: str | None = None
+    gpu: str | None = None
+    copies: int = 1
+    expected: Outcome
+    exclusive: Outcome | None = None
+
+
+def ways(gpu: str) -> tuple[Way, ...]:
+    """All that is tried. ``any``: nothing is expected, it is only recorded."""
+    late, early = f"{MPS_MEMORY_LIMIT} 0={LARGE_MIB}M", f"{MPS_MEMORY_LIMIT}=0={LARGE_MIB}M"
+    return (
+        Way(name="unset", expected="daemon"),
+        Way(name="lower", limit=f"0={SMALL_MIB}M", expected="own"),
+        Way(name="higher", limit=f"0={LARGE_MIB}M", expected="daemon"),
+        Way(name="lower, by UUID", limit=f"{gpu}={SMALL_MIB}M", expected="any"),
+        Way(name="entry for an unseen GPU", limit=f"0={SMALL_MIB}M,1={LARGE_MIB}M", expected="escapes"),
+        Way(name="unknown UUID", limit=f"{FOREIGN}={SMALL_MIB}M", expected="any"),
+        Way(name="no limit it can read", limit="0=lots", expected="any"),
+        Way(name="set before CUDA is loaded", limit=f"0={SMALL_MIB}M", set_early=early, expected="daemon"),
+        Way(name="set when running", limit=f"0={SMALL_MIB}M", set_late=late, expected="own"),
+        Way(name="two processes", limit=f"0={SMALL_MIB}M", copies=2, expected="more"),
+        Way(
+            name="wrong pipe directory",
+            pipe="/nowhere",
+            limit=f"0={SMALL_MIB}M",
+            expected="escapes",
+            exclusive="refused",
+        ),
+        Way(name="no pipe directory", pipe="", limit=f"0={SMALL_MIB}M", expected="escapes", exclusive="refused"),
+    )
+
+
+@experiment(
+    "H2",
+    title="Ways around the pinned limit",
+    hypothesis="The lower of the daemon's and the client's own limit holds for each process; it is escaped by an entry "
+    "for a GPU the process cannot see, by more processes, and in DEFAULT mode by missing the pipe directory, which "
+    "EXCLUSIVE_PROCESS turns into a refusal",
+    needs=("mps",),
+    limit_s=100,
+    order=30,
+)
+def h2(backend: Backend) -> Result:
+    """The table, in DEFAULT mode and, where that is allowed, in EXCLUSIVE_PROCESS."""
+    wrong: list[str] = []
+    figures: dict[str, Any] = {"limit_mib": LIMIT_MIB, "own_mib": SMALL_MIB}
+    with backend.mps(limit_mib=LIMIT_MIB) as daemon:
+        figures["DEFAULT"] = dict(_table(backend, daemon, wrong, exclusive=False))
+    try:
+        with backend.mps(limit_mib=LIMIT_MIB, exclusive=True, name="exclusive") as daemon:
+            figures["EXCLUSIVE_PROCESS"] = dict(_table(backend, daemon, wrong, exclusive=True))
+    except NotMeasurable as error:
+        figures["EXCLUSIVE_PROCESS"] = f"not measured: {error}"
+    left_out = "" if backend.allow_mode_change else f"; EXCLUSIVE_PROCESS not measured: {MODE_REFUSED}"
+    return judged(wrong, f"limits hold and are escaped as expected{left_out}", **figures)
+
+
+def _table(
+    backend: Backend, daemon: MpsDaemon, wrong: list[str], *, exclusive: bool
+) -> Iterator[tuple[str, int | str]]:
+    mode = "EXCLUSIVE_PROCESS" if exclusive else "DEFAULT"
+    # Somebody uses MPS while others try to get around it: without a server the mode alone would keep nobody out.
+    with backend.client(backend.daemon_env(daemon)):
+        for way in ways(backend.gpu):
+            got = _try(backend, daemon, way)
+            expected = (way.exclusive if exclusive else None) or way.expected
+            if not fits(got, expected):
+                wrong.append(
+                    f"{mode}, {way.name}: {got}{' MiB' if isinstance(got, int) else ''}, expected {_told(expected)}"
+                )
+            yield way.name, got
+
+
+def fits(got: int | str, expected: Outcome) -> bool:
+    """Whether so many MiB, or an error instead, are what was expected."""
+    if expected == "any":
+        return True
+    if expected == "refused" or isinstance(got, str):
+        return expected == "refused" and isinstance(got, str)
+    bounds = {
+        "own": (1, SMALL_MIB), "daemon": (SMALL_MIB + 1, LIMIT_MIB), "more": (SMALL_MIB + 1, 2 * SMALL_MIB),
+        "escapes": (LIMIT_MIB + 1, CAP_MIB),
+    }  # fmt: skip
+    low, high = bounds[expected]
+    return low <= got <= high + SLACK_MIB
+
+
+def _try(backend: Backend, daemon: MpsDaemon, way: Way) -> int | str:
+    """MiB that could be allocated that way, all copies together, or why no context was to be had."""
+    env = backend.daemon_env(daemon) | ({MPS_MEMORY_LIMIT: way.limit} if way.limit else {})
+    env |= {MPS_PIPE_DIRECTORY: str(backend.tmp / "nowhere")} if way.pipe else {}
+    if way.pipe == "":
+        env = {key: value for key, value in env.items() if key in {CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT}}
+    arguments = ["--setenv", way.set_early] if way.set_early else []
+    try:
+        clients = [backend.client(env, arguments=arguments) for _ in range(way.copies)]
+    except (ClientGoneError, ClientTimeoutError) as error:
+        return str(error)
+    try:
+        return _filled(clients, way)
+    finally:
+        for client in clients:
+            client.close()
+
+
+def _filled(clients: Sequence[Client], way: Way) -> int | str:
+    got = 0
+    for client in clients:
+        if not client.usable:
+            return f"{client.hello.get('name')} ({client.hello.get('error')})"
+        if way.set_late:
+            client.ask(f"setenv {way.set_late}")
+        with suppress(ClientGoneError):
+            answer = client.ask(f"fill {STEP_MIB} {CAP_MIB}")
+            got += int(answer.get("mib", 0))
+    return got
+
+
+def _told(expected: Outcome) -> str:
+    return {
+        "own": f"at most its own {SMALL_MIB} MiB", "daemon": f"the daemon's {LIMIT_MIB} MiB", "refused": "a refusal",
+        "more": f"more than {SMALL_MIB} MiB together", "escapes": f"more than {LIMIT_MIB} MiB", "any": "anything",
+    }[expected]  # fmt: skip

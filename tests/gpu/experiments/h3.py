@@ -1,0 +1,179 @@
+"""H3: what somebody without any privilege can do to everybody else through the control socket every tenant gets."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from enforcer import mps_protocol as protocol
+from enforcer.mps import MpsDaemon
+from enforcer.mps_control import Deadline
+from gpushare.errors import MpsError
+from gpushare.reasons import Reason
+from tests.gpu.kit.backend import Backend, Said
+from tests.gpu.kit.client import Client, ClientGoneError, ClientTimeoutError
+from tests.gpu.kit.registry import experiment
+from tests.gpu.kit.result import NotMeasurable, Result, judged
+
+NOBODY: Final = 65534
+BLOCKED_S: Final = 2.0
+SETTLE_S: Final = 3.0
+LIMIT_MIB: Final = 4096
+UNLIMITED: Final = 100.0
+WORK: Final = "gemm 128 1"
+
+
+@dataclass(slots=True)
+class Attack:
+    """A daemon with a live server and a victim on it, and what a stranger did to them."""
+
+    backend: Backend
+    stack: ExitStack
+    daemon: MpsDaemon
+    victim: Client
+    server: int
+    did: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, command: str) -> Said:
+        """One command as the stranger."""
+        return self.backend.control(self.daemon, command, uid=NOBODY)
+
+    def own(self, command: str) -> str:
+        """One command as ourselves; nothing where nobody answers."""
+        return self.backend.control(self.daemon, command).out.strip()
+
+
+@experiment(
+    "H3",
+    title="What a stranger can do to the control socket",
+    hypothesis="Any user who can open the v2 control socket may change limits, terminate neighbours' clients and shut "
+    "the server down; only quit and starting a server for root are refused; one who stays silent blocks all "
+    "administration until he disconnects",
+    needs=("mps", "root"),
+    limit_s=90,
+    order=40,
+)
+def h3(backend: Backend) -> Result:
+    """Every command as uid 65534 against a live server; each that destroys something gets victims of its own."""
+    did: dict[str, Any] = {}
+    for name, act, _ in ACTS:
+        with ExitStack() as stack:
+            attack = _scene(backend, stack, name)
+            did[name] = act(attack)
+    wrong = [
+        f"{name}: {_told(did[name])}, expected {_told(expected)}" for name, _, expected in ACTS if did[name] != expected
+    ]
+    with ExitStack() as stack:
+        holder = _silent(_scene(backend, stack, "silent"))
+    if not holder["blocked"]:
+        wrong.append("a silent holder of the socket does not block administration")
+    if not holder["served_afterwards"]:
+        wrong.append("administration does not work again after the silent holder has gone")
+    told = "a stranger can do all of it but quit, and start a server for root"
+    return judged(wrong, told, effect_on_others=did, silent_holder=holder)
+
+
+def _scene(backend: Backend, stack: ExitStack, name: str) -> Attack:
+    daemon = stack.enter_context(backend.mps(limit_mib=LIMIT_MIB, name=name))
+    victim = stack.enter_context(backend.client(backend.daemon_env(daemon)))
+    if not victim.usable or "error" in victim.ask(WORK):
+        raise NotMeasurable(f"no victim under MPS: {victim.hello}")
+    servers = daemon.servers()
+    if not servers:
+        raise NotMeasurable("MPS shows no server although it has a client")
+    return Attack(backend, stack, daemon, victim, servers[0])
+
+
+def _default_limit(attack: Attack) -> bool:
+    attack.say("set_default_device_pinned_mem_limit 0 1M")
+    return attack.own(protocol.get_limit()) != protocol.expected_limit(LIMIT_MIB)
+
+
+def _server_limit(attack: Attack) -> bool:
+    question = f"get_device_pinned_mem_limit {attack.server} 0"
+    before = attack.own(question)
+    attack.say(f"set_device_pinned_mem_limit {attack.server} 0 512M")
+    return attack.own(question) != before
+
+
+def _percentage(attack: Attack) -> bool:
+    attack.say("set_default_active_thread_percentage 1")
+    return protocol.parse_percentage(attack.own(protocol.GET_PERCENTAGE)) < UNLIMITED
+
+
+def _terminate(attack: Attack) -> bool:
+    attack.say(protocol.terminate_client(attack.server, attack.victim.pid))
+    return _eventually(lambda: not _works(attack.victim))
+
+
+def _shutdown(attack: Attack) -> bool:
+    attack.say(f"shutdown_server {attack.server} -f")
+    return _eventually(lambda: not _works(attack.victim))
+
+
+def _quit(attack: Attack) -> bool:
+    attack.say(protocol.QUIT)
+    return not attack.daemon.answers() or not _works(attack.victim)
+
+
+def _start_for_root(attack: Attack) -> bool:
+    attack.victim.close()
+    before = set(attack.daemon.servers())
+    attack.own(f"shutdown_server {attack.server}")
+    _eventually(lambda: not attack.daemon.servers())
+    attack.say(protocol.start_server(0))
+    return bool(set(attack.daemon.servers()) - before)
+
+
+ACTS: Final[tuple[tuple[str, Callable[[Attack], bool], bool], ...]] = (
+    ("set the default memory limit", _default_limit, True),
+    ("set the server's memory limit", _server_limit, True),
+    ("set the thread percentage", _percentage, True),
+    ("terminate a neighbour's client", _terminate, True),
+    ("shut the server down", _shutdown, True),
+    ("start a server for root", _start_for_root, False),
+    ("quit", _quit, False),
+)
+"""What is tried, and whether it is expected to have an effect on others."""
+
+
+def _silent(attack: Attack) -> dict[str, Any]:
+    """Hold the socket and say nothing; is our own adapter blocked, and does it say so in its own word?"""
+    with attack.backend.silent_holder(attack.daemon, NOBODY):
+        begun = time.monotonic()
+        blocked = _blocked(attack.daemon, BLOCKED_S)
+        waited = time.monotonic() - begun
+        computes = _works(attack.victim)
+    served = _eventually(lambda: not _blocked(attack.daemon, BLOCKED_S))
+    return {
+        "blocked": blocked, "watched_s": round(waited, 2), "clients_compute": computes, "served_afterwards": served,
+    }  # fmt: skip
+
+
+def _blocked(daemon: MpsDaemon, seconds: float) -> bool:
+    try:
+        daemon.control.ask(protocol.GET_PERCENTAGE, Deadline(seconds))
+    except MpsError as error:
+        return error.reason is Reason.CONTROL_BLOCKED
+    return False
+
+
+def _works(client: Client) -> bool:
+    try:
+        return bool(client.ask(WORK, SETTLE_S).get("ok"))
+    except (ClientGoneError, ClientTimeoutError):
+        return False
+
+
+def _eventually(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SETTLE_S
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _told(effect: bool) -> str:  # noqa: FBT001 - a word for it
+    return "has an effect on others" if effect else "has none"

@@ -1,0 +1,1 @@
+"""What the experiments stand on: backends, clients, the runner, the report."""

@@ -1,0 +1,96 @@
+"""Results as Markdown: a table after each run, and ``docs/hardware.md`` from the results that were committed.
+
+What a simulator says about itself is no knowledge of hardware. It cannot get into the documentation: a run is refused
+by its backend, by what its process had loaded, and by the GPU's UUID, each of them alone.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.fakegpu.state import MACHINES, Machine
+from tests.gpu.kit.registry import Experiment
+from tests.gpu.kit.result import Result, Verdict
+from tests.gpu.kit.setup import ROOT
+
+COMMITTED: Final = ROOT / "tests" / "gpu" / "results"
+DOCUMENT: Final = ROOT / "docs" / "hardware.md"
+SHOWN: Final = 160
+SIGNS: Final = {Verdict.HOLDS: "holds", Verdict.FAILS: "**fails**", Verdict.NOT_MEASURED: "not measured"}
+
+
+class SimulatedError(ValueError):
+    """These are results of a fake."""
+
+
+def refuse_fakes(run: Mapping[str, Any]) -> None:
+    """Let only real hardware pass.
+
+    Raises:
+        SimulatedError: anything hints at a simulator, or the run does not say on what it was made.
+    """
+    known = run.get("facts", {}).get("known", {})
+    hints = [] if run.get("backend") == "real" else [f"its backend is {run.get('backend')!r}"]
+    hints += known.get("simulated", ["it does not say whether a simulator was loaded"])
+    hints += ["it has a world of its own"] if run.get("world") else []
+    hints += [f"GPU {run['gpu']} is one of the simulator's"] if run.get("gpu") in _simulated_gpus() else []
+    if not run.get("driver") or not run.get("gpu"):
+        hints.append("it names no driver or no GPU")
+    if hints:
+        raise SimulatedError(f"results of a fake never get into the documentation: {'; '.join(hints)}")
+
+
+def table(run: Mapping[str, Any]) -> str:
+    """One run as Markdown: its machine, and a row for each experiment."""
+    facts = run.get("facts", {})
+    known = facts.get("known", {})
+    parts = [
+        facts.get("model") or "no GPU", f"{facts.get('memory_mib', 0)} MiB", f"driver {run.get('driver') or 'none'}",
+        f"CUDA {facts.get('cuda') or 'none'}", f"kernel {facts.get('kernel')}", str(known.get("sandbox")),
+    ]  # fmt: skip
+    fake = "" if run.get("backend") == "real" else "**A simulated machine: this says nothing about hardware.**\n\n"
+    head = f"{fake}{', '.join(parts)}; {run.get('date')}\n"
+    rows = [_row(Result.from_dict(each)) for each in run.get("results", [])]
+    return "\n".join([head, "| | Hypothesis | Verdict | What was found |", "|---|---|---|---|", *rows, ""])
+
+
+def document(runs: Iterable[Mapping[str, Any]], known: Sequence[Experiment]) -> str:
+    """``docs/hardware.md``. Raises ``SimulatedError``."""
+    sections = []
+    for run in runs:
+        refuse_fakes(run)
+        sections.append(f"## {run['facts']['model']}, driver {run['driver']}\n\n{table(run)}")
+    body = "\n".join(sections) if sections else _not_yet(known)
+    return f"{(Path(__file__).parent / 'hardware.head.md').read_text()}\n{body}"
+
+
+def committed(folder: Path = COMMITTED) -> list[dict[str, Any]]:
+    """The runs that were committed, by file name."""
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
+def _row(result: Result) -> str:
+    figures = ", ".join(f"{name} {_short(value)}" for name, value in result.figures.items())
+    found = f"{result.reason}{f' ({figures})' if figures else ''}"
+    return f"| {result.experiment} | {_cell(result.hypothesis)} | {SIGNS[result.verdict]} | {_cell(found)} |"
+
+
+def _not_yet(known: Sequence[Experiment]) -> str:
+    rows = [f"| {each.name} | {each.title} | {_cell(each.hypothesis)} | not yet measured |" for each in known]
+    head = "No GPU was at hand so far. What the kit asks, and what we expect:\n"
+    return "\n".join([head, "| | Experiment | Hypothesis | State |", "|---|---|---|---|", *rows, ""])
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _simulated_gpus() -> frozenset[str]:
+    machines = (Machine.parse(file.read_text()) for file in MACHINES.glob("*.machine"))
+    return frozenset(gpu.uuid for machine in machines for gpu in machine.gpus)

@@ -1,0 +1,234 @@
+"""What experiments conclude from what they measured: every verdict from figures alone, without a machine."""
+
+import pytest
+
+from tests.gpu.experiments import bench_copies, bench_models, h4, h5, h6, h7, h9, h11, h12, h13
+from tests.gpu.experiments.figures import loss_percent, noise_percent, percentile, ratio, spread
+from tests.gpu.experiments.loops import Loop, settle, turn, wrong
+from tests.gpu.kit.client import ClientGoneError, ClientTimeoutError
+from tests.gpu.kit.result import NotMeasurable, Result, Verdict
+
+HOLDS, FAILS, NOT_MEASURED = Verdict.HOLDS, Verdict.FAILS, Verdict.NOT_MEASURED
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [([3.0], 99, 3.0), ([1.0, 2.0, 3.0, 4.0], 50, 2.0), ([1.0, 2.0, 3.0, 4.0], 99, 4.0), ([5.0, 1.0], 0, 1.0)],
+)
+def test_a_percentile_is_always_a_value_that_was_measured(values: list[float], percent: float, expected: float) -> None:
+    assert percentile(values, percent) == expected
+
+
+def test_spreads_ratios_and_losses() -> None:
+    assert spread([]) == {"n": 0}
+    assert spread([1.0, 3.0, 2.0]) == {"n": 3, "p50": 2.0, "p99": 3.0, "max": 3.0}
+    assert ratio(1, 0) == 0
+    assert loss_percent([100, 100], [99, 99]) == 1.0
+    assert loss_percent([0.0], [1.0]) == 0
+    assert noise_percent([100.0]) == 0
+    assert noise_percent([100.0, 101.0, 100.0]) == 1.0
+
+
+class Played:
+    """A client that answers what it is told to, and then is gone."""
+
+    pid = 1
+
+    def __init__(self, *answers: object) -> None:
+        self._answers = list(answers)
+
+    def ask(self, command: str, timeout: float) -> object:
+        answer = self._answers.pop(0) if self._answers else ClientGoneError(command, -9, "")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"ok": True, "ms": 2.0}, None),
+        ({"ok": False, "wrong": 3, "ms": 2.0}, "a wrong result"),
+        ({"error": 719, "name": "CUDA_ERROR_LAUNCH_FAILED"}, "CUDA_ERROR_LAUNCH_FAILED (719)"),
+        (ClientTimeoutError("late"), "no answer within 1 s (-1)"),
+    ],
+)
+def test_whatever_becomes_of_a_client_is_an_answer(answer: object, said: str | None) -> None:
+    assert turn(Played(answer), "gemm 8 1", 1.0).wrong == said  # type: ignore[arg-type]
+
+
+def test_a_loop_ends_with_the_first_thing_that_is_wrong() -> None:
+    loop = Loop(Played({"ok": True, "ms": 1.0}, {"ok": True, "ms": 1.0}), "gemm 8 1").start()  # type: ignore[arg-type]
+    assert not settle([loop], 5.0, 3)
+    assert [each.wrong is None for each in loop.stop()] == [True, True, False]
+    assert not loop.right_since(0.0)
+    assert wrong({"id": 1}) is None
+
+
+def kill(way: str, **changes: object) -> h4.Trial:
+    values = {"hurt": [], "servers": {"7": "ACTIVE"}, "same_server": True, "gone_s": 0.1, "recovery_s": 0.5}
+    return h4.Trial(way=way, **(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("trials", "able", "verdict", "said"),
+    [
+        ([kill(h4.SIGKILL), kill(h4.LADDER)], True, HOLDS, "1 of 1 harmless; SIGKILL alone: 0 of 1 did harm"),
+        ([kill(h4.SIGKILL, hurt=["hung"]), kill(h4.LADDER)], True, HOLDS, "SIGKILL alone: 1 of 1 did harm"),
+        ([kill(h4.LADDER, hurt=["hung"])], True, FAILS, "1 of 1 ladders did harm: 1 neighbours hurt, such as hung"),
+        ([kill(h4.LADDER, servers={"7": "FAULT"})], True, FAILS, "FAULT"),
+        ([kill(h4.LADDER, same_server=False)], True, FAILS, "another server"),
+        ([kill(h4.LADDER, ended=False)], True, FAILS, "the victim did not end"),
+        ([kill(h4.LADDER, recovery_s=None)], True, FAILS, "1 of 1"),
+        ([kill(h4.LADDER)], False, FAILS, "could not be brought to compute again"),
+    ],
+)
+def test_h4_judges_the_ladder_and_shows_sigkill_beside_it(
+    trials: list[h4.Trial], *, able: bool, verdict: Verdict, said: str
+) -> None:
+    found = h4.judge_trials(trials, {}, able=able)
+    assert (found.verdict, said in found.reason) == (verdict, True), found.reason
+
+
+def test_h4_without_a_single_ladder_says_nothing() -> None:
+    with pytest.raises(NotMeasurable):
+        h4.judge_trials([kill(h4.SIGKILL)], {})
+    assert h4.about([kill(h4.LADDER, hurt=["hung", "hung"])])["neighbours_hurt"] == {"hung": 2}
+
+
+def excess(exposed: float | None, **changes: object) -> h5.Trial:
+    return h5.Trial(**({"poll": 0.5, "exposed_s": exposed, "overshoot_mib": 9000} | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("trials", "verifies", "verdict"),
+    [
+        ([excess(1.7), excess(9.0, poll=1.0)], True, HOLDS),
+        ([excess(2.1)], True, FAILS),
+        ([excess(None)], True, FAILS),
+        ([excess(1.7)], False, FAILS),
+    ],
+)
+def test_h5_judges_the_poll_its_target_is_set_for(trials: list[h5.Trial], *, verifies: bool, verdict: Verdict) -> None:
+    assert h5.judge_trials(trials, {"kill_log_verifies": verifies}).verdict is verdict
+
+
+def test_h5_where_nobody_got_over_says_nothing() -> None:
+    with pytest.raises(NotMeasurable):
+        h5.judge_trials([excess(None, overshoot_mib=0)], {"kill_log_verifies": True})
+    assert h5.between(2.0, 1.9) == 0
+    assert h5.between(None, 1.9) is None
+
+
+def episode(**changes: object) -> dict[str, object]:
+    return {
+        "culprit": "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "neighbours": ["hurt", "hurt"], "bystander": "unhurt",
+        "newcomer_afterwards": "served", "served_again_s": 0.4, "ended_by_enforcer": 0,
+        "cleared_with_culprit_lingering_s": None,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, HOLDS),
+        ({"bystander": "CUDA_ERROR_LAUNCH_FAILED (719)"}, FAILS),
+        ({"newcomer_afterwards": "CUDA_ERROR_MPS_SERVER_NOT_READY (807)"}, FAILS),
+        ({"served_again_s": 30.0}, FAILS),
+        ({"ended_by_enforcer": 1}, FAILS),
+        ({"neighbours": ["unhurt", "hurt"]}, FAILS),
+    ],
+)
+def test_h6_judges_the_vendors_promise(changes: dict[str, object], verdict: Verdict) -> None:
+    found = h6.judge_episodes(h6.Plan(), episode(**changes), episode())
+    assert found.verdict is verdict
+    if verdict is HOLDS:
+        assert "still in FAULT after 5 s" in found.reason
+
+
+def test_h6_without_a_fault_says_nothing() -> None:
+    with pytest.raises(NotMeasurable):
+        h6.judge_episodes(h6.Plan(), episode(culprit="no error"), episode())
+
+
+def test_h7_judges_the_eager_server() -> None:
+    late = [{"plain": "the card", "served_again_s": 1.0}]
+    assert h7.judge_trials(late, ["busy (46)"], "served", {}).verdict is HOLDS
+    assert h7.judge_trials(late, ["busy (46)", "the card"], "served", {}).verdict is FAILS
+    assert h7.judge_trials(late, ["busy (46)"], "refused", {}).verdict is FAILS
+
+
+def looking(without: list[float], along: float) -> Result:
+    turns = [h9.Turn(load="x", poll=0.0, per_second=each, p99_ms=1.0) for each in without]
+    return h9.judge_turns(h9.Plan(), [*turns, h9.Turn(load="x", poll=0.5, per_second=along, p99_ms=1.0)], {})
+
+
+def test_h9_says_nothing_where_noise_is_larger_than_the_loss() -> None:
+    assert looking([100.0, 100.1], 99.9).verdict is HOLDS
+    assert looking([100.0, 100.1], 90.0).verdict is FAILS
+    assert looking([100.0, 120.0], 104.0).verdict is NOT_MEASURED
+
+
+def test_h11_judges_both_processes_together() -> None:
+    plan, said = h11.Plan(), {"soft_mib": 0, "hard_mib": 4096, "used_mib": 4000}
+    both = [{"meminfo": {"total_mib": 1}, "fill": {"mib": mib}} for mib in (3000, 900)]
+    assert h11.judge_limit(plan, both, said, (6144, None)).verdict is HOLDS
+    assert "and 6144 MiB of managed memory" in h11.judge_limit(plan, both, said, (6144, None)).reason
+    assert h11.judge_limit(plan, [both[0], both[0]], said, (6144, None)).verdict is FAILS
+    assert h11.judge_limit(plan, both, said | {"hard_mib": 1}, (0, "refused")).verdict is FAILS
+
+
+def test_h12_believes_silence_only_where_a_fault_was_heard() -> None:
+    assert h12.judge_xids({"SIGKILL": [], "ladder": [43], "fault": [31]}, "x", 5).verdict is HOLDS
+    assert h12.judge_xids({"SIGKILL": [], "ladder": [79], "fault": []}, "x", 5).verdict is FAILS
+    with pytest.raises(NotMeasurable):
+        h12.judge_xids({"SIGKILL": [], "ladder": [], "fault": []}, "x", 5)
+
+
+def soak(servers: dict[str, str] | None = None, *, verified: bool = True, **changes: object) -> Verdict:
+    tally = h13.Tally(**({"steps": 9, "over": {7}, "ended_s": [1.0]} | changes))  # type: ignore[arg-type]
+    return h13.judge_soak(tally, 1, servers or {"5": "ACTIVE"}, verified=verified, attribution="control groups").verdict
+
+
+def test_h13_wants_every_invariant() -> None:
+    assert soak() is HOLDS
+    assert soak(wrong=["pid 3 was ended within its quota"]) is FAILS
+    assert soak(late=[7]) is FAILS
+    assert soak({"5": "FAULT"}) is FAILS
+    assert soak(verified=False) is FAILS
+    with pytest.raises(NotMeasurable):
+        soak(over=set())
+
+
+def copies(way: str, per_second: float, count: int = 7) -> bench_copies.Run:
+    return bench_copies.Run(way=way, copies=count, per_second=per_second, median_ms=1.0, p99_ms=2.0)
+
+
+def test_copies_are_compared_at_the_largest_number() -> None:
+    ways = (bench_copies.SLICED, bench_copies.MEMORY, bench_copies.BOTH)
+    one = [copies(way, 100.0, 1) for way in ways]
+    seven = [copies(way, each) for way, each in zip(ways, (100.0, 214.0, 190.0), strict=True)]
+    found = bench_copies.judge_runs([*one, *seven])
+    assert found.verdict is HOLDS
+    assert found.figures["gain_over_time_slicing"]["7"] == {bench_copies.MEMORY: 2.14, bench_copies.BOTH: 1.9}
+    assert bench_copies.judge_runs([*one, *(copies(way, 100.0) for way in ways)]).verdict is FAILS
+    assert bench_copies.judge_runs([one[0]], "no MPS programs").verdict is NOT_MEASURED
+
+
+def many(way: str, count: int, *milliseconds: float, **changes: int) -> bench_models.Run:
+    return bench_models.Run(way=way, models=count, requests=milliseconds, **({"served": count, "hurt": 0} | changes))
+
+
+def test_models_are_judged_at_the_largest_number_under_mps() -> None:
+    slow = many(bench_models.SLICED, 50, 900.0)
+    assert (
+        bench_models.judge_runs(
+            bench_models.Plan(), [many("MPS", 12, 700.0), many("MPS", 45, 20.0, 30.0), slow]
+        ).verdict
+        is HOLDS
+    )
+    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, 501.0)]).verdict is FAILS
+    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, served=44)]).verdict is FAILS
+    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, hurt=1)]).verdict is FAILS
+    assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45)]).verdict is FAILS
+    assert bench_models.judge_runs(bench_models.Plan(), [slow], "no MPS programs").verdict is NOT_MEASURED
