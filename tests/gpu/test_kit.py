@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.kit import cgroups, cleaning, facts, find, registry, standins
+from tests.gpu.kit import cgroups, facts, find, registry, standins
 from tests.gpu.kit.backend import Facts
 from tests.gpu.kit.client import Client, ClientGoneError, ClientTimeoutError
 from tests.gpu.kit.journal import MOST, Journal
@@ -248,7 +248,20 @@ def test_what_was_started_is_ended_also_when_its_parent_is_gone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [1, 0]
-    assert cleaning.descendants(1) is not None
+
+
+@pytest.mark.node
+def test_what_was_there_before_is_neither_ended_nor_buried() -> None:
+    script = (
+        "import subprocess, time; from tests.gpu.kit import cleaning\n"
+        "before, ended = subprocess.Popen(['sleep', '60']), subprocess.Popen(['sh', '-c', 'exit 7'])\n"
+        "cleaning.adopt_orphans(); time.sleep(.2)\n"
+        "mine = subprocess.Popen(['sleep', '60'])\n"
+        "assert cleaning.end_all() == [mine.pid]\n"
+        "print(before.poll(), ended.wait()); before.kill(); before.wait()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["None", "7"], done.stderr
 
 
 @pytest.mark.node

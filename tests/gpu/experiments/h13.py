@@ -4,7 +4,6 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from enforcer.judge import Rules
 from enforcer.mps import MpsDaemon
@@ -17,6 +16,7 @@ from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
+ATTEMPTS = 3
 EAGER = Rules(kills=MANY, cool_down=0.5)
 """A look that fails while acting puts the next attempt off by the cool-down: longer than the smallest plan."""
 
@@ -83,19 +83,11 @@ def h13(backend: Backend) -> Result:
 
 def measure(backend: Backend, plan: Plan) -> Result:
     """One thread does all that tenants do, so that what each holds is known for certain."""
-    dice, tally = random.Random(plan.seed), Tally()
     with Scene(backend) as scene:
         daemon = None if "mps" in backend.facts.missing else scene.daemon()
         guard = scene.guard(daemon, poll=plan.poll, rules=plan.rules)
-        members = [_member(scene, guard, daemon, plan) for _ in range(plan.tenants)]
-        guard.quotas[:] = [_quota(backend, each) for each in members]
-        guard.start()
-        end = time.monotonic() + plan.seconds
-        while time.monotonic() < end:
-            members = [_step(scene, guard, daemon, member, plan, dice, tally) for member in members]
-            guard.quotas[:] = [_quota(backend, each) for each in members]
-        for member in members:
-            _await_end(member, plan, tally)
+        soak = Soak(scene, guard, daemon, plan)
+        tally = soak.run()
         until(lambda: len(guard.records("OUTCOME")) >= len(guard.records("INTENT")), 5.0)
         ended = ended_pids(guard.records("OUTCOME"))
         tally.wrong += [f"pid {pid} was ended within its quota" for pid in sorted(ended - tally.over)]
@@ -105,44 +97,77 @@ def measure(backend: Backend, plan: Plan) -> Result:
         return judge_soak(tally, len(ended), status, verified=guard.verified(), attribution=guard.members.kind)
 
 
-def _member(scene: Scene, guard: Guard, daemon: MpsDaemon | None, plan: Plan) -> Member:
-    """A tenant whose quota is its share and what its context takes, as NVML shows it."""
-    tenant = scene.start(scene.environment(daemon), guard)
-    if (why := refused(tenant.client)) is not None:
-        raise NotMeasurable(f"a tenant of the soak got no context: {why}")
-    first = asked(tenant.client, "alloc 1")
-    asked(tenant.client, plan.command)
-    base = None if wrong(first) else held_mib(scene.backend, tenant.pid)
-    if base is None:
-        raise NotMeasurable("NVML does not show our own processes here, so the enforcer would be blind")
-    quota = tenant.quota(scene.backend.gpu, base + plan.share_mib)
-    return Member(tenant, quota.memory_mib, quota.ceiling_mib, base)
+@dataclass(slots=True)
+class Soak:
+    """Tenants and their moves; one that is gone is followed by a new one in another container."""
 
+    scene: Scene
+    guard: Guard
+    daemon: MpsDaemon | None
+    plan: Plan
+    tally: Tally = field(default_factory=Tally)
+    members: list[Member] = field(default_factory=list)
 
-def _quota(backend: Backend, member: Member) -> Any:
-    return member.tenant.quota(backend.gpu, member.quota_mib)
+    def run(self) -> Tally:
+        """Go on for the plan's time. Raises ``NotMeasurable`` where nothing could be put to the test."""
+        dice = random.Random(self.plan.seed)
+        self.members = [self._newcomer() for _ in range(self.plan.tenants)]
+        self._allow()
+        self.guard.start()
+        end = time.monotonic() + self.plan.seconds
+        try:
+            while time.monotonic() < end:
+                self.members = [self._step(member, dice) for member in self.members]
+                self._allow()
+        except NotMeasurable as error:
+            if not self.tally.over:
+                raise
+            self.tally.wrong.append(str(error))
+        for member in self.members:
+            _await_end(member, self.plan, self.tally)
+        return self.tally
 
+    def _allow(self) -> None:
+        self.guard.quotas[:] = [each.tenant.quota(self.scene.backend.gpu, each.quota_mib) for each in self.members]
 
-def _step(
-    scene: Scene, guard: Guard, daemon: MpsDaemon | None, member: Member, plan: Plan, dice: random.Random, tally: Tally
-) -> Member:
-    """Let a tenant do one thing; returns it, or who came in its place."""
-    tally.steps += 1
-    if member.over is not None:
-        _await_end(member, plan, tally)
-        return _member(scene, guard, daemon, plan)
-    if dice.randrange(plan.over_one_in) == 0:
-        _run_over(member, plan, tally)
-        return member
-    if dice.randrange(plan.over_one_in) == 0:
-        tally.left += 1
+    def _newcomer(self) -> Member:
+        """A tenant whose quota is its share and what its context takes, as NVML shows it."""
+        why = ""
+        for _ in range(ATTEMPTS):
+            tenant = self.scene.start(self.scene.environment(self.daemon), self.guard)
+            why = refused(tenant.client) or wrong(asked(tenant.client, "alloc 1")) or ""
+            why = why or turn(tenant.client, self.plan.command).wrong or ""
+            if not why:
+                return self._settled(tenant)
+            self.tally.wrong.append(f"pid {tenant.pid}, a newcomer: {why}")
+            tenant.client.close()
+        raise NotMeasurable(f"no new tenant was served any more: {why}")
+
+    def _settled(self, tenant: Tenant) -> Member:
+        base = held_mib(self.scene.backend, tenant.pid)
+        if base is None:
+            raise NotMeasurable("NVML does not show our own processes here, so the enforcer would be blind")
+        quota = tenant.quota(self.scene.backend.gpu, base + self.plan.share_mib)
+        return Member(tenant, quota.memory_mib, quota.ceiling_mib, base)
+
+    def _step(self, member: Member, dice: random.Random) -> Member:
+        """Let a tenant do one thing; returns it, or who came in its place."""
+        self.tally.steps += 1
+        if member.over is not None:
+            _await_end(member, self.plan, self.tally)
+            return self._newcomer()
+        if dice.randrange(self.plan.over_one_in) == 0:
+            _run_over(member, self.plan, self.tally)
+            return member
+        if dice.randrange(self.plan.over_one_in) == 0:
+            self.tally.left += 1
+            member.tenant.client.close()
+            return self._newcomer()
+        if (why := _within(member, self.plan, dice)) is None:
+            return member
+        self.tally.wrong.append(f"pid {member.tenant.pid} within its quota: {why}")
         member.tenant.client.close()
-        return _member(scene, guard, daemon, plan)
-    if (why := _within(member, plan, dice)) is None:
-        return member
-    tally.wrong.append(f"pid {member.tenant.pid} within its quota: {why}")
-    member.tenant.client.close()
-    return _member(scene, guard, daemon, plan)
+        return self._newcomer()
 
 
 def _within(member: Member, plan: Plan, dice: random.Random) -> str | None:

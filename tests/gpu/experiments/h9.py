@@ -29,7 +29,7 @@ class Plan:
 
 PLANS = {
     "real": Plan(),
-    "fake": Plan(rounds=1, polls=(0.25, 0.5), turn_s=0.25, loads=(("small requests", 32),), tolerance_percent=35.0),
+    "fake": Plan(rounds=2, polls=(0.5,), turn_s=0.4, loads=(("small requests", 32),), tolerance_percent=35.0),
 }
 
 

@@ -18,18 +18,23 @@ KILL_S: Final = 10.0
 POLL: Final = 0.02
 
 
+_spared: set[int] = set()
+"""Children from before: not ours to end, nor to bury."""
+
+
 def adopt_orphans() -> None:
-    """Become the parent of all descendants that lose theirs."""
+    """Become the parent of all descendants that lose theirs; those there are already stay untouched."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _spared.update(_children(os.getpid(), _parents()))
 
 
-def descendants(root: int | None = None) -> list[int]:
-    """Pids below ``root`` (default: us), parents before children; corpses count until they are reaped."""
-    parents = dict(_parents())
-    found = [root or os.getpid()]
+def descendants() -> list[int]:
+    """Pids below us, parents before children; corpses count until they are buried."""
+    parents = _parents()
+    found = [pid for pid in _children(os.getpid(), parents) if pid not in _spared]
     for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
-    return found[1:]
+        found.extend(_children(pid, parents))
+    return found
 
 
 def end_all() -> list[int]:
@@ -47,9 +52,10 @@ def end_all() -> list[int]:
 
 def reap() -> None:
     """Bury the children that have ended."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+    for pid in _children(os.getpid(), _parents()):
+        if pid not in _spared:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def _gone(seconds: float) -> bool:
@@ -62,10 +68,14 @@ def _gone(seconds: float) -> bool:
     return False
 
 
-def _parents() -> list[tuple[int, int]]:
-    found = []
+def _children(pid: int, parents: dict[int, int]) -> list[int]:
+    return [child for child, parent in parents.items() if parent == pid]
+
+
+def _parents() -> dict[int, int]:
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError, IndexError, ValueError):
-                found.append((int(entry.name), int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])))
+                found[int(entry.name)] = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
     return found

@@ -1,5 +1,6 @@
 """The real machine: where its driver is, and whether the MPS programs are the driver's own."""
 
+import os
 from pathlib import Path
 
 from tests.gpu.kit import find
@@ -9,7 +10,8 @@ from tests.gpu.kit.setup import Setup, python_of_others
 def prepare(*, gpu: str = "", mps_control: str = "", mps_server: str = "", allow_mode_change: bool = False) -> Setup:
     """Look for everything; what is not there is left empty and said by the doctor. Changes nothing."""
     libraries = [find.library(name) for name in (find.CUDA, find.NVML)]
-    folders = dict.fromkeys(str(found.parent) for found in libraries if found is not None)
+    own = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    folders = dict.fromkeys([*(str(found.parent) for found in libraries if found is not None), *own])
     driver = _driver(libraries)
     found = find.programs(driver, find.program_folders(libraries), mps_control, mps_server)
     return Setup(
