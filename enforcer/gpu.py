@@ -130,12 +130,21 @@ class NvmlReader:
 
     def _read_sample(self, uuid: str) -> GpuSample:
         handle = self._handle(uuid)
+        for _ in range(ATTEMPTS - 1):
+            sample = self._look(uuid, handle)
+            # A process that ended between the two questions makes what cannot be true: look again before saying so.
+            with suppress(NvmlError):
+                check(sample)
+                return sample
+        sample = self._look(uuid, handle)
+        check(sample)
+        return sample
+
+    def _look(self, uuid: str, handle: Any) -> GpuSample:
         # The lists come first: what is allocated in between then makes the total larger, and accuses nobody.
         processes = self._processes(uuid, handle)
         memory = self._memory(handle)
-        sample = GpuSample(uuid=uuid, total_mib=memory["total"], used_mib=memory["used"], processes=processes)
-        check(sample)
-        return sample
+        return GpuSample(uuid=uuid, total_mib=memory["total"], used_mib=memory["used"], processes=processes)
 
     def _memory(self, handle: Any) -> Mapping[str, int]:
         """Total, reserved and used in MiB, rounded down."""

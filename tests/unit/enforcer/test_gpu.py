@@ -1,5 +1,6 @@
 """Answers a healthy driver never gives: the reader turns each into a moment of blindness, and goes on."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,21 @@ def test_a_count_beyond_the_buffer_is_read_again_and_then_refused(library: Broke
     with pytest.raises(NvmlError) as caught:
         reader.sample(uuid)
     assert caught.value.reason is Reason.IMPLAUSIBLE_SAMPLE
+
+
+def test_a_process_that_ends_between_list_and_total_blinds_nobody(
+    library: Broken, uuid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library._sim.register(os.getpid(), uuid, 4096)
+    reader = NvmlReader(library)
+    empty = {"total": 16384, "reserved": 0, "used": 0}
+    totals = iter([empty, empty])
+    whole = reader._memory
+    monkeypatch.setattr(reader, "_memory", lambda handle: next(totals, None) or whole(handle))
+    assert [process.used_mib for process in reader.sample(uuid).processes] == [4096]
+    monkeypatch.setattr(reader, "_memory", lambda _: empty)
+    with pytest.raises(NvmlError, match="hold 4096 MiB, the card 0"):
+        reader.sample(uuid)
 
 
 @pytest.mark.parametrize(
