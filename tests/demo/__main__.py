@@ -20,7 +20,8 @@ INTERRUPTED = 130
 def main(argv: Sequence[str]) -> int:
     """Run the demo."""
     options = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     terminal = Terminal.of(sys.stdout, options.color)
     with tempfile.TemporaryDirectory(prefix="gpu-share-demo-") as name:
         folder = Path(name)

@@ -3,7 +3,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,15 @@ from tests.demo.children import ROOT
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("demo")]
 
 
-def demo(folder: Path, *options: str, **environment: str) -> subprocess.Popen[str]:
+IN_THE_BACKGROUND = ["/bin/sh", "-c", 'trap "" INT; exec "$0" "$@"']
+"""As a shell starts a job with ``&``: deaf to Ctrl-C, which the program has to change by itself."""
+
+
+def demo(folder: Path, *options: str, started_by: Sequence[str] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.demo", *options],
+        [*started_by, sys.executable, "-m", "tests.demo", *options],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(folder), **environment},
+        env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -84,9 +88,10 @@ def test_without_the_enforcer_it_fails(folder: Path) -> None:
     assert "All of this happened" not in out
 
 
+@pytest.mark.parametrize("started_by", [(), IN_THE_BACKGROUND], ids=["terminal", "background"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_nothing_behind(folder: Path, number: signal.Signals) -> None:
-    process = demo(folder)
+def test_interrupted_it_leaves_nothing_behind(folder: Path, number: signal.Signals, started_by: Sequence[str]) -> None:
+    process = demo(folder, started_by=started_by)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("3."):
