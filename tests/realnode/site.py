@@ -1,0 +1,264 @@
+"""One real node with the product on it, as tests make, break and ask it."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.contract import DRIVER, SIDECAR
+from gpushare.errors import ClusterError
+from tests.cluster.controlplane import TENANT
+from tests.controlplane.bed import PODS, Bed
+from tests.realnode import breaking, deviceplugin, readme
+from tests.realnode.pods import MAIN, Object
+
+ROOT: Final = Path(__file__).parents[2]
+SYSTEM: Final = "gpu-share-system"
+SECONDS: Final = 60.0
+APPS_V1: Final = "/apis/apps/v1"
+BATCH_V1: Final = "/apis/batch/v1"
+Check = Callable[[], object]
+
+
+@dataclass(slots=True, kw_only=True)
+class Site:
+    """A node, its control plane, and the shell a person would use.
+
+    Attributes:
+        bed: objects of the API server, waiting included.
+        node: the node of ``tests.cluster``.
+        work: folder in which commands run: the checkout's content, and the values file beside it.
+    """
+
+    bed: Bed
+    node: Any
+    work: Path
+
+    @property
+    def cluster(self) -> Cluster:
+        """An administrator's connection."""
+        return self.bed.cluster
+
+    def shell(self, command: str, *, seconds: float = 240, check: bool = True) -> str:
+        """Run one command as the README's reader does; returns what it prints.
+
+        Raises:
+            AssertionError: it failed; with its output and the ends of the logs.
+        """
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=self.work, env=self._environment(), capture_output=True, text=True,
+            timeout=seconds, check=False,
+        )  # fmt: skip
+        if check and done.returncode:
+            raise AssertionError(f"$ {command}\n{done.stdout}{done.stderr}\n(exit {done.returncode})\n{self.report()}")
+        return done.stdout + (done.stderr if not check else "")
+
+    def readme(self, block: str) -> list[str]:
+        """Run a block of the README, literally; returns what each command printed."""
+        return [self.shell(command) for command in readme.commands(block)]
+
+    def _environment(self) -> dict[str, str]:
+        tools = os.pathsep.join({str(tool.parent) for tool in self.node.tools().values()})
+        venv = ROOT / ".venv" / "bin"
+        return {
+            **os.environ,
+            "PATH": os.pathsep.join([tools, str(venv), os.environ["PATH"]]),
+            "KUBECONFIG": str(self.bed.plane.kubeconfig()),
+        }
+
+    # Tenants
+
+    def namespace(self, name: str, **annotations: str) -> str:
+        """An opted-in namespace in which the tenant may edit."""
+        return self.bed.namespace(name, annotations=annotations)
+
+    def create(self, namespace: str, body: Object) -> Object:
+        """Create a pod as the tenant does; refused by the webhook's absence it is tried again for a while."""
+        return self.bed.create(namespace, body)
+
+    def apply(self, namespace: str, base: str, kind: str, body: Object) -> Object:
+        """Create another object as the tenant does."""
+        return self.bed.plane.cluster(TENANT).create(path(base, kind, namespace=namespace), body)
+
+    def pods(self, namespace: str) -> list[Object]:
+        """All pods of a namespace."""
+        return self.bed.list(PODS, namespace)
+
+    def running(self, namespace: str, name: str, seconds: float = SECONDS) -> Object:
+        """Wait until a pod is ready; returns it."""
+        self.until(f"{namespace}/{name} is ready", lambda: ready(self.bed.pod(namespace, name)), seconds)
+        return self.bed.pod(namespace, name)
+
+    def run(self, namespace: str, body: Object, seconds: float = SECONDS) -> Object:
+        """Create a pod and wait until it is ready."""
+        self.create(namespace, body)
+        return self.running(namespace, body["metadata"]["name"], seconds)
+
+    def delete(self, namespace: str, name: str, seconds: float = SECONDS) -> None:
+        """Delete a pod and wait until the kubelet has let it go."""
+        self.remove(namespace, name)
+        self.until(f"{namespace}/{name} is gone", lambda: self.find_pod(namespace, name) is None, seconds)
+
+    def remove(self, namespace: str, name: str, **options: int) -> None:
+        """Ask for a pod's deletion."""
+        body = {"gracePeriodSeconds": options["grace"]} if "grace" in options else None
+        with suppress(ClusterError):
+            self.cluster.delete(path(CORE_V1, PODS, name, namespace), body)
+
+    def find_pod(self, namespace: str, name: str) -> Object | None:
+        """The pod, or None once it is gone."""
+        return self.bed.find(path(CORE_V1, PODS, name, namespace))
+
+    def drop(self, namespace: str) -> None:
+        """Delete a namespace with all in it, and wait until it is gone."""
+        where = path(CORE_V1, "namespaces", namespace)
+        self.cluster.delete(where)
+        self.until(f"namespace {namespace} is gone", lambda: self.bed.find(where) is None, 120)
+
+    # What runs in it
+
+    def exec(self, namespace: str, pod: str, *command: str, container: str = MAIN) -> str:
+        """``kubectl exec``."""
+        words = " ".join(f"'{word}'" for word in command)
+        return self.shell(f"kubectl -n {namespace} exec {pod} -c {container} -- {words}", seconds=60)
+
+    def logs(self, namespace: str, pod: str, container: str = SIDECAR, *, previous: bool = False) -> str:
+        """``kubectl logs``."""
+        earlier = " --previous" if previous else ""
+        return self.shell(f"kubectl -n {namespace} logs {pod} -c {container}{earlier}", seconds=60)
+
+    def environ(self, namespace: str, pod: str, container: str = MAIN) -> dict[str, str]:
+        """The variables of a container's first process itself, not of its specification."""
+        script = "import sys; sys.stdout.write(open('/proc/1/environ').read().replace(chr(0), chr(10)))"
+        lines = self.exec(namespace, pod, "/opt/gpu-share/bin/python", "-c", script, container=container).splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    def devices(self) -> dict[str, Object]:
+        """Our devices of the node by name, as its slices offer them."""
+        found = self.cluster.list(path(RESOURCE_V1, "resourceslices"))[0]
+        ours = [each["spec"] for each in found if each["spec"]["driver"] == DRIVER]
+        return {device["name"]: device for spec in ours for device in spec["devices"]}
+
+    def uuid_of(self, pod: Object, request: str = MAIN) -> str:
+        """UUID of the GPU that the scheduler chose for one of the pod's requests."""
+        return str(self.devices()[self.bed.gpus_of(pod)[request]]["attributes"]["uuid"]["string"])
+
+    def events(self, namespace: str, pod: str) -> dict[str, str]:
+        """Reason → note of the Events on a pod, the newest of each reason."""
+        found = self.cluster.list(path(EVENTS_V1, "events", namespace=namespace))[0]
+        return {each["reason"]: each.get("note", "") for each in found if each["regarding"].get("name") == pod}
+
+    # The agent
+
+    def agent(self) -> Object:
+        """The agent's pod on the node."""
+        selector = "app.kubernetes.io/component=agent"
+        found = self.cluster.list(path(CORE_V1, PODS, namespace=SYSTEM), labelSelector=selector)[0]
+        living = [each for each in found if "deletionTimestamp" not in each["metadata"]]
+        assert len(living) == 1, [each["metadata"]["name"] for each in found]
+        return living[0]
+
+    def in_agent(self, command: str) -> str:
+        """Run a command in the agent's container."""
+        name = self.agent()["metadata"]["name"]
+        return self.shell(f"kubectl -n {SYSTEM} exec {name} -c agent -- {command}", seconds=60)
+
+    def status(self) -> Object:
+        """What the agent says of its node, from its state folder."""
+        return dict(json.loads((self.paths.state / "status.json").read_text()))
+
+    def records(self) -> list[Object]:
+        """The kill log's records, oldest first."""
+        segments = sorted((self.paths.state / "audit").glob("kills-*.jsonl"))
+        return [json.loads(line) for segment in segments for line in segment.read_text().splitlines()]
+
+    @property
+    def paths(self) -> Any:
+        """Where the node keeps things."""
+        return self.node.paths
+
+    # Breaking things
+
+    def no_api_server(self) -> AbstractContextManager[None]:
+        """Be without the API server."""
+        return breaking.no_api_server(self.bed.plane)
+
+    def stuck(self, namespace: str, name: str) -> AbstractContextManager[bool]:
+        """Make a pod's processes unkillable."""
+        return breaking.frozen(self.bed.pod(namespace, name)["metadata"]["uid"])
+
+    def device_plugin(self, uuids: Sequence[str]) -> AbstractContextManager[None]:
+        """Have another device plugin offer these GPUs."""
+        return deviceplugin.offering(self.paths.kubelet / "device-plugins", uuids)
+
+    def simulator(self, *words: str) -> str:
+        """Run ``gpu-share-simulator`` beside the agent."""
+        name = self.agent()["metadata"]["name"]
+        command = f"gpu-share-simulator --root {self.paths.run}/simulator {' '.join(words)}"
+        return self.shell(f"kubectl -n {SYSTEM} exec {name} -c simulator -- {command}", seconds=60)
+
+    def viewer(self, namespace: str) -> Path:
+        """Kubeconfig of somebody who holds the role ``view`` in a namespace and nothing else."""
+        self.shell(
+            f"kubectl -n {namespace} create serviceaccount viewer && kubectl -n {namespace} create rolebinding viewer "
+            f"--clusterrole view --serviceaccount {namespace}:viewer"
+        )
+        return self.bed.plane.service_account(namespace, "viewer")
+
+    # Waiting
+
+    def until(self, what: str, check: Check, seconds: float = SECONDS) -> None:
+        """Poll until it holds; the API server may be away meanwhile."""
+        deadline = time.monotonic() + seconds
+        while not _holds(check):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited {seconds:.0f} s in vain until {what}\n{self.report()}")
+            time.sleep(0.2)
+
+    def report(self) -> str:
+        """Pods, warnings and the ends of the logs, for a failed test."""
+        commands = (
+            "kubectl get pods -A -o wide",
+            "kubectl get events -A --field-selector type=Warning --sort-by=.lastTimestamp | tail -n 25",
+            f"kubectl -n {SYSTEM} logs -l app.kubernetes.io/component=agent -c agent --tail 25",
+            f"kubectl -n {SYSTEM} logs -l app.kubernetes.io/component=webhook --tail 10",
+        )
+        return "\n".join(f"$ {each}\n{self.shell(each, seconds=30, check=False)}" for each in commands)
+
+
+def _holds(check: Check) -> bool:
+    try:
+        return bool(check())
+    except ClusterError:
+        return False
+
+
+def ready(pod: Object) -> bool:
+    """Whether a pod says it is ready."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def restarts(pod: Object) -> dict[str, int]:
+    """Restart count of every container of a pod, init containers included."""
+    status = pod["status"]
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return {each["name"]: each["restartCount"] for each in every}
+
+
+def values(where: Path, content: Object) -> None:
+    """Write a values file for helm."""
+    where.write_text(yaml.safe_dump(content))
+
+
+def warnings(events: dict[str, str], words: Sequence[str]) -> bool:
+    """Whether the note of some event holds all these words."""
+    return any(all(word in note for word in words) for note in events.values())

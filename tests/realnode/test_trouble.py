@@ -1,0 +1,84 @@
+"""GPUs that fail, processes that will not die, and others who offer the same GPUs."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.realnode import pods
+from tests.realnode.site import Site, restarts
+
+pytestmark = pytest.mark.realnode
+
+
+@pytest.fixture(scope="module")
+def namespace(site: Site) -> Iterator[str]:
+    name = site.namespace("trouble")
+    yield name
+    site.drop(name)
+
+
+def taints(site: Site) -> dict[str, list[str]]:
+    """Device → its taints, as ``reason:effect``."""
+    return {
+        name: [f"{taint.get('value', '')}:{taint['effect']}" for taint in device.get("taints") or []]
+        for name, device in site.devices().items()
+    }
+
+
+def test_new_shares_avoid_a_gpu_that_fails_and_its_tenants_stay(site: Site, namespace: str) -> None:
+    first = site.run(namespace, pods.pod("first", "hold", "1Gi"))
+    failing = site.bed.gpus_of(first)[pods.MAIN]
+    index = failing.removeprefix("gpu-")
+    site.simulator("fault", index, "lost")
+    try:
+        site.until("it is tainted", lambda: taints(site)[failing])
+        second = site.run(namespace, pods.pod("second", "hold", "1Gi"))
+        assert site.bed.gpus_of(second)[pods.MAIN] != failing
+        assert set(restarts(site.running(namespace, "first")).values()) == {0}, "no eviction by default"
+    finally:
+        site.simulator("fault", index, "none")
+    site.until("the taint is taken off", lambda: not taints(site)[failing])
+    for name in ("first", "second"):
+        site.delete(namespace, name)
+
+
+def test_memory_of_a_process_that_outlives_its_forced_deletion_is_not_promised_twice(site: Site, namespace: str) -> None:
+    """Both GPUs are full; one tenant ignores SIGTERM and is deleted by force while its process still holds memory."""
+    for name in ("full-0", "full-1"):
+        site.run(namespace, pods.pod(name, "hold", "13Gi", "--ignore-term", memory="14Gi"))
+    site.create(namespace, pods.pod("next", "hold", "13Gi", memory="14Gi"))
+    with site.stuck(namespace, "full-0"):
+        site.remove(namespace, "full-0", grace=0)
+        site.until("the kubelet says why it waits", lambda: said(site, namespace, "next"), 90)
+        assert pods.MAIN not in started(site, namespace, "next")
+    site.running(namespace, "next", 120)
+    for name in ("next", "full-1"):
+        site.delete(namespace, name)
+
+
+def said(site: Site, namespace: str, name: str) -> bool:
+    return any("held" in note or "still" in note for note in site.events(namespace, name).values())
+
+
+def started(site: Site, namespace: str, name: str) -> list[str]:
+    statuses = site.bed.pod(namespace, name)["status"].get("containerStatuses") or []
+    return [each["name"] for each in statuses if each.get("started")]
+
+
+def test_a_second_device_plugin_makes_its_gpus_contested(site: Site, namespace: str) -> None:
+    tenant = site.run(namespace, pods.pod("before", "hold", "1Gi"))
+    uuids = [each["attributes"]["uuid"]["string"] for each in site.devices().values() if "uuid" in each["attributes"]]
+    with site.device_plugin(uuids):
+        site.until("nothing is shared any more", lambda: not [name for name in site.devices() if name.startswith("gpu-")])
+        assert set(restarts(site.running(namespace, "before")).values()) == {0}
+        assert "Contested" in site.shell("kubectl get events -A --field-selector involvedObject.kind=Node")
+        site.create(namespace, pods.pod("meanwhile", "hold", "1Gi"))
+        time.sleep(3)
+        assert not site.bed.pod(namespace, "meanwhile")["spec"].get("nodeName")
+    site.until("the GPUs are shared again", lambda: len(site.devices()) == len(uuids) + 1, 120)
+    site.running(namespace, "meanwhile", 90)
+    assert set(restarts(site.bed.pod(namespace, "before")).values()) == {0}
+    assert tenant["metadata"]["uid"] == site.bed.pod(namespace, "before")["metadata"]["uid"]
+    for name in ("before", "meanwhile"):
+        site.delete(namespace, name)

@@ -1,0 +1,44 @@
+"""Last of all: another version of the images, and the end of the product on this cluster."""
+
+import pytest
+
+from gpushare.cluster import RESOURCE_V1, path
+from tests.realnode import pods
+from tests.realnode.site import SYSTEM, Site, ready, restarts
+from tests.realnode.test_running import leftovers
+
+pytestmark = pytest.mark.realnode
+
+
+def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
+    namespace = site.namespace("upgraded")
+    site.run(namespace, pods.pod("tenant", "hold", "1Gi"))
+    old = site.agent()["metadata"]["uid"]
+    site.node.tag_images("upgraded")
+    for command in site.readme("upgrade"):
+        print(command)
+    site.until("the new agent is ready", lambda: site.agent()["metadata"]["uid"] != old and ready(site.agent()), 120)
+    assert site.agent()["spec"]["containers"][0]["image"].endswith(":upgraded")
+    assert set(restarts(site.running(namespace, "tenant")).values()) == {0}
+    site.run(namespace, pods.pod("newer", "hold", "1Gi"))
+    site.drop(namespace)
+
+
+def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Site) -> None:
+    namespace = site.namespace("goodbye")
+    site.run(namespace, pods.pod("last", "hold", "1Gi"))
+    site.delete(namespace, "last")
+    site.readme("uninstall")
+    assert site.devices() == {}
+    for kind in ("deviceclasses", "resourceslices"):
+        found = site.cluster.list(path(RESOURCE_V1, kind))[0]
+        assert [each["metadata"]["name"] for each in found if "gpu-share" in str(each)] == []
+    templates = site.cluster.list(path(RESOURCE_V1, "resourceclaimtemplates"))[0]
+    assert [each["metadata"]["name"] for each in templates] == []
+    assert leftovers(site) == []
+    assert not list((site.paths.kubelet / "plugins_registry").glob("gpu-share*"))
+    everything = site.shell("kubectl get all,cm,secret,sa -A -o name; kubectl get clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration -o name")
+    assert [line for line in everything.splitlines() if "gpu-share" in line and SYSTEM not in line] == []
+    body = pods.pod("plain", "idle", memory="1Gi")
+    site.create(namespace, body)  # nobody is left to rewrite it, and nothing stands in its way
+    site.running(namespace, "plain")
