@@ -20,7 +20,9 @@ def killed(site: Site, namespace: str) -> str:
     """Name of a pod whose container was ended once for what it took."""
     site.run(namespace, pods.pod("modest", "hold", "2Gi"))
     site.run(namespace, pods.pod("greedy", *GREEDY))
-    site.until("it is ended and started again", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0)
+    site.until(
+        "it is ended and started again", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0
+    )
     return "greedy"
 
 

@@ -52,7 +52,9 @@ def test_a_job_completes_with_its_sidecar(site: Site, namespace: str) -> None:
     where = path(BATCH_V1, "jobs", "embed", namespace)
     site.until("the job is complete", lambda: site.cluster.get(where)["status"].get("succeeded") == 1)
     (pod,) = [each for each in site.pods(namespace) if each["metadata"]["name"].startswith("embed")]
-    site.until("its pod has ended", lambda: site.bed.pod(namespace, pod["metadata"]["name"])["status"]["phase"] == "Succeeded")
+    site.until(
+        "its pod has ended", lambda: site.bed.pod(namespace, pod["metadata"]["name"])["status"]["phase"] == "Succeeded"
+    )
     (sidecar,) = site.bed.pod(namespace, pod["metadata"]["name"])["status"]["initContainerStatuses"]
     assert sidecar["state"]["terminated"]["exitCode"] == 0
 
@@ -87,7 +89,9 @@ def test_the_limit_prevents_what_the_program_asks_beyond_it(site: Site, namespac
     assert "outOfMemory" in site.logs(namespace, "honest", pods.MAIN, previous=True) or "out of memory" in site.logs(
         namespace, "honest", pods.MAIN, previous=True
     )
-    assert not [each for each in site.records() if each.get("pod", {}).get("name") == "honest"], "nobody had to be killed"
+    assert not [each for each in site.records() if each.get("pod", {}).get("name") == "honest"], (
+        "nobody had to be killed"
+    )
 
 
 def test_a_claim_written_by_hand_is_a_share_too(site: Site, namespace: str) -> None:

@@ -51,7 +51,9 @@ def test_annotations_changed_later_change_nothing_at_a_restart(site: Site, names
 
 
 def test_a_forged_template_is_refused(site: Site, namespace: str) -> None:
-    spec = {"spec": {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": contract.DEVICE_CLASS}}]}}}
+    spec = {
+        "spec": {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": contract.DEVICE_CLASS}}]}}
+    }
     body = {"metadata": {"name": f"{contract.TEMPLATE_PREFIX}0123456789abcdef"}, "spec": spec}
     with pytest.raises(ClusterError, match="template"):
         site.apply(namespace, RESOURCE_V1, "resourceclaimtemplates", body)

@@ -43,7 +43,9 @@ def test_new_shares_avoid_a_gpu_that_fails_and_its_tenants_stay(site: Site, name
         site.delete(namespace, name)
 
 
-def test_memory_of_a_process_that_outlives_its_forced_deletion_is_not_promised_twice(site: Site, namespace: str) -> None:
+def test_memory_of_a_process_that_outlives_its_forced_deletion_is_not_promised_twice(
+    site: Site, namespace: str
+) -> None:
     """Both GPUs are full; one tenant ignores SIGTERM and is deleted by force while its process still holds memory."""
     for name in ("full-0", "full-1"):
         site.run(namespace, pods.pod(name, "hold", "13Gi", "--ignore-term", memory="14Gi"))
@@ -70,7 +72,9 @@ def test_a_second_device_plugin_makes_its_gpus_contested(site: Site, namespace: 
     tenant = site.run(namespace, pods.pod("before", "hold", "1Gi"))
     uuids = [each["attributes"]["uuid"]["string"] for each in site.devices().values() if "uuid" in each["attributes"]]
     with site.device_plugin(uuids):
-        site.until("nothing is shared any more", lambda: not [name for name in site.devices() if name.startswith("gpu-")])
+        site.until(
+            "nothing is shared any more", lambda: not [name for name in site.devices() if name.startswith("gpu-")]
+        )
         assert set(restarts(site.running(namespace, "before")).values()) == {0}
         assert "Contested" in site.shell("kubectl get events -A --field-selector involvedObject.kind=Node")
         site.create(namespace, pods.pod("meanwhile", "hold", "1Gi"))

@@ -37,7 +37,9 @@ def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Sit
     assert [each["metadata"]["name"] for each in templates] == []
     assert leftovers(site) == []
     assert not list((site.paths.kubelet / "plugins_registry").glob("gpu-share*"))
-    everything = site.shell("kubectl get all,cm,secret,sa -A -o name; kubectl get clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration -o name")
+    everything = site.shell(
+        "kubectl get all,cm,secret,sa -A -o name; kubectl get clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration -o name"
+    )
     assert [line for line in everything.splitlines() if "gpu-share" in line and SYSTEM not in line] == []
     body = pods.pod("plain", "idle", memory="1Gi")
     site.create(namespace, body)  # nobody is left to rewrite it, and nothing stands in its way

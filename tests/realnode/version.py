@@ -4,5 +4,5 @@ from typing import Final
 
 from importlib.metadata import version
 
-IMAGE: Final = f"gpu-share:{version("gpu-share")}"
-SIMULATOR_IMAGE: Final = f"gpu-share-simulator:{version("gpu-share")}"
+IMAGE: Final = f"gpu-share:{version('gpu-share')}"
+SIMULATOR_IMAGE: Final = f"gpu-share-simulator:{version('gpu-share')}"
