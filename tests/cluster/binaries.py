@@ -1,4 +1,7 @@
-"""Find the four servers: given ones first, else the cache that ``tests.cluster.build`` fills."""
+"""Find the servers and programs of a cluster: given ones first, else the cache that ``tests.cluster.build`` fills.
+
+Two groups, so that tests of the control plane do not need what a node needs.
+"""
 
 import hashlib
 import os
@@ -6,6 +9,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -13,10 +17,20 @@ from tests.cluster.errors import BedError, MissingBinariesError
 
 KUBERNETES: Final = "1.37.1"
 ETCD: Final = "3.7.3"
+CONTAINERD: Final = "2.4.2"
+HELM: Final = "4.3.1"
 KUBERNETES_MINOR: Final = "1.37."
-ETCD_OLDEST: Final = (3, 5)
+OLDEST: Final = {"etcd": (3, 5), "containerd": (2, 1), "helm": (3, 18)}
 MODULES: Final = Path(__file__).parent / "modules"
 KUBERNETES_NAMES: Final = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
+KUBERNETES_NODE_NAMES: Final = ("kubelet", "kube-proxy", "kubectl")
+CONTAINERD_NAMES: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
+CONTAINERD_PACKAGE: Final = "github.com/containerd/containerd/v2"
+VERSION_ARGUMENTS: Final = {
+    "kubectl": ("version", "--client"),
+    "helm": ("version", "--short"),
+    "containerd-shim-runc-v2": ("-v",),
+}
 ASSETS_VARIABLE: Final = "KUBEBUILDER_ASSETS"
 
 
@@ -36,15 +50,44 @@ def cache_root() -> Path:
     return Path(base) / "gpu-share"
 
 
-def wanted() -> tuple[Binary, ...]:
-    """All four servers. Each cache folder carries the version and the hash of the go.sum it was built from."""
-    kubernetes = cache_root() / f"kubernetes-v{KUBERNETES}-{_sum_hash('kubernetes')}"
-    etcd = cache_root() / f"etcd-v{ETCD}-{_sum_hash('etcd')}"
-    servers = [
-        Binary(name=name, module="kubernetes", package=f"k8s.io/kubernetes/cmd/{name}", cache=kubernetes / name)
-        for name in KUBERNETES_NAMES
-    ]
-    return (*servers, Binary(name="etcd", module="etcd", package="go.etcd.io/etcd/server/v3", cache=etcd / "etcd"))
+class Group(StrEnum):
+    """Which part of a cluster a binary belongs to."""
+
+    CONTROL_PLANE = "control plane"
+    NODE = "node"
+
+
+def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
+    """Everything of a group, cheapest first after what it shares most with.
+
+    Each cache folder carries the version and the hash of the go.sum it was built from.
+    """
+    if group is Group.CONTROL_PLANE:
+        etcd = _Module("etcd", ETCD)
+        return (*_kubernetes("kubernetes", KUBERNETES_NAMES), etcd.binary("etcd", "go.etcd.io/etcd/server/v3"))
+    containerd, helm = _Module("containerd", CONTAINERD), _Module("helm", HELM)
+    return (
+        *_kubernetes("kubernetes-node", KUBERNETES_NODE_NAMES),
+        *(containerd.binary(name, f"{CONTAINERD_PACKAGE}/cmd/{name}") for name in CONTAINERD_NAMES),
+        helm.binary("helm", "helm.sh/helm/v4/cmd/helm"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """A folder under ``modules`` and the version it pins."""
+
+    name: str
+    version: str
+
+    def binary(self, name: str, package: str) -> Binary:
+        digest = hashlib.sha256((MODULES / self.name / "go.sum").read_bytes()).hexdigest()[:12]
+        home = cache_root() / f"{self.name}-v{self.version}-{digest}"
+        return Binary(name=name, module=self.name, package=package, cache=home / name)
+
+
+def _kubernetes(module: str, names: tuple[str, ...]) -> list[Binary]:
+    return [_Module(module, KUBERNETES).binary(name, f"k8s.io/kubernetes/cmd/{name}") for name in names]
 
 
 def find(binary: Binary) -> Path | None:
@@ -64,17 +107,17 @@ def find(binary: Binary) -> Path | None:
     return binary.cache if binary.cache.is_file() else None
 
 
-def find_all() -> dict[str, Path]:
-    """All four by name.
+def find_all(group: Group = Group.CONTROL_PLANE) -> dict[str, Path]:
+    """All of a group by name.
 
     Raises:
         MissingBinariesError: some are not there; the message names them and the command that builds them.
     """
-    found = {binary.name: find(binary) for binary in wanted()}
+    found = {binary.name: find(binary) for binary in wanted(group)}
     if missing := [name for name, path in found.items() if path is None]:
         raise MissingBinariesError(
             f"{', '.join(missing)} not found in {ASSETS_VARIABLE}, PATH or {cache_root()}: run `make e2e` "
-            f"(or `python -m tests.cluster build`), which builds them with Go >= 1.26 in about 12 minutes"
+            f"(or `python -m tests.cluster build`), which builds them with Go >= 1.26 in about 15 minutes"
         )
     return {name: path for name, path in found.items() if path}
 
@@ -84,22 +127,21 @@ def fits(binary: Binary, path: Path) -> bool:
     match = re.search(r"(\d+)\.(\d+)\.\d+", _version_line(path))
     if not match:
         return False
-    if binary.module == "kubernetes":
+    if binary.module not in OLDEST:
         return match[0].startswith(KUBERNETES_MINOR)
-    return (int(match[1]), int(match[2])) >= ETCD_OLDEST
+    return (int(match[1]), int(match[2])) >= OLDEST[binary.module]
 
 
 def _needed(binary: Binary) -> str:
-    return f"Kubernetes {KUBERNETES_MINOR}x" if binary.module == "kubernetes" else "etcd 3.5 or newer"
+    if binary.module not in OLDEST:
+        return f"Kubernetes {KUBERNETES_MINOR}x"
+    return f"{binary.module} {'.'.join(str(part) for part in OLDEST[binary.module])} or newer"
 
 
 def _version_line(path: Path) -> str:
+    asked = VERSION_ARGUMENTS.get(path.name, ("--version",))
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([path, *asked], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return (done.stdout or done.stderr).split("\n", 1)[0]
-
-
-def _sum_hash(module: str) -> str:
-    return hashlib.sha256((MODULES / module / "go.sum").read_bytes()).hexdigest()[:12]
+    return " ".join((done.stdout or done.stderr).strip().splitlines()[:2])

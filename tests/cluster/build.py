@@ -11,12 +11,24 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.binaries import ASSETS_VARIABLE, KUBERNETES, MODULES, Binary, cache_root, find, wanted
+from tests.cluster.binaries import (
+    ASSETS_VARIABLE,
+    CONTAINERD,
+    CONTAINERD_PACKAGE,
+    HELM,
+    KUBERNETES,
+    MODULES,
+    Binary,
+    Group,
+    cache_root,
+    find,
+    wanted,
+)
 from tests.cluster.errors import BedError
 
 GO_OLDEST: Final = (1, 26)
@@ -28,6 +40,13 @@ KUBERNETES_FLAGS: Final = (
     f"-s -w -X {VERSION_PACKAGE}.gitVersion=v{KUBERNETES}"
     f" -X {VERSION_PACKAGE}.gitMajor={MAJOR} -X {VERSION_PACKAGE}.gitMinor={MINOR}"
 )
+FLAGS: Final = {
+    "kubernetes": KUBERNETES_FLAGS,
+    "kubernetes-node": KUBERNETES_FLAGS,
+    "containerd": f"-s -w -X {CONTAINERD_PACKAGE}/version.Version=v{CONTAINERD}",
+    "helm": f"-s -w -X helm.sh/helm/v4/internal/version.version=v{HELM}",
+}
+TAGS: Final = {"containerd": "no_btrfs no_zfs no_devmapper"}
 Say = Callable[[str], None]
 
 
@@ -36,19 +55,23 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def build_missing(say: Say = say) -> None:
+def build_missing(say: Say = say, groups: Sequence[Group] = (Group.CONTROL_PLANE,)) -> None:
     """Build what is neither given nor cached.
 
     Raises:
         BedError: Go is missing or too old, or a build failed (with the end of its output).
     """
-    if not any(find(binary) is None for binary in wanted()):
+    if not _missing(groups):
         return
     go = find_go()
     with _lock(say):
-        missing = [binary for binary in wanted() if find(binary) is None]
+        missing = _missing(groups)
         for number, binary in enumerate(missing, 1):
             _build(go, binary, f"({number}/{len(missing)})", say)
+
+
+def _missing(groups: Sequence[Group]) -> list[Binary]:
+    return [binary for group in groups for binary in wanted(group) if find(binary) is None]
 
 
 def find_go() -> str:
@@ -74,8 +97,8 @@ def _build(go: str, binary: Binary, count: str, say: Say) -> None:
     for stale in binary.cache.parent.glob(f"{binary.name}.*.tmp"):
         stale.unlink(missing_ok=True)
     target = binary.cache.with_name(f"{binary.name}.{os.getpid()}.tmp")
-    flags = KUBERNETES_FLAGS if binary.module == "kubernetes" else "-s -w"
-    command = [go, "build", "-trimpath", "-ldflags", flags, "-o", str(target), binary.package]
+    tags, flags = TAGS.get(binary.module, ""), FLAGS.get(binary.module, "-s -w")
+    command = [go, "build", "-trimpath", f"-tags={tags}", "-ldflags", flags, "-o", str(target), binary.package]
     label = f"building {binary.name} {count} ..."
     say(label)
     started = time.monotonic()

@@ -1,8 +1,9 @@
 """Start and end etcd, kube-apiserver, kube-scheduler and kube-controller-manager as one thing.
 
 Everything lives under one folder: keys, kubeconfigs, etcd's data, logs and ``state.json`` with the pids. RBAC and the
-default admission plugins are on, service accounts included: roles are part of what is tested. Nodes are API objects
-without heartbeats, so the controller that would taint them is the one controller left out.
+default admission plugins are on, service accounts included: roles are part of what is tested. Without ``nodes`` it all
+listens on loopback, and nodes are API objects without heartbeats; with them the API server listens on a bridge that
+real nodes (``tests.cluster.node``) are joined to.
 """
 
 import json
@@ -21,9 +22,10 @@ import yaml
 
 from gpushare.cluster import CORE_V1, Cluster, path
 from gpushare.errors import ClusterError
-from tests.cluster import pki
+from tests.cluster import cgroups, pki, servers
 from tests.cluster.binaries import find_all
 from tests.cluster.errors import BedError
+from tests.cluster.network import Network
 from tests.cluster.processes import Process, alive, end, require_alive, spawn, start_time, tail
 
 ADMIN: Final = "admin"
@@ -40,6 +42,7 @@ IDENTITIES: Final = {
 }
 SERVERS: Final = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
 STATE: Final = "state.json"
+NODE_STATE: Final = "node.json"
 READY_SECONDS: Final = 60.0
 TOKEN_SECONDS: Final = 24 * 3600
 RBAC_V1: Final = "/apis/rbac.authorization.k8s.io/v1"
@@ -56,15 +59,17 @@ class ControlPlane:
     root: Path
     url: str
     processes: list[Process] = field(default_factory=list)
+    network: Network | None = None
 
     @classmethod
-    def start(cls, root: Path, *, client_rate: int = 100) -> Self:
+    def start(cls, root: Path, *, client_rate: int = 100, nodes: bool = False) -> Self:
         """Start all four servers and wait until they work.
 
         Args:
             root: folder for everything; a stale one is cleaned up first.
             client_rate: requests per second that scheduler and controller-manager allow themselves (their own
                 default, 50 and 20, decides how fast claims are made).
+            nodes: whether real nodes will join it; needs root.
 
         Raises:
             BedError: a server is missing, ended or did not become ready.
@@ -72,14 +77,18 @@ class ControlPlane:
         binaries = find_all()
         remove(root)
         (root / "kubeconfigs").mkdir(parents=True)
-        pki.write(root / "pki")
+        network = Network.create(root) if nodes else None
+        address = network.address if network else "127.0.0.1"
+        pki.write(root / "pki", [address])
+        pki.issue(root / "pki", servers.KUBELET_CLIENT, servers.KUBELET_CLIENT)
         ports = free_ports(3)
-        plane = cls(root=root, url=f"https://127.0.0.1:{ports[2]}")
+        plane = cls(root=root, url=f"https://{address}:{ports[2]}", network=network)
+        plane._save()
         plane._write_identities()
         try:
             plane._start_all(binaries, ports, client_rate)
         except BaseException:
-            _end_all(plane.processes)
+            plane._end()
             raise
         return plane
 
@@ -88,13 +97,18 @@ class ControlPlane:
         """Return the control plane kept in ``root``, running or not, or None when there is none."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             state = json.loads((root / STATE).read_text())
-            return cls(root=root, url=state["url"], processes=[Process(**each) for each in state["processes"]])
+            processes = [Process(**each) for each in state["processes"]]
+            return cls(root=root, url=state["url"], processes=processes, network=Network.load(root))
         return None
 
     def stop(self) -> None:
         """End every process and remove the folder."""
-        _end_all(self.processes)
+        self._end()
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def _end(self) -> None:
+        _end_all(self.processes)
+        _clear(self.root)
 
     @property
     def running(self) -> bool:
@@ -124,7 +138,7 @@ class ControlPlane:
         where = f"{path(CORE_V1, 'serviceaccounts', name, namespace)}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         token = self.cluster().create(where, request)["status"]["token"]
-        return self._write_kubeconfig(label, token)
+        return self._write_kubeconfig(label, {"token": token})
 
     def add(self, name: str, command: list[str], env: dict[str, str] | None = None) -> Process:
         """Start one more program that ends with the cluster."""
@@ -132,6 +146,13 @@ class ControlPlane:
         self.processes.append(process)
         self._save()
         return process
+
+    def drop(self, name: str) -> None:
+        """End programs of that name, which need not run any more."""
+        gone = [process for process in self.processes if process.name == name]
+        end(gone)
+        self.processes[:] = [process for process in self.processes if process not in gone]
+        self._save()
 
     def log(self, name: str) -> Path:
         """File with the output of one program."""
@@ -142,13 +163,19 @@ class ControlPlane:
         logs = [self.log(name) for name in names] or sorted((self.root / "logs").glob("*.log"))
         return "\n".join(f"--- {log.name}\n{tail(log, lines)}" for log in logs)
 
-    def _start_all(self, binaries: dict[str, Path], ports: list[int], client_rate: int) -> None:
-        self.add("etcd", _etcd(binaries["etcd"], self.root, *ports[:2]))
-        self.add("kube-apiserver", _apiserver(binaries["kube-apiserver"], self.root, ports[0], ports[2]))
+    def _start_all(self, binaries: dict[str, Path], ports: list[int], rate: int) -> None:
+        store, root = ports[0], self.root
+        self.add("etcd", servers.etcd(binaries["etcd"], root, *ports[:2]))
+        self.add("kube-apiserver", servers.apiserver(binaries["kube-apiserver"], root, store, ports[2], self.network))
         self.wait("the API server is ready", self._ready)
-        _grant_operator(self.cluster())
-        self.add("kube-scheduler", _scheduler(binaries["kube-scheduler"], self, client_rate))
-        self.add("kube-controller-manager", _manager(binaries["kube-controller-manager"], self, client_rate))
+        _grant(self.cluster(), "cluster-admin", "Group", "operators")
+        _grant(self.cluster(), "system:kubelet-api-admin", "User", servers.KUBELET_CLIENT)
+        self.add(
+            "kube-scheduler", servers.scheduler(binaries["kube-scheduler"], root, self.kubeconfig(SCHEDULER), rate)
+        )
+        manager, nodes = binaries["kube-controller-manager"], self.network is not None
+        command = servers.manager(manager, root, self.kubeconfig(CONTROLLER_MANAGER), rate, nodes=nodes)
+        self.add("kube-controller-manager", command)
         self.wait("the controller-manager works", self._controllers_work)
 
     def wait(self, what: str, check: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
@@ -189,19 +216,26 @@ class ControlPlane:
         rows = []
         for identity, (user, group) in IDENTITIES.items():
             token = secrets.token_hex(16)
-            self._write_kubeconfig(identity, token)
+            self._write_kubeconfig(identity, {"token": token})
             rows.append(f'{token},{user},{user},"{group}"' if group else f"{token},{user},{user}")
         tokens = self.root / "pki" / "tokens.csv"
         tokens.touch(mode=0o600)
         tokens.write_text("\n".join(rows) + "\n")
 
-    def _write_kubeconfig(self, name: str, token: str) -> Path:
+    def certified(self, name: str, user: str, group: str = "") -> Path:
+        """Kubeconfig of ``user`` with a certificate of this cluster's CA: what kubelets and kube-proxy come with."""
+        keys = (self.root / "pki").absolute()
+        pki.issue(keys, name, user, group=group)
+        files = {"client-certificate": f"{keys}/{name}.crt", "client-key": f"{keys}/{name}.key"}
+        return self._write_kubeconfig(name, files)
+
+    def _write_kubeconfig(self, name: str, user: dict[str, str]) -> Path:
         ca = str((self.root / "pki" / "ca.crt").absolute())
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority": ca}}],
-            "users": [{"name": name, "user": {"token": token}}],
+            "users": [{"name": name, "user": user}],
             "contexts": [{"name": name, "context": {"cluster": "test", "user": name}}],
             "current-context": name,
         }
@@ -215,8 +249,17 @@ def remove(root: Path) -> None:
     """End what an earlier run left in ``root`` and remove the folder; nothing there is fine."""
     if left := ControlPlane.load(root):
         _end_all(left.processes)
+    _clear(root)
     if root.exists():
         shutil.rmtree(root)
+
+
+def _clear(root: Path) -> None:
+    """End the nodes of a cluster with all that runs on them, and its bridge. Mounts go with the last process."""
+    for state in root.glob(f"nodes/*/{NODE_STATE}"):
+        cgroups.end(json.loads(state.read_text())["cgroup"], cgroups.hierarchies())
+    if network := Network.load(root):
+        network.remove()
 
 
 def sweep(parent: Path) -> None:
@@ -252,76 +295,13 @@ def _readyz(cluster: Cluster) -> None:
             raise
 
 
-def _etcd(binary: Path, root: Path, client: int, peer: int) -> list[str]:
-    here, peers = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
-    return [
-        str(binary),
-        f"--data-dir={root}/etcd",
-        "--unsafe-no-fsync",
-        f"--listen-client-urls={here}",
-        f"--advertise-client-urls={here}",
-        f"--listen-peer-urls={peers}",
-        f"--initial-advertise-peer-urls={peers}",
-        f"--initial-cluster=default={peers}",
-        "--log-level=warn",
-    ]
-
-
-def _apiserver(binary: Path, root: Path, etcd: int, port: int) -> list[str]:
-    keys = root / "pki"
-    return [
-        str(binary),
-        f"--etcd-servers=http://127.0.0.1:{etcd}",
-        "--bind-address=127.0.0.1",
-        f"--secure-port={port}",
-        f"--tls-cert-file={keys}/apiserver.crt",
-        f"--tls-private-key-file={keys}/apiserver.key",
-        f"--cert-dir={root}/apiserver",
-        f"--token-auth-file={keys}/tokens.csv",
-        "--authorization-mode=Node,RBAC",
-        "--allow-privileged=true",
-        "--service-cluster-ip-range=10.0.0.0/24",
-        "--service-account-issuer=https://kubernetes.default.svc",
-        f"--service-account-key-file={keys}/service-accounts.key",
-        f"--service-account-signing-key-file={keys}/service-accounts.key",
-        "--endpoint-reconciler-type=none",
-    ]
-
-
-def _scheduler(binary: Path, plane: ControlPlane, rate: int) -> list[str]:
-    settings = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(plane.kubeconfig(SCHEDULER)), "qps": rate, "burst": 2 * rate},
-        "leaderElection": {"leaderElect": False},
-    }
-    file = plane.root / "scheduler.yaml"
-    file.write_text(yaml.safe_dump(settings))
-    return [str(binary), f"--config={file}", "--secure-port=0"]
-
-
-def _manager(binary: Path, plane: ControlPlane, rate: int) -> list[str]:
-    keys = plane.root / "pki"
-    return [
-        str(binary),
-        f"--kubeconfig={plane.kubeconfig(CONTROLLER_MANAGER)}",
-        "--use-service-account-credentials",
-        f"--service-account-private-key-file={keys}/service-accounts.key",
-        f"--root-ca-file={keys}/ca.crt",
-        "--controllers=*,-node-lifecycle-controller",
-        "--leader-elect=false",
-        "--secure-port=0",
-        f"--kube-api-qps={rate}",
-        f"--kube-api-burst={2 * rate}",
-    ]
-
-
-def _grant_operator(cluster: Cluster) -> None:
+def _grant(cluster: Cluster, role: str, kind: str, name: str) -> None:
+    group = "rbac.authorization.k8s.io"
     cluster.create(
         path(RBAC_V1, "clusterrolebindings"),
         {
-            "metadata": {"name": "operators"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "operators"}],
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": group, "kind": kind, "name": name}],
         },
     )

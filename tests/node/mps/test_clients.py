@@ -14,10 +14,10 @@ from enforcer.mps_manager import MpsManager
 from enforcer.mps_protocol import ServerStatus
 from gpushare.errors import MpsError, NvmlError
 from gpushare.reasons import Reason
-from tests.fakegpu.mps_binary import debian_sources
 from tests.fakegpu.reader import SimReader
 from tests.fakegpu.state import Fault, MpsFault, Sim
 from tests.node.mps.conftest import Make, daemons_of, until
+from tests.support.debian import debian_sources
 
 pytestmark = pytest.mark.node
 

@@ -1,0 +1,67 @@
+"""Images made by hand: a docker archive of one layer with busybox, enough for pause containers and small tenants."""
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+BUSYBOX_IMAGE: Final = "gpu-share-bed/busybox:1"
+FOREVER: Final = ("/bin/busybox", "sleep", "2147483647")
+
+
+def busybox(target: Path, program: Path, images: Mapping[str, Sequence[str]]) -> Path:
+    """Write an archive with one layer for all ``images`` (name: entrypoint) around a static busybox."""
+    layer = _layer(program)
+    entries = [_entry(name, entrypoint, layer) for name, entrypoint in images.items()]
+    with tarfile.open(target, "w") as tar:
+        _add(tar, "layer.tar", layer)
+        for config, _ in entries:
+            _add(tar, _config_name(config), config)
+        _add(tar, "manifest.json", json.dumps([manifest for _, manifest in entries]).encode())
+    return target
+
+
+def _entry(name: str, entrypoint: Sequence[str], layer: bytes) -> tuple[bytes, dict[str, Any]]:
+    settings = {"Entrypoint": list(entrypoint), "Env": ["PATH=/bin"]}
+    diff = "sha256:" + hashlib.sha256(layer).hexdigest()
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": settings,
+        "rootfs": {"type": "layers", "diff_ids": [diff]},
+        "history": [{"created_by": "by hand"}],
+    }
+    text = json.dumps(config).encode()
+    return text, {"Config": _config_name(text), "RepoTags": [f"docker.io/{name}"], "Layers": ["layer.tar"]}
+
+
+def _config_name(config: bytes) -> str:
+    return hashlib.sha256(config).hexdigest() + ".json"
+
+
+def _layer(program: Path) -> bytes:
+    applets = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for folder, mode in (("bin", 0o755), ("etc", 0o755), ("tmp", 0o1777), ("root", 0o700)):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            tar.addfile(entry)
+        _add(tar, "bin/busybox", program.read_bytes(), 0o755)
+        _add(tar, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
+        for applet in applets:
+            entry = tarfile.TarInfo(f"bin/{applet}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            if applet != "busybox":
+                tar.addfile(entry)
+    return buffer.getvalue()
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), mode
+    tar.addfile(entry, io.BytesIO(content))
