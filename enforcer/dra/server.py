@@ -29,7 +29,7 @@ MAX_SOCKET_PATH: Final = 107
 """The kernel's limit for the path of a Unix socket."""
 BUG: Final = "an internal error of the node's agent; its log says more"
 
-Handlers = Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 
 class PluginService:
@@ -203,7 +203,7 @@ def _inode(socket: Path) -> int:
     return 0
 
 
-def _method(answer: Callable[[Any, grpc.ServicerContext], Any], request: Any) -> grpc.RpcMethodHandler[Any, Any]:
+def _method(answer: Callable[[Any, grpc.ServicerContext], Any], request: Any) -> "grpc.RpcMethodHandler[Any, Any]":
     return grpc.unary_unary_rpc_method_handler(
         answer, request_deserializer=request.FromString, response_serializer=lambda message: message.SerializeToString()
     )
