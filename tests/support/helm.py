@@ -20,7 +20,7 @@ SYSTEM: Final = "gpu-share-system"
 KUBERNETES: Final = "1.36.0"
 """What is rendered for where no cluster is asked: the oldest version served."""
 HEADER: Final = """\
-# gpu-share, rendered from deploy/helm/gpu-share with its default values by `make manifests`; change the chart, not this.
+# gpu-share, rendered from deploy/helm/gpu-share with its default values by `make manifests`; change the chart instead.
 #   kubectl apply --server-side -f install.yaml
 # Needs Kubernetes 1.36 or newer. Other values, and what each is for: deploy/README.md.
 """
