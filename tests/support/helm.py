@@ -26,6 +26,13 @@ HEADER: Final = """\
 """
 
 
+ORDER: Final = (
+    "Namespace", "DeviceClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingWebhookConfiguration",
+)  # fmt: skip
+"""What has to exist before the rest; Helm's own order differs between its versions."""
+
+
 class HelmError(Exception):
     """Helm said no; the message is what it said."""
 
@@ -88,8 +95,18 @@ def objects(*options: str) -> tuple[dict[str, Any], ...]:
 def manifests() -> str:
     """What ``deploy/manifests/install.yaml`` has to be: the default values, our namespace, no hooks."""
     text = template("--no-hooks", "--set", "namespace.create=true")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("# Source: ")]
-    return HEADER + "\n".join(lines) + "\n"
+    documents = sorted((_tidy(each) for each in f"\n{text}".split("\n---\n") if each.strip()), key=_rank)
+    return HEADER + "".join(f"---\n{each}\n" for each in documents)
+
+
+def _tidy(document: str) -> str:
+    lines = document.splitlines()
+    return "\n".join(line for line in lines if line.strip() and not line.startswith("# Source: "))
+
+
+def _rank(document: str) -> tuple[int, str, str]:
+    kind, name = (yaml.safe_load(document)[key] for key in ("kind", "metadata"))
+    return ORDER.index(kind) if kind in ORDER else len(ORDER), kind, name["name"]
 
 
 def main() -> int:
