@@ -1,8 +1,8 @@
 """``gpu-share uninstall``: what the chart's hooks run around the removal of a release.
 
 ``before`` waits for the last claim of our classes and then takes the webhook configuration away: a pod with a prepared
-claim cannot end without the node agent, and nothing must be asked of a webhook that is gone. ``after`` waits for the last
-agent and removes what the programs made: resource slices, claim templates, certificates. Both are safe to repeat.
+claim cannot end without the node agent, and nothing must be asked of a webhook that is gone. ``after`` waits for the
+last agent and removes what the programs made: resource slices, claim templates, certificates. Both can be repeated.
 """
 
 import argparse
@@ -65,8 +65,9 @@ def before(api: Cluster, clock: Clock, *, ignore_claims: bool) -> int:
     held = claims(api) if ignore_claims else _wait(lambda: claims(api), "share a GPU", clock)
     if held and not ignore_claims:
         print(
-            f"refused, and nothing was changed: {_some(held)} still hold shares. Without the node agent their pods could "
-            f"not end. Delete those pods and repeat; or set uninstall.waitForClaims to false and force-delete them later."
+            f"refused, and nothing was changed: {_some(held)} still hold shares. Without the node agent their pods "
+            f"could not end. Delete those pods and repeat; or set uninstall.waitForClaims to false and force-delete "
+            f"them later."
         )
         return NOT_FINE
     if held:
