@@ -6,7 +6,7 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e cluster cluster-down lint format bench golden protos lock clean
+.PHONY: help demo test e2e cluster cluster-down lint format bench golden manifests protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ golden: $(STAMP) ## Regenerate tests/golden/*/expected.json (review the diff)
 
 protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
 	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto
+
+manifests: $(STAMP) ## Render deploy/manifests/install.yaml from the chart (needs helm: on PATH, in HELM, or from make e2e)
+	@$(RUN)/python -m tests.support.helm
 
 lock: $(STAMP) ## Pin and hash the dependencies again
 	@$(RUN)/pip install --quiet --disable-pip-version-check uv

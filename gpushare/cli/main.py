@@ -31,6 +31,7 @@ VERBS: Final = {
     "top": "show GPUs, the containers on them, and their use against quota",
     "explain": "say what was or would be done to a pod, and why",
     "audit": "show the kill log and verify its chain",
+    "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",
 }
