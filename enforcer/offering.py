@@ -122,6 +122,11 @@ class MpsKeeper:
     def __init__(self, manager: MpsManager, shared: Callable[[], Collection[str]]) -> None:
         self._manager, self._shared = manager, shared
         self._failures: dict[str, GpuShareError] = {}
+        self._asked: frozenset[str] = frozenset()
+
+    def serves(self, gpu: str) -> bool:
+        """Tell whether the daemon of a GPU took clients when it was last asked."""
+        return gpu in self._asked and gpu not in self._failures
 
     def problems(self) -> Iterator[str]:
         """Say which daemons do not serve, and why."""
@@ -134,6 +139,7 @@ class MpsKeeper:
         failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
         blocked = {gpu: error for gpu, error in failures.items() if error.reason is Reason.CONTROL_BLOCKED}
         self._failures = blocked | (self._manager.start(shared) if failures.keys() - blocked.keys() else {})
+        self._asked = frozenset(found)
 
 
 def every(seconds: float, name: str, turn: Callable[[], None], stopped: threading.Event) -> threading.Thread:
