@@ -95,7 +95,8 @@ def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[Verdict
     """Look often enough for every verdict there can be."""
     quotas = [each.quota for each in tenants]
     views = [view(GPU, tenants, blind=blind), view(OTHER_GPU, tenants, blind=False)]
-    state, verdicts = State(), []
+    state = State()
+    verdicts: list[Verdict] = []
     for look in range(8):
         state, said = judge(state, quotas, {each.gpu.uuid: each.reading for each in views}, 1000.0 + look, Rules())
         verdicts += said
