@@ -124,7 +124,8 @@ class Executor:
             try:
                 intent = self._tools.kill_log.append(Kind.INTENT, _intent(self._node, verdict, victims))
             except RecordError as error:
-                self._tools.sink.notify(notice.unrecorded(verdict, error.message))
+                log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+                self._tools.sink.notify(notice.unrecorded(verdict))
                 return Result(Reason.RECORD_UNWRITABLE)
             endings: list[Ending] = []
             try:

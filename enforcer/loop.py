@@ -63,6 +63,8 @@ class Parts:
     problems: Callable[[], Sequence[str]] = tuple
     catch_up: Callable[[], object] = tuple
     """See ``Executor.catch_up``."""
+    tell_pods: Callable[[Snapshot], object] = id
+    """Bring the pods' own status files up to date; by default there are none."""
 
 
 class Agent:
@@ -226,6 +228,7 @@ class Agent:
         )  # fmt: skip
         found = status.status(snapshot)
         self._parts.metrics.latest.status = found
+        self._parts.tell_pods(snapshot)
         try:
             checkpoint.replace(self._folder / status.NAME, json.dumps(found).encode() + b"\n")
             self._problem = None

@@ -37,6 +37,7 @@ from enforcer.mps_manager import MpsManager
 from enforcer.notice import Notice, Sink
 from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, Offering, Shared, daemons, every
 from enforcer.outlet import Outlet
+from enforcer.podfiles import PodFiles
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
@@ -140,6 +141,8 @@ class Side:
     problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
     mps: tuple[MpsManager, MpsKeeper] | None = None
     """The daemons, where there are any."""
+    serves: Callable[[str], bool] = bool
+    """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
 
     def complain(self, get: Callable[[], str | None]) -> None:
         """Ask this for a problem after every look."""
@@ -182,12 +185,13 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node, side)
         mps = _mps(options, watch, cluster, side)
-        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=sink)
+        pods = PodFiles(options.run, sink, side.serves)
+        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
         executor = Executor(options.node, tools, Patience(term=options.term_wait))
         metrics = _metrics(options.address, stack)
         parts = Parts(
-            watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=sink, metrics=metrics,
-            problems=side.all, catch_up=executor.catch_up,
+            watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=pods, metrics=metrics,
+            problems=side.all, catch_up=executor.catch_up, tell_pods=pods.write,
         )  # fmt: skip
         rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
         agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
@@ -260,6 +264,7 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
     manager = daemons(gpus, options.run, _policy(options), NvmlReader())  # the loop's own reader is in use
     keeper = MpsKeeper(manager, Shared(cluster, options.node, gpus, manager.noted()))
     side.problems.append(lambda: list(keeper.problems()))
+    side.serves = keeper.serves
     every(MPS_EVERY, "mps", keeper.turn, side.stopped)
     side.mps = (manager, keeper)
     return manager

@@ -125,6 +125,10 @@ class MpsKeeper:
         self._serving: frozenset[str] = frozenset()
         self._turn = threading.Lock()
 
+    def serves(self, gpu: str) -> bool:
+        """Tell whether the daemon of a GPU took clients when it was last asked."""
+        return gpu in self._serving
+
     def problems(self) -> Iterator[str]:
         """Say which daemons do not serve, and why."""
         yield from (f"MPS on {gpu}: {error.message}" for gpu, error in self._failures.items())

@@ -1,0 +1,97 @@
+"""What one pod is told about itself: the content of the status file that its sidecar reads. Pure.
+
+``sidecar/status.py`` documents the shape. A pod learns its own figures, and of others on its GPU only how much they
+hold together: whose that is, or how many they are, is nothing a tenant needs, so nothing of it comes in here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enforcer.judge import phase
+from enforcer.model import Quota
+from enforcer.notice import Notice, cut
+from enforcer.status import BLIND, Snapshot
+from enforcer.view import View
+
+NAME: Final = "status.json"
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One warning or kill of a pod; ``time`` as RFC 3339."""
+
+    time: str
+    text: str
+
+
+def message(notice: Notice, time: str) -> Message:
+    """Say a notice in one line: the reason's word, then the sentence of the Event."""
+    return Message(time, cut(f"{notice.reason}: {notice.note}"))
+
+
+def by_pod(quotas: Sequence[Quota]) -> dict[str, tuple[Quota, ...]]:
+    """Sort quotas by the pod's UID."""
+    found: dict[str, tuple[Quota, ...]] = {}
+    for quota in quotas:
+        found[quota.pod_uid] = (*found.get(quota.pod_uid, ()), quota)
+    return found
+
+
+def pod_status(
+    snapshot: Snapshot, quotas: Sequence[Quota], messages: Sequence[Message], serves: Callable[[str], bool]
+) -> dict[str, Any]:
+    """Write one pod's status.
+
+    Args:
+        snapshot: what one look at the node led to.
+        quotas: this pod's, at least one.
+        messages: this pod's, oldest first.
+        serves: whether the MPS daemon of a GPU, by UUID, takes clients.
+    """
+    views = {view.gpu.uuid: view for view in snapshot.views}
+    gpus = tuple(dict.fromkeys(quota.gpu for quota in quotas))
+    waiting = [why for gpu in gpus if (why := _hindrance(gpu, views.get(gpu), serves))]
+    return {
+        "version": VERSION,
+        "time": snapshot.time,
+        "ready": not waiting,
+        "waiting": "; ".join(waiting),
+        "gpus": [_gpu(views[gpu], quotas) for gpu in gpus if gpu in views],
+        "containers": [_container(snapshot, quota, views) for quota in quotas],
+        "messages": [{"time": each.time, "text": each.text} for each in messages],
+    }
+
+
+def _hindrance(gpu: str, view: View | None, serves: Callable[[str], bool]) -> str:
+    """Why a share of that GPU is not ready; empty when it is. NVML's own words may name other tenants' processes."""
+    if view is None or view.sample is None:
+        return f"{gpu} cannot be read at the moment"
+    return "" if serves(gpu) else f"the MPS daemon of {gpu} does not take clients at the moment"
+
+
+def _gpu(view: View, quotas: Sequence[Quota]) -> dict[str, Any]:
+    own = sum(_used(view, quota) or 0 for quota in quotas if quota.gpu == view.gpu.uuid)
+    return {
+        "uuid": view.gpu.uuid,
+        "model": view.gpu.model,
+        "memoryMiB": view.gpu.memory_mib - view.gpu.reserved_mib,
+        "heldByOthersMiB": None if view.sample is None else max(0, view.sample.used_mib - own),
+    }
+
+
+def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> dict[str, Any]:
+    used = _used(views[quota.gpu], quota) if quota.gpu in views else None
+    return {
+        "container": quota.container,
+        "gpu": quota.gpu,
+        "usedMiB": used,
+        "quotaMiB": quota.memory_mib,
+        "state": BLIND if used is None else str(phase(snapshot.state, quota, snapshot.now)),
+    }
+
+
+def _used(view: View, quota: Quota) -> int | None:
+    reading = view.reading
+    return None if reading is None else sum(each.used_mib for each in reading.get(quota.container_id or "", ()))
