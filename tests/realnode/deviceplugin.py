@@ -1,8 +1,10 @@
 """Another device plugin that offers the same GPUs, as NVIDIA's does: resource ``nvidia.com/gpu``, devices named by UUID.
 
-The kubelet's device plugin API v1beta1, spoken in bytes: its few messages are strings in numbered fields.
+``python -m tests.realnode.deviceplugin UUID...`` runs it until SIGTERM, on the node it is started on. The kubelet's device plugin API v1beta1, spoken in bytes: its few messages are strings in numbered fields.
 """
 
+import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -12,11 +14,15 @@ from typing import Any, Final
 
 import grpc
 
+from tests.cluster.node import Node
+
 RESOURCE: Final = "nvidia.com/gpu"
 SOCKET: Final = "gpu-share-test.sock"
 SERVICE: Final = "v1beta1.DevicePlugin"
 REGISTER: Final = "/v1beta1.Registration/Register"
 SECONDS: Final = 10.0
+FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
+READY: Final = "registered"
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -48,6 +54,18 @@ def offering(folder: Path, uuids: Sequence[str]) -> Iterator[None]:
         (folder / SOCKET).unlink(missing_ok=True)
 
 
+@contextmanager
+def running(node: Node, uuids: Sequence[str]) -> Iterator[None]:
+    """Run it on that node until the context ends."""
+    command = node.command(sys.executable, "-m", "tests.realnode.deviceplugin", *uuids)
+    process = node.plane.add("device-plugin", command)
+    node.plane.wait("the device plugin is registered", lambda: READY in Path(process.log).read_text())
+    try:
+        yield
+    finally:
+        node.plane.drop("device-plugin")
+
+
 def _handler(devices: bytes, ended: threading.Event) -> grpc.GenericRpcHandler:
     def listed(_request: bytes, _context: Any) -> Iterator[bytes]:
         yield devices
@@ -70,3 +88,9 @@ def _register(kubelet: Path) -> None:
     request = field(1, b"v1beta1") + field(2, SOCKET.encode()) + field(3, RESOURCE.encode())
     with grpc.insecure_channel(f"unix://{kubelet}") as channel:
         channel.unary_unary(REGISTER)(request, timeout=SECONDS)
+
+
+if __name__ == "__main__":
+    with offering(FOLDER, sys.argv[1:]):
+        print(READY, flush=True)
+        signal.sigwait([signal.SIGTERM])

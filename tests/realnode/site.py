@@ -15,15 +15,22 @@ import yaml
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER, SIDECAR
 from gpushare.errors import ClusterError
+from tests.cluster.binaries import Group, find_all
 from tests.cluster.controlplane import TENANT
+from tests.cluster.node import Node
 from tests.controlplane.bed import PODS, Bed
 from tests.realnode import breaking, deviceplugin, readme
 from tests.realnode.pods import MAIN, Object
 
+STATE: Final = "/var/lib/gpu-share"
+RUN: Final = "/run/gpu-share"
+CDI: Final = "/var/run/cdi"
+KUBELET: Final = "/var/lib/kubelet"
 ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "gpu-share-system"
 SECONDS: Final = 60.0
 APPS_V1: Final = "/apis/apps/v1"
+NAME: Final = "app.kubernetes.io/name"
 BATCH_V1: Final = "/apis/batch/v1"
 Check = Callable[[], object]
 
@@ -39,7 +46,7 @@ class Site:
     """
 
     bed: Bed
-    node: Any
+    node: Node
     work: Path
 
     @property
@@ -66,7 +73,8 @@ class Site:
         return [self.shell(command) for command in readme.commands(block)]
 
     def _environment(self) -> dict[str, str]:
-        tools = os.pathsep.join({str(tool.parent) for tool in self.node.tools().values()})
+        found = find_all(Group.NODE)
+        tools = os.pathsep.join(sorted({str(found[name].parent) for name in ("kubectl", "helm")}))
         venv = ROOT / ".venv" / "bin"
         return {
             **os.environ,
@@ -160,7 +168,7 @@ class Site:
 
     def agent(self) -> Object:
         """The agent's pod on the node."""
-        selector = "app.kubernetes.io/component=agent"
+        selector = f"{NAME}=gpu-share-agent"
         found = self.cluster.list(path(CORE_V1, PODS, namespace=SYSTEM), labelSelector=selector)[0]
         living = [each for each in found if "deletionTimestamp" not in each["metadata"]]
         assert len(living) == 1, [each["metadata"]["name"] for each in found]
@@ -169,21 +177,20 @@ class Site:
     def in_agent(self, command: str) -> str:
         """Run a command in the agent's container."""
         name = self.agent()["metadata"]["name"]
-        return self.shell(f"kubectl -n {SYSTEM} exec {name} -c agent -- {command}", seconds=60)
+        return self.shell(f"kubectl -n {SYSTEM} exec {name} -c enforcer -- {command}", seconds=60)
 
     def status(self) -> Object:
         """What the agent says of its node, from its state folder."""
-        return dict(json.loads((self.paths.state / "status.json").read_text()))
+        return dict(json.loads((self.on_node(STATE) / "status.json").read_text()))
 
     def records(self) -> list[Object]:
         """The kill log's records, oldest first."""
-        segments = sorted((self.paths.state / "audit").glob("kills-*.jsonl"))
+        segments = sorted((self.on_node(STATE) / "audit").glob("kills-*.jsonl"))
         return [json.loads(line) for segment in segments for line in segment.read_text().splitlines()]
 
-    @property
-    def paths(self) -> Any:
-        """Where the node keeps things."""
-        return self.node.paths
+    def on_node(self, where: str) -> Path:
+        """Where a path of the node is on this machine."""
+        return self.node.host(where)
 
     # Breaking things
 
@@ -197,12 +204,12 @@ class Site:
 
     def device_plugin(self, uuids: Sequence[str]) -> AbstractContextManager[None]:
         """Have another device plugin offer these GPUs."""
-        return deviceplugin.offering(self.paths.kubelet / "device-plugins", uuids)
+        return deviceplugin.running(self.node, uuids)
 
     def simulator(self, *words: str) -> str:
         """Run ``gpu-share-simulator`` beside the agent."""
         name = self.agent()["metadata"]["name"]
-        command = f"gpu-share-simulator --root {self.paths.run}/simulator {' '.join(words)}"
+        command = f"gpu-share-simulator --root {RUN}/simulator {' '.join(words)}"
         return self.shell(f"kubectl -n {SYSTEM} exec {name} -c simulator -- {command}", seconds=60)
 
     def viewer(self, namespace: str) -> Path:
@@ -228,8 +235,8 @@ class Site:
         commands = (
             "kubectl get pods -A -o wide",
             "kubectl get events -A --field-selector type=Warning --sort-by=.lastTimestamp | tail -n 25",
-            f"kubectl -n {SYSTEM} logs -l app.kubernetes.io/component=agent -c agent --tail 25",
-            f"kubectl -n {SYSTEM} logs -l app.kubernetes.io/component=webhook --tail 10",
+            f"kubectl -n {SYSTEM} logs -l app.kubernetes.io/component=agent -c enforcer --tail 25",
+            f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-webhook --tail 10",
         )
         return "\n".join(f"$ {each}\n{self.shell(each, seconds=30, check=False)}" for each in commands)
 

@@ -99,7 +99,7 @@ def test_the_agent_deleted_while_a_tenant_is_over(site: Site, namespace: str) ->
 
 
 def test_the_webhook_deleted(site: Site, namespace: str) -> None:
-    site.shell(f"kubectl -n {SYSTEM} delete pod -l app.kubernetes.io/component=webhook --wait=false")
+    site.shell(f"kubectl -n {SYSTEM} delete pod -l app.kubernetes.io/name=gpu-share-webhook --wait=false")
     site.until("it is back", lambda: webhook_ready(site), 90)
     untouched(site, namespace)
     site.until("sharing pods can be created", lambda: site.create(namespace, pods.pod("after-webhook", "hold", "1Gi")))

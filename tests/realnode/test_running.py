@@ -5,7 +5,7 @@ import pytest
 from gpushare import contract
 from gpushare.cluster import path
 from tests.realnode import pods
-from tests.realnode.site import APPS_V1, BATCH_V1, Site, ready, restarts
+from tests.realnode.site import APPS_V1, BATCH_V1, CDI, RUN, Site, ready, restarts
 
 pytestmark = pytest.mark.realnode
 
@@ -132,5 +132,5 @@ def test_afterwards_nothing_is_left_of_them(site: Site, namespace: str) -> None:
 
 def leftovers(site: Site) -> list[str]:
     """Traces of tenants on the node: CDI files, status folders."""
-    cdi = [each.name for each in site.paths.cdi.glob("gpu-share.io*")]
-    return cdi + [each.name for each in (site.paths.run / "status").glob("*")]
+    cdi = [each.name for each in site.on_node(CDI).glob("gpu-share.io*")]
+    return cdi + [each.name for each in (site.on_node(RUN) / "status").glob("*")]

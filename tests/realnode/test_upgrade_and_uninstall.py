@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.cluster import RESOURCE_V1, path
 from tests.realnode import pods
-from tests.realnode.site import SYSTEM, Site, ready, restarts
+from tests.realnode.site import KUBELET, SYSTEM, Site, ready, restarts
 from tests.realnode.test_running import leftovers
 
 pytestmark = pytest.mark.realnode
@@ -36,7 +36,7 @@ def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Sit
     templates = site.cluster.list(path(RESOURCE_V1, "resourceclaimtemplates"))[0]
     assert [each["metadata"]["name"] for each in templates] == []
     assert leftovers(site) == []
-    assert not list((site.paths.kubelet / "plugins_registry").glob("gpu-share*"))
+    assert not list((site.on_node(KUBELET) / "plugins_registry").glob("gpu-share*"))
     everything = site.shell(
         "kubectl get all,cm,secret,sa -A -o name; kubectl get clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration -o name"
     )

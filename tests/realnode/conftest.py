@@ -1,0 +1,66 @@
+"""One real node with the product installed on it as the README says; tests bring their own namespaces."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.cluster import CORE_V1, path
+from tests.cluster import images
+from tests.cluster.binaries import Group
+from tests.cluster.controlplane import ControlPlane, sweep
+from tests.cluster.need import require_binaries
+from tests.cluster.node import Node
+from tests.controlplane.bed import Bed
+from tests.realnode.site import ROOT, Site, values
+
+BUILD = ROOT / ".build" / "realnode"
+VALUES = {
+    "image": {"pullPolicy": "Never"},
+    "simulate": {"enabled": True, "gpus": 2, "memory": "16Gi", "image": {"pullPolicy": "Never"}},
+}
+FOR_COMMANDS = ("deploy", "examples")
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    require_binaries(Group.CONTROL_PLANE, Group.NODE)
+    sweep(BUILD)
+    plane = ControlPlane.start(BUILD / str(os.getpid()), nodes=True)
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="session")
+def node(plane: ControlPlane) -> Node:
+    return Node.start(plane)
+
+
+@pytest.fixture(scope="session")
+def bare(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A node with our images on it and nothing else of ours; commands run in a folder with the checkout's files."""
+    for archive in images.build_all().values():
+        node.load_image(archive)
+    work = tmp_path_factory.mktemp("reader")
+    for name in FOR_COMMANDS:
+        shutil.copytree(ROOT / name, work / name)
+    values(work / "my-values.yaml", VALUES)
+    return Site(bed=Bed(plane=plane, cluster=plane.cluster()), node=node, work=work)
+
+
+@pytest.fixture(scope="session")
+def site(bare: Site) -> Site:
+    """The node with the product on it."""
+    began = time.monotonic()
+    for said in bare.readme("install"):
+        print(said)
+    print(f"installed and ready {time.monotonic() - began:.1f} s after the first command")
+    for said in bare.readme("verify"):
+        print(said)
+    where = path(CORE_V1, "nodes", bare.node.name)
+    assert bare.cluster.get(where)["metadata"]["labels"]["gpu-share.io/enabled"] == "true"
+    bare.until("the GPUs are offered", lambda: len(bare.devices()) == 3)
+    return bare
