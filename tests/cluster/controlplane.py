@@ -107,8 +107,9 @@ class ControlPlane:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _end(self) -> None:
+        _end_nodes(self.root)
         _end_all(self.processes)
-        _clear(self.root)
+        _remove_network(self.root)
 
     @property
     def running(self) -> bool:
@@ -247,17 +248,21 @@ class ControlPlane:
 
 def remove(root: Path) -> None:
     """End what an earlier run left in ``root`` and remove the folder; nothing there is fine."""
+    _end_nodes(root)
     if left := ControlPlane.load(root):
         _end_all(left.processes)
-    _clear(root)
+    _remove_network(root)
     if root.exists():
         shutil.rmtree(root)
 
 
-def _clear(root: Path) -> None:
-    """End the nodes of a cluster with all that runs on them, and its bridge. Mounts go with the last process."""
+def _end_nodes(root: Path) -> None:
+    """End the nodes of a cluster with all that runs on them. Their mounts go with the last process."""
     for state in root.glob(f"nodes/*/{NODE_STATE}"):
         cgroups.end(json.loads(state.read_text())["cgroup"], cgroups.hierarchies())
+
+
+def _remove_network(root: Path) -> None:
     if network := Network.load(root):
         network.remove()
 

@@ -9,6 +9,7 @@ interfaces and routes go with its last process, so that a crash leaves what the 
 import json
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tests.cluster import archive, cgroups, node_files, packages, pki
 from tests.cluster.binaries import Group, cache_root, find_all
 from tests.cluster.controlplane import NODE_STATE, ControlPlane
 from tests.cluster.errors import BedError
-from tests.cluster.network import MOST_NODES, run
+from tests.cluster.network import MOST_NODES, Network, run
 from tests.cluster.processes import Process
 
 READY_SECONDS: Final = 90.0
@@ -58,6 +59,7 @@ class Node:
         node.load_image(node._hand_made_images())
         node.start_kubelet(labels)
         node._run("kube-proxy", [str(binaries["kube-proxy"]), "--config=/var/lib/kube-proxy/config.yaml"])
+        node._offer_programs(binaries)
         plane.wait(f"node {name} is Ready", node.ready, READY_SECONDS)
         return node
 
@@ -143,7 +145,7 @@ class Node:
         shutil.rmtree(self.home, ignore_errors=True)
 
     @property
-    def _network(self) -> Any:
+    def _network(self) -> Network:
         assert self.plane.network is not None, "ControlPlane.start(..., nodes=True)"
         return self.plane.network
 
@@ -191,6 +193,17 @@ class Node:
         assert program is not None
         images = {node_files.PAUSE_IMAGE: archive.FOREVER, archive.BUSYBOX_IMAGE: ()}
         return archive.busybox(self.home / "busybox.tar", program, images)
+
+    def _offer_programs(self, binaries: dict[str, Path]) -> None:
+        """Put kubectl, helm and a way onto the node into ``bin`` of the cluster's folder, for people and tests."""
+        folder = self.plane.root / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in ("kubectl", "helm", "ctr"):
+            if not (folder / name).exists():
+                (folder / name).symlink_to(binaries[name])
+        script = folder / f"on-{self.name}"
+        script.write_text(f'#!/bin/sh\n# Runs a command on {self.name}.\nexec {shlex.join(self.command())} "$@"\n')
+        script.chmod(0o755)
 
     def _run(self, name: str, command: list[str], env: dict[str, str] | None = None) -> None:
         self.plane.add(f"{self.name}-{name}", self.command(*command), env)
