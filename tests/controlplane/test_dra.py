@@ -131,7 +131,7 @@ def test_a_bound_pod_is_prepared_watched_and_undone(machine: Machine) -> None:
         {"container": "main", "memoryMiB": 4096, "computePercent": None}
     ]
     container = machine.kubelet.run(pod, "main", tenant(uuid, 3000, grow_to=9000, after=2.0), machine.sim.environment())
-    bed.until("the quota has its container", lambda: machine.quotas()["tts"]["containerId"] == container.container_id)
+    bed.until("the quota has its container", lambda: watched(machine) == container.container_id)
     assert wait_gone(container.process, 15)
     bed.cluster.delete(path(CORE_V1, PODS, "tts", namespace), NOW)
     bed.until("the claim is gone", lambda: bed.find(path(RESOURCE_V1, CLAIMS, key[1], namespace)) is None)
@@ -168,3 +168,9 @@ def test_an_agent_that_was_away_knows_what_was_prepared(machine: Machine) -> Non
 def status(machine: Machine, key: tuple[str, str, str]) -> list[Object]:
     claim = machine.bed.cluster.get(path(RESOURCE_V1, CLAIMS, key[1], key[0]))
     return list(claim["status"].get("devices") or [])
+
+
+def watched(machine: Machine) -> str | None:
+    """The container that the agent watches in pod tts."""
+    found: str | None = machine.quotas().get("tts", {}).get("containerId")
+    return found
