@@ -17,7 +17,7 @@ from gpushare import contract
 from gpushare.cluster import CORE_V1, RESOURCE_V1, path
 from tests.cluster.processes import Process, alive, wait_gone
 from tests.controlplane import objects, programs
-from tests.controlplane.bed import CLAIMS, NOW, PODS, SLICES, SYSTEM, Bed
+from tests.controlplane.bed import CLAIMS, SLICES, SYSTEM, Bed
 from tests.controlplane.kubelet import Kubelet, hierarchy, tenant
 from tests.controlplane.objects import Object
 from tests.fakegpu.need import need_library
@@ -133,7 +133,8 @@ def test_a_bound_pod_is_prepared_watched_and_undone(machine: Machine) -> None:
     container = machine.kubelet.run(pod, "main", tenant(uuid, 3000, grow_to=9000, after=2.0), machine.sim.environment())
     bed.until("the quota has its container", lambda: watched(machine) == container.container_id)
     assert wait_gone(container.process, 15)
-    bed.cluster.delete(path(CORE_V1, PODS, "tts", namespace), NOW)
+    machine.kubelet.containers.remove(container)
+    bed.delete_pod(namespace, "tts")
     bed.until("the claim is gone", lambda: bed.find(path(RESOURCE_V1, CLAIMS, key[1], namespace)) is None)
     assert "tts" in machine.quotas(), "prepared and not undone: still enforced"
     assert machine.calls.unprepare(key) == {key[2]: ""}

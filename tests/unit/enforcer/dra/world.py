@@ -91,7 +91,7 @@ class World:
     def tree(self) -> dict[str, str]:
         """Everything that is on disk below the node's directories."""
         return {
-            str(file.relative_to(self.folder)): file.read_text() if file.is_file() else ""
+            str(file.relative_to(self.folder)): file.read_text().replace(str(self.folder), "") if file.is_file() else ""
             for root in (self.cdi, self.run / "status", self.state / "claims")
             for file in root.rglob("*")
         }
