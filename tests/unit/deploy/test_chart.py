@@ -12,6 +12,7 @@ from gpushare import contract
 from tests.support import helm
 from webhook.options import Options
 
+pytestmark = pytest.mark.controlplane  # they need helm, which make e2e brings
 Object = dict[str, Any]
 VALUES: Final[Object] = yaml.safe_load((helm.CHART / "values.yaml").read_text())
 SCHEMA: Final[Object] = json.loads((helm.CHART / "values.schema.json").read_text())
@@ -118,7 +119,7 @@ def test_nothing_rendered_depends_on_when_or_where(options: tuple[str, ...]) -> 
     assert not re.findall(r"lookup|genCA|genSelfSigned|genSigned|randAlpha|\bnow\b.*date|uuidv4", sources)
 
 
-@pytest.mark.parametrize(("where", "default"), sorted(leaves(VALUES), key=lambda each: each[0]))
+@pytest.mark.parametrize(("where", "default"), sorted(leaves(VALUES), key=str))
 def test_every_value_changes_something(where: str, default: Any) -> None:
     changed = setting(where, other(where, default))
     assert any(helm.objects(*options) != helm.objects(*options, changed) for options in (PLAIN, SIMULATED, ()))
@@ -128,7 +129,7 @@ def test_every_value_is_described_and_known_to_the_schema() -> None:
     lines = (helm.CHART / "values.yaml").read_text().splitlines()
     described = {lines[number + 1].strip().partition(":")[0] for number in comments(lines)}
     for where, _ in leaves(VALUES):
-        at = SCHEMA
+        at: Object = SCHEMA
         for key in where.split("."):
             at = at["properties"][key] if key in at.get("properties", {}) else SCHEMA["$defs"]["amounts"]
         assert described & set(where.split(".")), f"{where} has no comment"
@@ -213,16 +214,14 @@ def test_no_role_has_wildcards_the_hooks_included() -> None:
         assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
 
 
-@pytest.mark.parametrize(
-    ("name", "spec"), [p for p in pods(*SIMULATED) if not p[0].startswith("DaemonSet")] if helm.find() else []
-)
-def test_all_but_the_agent_would_pass_pod_security_restricted(name: str, spec: Object) -> None:
-    assert spec["securityContext"]["runAsNonRoot"] is True, name
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in spec["containers"]:
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+def test_all_but_the_agent_would_pass_pod_security_restricted() -> None:
+    for name, spec in (each for each in pods(*SIMULATED) if not each[0].startswith("DaemonSet")):
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for context in (each["securityContext"] for each in spec["containers"]):
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
 
 
 def test_with_simulated_gpus_nothing_is_privileged_and_the_agent_may_only_end_processes() -> None:
