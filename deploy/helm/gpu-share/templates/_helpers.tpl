@@ -98,7 +98,7 @@ spec:
 
 {{/* Where the simulator keeps its world on the host. */}}
 {{- define "gpu-share.simulated" -}}
-{{ .Values.runDir }}/simulator
+{{ .Values.stateDir }}/simulator
 {{- end }}
 
 {{/* Where the agent's container sees the node's driver. */}}
