@@ -122,7 +122,8 @@ class MpsKeeper:
     def __init__(self, manager: MpsManager, shared: Callable[[], Collection[str]]) -> None:
         self._manager, self._shared = manager, shared
         self._failures: dict[str, GpuShareError] = {}
-        self._asked: frozenset[str] = frozenset()
+        self._asked = manager.noted()
+        """Asked at least once; those that ran before us are taken to run until they are."""
 
     def serves(self, gpu: str) -> bool:
         """Tell whether the daemon of a GPU took clients when it was last asked."""

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,17 +55,17 @@ def main(argv: list[str]) -> int:
 
 def show(runs: list[Run]) -> None:
     print(COLUMNS.format("", "MEDIAN", "MIN", "MAX"))
-    rows: list[tuple[str, Callable[[Run], float], float, str]] = [
-        ("resident memory, VmRSS", lambda run: run.rss, 1024, "MiB"),
-        ("  its peak, VmHWM", lambda run: run.peak, 1024, "MiB"),
-        ("  proportional to sharers, Pss", lambda run: run.pss, 1024, "MiB"),
-        ("  of its own alone, Private", lambda run: run.private, 1024, "MiB"),
-        ("start to first line", lambda run: run.started, 1e-3, "ms"),
-        ("start-up probe, a process", lambda run: run.probed, 1e-3, "ms"),
-        ("SIGTERM to its end", lambda run: run.stopped, 1e-3, "ms"),
+    rows: list[tuple[str, list[float], float, str]] = [
+        ("resident memory, VmRSS", [run.rss for run in runs], 1024, "MiB"),
+        ("  its peak, VmHWM", [run.peak for run in runs], 1024, "MiB"),
+        ("  proportional to sharers, Pss", [run.pss for run in runs], 1024, "MiB"),
+        ("  of its own alone, Private", [run.private for run in runs], 1024, "MiB"),
+        ("start to first line", [run.started for run in runs], 1e-3, "ms"),
+        ("start-up probe, a process", [run.probed for run in runs], 1e-3, "ms"),
+        ("SIGTERM to its end", [run.stopped for run in runs], 1e-3, "ms"),
     ]
-    for what, read, unit, name in rows:
-        values = [read(run) / unit for run in runs]
+    for what, measured, unit, name in rows:
+        values = [value / unit for value in measured]
         figures = (statistics.median(values), min(values), max(values))
         print(COLUMNS.format(what, *(f"{value:.1f} {name}" for value in figures)))
 
