@@ -122,7 +122,8 @@ class MpsKeeper:
     def __init__(self, manager: MpsManager, shared: Callable[[], Collection[str]]) -> None:
         self._manager, self._shared = manager, shared
         self._failures: dict[str, GpuShareError] = {}
-        self._serving: frozenset[str] = frozenset()
+        self._serving = manager.noted()
+        """Those that served when last asked; those that ran before us are taken to serve until they are."""
         self._turn = threading.Lock()
 
     def serves(self, gpu: str) -> bool:

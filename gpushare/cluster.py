@@ -34,6 +34,7 @@ _UNUSABLE: Final = (config.ConfigException, yaml.YAMLError, OSError, AttributeEr
 RESOURCE_V1: Final = "/apis/resource.k8s.io/v1"
 EVENTS_V1: Final = "/apis/events.k8s.io/v1"
 ADMISSION_V1: Final = "/apis/admissionregistration.k8s.io/v1"
+APPS_V1: Final = "/apis/apps/v1"
 CORE_V1: Final = "/api/v1"
 
 

@@ -56,9 +56,12 @@ class Watcher:
         return self.status is not None and any(use.state == ACTING for use in self.status.uses)
 
     def _tell(self, found: status.Status) -> None:
-        if found.ready and not (self.status and self.status.ready):
+        before = self.status is not None and self.status.ready
+        if found.ready and not before:
             shares = ", ".join(f"{use.container} {use.quota_mib} MiB on {use.gpu}" for use in found.uses)
             self._say("the share of the GPU is ready" + (f": {shares}" if shares else ""))
+        if before and not found.ready:
+            self._say(f"the share of the GPU is not ready any more: {found.waiting or 'the node agent says so'}")
         for message in found.messages:
             if message not in self._seen:
                 self._say(str(message))

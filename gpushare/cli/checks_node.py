@@ -1,23 +1,48 @@
 """Questions to this machine: can it serve shares of its GPUs?"""
 
 import shutil
+import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from enforcer.gpu import NvmlReader
 from enforcer.proc import in_initial_pid_namespace
+from enforcer.status import NAME
+from gpushare import contract
+from gpushare.cli import nodestatus
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
-from gpushare.errors import NvmlError
+from gpushare.errors import GpuShareError, NvmlError
 
 Verdict = Callable[[str], Finding]
 CATEGORY: Final = "this machine"
 MPS_CONTROL: Final = "nvidia-cuda-mps-control"
+SOCKETS: Final = (f"plugins_registry/{contract.DRIVER}-reg.sock", f"plugins/{contract.DRIVER}/dra.sock")
+KNOCK_SECONDS: Final = 2.0
+STALE_SECONDS: Final = 10.0
 
 
-def checkers(*, required: bool) -> list[Checker]:
-    """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where the agent, the kubelet and the container runtime meet on a node."""
+
+    state: Path = Path("/var/lib/gpu-share")
+    kubelet: Path = Path("/var/lib/kubelet")
+    cdi: Path = Path("/var/run/cdi")
+
+
+def checkers(folders: Folders, *, required: bool) -> list[Checker]:
+    """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong.
+
+    The agent's own questions are asked where it is expected, or has been: nobody's laptop lacks one.
+    """
     bad = wrong if required else warning
+    agent = _of_agent(folders, bad) if required or (folders.state / NAME).exists() else []
+    return [*_of_machine(bad), *agent]
+
+
+def _of_machine(bad: Verdict) -> list[Checker]:
     return [
         Checker(
             category=CATEGORY,
@@ -38,6 +63,67 @@ def checkers(*, required: bool) -> list[Checker]:
             hint="the enforcer needs hostPID: true, or it would take one process for another",
         ),
     ]
+
+
+def _of_agent(folders: Folders, bad: Verdict) -> list[Checker]:
+    return [
+        Checker(
+            category=CATEGORY,
+            description="node agent",
+            ask=lambda: agent(folders.state, bad),
+            hint="it runs where the node has the label; its log says what it lacks (--state DIR, if it is elsewhere)",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="kubelet plugin sockets",
+            ask=lambda: sockets(folders.kubelet, bad),
+            hint="the node agent makes them; a kubelet whose root is elsewhere needs --kubelet-root, there and here",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="CDI folder",
+            ask=lambda: cdi(folders.cdi, bad),
+            hint="the container runtime has to read it: containerd >= 2.0 does, 1.7 with enable_cdi (--cdi-root DIR)",
+        ),
+    ]
+
+
+def agent(state: Path, bad: Verdict) -> Finding:
+    """Read the agent's status: whether it runs, and what it says hinders it."""
+    try:
+        found = nodestatus.load(state)
+    except GpuShareError as error:
+        return bad(error.message)
+    age = found.age(nodestatus.now())
+    if age is None or age > STALE_SECONDS:
+        return bad(f"it does not run: {state / NAME} is old")
+    if found.problems:
+        return warning("; ".join(found.problems), "gpu-share top shows what it sees")
+    return fine(f"{len(found.gpus)} GPUs seen")
+
+
+def sockets(root: Path, bad: Verdict) -> Finding:
+    """Knock at the driver's two doors: the kubelet finds it by the one and prepares claims by the other."""
+    missing = [f"{file}: {why}" for file in map(root.joinpath, SOCKETS) if (why := _shut(file))]
+    return bad("; ".join(missing)) if missing else fine(f"below {root}")
+
+
+def _shut(file: Path) -> str:
+    """Why nobody answers at a socket; empty when somebody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knocking:
+        knocking.settimeout(KNOCK_SECONDS)
+        try:
+            knocking.connect(str(file))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def cdi(folder: Path, bad: Verdict) -> Finding:
+    """Look for the folder that claims' specs are written to, and count ours."""
+    if not folder.is_dir():
+        return bad(f"{folder} is not there")
+    return fine(f"{folder}, {len(list(folder.glob(f'{contract.GROUP}-*.json')))} claims prepared")
 
 
 def gpus(reader: NvmlReader, bad: Verdict) -> Finding:

@@ -176,6 +176,9 @@ class Manager:
         self.starts = 0
         self.failures: dict[str, Any] = {}
 
+    def noted(self) -> frozenset[str]:
+        return frozenset({OTHER_GPU})
+
     def health(self, gpus: Collection[str]) -> dict[str, Any]:
         return {gpu: answer for gpu, answer in self.answers.items() if gpu in gpus}
 
@@ -197,6 +200,20 @@ def test_daemons_that_do_not_answer_are_started_and_blocked_ones_are_not() -> No
     manager.failures = {GPU: MpsError("no such program")}
     keeper.turn()
     assert (manager.starts, list(keeper.problems())) == (1, [f"MPS on {GPU}: no such program"])
+
+
+def test_a_daemon_serves_where_it_answers_or_was_left_running_before_us() -> None:
+    manager = Manager()
+    keeper = MpsKeeper(manager, lambda: {GPU, OTHER_GPU})  # type: ignore[arg-type]
+    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [False, True]
+    keeper.turn()
+    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True]
+    manager.answers[GPU] = MpsError("blocked", Reason.CONTROL_BLOCKED)
+    keeper.turn()
+    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [False, True]
+    manager.answers[GPU] = MpsError("silent")
+    keeper.turn()
+    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True], "it was started again"
 
 
 def test_a_daemon_for_every_gpu_that_can_be_shared() -> None:

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from enforcer import podfiles, podstatus
-from enforcer.judge import Holder, Rules, State, judge
+from enforcer.judge import Holder, Phase, Rules, State, judge
 from enforcer.model import GpuSample, Quota
 from enforcer.notice import Notice
 from enforcer.podfiles import KEPT, REFRESH, PodFiles
@@ -22,6 +22,7 @@ from enforcer.view import View
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from sidecar import status
+from sidecar.main import ACTING
 from tests.unit.enforcer.made import GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import card
 
@@ -98,6 +99,7 @@ def test_the_agent_and_the_sidecar_agree_on_names_and_shape(files: Files) -> Non
     assert found.gpus == (status.Gpu(uuid=GPU, memory_mib=16384 - 512, others_mib=500),)
     assert [message.text for message in found.messages] == ["Killed: note 1"]
     assert podstatus.NAME == status.FILE
+    assert str(Phase.ACTING) == ACTING
 
 
 def test_a_folder_is_never_made(files: Files) -> None:

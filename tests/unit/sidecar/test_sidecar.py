@@ -127,6 +127,19 @@ def test_what_the_pod_may_hold_is_said_when_it_is_ready(tmp_path: Path) -> None:
     assert said == ["the share of the GPU is ready: m 4096 MiB on GPU-1"]
 
 
+def test_a_share_that_is_no_longer_ready_is_said_to_be(tmp_path: Path) -> None:
+    said: list[str] = []
+    watcher = Watcher(str(tmp_path / "status.json"), said.append)
+    for content in ({"ready": True}, {"waiting": "GPU-1 cannot be read"}, {"waiting": "still"}, {"ready": True}):
+        write(tmp_path, content)
+        watcher.look()
+    assert said == [
+        "the share of the GPU is ready",
+        "the share of the GPU is not ready any more: GPU-1 cannot be read",
+        "the share of the GPU is ready",
+    ]
+
+
 def test_an_agent_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_path: Path) -> None:
     said: list[str] = []
     now = [1795212965.0]
