@@ -10,9 +10,8 @@ import pytest
 
 from gpushare.cluster import CORE_V1, path
 from tests.cluster import images
-from tests.cluster.binaries import Group
 from tests.cluster.controlplane import ControlPlane, sweep
-from tests.cluster.need import require_binaries
+from tests.cluster.need import require_node
 from tests.cluster.node import Node
 from tests.controlplane.bed import Bed
 from tests.realnode.site import ROOT, Site, values
@@ -27,7 +26,7 @@ FOR_COMMANDS = ("deploy", "examples")
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
-    require_binaries(Group.CONTROL_PLANE, Group.NODE)
+    require_node()
     sweep(BUILD)
     plane = ControlPlane.start(BUILD / str(os.getpid()), nodes=True)
     yield plane
@@ -42,8 +41,8 @@ def node(plane: ControlPlane) -> Node:
 @pytest.fixture(scope="session")
 def bare(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A node with our images on it and nothing else of ours; commands run in a folder with the checkout's files."""
-    for archive in images.build_all().values():
-        node.load_image(archive)
+    for target in images.targets():
+        node.load_image(images.image(target))
     work = tmp_path_factory.mktemp("reader")
     for name in FOR_COMMANDS:
         shutil.copytree(ROOT / name, work / name)

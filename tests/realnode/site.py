@@ -79,7 +79,8 @@ class Site:
         return {
             **os.environ,
             "PATH": os.pathsep.join([tools, str(venv), os.environ["PATH"]]),
-            "KUBECONFIG": str(self.bed.plane.kubeconfig()),
+            "KUBECONFIG": str(self.bed.plane.kubeconfig().absolute()),
+            "NODE": self.node.name,
         }
 
     # Tenants

@@ -10,7 +10,7 @@ from tests.realnode import pods
 from tests.realnode.site import Site, ready
 from tests.realnode.test_running import leftovers
 
-pytestmark = pytest.mark.realnode
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 PODS = 30
 ROUNDS = int(os.environ.get("GPU_SHARE_CHURN_ROUNDS", "10"))
 

@@ -6,7 +6,7 @@ from gpushare import contract
 from tests.realnode import pods
 from tests.realnode.site import Site, restarts
 
-pytestmark = pytest.mark.realnode
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
 
 

@@ -10,7 +10,7 @@ from gpushare.errors import ClusterError
 from tests.realnode import pods
 from tests.realnode.site import Site
 
-pytestmark = pytest.mark.realnode
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 COUNTED = f"{contract.DEVICE_CLASS}.deviceclass.resource.k8s.io/devices"
 SMALL = {"cpu": "50m", "memory": "64Mi"}
 

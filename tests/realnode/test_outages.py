@@ -11,7 +11,7 @@ from gpushare.cluster import path
 from tests.realnode import pods
 from tests.realnode.site import APPS_V1, SYSTEM, Site, ready, restarts
 
-pytestmark = pytest.mark.realnode
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 RESTARTS = 20
 API_AWAY = 60.0
 AGENTS = path(APPS_V1, "daemonsets", "gpu-share-agent", SYSTEM)

@@ -7,7 +7,7 @@ from gpushare.cluster import path
 from tests.realnode import pods
 from tests.realnode.site import APPS_V1, BATCH_V1, CDI, RUN, Site, ready, restarts
 
-pytestmark = pytest.mark.realnode
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

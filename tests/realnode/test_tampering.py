@@ -9,7 +9,7 @@ from tests.cluster.controlplane import TENANT
 from tests.realnode import pods
 from tests.realnode.site import Site, restarts
 
-pytestmark = pytest.mark.realnode
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 FORGED = {
     contract.CUDA_VISIBLE_DEVICES: "0,1",
     contract.NVIDIA_VISIBLE_DEVICES: "all",

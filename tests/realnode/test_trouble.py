@@ -8,7 +8,7 @@ import pytest
 from tests.realnode import pods
 from tests.realnode.site import Site, restarts
 
-pytestmark = pytest.mark.realnode
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from tests.realnode import pods
 from tests.realnode.site import KUBELET, SYSTEM, Site, ready, restarts
 from tests.realnode.test_running import leftovers
 
-pytestmark = pytest.mark.realnode
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
 
 def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
