@@ -1,19 +1,19 @@
 """Puts the kubelet's side of the agent together and runs it beside the loop."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from enforcer.attribute import Attributor
-from enforcer.cluster import WITH_KUBELET, Books
+from enforcer.cluster import WITH_KUBELET, Books, Rule
 from enforcer.dra.announce import Announcer
 from enforcer.dra.cdi import MpsFolders
 from enforcer.dra.driver import Driver, Parts
+from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.files import NodeFiles
-from enforcer.dra.prepared import quotas_of_prepared
 from enforcer.dra.ready import AlwaysReady, MpsReady
 from enforcer.dra.server import PluginService, Sockets
 from enforcer.dra.store import ClaimStore
@@ -24,6 +24,7 @@ from enforcer.metrics import Metrics
 from enforcer.model import Quota
 from enforcer.mps_manager import MpsManager
 from enforcer.offering import MpsKeeper, every
+from enforcer.quotas import Object
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 
@@ -62,6 +63,7 @@ class KubeletSide:
         self._store = ClaimStore(setup.state)
         self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
         self.registered: Final = threading.Event()
+        self._shared: tuple[str, ...] = ()
         self._announcer = Announcer(setup.cluster, str(setup.policy.mode))
         self._driver = Driver(self._parts(setup))
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
@@ -90,13 +92,29 @@ class KubeletSide:
         if self.problem is not None:
             yield self.problem
         yield from self._store.problems()
+        yield from self._shared
+
+    def leaving(self) -> frozenset[str]:
+        """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""
+        lasting = {each.pod_uid for each in self._store.prepared()}
+        return frozenset(each.pod_uid for each in self._store.ending()) - lasting
 
     def _settle(self) -> None:
         self._sockets.check()
         self._driver.settle()
 
-    def _rule(self, setup: Setup) -> Callable[..., tuple[Quota, ...]]:
-        return lambda seen: quotas_of_prepared(self._store.prepared(), seen["pods"], seen["namespaces"], setup.quotas())
+    def _rule(self, setup: Setup) -> Rule:
+        def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
+            prepared, pods = self._store.prepared(), seen["pods"]
+            self._shared = tuple(
+                f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.pod}; pod {other.pod} uses it too: "
+                "what both hold together is not limited; give each a claim of its own"
+                for claim in prepared
+                for other in joined(claim, pods)
+            )
+            return quotas_of_prepared(prepared, pods, seen["namespaces"], setup.quotas())
+
+        return quotas
 
     def _parts(self, setup: Setup) -> Parts:
         manager, keeper = setup.mps or (None, None)
