@@ -18,7 +18,7 @@ from enforcer.dra.ready import AlwaysReady, MpsReady
 from enforcer.dra.server import PluginService, Sockets
 from enforcer.dra.store import ClaimStore
 from enforcer.dra.tidying import EVERY as TIDY_EVERY
-from enforcer.dra.tidying import Forgotten, living_pods
+from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.inventory import InventoryPolicy, capacity_mib
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
@@ -65,9 +65,11 @@ class KubeletSide:
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
         self._announcer = Announcer(setup.cluster, str(setup.policy.mode))
-        self._driver = Driver(self._parts(setup))
+        parts = self._parts(setup)
+        self._driver = Driver(parts)
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
-        living = partial(living_pods, setup.attributor)
+        files, living = parts.files, partial(living_pods, setup.attributor)
+        self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods)
         self._forgotten = Forgotten(setup.cluster, self._store, self._driver, self.books.pods, living)
 
     def start(self, stopped: threading.Event) -> None:
@@ -76,7 +78,7 @@ class KubeletSide:
         self._announcer.start()
         self._sockets.start()
         every(SETTLE_EVERY, "settle", self._settle, stopped)
-        every(TIDY_EVERY, "tidy", self._forgotten.turn, stopped)
+        every(TIDY_EVERY, "tidy", self._tidy, stopped)
 
     def stop(self) -> None:
         """Let calls come to their end and take the sockets away, so that the kubelet knows."""
@@ -102,6 +104,10 @@ class KubeletSide:
     def _settle(self) -> None:
         self._sockets.check()
         self._driver.settle()
+
+    def _tidy(self) -> None:
+        self._strays.turn()
+        self._forgotten.turn()
 
     def _rule(self, setup: Setup) -> Rule:
         def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:

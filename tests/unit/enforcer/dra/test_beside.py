@@ -1,6 +1,7 @@
 """What runs beside preparing: quotas, claims that nobody undoes, the claims' status, the wait for MPS."""
 
 import copy
+import shutil
 from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 
 from enforcer.dra.announce import Announcer, status_of
+from enforcer.dra.cdi import file_name
 from enforcer.dra.driver import Ref
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.prepared import Prepared
-from enforcer.dra.tidying import Forgotten, living_pods
+from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.model import OnExceed, Quota
 from enforcer.offering import MpsKeeper, foreign_mib
 from enforcer.view import View
@@ -128,6 +130,49 @@ def test_another_object_of_the_same_name_is_no_sign(world: World) -> None:
     tidy.turn()
     tidy.turn()
     assert world.store.prepared() == ()
+
+
+def strays(world: World, pods: Collection[str] | None = ()) -> Strays:
+    return Strays(world.api, world.store, world.files, world.driver, lambda: pods)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", ["all", "torn"])
+def test_a_lost_checkpoint_is_made_again_from_what_is_still_there(world: World, loss: str) -> None:
+    prepared(world)
+    tree = world.tree()
+    for file in (world.state / "claims").iterdir():
+        file.unlink() if loss == "all" else file.write_text("{")
+    world.restart()
+    assert (world.store.prepared(), enforced(world)) == ((), [])
+    strays(world, {made_uid("tts")}).turn()
+    assert (world.tree(), len(enforced(world)), list(world.store.problems())) == (tree, 1, [])
+
+
+def test_files_in_nobodys_name_go_after_two_looks(world: World) -> None:
+    claim = prepared(world)
+    shutil.rmtree(world.state / "claims")
+    world.forget(Ref(claim.namespace, claim.name, claim.uid), "tts")
+    world.restart()
+    tree, tidy = world.tree(), strays(world)
+    world.api.down = True
+    tidy.turn()
+    tidy.turn()
+    assert file_name(claim.uid) in {file.name for file in world.cdi.iterdir()}
+    world.api.down = False
+    tidy.turn()
+    assert "cdi/" + file_name(claim.uid) in tree
+    tidy.turn()
+    assert world.tree() == {}
+
+
+def test_nothing_of_a_claim_that_is_prepared_or_of_a_pod_that_exists_is_stray(world: World) -> None:
+    prepared(world)
+    (world.run / "status" / "existing").mkdir()
+    tree, tidy = world.tree(), strays(world, {"existing"})
+    world.api.objects.clear()
+    tidy.turn()
+    tidy.turn()
+    assert world.tree() == tree
 
 
 def test_pods_with_processes_are_found(world: World, tmp_path: Path) -> None:
