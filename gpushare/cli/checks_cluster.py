@@ -20,7 +20,7 @@ OLDEST: Final = (1, 36)
 SOON: Final = timedelta(days=3)
 WEBHOOK: Final = f"pods.{contract.GROUP}"
 PROBE: Final = "gpu-share-check-"
-INSTALL: Final = "install gpu-share: kubectl apply -k deploy/manifests"
+INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 
 Ask = Callable[[Cluster], Finding]
 
