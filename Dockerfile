@@ -37,6 +37,7 @@ RUN /opt/tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-d
 FROM ${BASE} AS fake
 RUN command -v cc gcc || { apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev; }
 WORKDIR /opt/gpu-share-simulator
+ENV PYTHONDONTWRITEBYTECODE=1
 COPY tests/__init__.py tests/__init__.py
 COPY tests/fakegpu tests/fakegpu
 RUN python3 -m tests.fakegpu.build tests/fakegpu/lib && rm -f tests/fakegpu/*.c tests/fakegpu/*.h

@@ -22,7 +22,7 @@ NAMED: Final = 5
 """So many nodes are named."""
 WEBHOOK: Final = f"pods.{contract.GROUP}"
 PROBE: Final = "gpu-share-check-"
-INSTALL: Final = "install gpu-share: kubectl apply -k deploy/manifests"
+INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 
 Ask = Callable[[Cluster], Finding]
 
