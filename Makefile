@@ -30,8 +30,8 @@ e2e: $(STAMP) ## The product on a real control plane and a real node (first run 
 	@$(RUN)/python -m pytest -m "controlplane and not node_e2e"
 	@$(RUN)/python -m pytest -m node_e2e
 
-cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root)
-	@$(RUN)/python -m tests.cluster up
+cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root, or ARGS=--control-plane-only)
+	@$(RUN)/python -m tests.cluster up $(ARGS)
 
 cluster-down: $(STAMP) ## End it
 	@$(RUN)/python -m tests.cluster down

@@ -128,7 +128,7 @@ def _explain(plane: ControlPlane) -> None:
         say(f"{node.name:<12} a shell on it: on-{node.name} sh; its /var and /run are {node}/var and {node}/run")
     say("end it with  make cluster-down")
     if plane.network is not None:
-        say(f"export PATH={plane.root}/bin:$PATH  # kubectl, helm, ctr")
+        say(f"export PATH={plane.root}/bin:$PATH  # kubectl, helm, on-node-1")
     say(f"export KUBECONFIG={plane.kubeconfig()}")
 
 

@@ -148,12 +148,19 @@ class ControlPlane:
         self._save()
         return process
 
-    def drop(self, name: str) -> None:
-        """End programs of that name, which need not run any more."""
+    def drop(self, name: str) -> list[Process]:
+        """End programs of that name, which need not run any more; :meth:`again` takes what is returned."""
         gone = [process for process in self.processes if process.name == name]
         end(gone)
         self.processes[:] = [process for process in self.processes if process not in gone]
         self._save()
+        return gone
+
+    def again(self, dropped: Iterable[Process]) -> None:
+        """Start dropped programs with the same command lines (in this process's environment); wait for the API."""
+        for process in dropped:
+            self.add(process.name, list(process.command))
+        self.wait("the API server is ready", self._ready)
 
     def log(self, name: str) -> Path:
         """File with the output of one program."""

@@ -142,6 +142,7 @@ class Node:
         for process in [each for each in self.plane.processes if each.name.startswith(f"{self.name}-")]:
             self.plane.drop(process.name)
         cgroups.end(self.cgroup, cgroups.hierarchies())
+        self._network.detach(self.number)
         shutil.rmtree(self.home, ignore_errors=True)
 
     @property
@@ -189,20 +190,21 @@ class Node:
         self.plane.wait("containerd answers", lambda: _succeeds(self.command(*ctr)))
 
     def _hand_made_images(self) -> Path:
-        program = packages.program("busybox", packages.NODE_PACKAGES)
-        assert program is not None
         images = {node_files.PAUSE_IMAGE: archive.FOREVER, archive.BUSYBOX_IMAGE: ()}
-        return archive.busybox(self.home / "busybox.tar", program, images)
+        return archive.busybox(self.home / "busybox.tar", packages.busybox(), images)
 
     def _offer_programs(self, binaries: dict[str, Path]) -> None:
         """Put kubectl, helm and a way onto the node into ``bin`` of the cluster's folder, for people and tests."""
         folder = self.plane.root / "bin"
         folder.mkdir(exist_ok=True)
-        for name in ("kubectl", "helm", "ctr"):
+        for name in ("kubectl", "helm"):
             if not (folder / name).exists():
                 (folder / name).symlink_to(binaries[name])
         script = folder / f"on-{self.name}"
-        script.write_text(f'#!/bin/sh\n# Runs a command on {self.name}.\nexec {shlex.join(self.command())} "$@"\n')
+        own = f"export PATH={binaries['ctr'].parent}:$PATH"
+        script.write_text(
+            f'#!/bin/sh\n# Runs a command on {self.name}.\n{own}\nexec {shlex.join(self.command())} "$@"\n'
+        )
         script.chmod(0o755)
 
     def _run(self, name: str, command: list[str], env: dict[str, str] | None = None) -> None:

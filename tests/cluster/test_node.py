@@ -1,5 +1,6 @@
 """The real node: pods run on it and are reached, restarts harm nobody, nothing stays behind."""
 
+import base64
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from gpushare.cluster import CORE_V1, path
-from tests.cluster import cgroups, images
+from gpushare.errors import ClusterError
+from tests.cluster import cgroups, images, pki
 from tests.cluster.archive import BUSYBOX_IMAGE
 from tests.cluster.controlplane import ControlPlane, sweep
 from tests.cluster.need import require_node
@@ -31,6 +33,25 @@ Node.start(plane)
 print("started", flush=True)
 time.sleep(600)
 """
+HOOK = """
+import http.server, json, ssl
+class Hook(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        uid = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]["uid"]
+        response = {"uid": uid, "allowed": False, "status": {"message": "the pod says no"}}
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+        body = json.dumps(review).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+server = http.server.ThreadingHTTPServer(("", 8443), Hook)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("/hook/tls.crt", "/hook/tls.key")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+"""
+ADMISSION_V1 = "/apis/admissionregistration.k8s.io/v1"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +79,7 @@ def test_a_pod_with_a_native_sidecar_runs_and_its_job_completes(node: Node) -> N
 def test_what_runs_is_attributed_to_its_pod_as_on_a_machine_of_its_own(node: Node) -> None:
     _running(node, "forever", "sleep 600")
     uid = _pod(node, "forever")["metadata"]["uid"]
-    said = _kubectl(node, "exec", "forever", "--", "cat", "/proc/self/cgroup")
+    said = node.run("sh", "-c", "cat /proc/[0-9]*/cgroup 2>/dev/null || true")
     assert f":/kubepods/besteffort/pod{uid}/" in said
 
 
@@ -67,7 +88,7 @@ def test_pods_reach_the_api_server_by_its_service_and_it_reaches_pods_by_theirs(
         node, "served", "mkdir /www; echo here >/www/index.html; httpd -f -p 8080 -h /www", labels={"app": "served"}
     )
     spec = {"selector": {"app": "served"}, "ports": [{"port": 80, "targetPort": 8080}]}
-    node.plane.cluster().create(path(CORE_V1, "services", namespace="default"), _named("served", {"spec": spec}))
+    _post(node, "services", "served", {"spec": spec})
     _running(node, "asking", "sleep 600")
     _until(
         lambda: (
@@ -90,6 +111,15 @@ def test_pods_outlive_restarts_of_kubelet_and_containerd(node: Node) -> None:
     assert (status["containerID"], status["restartCount"]) == (before, 0)
 
 
+def test_pods_outlive_the_api_server_and_new_ones_start_after_its_return(node: Node) -> None:
+    _running(node, "patient", "sleep 600")
+    stopped = node.plane.drop("kube-apiserver")
+    time.sleep(3)
+    node.plane.again(stopped)
+    _running(node, "later", "sleep 600")
+    assert _pod(node, "patient")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
 def test_a_file_of_the_node_is_found_from_outside(node: Node) -> None:
     node.run("sh", "-c", "echo word >/var/run/cdi-like; echo word >/var/lib/x")
     assert node.host("/var/run/cdi-like").read_text() == "word\n"
@@ -97,18 +127,48 @@ def test_a_file_of_the_node_is_found_from_outside(node: Node) -> None:
     assert not Path("/var/lib/x").exists()
 
 
-def test_our_image_runs_there_by_number_and_not_as_root(node: Node) -> None:
+@pytest.fixture(scope="module")
+def product(node: Node) -> dict[str, Any]:
+    """A container of our image, which is on the node."""
     node.load_image(images.image())
-    container = {
+    return {
         "name": "main",
         "image": f"gpu-share:{images.version()}",
         "imagePullPolicy": "Never",
-        "args": ["--version"],
         "securityContext": {"runAsNonRoot": True},
     }
-    _create(node, "ours", [container], restart="Never")
+
+
+def test_our_image_runs_there_by_number_and_not_as_root(node: Node, product: dict[str, Any]) -> None:
+    _create(node, "ours", [{**product, "args": ["--version"]}], restart="Never")
     _until(lambda: _pod(node, "ours")["status"].get("phase") == "Succeeded")
     assert _kubectl(node, "logs", "ours").strip() == f"gpu-share {images.version()}"
+
+
+def test_the_api_server_calls_a_webhook_in_a_pod_by_its_service(node: Node, product: dict[str, Any]) -> None:
+    keys = node.plane.root / "pki"
+    pki.issue(keys, "hook", "hook", names=["hook.default.svc"])
+    data = {"server.py": HOOK, "tls.crt": (keys / "hook.crt").read_text(), "tls.key": (keys / "hook.key").read_text()}
+    _post(node, "configmaps", "hook", {"data": data})
+    mount = [{"name": "hook", "mountPath": "/hook"}]
+    container = {**product, "command": ["python3", "/hook/server.py"], "volumeMounts": mount}
+    volumes = [{"name": "hook", "configMap": {"name": "hook"}}]
+    _create(node, "hook", [container], labels={"app": "hook"}, volumes=volumes)
+    _post(
+        node, "services", "hook", {"spec": {"selector": {"app": "hook"}, "ports": [{"port": 443, "targetPort": 8443}]}}
+    )
+    node.plane.cluster().create(
+        path(ADMISSION_V1, "validatingwebhookconfigurations"), _hook((keys / "ca.crt").read_bytes())
+    )
+
+    def refused() -> bool:
+        try:
+            _post(node, "secrets", f"tried-{time.monotonic_ns()}", {})
+        except ClusterError as error:
+            return "the pod says no" in str(error)
+        return False
+
+    _until(refused)
 
 
 def test_two_nodes_live_beside_each_other_and_their_pods_meet(node: Node) -> None:
@@ -158,10 +218,6 @@ def _container(name: str, script: str) -> dict[str, Any]:
     return {"name": name, "image": BUSYBOX_IMAGE, "imagePullPolicy": "Never", "command": ["sh", "-c", script]}
 
 
-def _named(name: str, rest: dict[str, Any], labels: dict[str, str] | None = None) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": labels or {}}, **rest}
-
-
 def _create(
     node: Node,
     name: str,
@@ -170,16 +226,37 @@ def _create(
     init: list[dict[str, Any]] | None = None,
     restart: str = "Always",
     labels: dict[str, str] | None = None,
+    volumes: list[dict[str, Any]] | None = None,
     on: str = "node-1",
 ) -> None:
     spec = {
+        "volumes": volumes or [],
         "containers": containers,
         "initContainers": init or [],
         "restartPolicy": restart,
         "terminationGracePeriodSeconds": 0,
         "nodeSelector": {"kubernetes.io/hostname": on},
     }
-    node.plane.cluster().create(path(CORE_V1, "pods", namespace="default"), _named(name, {"spec": spec}, labels))
+    _post(node, "pods", name, {"spec": spec}, labels)
+
+
+def _post(node: Node, kind: str, name: str, rest: dict[str, Any], labels: dict[str, str] | None = None) -> None:
+    made = {"metadata": {"name": name, "labels": labels or {}}, **rest}
+    node.plane.cluster().create(path(CORE_V1, kind, namespace="default"), made)
+
+
+def _hook(bundle: bytes) -> dict[str, Any]:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"]}
+    service = {"namespace": "default", "name": "hook"}
+    hook = {
+        "name": "hook.example.org",
+        "clientConfig": {"service": service, "caBundle": base64.b64encode(bundle).decode()},
+        "rules": [rule],
+        "failurePolicy": "Ignore",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    return {"metadata": {"name": "hook"}, "webhooks": [hook]}
 
 
 def _running(node: Node, name: str, script: str, *, labels: dict[str, str] | None = None, on: str = "node-1") -> None:
