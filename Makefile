@@ -6,7 +6,7 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e cluster cluster-down lint format bench golden lock clean
+.PHONY: help demo test e2e cluster cluster-down lint format bench golden protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ bench: $(STAMP) ## Time the webhook alone
 
 golden: $(STAMP) ## Regenerate tests/golden/*/expected.json (review the diff)
 	@$(RUN)/python -m tests.golden
+
+protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
+	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto
 
 lock: $(STAMP) ## Pin and hash the dependencies again
 	@$(RUN)/pip install --quiet --disable-pip-version-check uv

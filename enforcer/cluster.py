@@ -6,7 +6,7 @@ Every thread here may fail for as long as it likes: what was known last stays in
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -30,6 +30,9 @@ ATTEMPTS: Final = 5
 PATIENCE: Final = 1.0
 CONTROLLER: Final = f"{DRIVER}/enforcer"
 SERVER_FAULT: Final = 500
+EVERYTHING: Final = ("claims", "pods", "namespaces", "slices")
+WITH_KUBELET: Final = ("pods", "namespaces")
+"""What is left to look at where the kubelet has claims prepared."""
 
 
 def sources(node: str) -> dict[str, tuple[str, Mapping[str, str]]]:
@@ -42,12 +45,28 @@ def sources(node: str) -> dict[str, tuple[str, Mapping[str, str]]]:
     }
 
 
-class Books:
-    """The objects quotas are made from, as last seen. Nothing is worked out before all kinds have been listed once."""
+Rule = Callable[[Mapping[str, Sequence[Object]]], tuple[Quota, ...]]
+"""From what was seen, by kind, to the quotas."""
 
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(sources(node))
+
+def from_claims(node: str) -> Rule:
+    """Take quotas from allocated claims, without a kubelet that has them prepared."""
+    return lambda seen: quotas_of(node, seen["claims"], seen["pods"], seen["namespaces"], seen["slices"])
+
+
+class Books:
+    """The objects quotas are made from, as last seen. Nothing is worked out before all kinds have been listed once.
+
+    Args:
+        node: this node's name.
+        rule: how quotas come from what was seen; by default from allocated claims.
+        kinds: what is looked at; the rule needs no other.
+    """
+
+    def __init__(self, node: str, rule: Rule | None = None, kinds: Iterable[str] = EVERYTHING) -> None:
+        self._rule = rule or from_claims(node)
+        self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(kinds)
+        self.kinds: Final = frozenset(self._kinds)
         self._lock = threading.Lock()
         self.changed: Final = threading.Event()
 
@@ -75,7 +94,13 @@ class Books:
             kinds = {kind: list(items.values()) for kind, items in self._kinds.items() if items is not None}
         if len(kinds) < len(self._kinds):
             return None
-        return quotas_of(self._node, kinds["claims"], kinds["pods"], kinds["namespaces"], kinds["slices"])
+        return self._rule(kinds)
+
+    def pods(self) -> frozenset[str] | None:
+        """UIDs of this node's pods; ``None`` while they have never been listed."""
+        with self._lock:
+            known = self._kinds["pods"]
+            return None if known is None else frozenset(known)
 
 
 def _matters(kind: str, item: Object) -> bool:
@@ -87,15 +112,15 @@ def _matters(kind: str, item: Object) -> bool:
 
 
 def follow_quotas(
-    cluster: Cluster, node: str, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event
-) -> Books:
+    cluster: Cluster, books: Books, node: str, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event
+) -> None:
     """Keep telling ``on_quotas`` what the quotas are, from threads that end with the process."""
-    books = Books(node)
     for kind, (where, query) in sources(node).items():
+        if kind not in books.kinds:
+            continue
         follower = Follower(cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query)
         _thread(f"follow-{kind}", partial(follower.run, stopped.is_set))
     _thread("quotas", partial(_keep_quotas, books, on_quotas, stopped))
-    return books
 
 
 def _keep_quotas(books: Books, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event) -> None:

@@ -167,6 +167,11 @@ def resource_slices(node: str, devices: Sequence[Object], node_uid: str | None =
     )
 
 
+def device_name(gpu: Gpu) -> str:
+    """Name a GPU's device in its pool."""
+    return f"gpu-{gpu.index}"
+
+
 def quantity(mib: int) -> str:
     """Write MiB as the API server writes it back: ``16Gi``, ``15872Mi``, ``0``."""
     for power, suffix in ((2, "Ti"), (1, "Gi")):
@@ -207,7 +212,7 @@ def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int) -> Object:
     memory = quantity(capacity_mib(gpu, policy, foreign_mib))
     smallest = {"min": quantity(policy.min_memory_mib), "step": "1Mi"}
     return {
-        "name": f"gpu-{gpu.index}",
+        "name": device_name(gpu),
         "allowMultipleAllocations": True,
         "attributes": _attributes(gpu, policy),
         "capacity": {

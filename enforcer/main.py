@@ -25,13 +25,15 @@ from enforcer.act import Executor, MpsClient, NoMps, Patience, Tools, close_inte
 from enforcer.attribute import Attributor
 from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
-from enforcer.cluster import PodEvents, follow_quotas
+from enforcer.cluster import Books, PodEvents, follow_quotas
+from enforcer.dra.running import KubeletSide, Setup
 from enforcer.gpu import NvmlReader
 from enforcer.inventory import InventoryPolicy, Mode, Order
 from enforcer.judge import Rules
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuReader, Quota
+from enforcer.mps_manager import MpsManager
 from enforcer.notice import Notice, Sink
 from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, Offering, Shared, daemons, every
 from enforcer.outlet import Outlet
@@ -107,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
     add("--no-enforce", action="store_true", help="warn only, end nobody")
     add("--no-mps", action="store_true", help="run no MPS daemons, end processes by signals alone")
+    add("--no-dra", action="store_true", help="serve no kubelet: quotas come from allocated claims as they are")
+    add("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory (%(default)s)")
+    add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where CDI specs go (%(default)s)")
     add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
     add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
     add(
@@ -136,6 +141,8 @@ class Side:
     problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
     serves: Callable[[str], bool] = bool
     """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
+    mps: tuple[MpsManager, MpsKeeper] | None = None
+    """The daemons, where there are any."""
 
     def complain(self, get: Callable[[], str | None]) -> None:
         """Ask this for a problem after every look."""
@@ -144,6 +151,15 @@ class Side:
     def all(self) -> list[str]:
         """All there is to complain about."""
         return list(chain.from_iterable(get() for get in self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """What is seen, by whom, and what is counted."""
+
+    watch: Watch
+    attributor: Attributor
+    metrics: Metrics
 
 
 class LoggedNotices:
@@ -180,7 +196,14 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
         agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
         if cluster is not None:
-            _join_cluster(options, cluster, checkpoint, watch, side)
+            kubelet = (
+                None
+                if options.no_dra
+                else _kubelet(options, cluster, checkpoint, Seeing(watch, attributor, metrics), side)
+            )
+            if kubelet is not None:
+                stack.callback(kubelet.stop)
+            _join_cluster(options, cluster, checkpoint, watch, kubelet, side)
         _serve(agent, options, side)
         if isinstance(sink, PodEvents):
             sink.flush(FLUSH_SECONDS)
@@ -243,6 +266,7 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
     side.problems.append(lambda: list(keeper.problems()))
     side.serves = keeper.serves
     every(MPS_EVERY, "mps", keeper.turn, side.stopped)
+    side.mps = (manager, keeper)
     return manager
 
 
@@ -259,14 +283,56 @@ def _metrics(address: tuple[str, int] | None, stack: ExitStack) -> Metrics:
     return metrics
 
 
+def _kubelet(
+    options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, seeing: Seeing, side: Side
+) -> KubeletSide:
+    """Start serving the kubelet: before anything is offered, so that no pod comes for a claim nobody prepares."""
+    kubelet = KubeletSide(
+        Setup(
+            node=options.node,
+            state=options.state,
+            run=options.run,
+            kubelet_root=options.kubelet_root,
+            cdi_root=options.cdi_root,
+            policy=_policy(options),
+            cluster=cluster,
+            watch=seeing.watch,
+            attributor=seeing.attributor,
+            metrics=seeing.metrics,
+            mps=side.mps,
+            quotas=checkpoint.read,
+        )
+    )
+    side.problems.append(lambda: list(kubelet.problems()))
+    kubelet.start(side.stopped)
+    return kubelet
+
+
 def _join_cluster(
-    options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, watch: Watch, side: Side
+    options: argparse.Namespace,
+    cluster: Cluster,
+    checkpoint: Checkpoint,
+    watch: Watch,
+    kubelet: KubeletSide | None,
+    side: Side,
 ) -> None:
-    follow_quotas(cluster, options.node, partial(_keep, checkpoint), side.stopped)
-    if not options.no_publish:
-        offering = Offering(cluster, options.node, _policy(options))
-        side.complain(lambda: offering.problem)
-        every(EVERY, "offer", partial(_offer, offering, watch, checkpoint), side.stopped)
+    books = Books(options.node) if kubelet is None else kubelet.books
+    follow_quotas(cluster, books, options.node, partial(_keep, checkpoint), side.stopped)
+    if options.no_publish:
+        return
+    offering = Offering(cluster, options.node, _policy(options))
+    side.complain(lambda: offering.problem)
+    offer = partial(_offer, offering, watch, checkpoint)
+    if kubelet is None:
+        every(EVERY, "offer", offer, side.stopped)
+    else:
+        every(EVERY, "offer", partial(_offer_served, kubelet, offer), side.stopped, kubelet.registered)
+
+
+def _offer_served(kubelet: KubeletSide, offer: Callable[[], None]) -> None:
+    """Offer nothing that nobody would prepare."""
+    if kubelet.problem is None:
+        offer()
 
 
 def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:

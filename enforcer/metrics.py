@@ -34,6 +34,16 @@ class Metrics:
         self.signalled: Final = self._counter("processes_ended", "Processes acted upon.", "reason")
         self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
         self.record_errors: Final = self._counter("record_errors", "Records that could not be made durable.")
+        self.claim_seconds: Final = Histogram(
+            "gpu_share_claim_duration_seconds",
+            "Preparing a claim for the kubelet, or undoing it.",
+            ("operation",),
+            buckets=(*BUCKETS, 10.0, 20.0),
+            registry=self.registry,
+        )
+        self.claim_failures: Final = self._counter(
+            "claim_failures", "Claims not prepared or undone.", "operation", "reason"
+        )
         self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
         self.latest: Final = Latest()
         self.registry.register(self.latest)

@@ -117,17 +117,18 @@ class Shared:
 
 
 class MpsKeeper:
-    """Looks after the daemons: starts those of shared GPUs, and asks each how it is."""
+    """Looks after the daemons: starts those of shared GPUs, and asks each how it is. Any thread may ask for a turn."""
 
     def __init__(self, manager: MpsManager, shared: Callable[[], Collection[str]]) -> None:
         self._manager, self._shared = manager, shared
         self._failures: dict[str, GpuShareError] = {}
-        self._asked = manager.noted()
-        """Asked at least once; those that ran before us are taken to run until they are."""
+        self._serving = manager.noted()
+        """As last asked; those that ran before us are taken to serve until they are asked."""
+        self._turn = threading.Lock()
 
     def serves(self, gpu: str) -> bool:
         """Tell whether the daemon of a GPU took clients when it was last asked."""
-        return gpu in self._asked and gpu not in self._failures
+        return gpu in self._serving
 
     def problems(self) -> Iterator[str]:
         """Say which daemons do not serve, and why."""
@@ -135,25 +136,55 @@ class MpsKeeper:
 
     def turn(self) -> None:
         """Ask all; start those that do not answer."""
-        shared = self._shared()
-        found = self._manager.health(shared)
-        failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
-        blocked = {gpu: error for gpu, error in failures.items() if error.reason is Reason.CONTROL_BLOCKED}
-        self._failures = blocked | (self._manager.start(shared) if failures.keys() - blocked.keys() else {})
-        self._asked = frozenset(found)
+        with self._turn:
+            shared = self._shared()
+            found = self._manager.health(shared)
+            failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
+            blocked = {gpu: error for gpu, error in failures.items() if error.reason is Reason.CONTROL_BLOCKED}
+            self._failures = blocked | (self._manager.start(shared) if failures.keys() - blocked.keys() else {})
+            self._serving = frozenset(found) - self._failures.keys()
+
+    def hindrance(self, gpu: str) -> str | None:
+        """Say what keeps a GPU's daemon from serving now; ``None`` where it serves. A missing one is started."""
+        try:
+            if gpu in self._serving and self._manager.answers(gpu):
+                return None
+        except GpuShareError as error:
+            return error.message
+        self.turn()
+        if gpu in self._serving:
+            return None
+        failure = self._failures.get(gpu)
+        return f"{gpu} is not shared on this node" if failure is None else failure.message
 
 
-def every(seconds: float, name: str, turn: Callable[[], None], stopped: threading.Event) -> threading.Thread:
-    """Do something now and then every so many seconds, in a thread that ends with the process."""
-    thread = threading.Thread(target=partial(_repeat, seconds, turn, stopped), name=name, daemon=True)
+def every(
+    seconds: float,
+    name: str,
+    turn: Callable[[], None],
+    stopped: threading.Event,
+    woken: threading.Event | None = None,
+) -> threading.Thread:
+    """Do something now and then every so many seconds, in a thread that ends with the process.
+
+    Args:
+        seconds: between turns.
+        name: of the thread.
+        turn: what to do.
+        stopped: set when there is to be no other turn.
+        woken: set when the next turn is wanted at once.
+    """
+    thread = threading.Thread(target=partial(_repeat, seconds, turn, stopped, woken or stopped), name=name, daemon=True)
     thread.start()
     return thread
 
 
-def _repeat(seconds: float, turn: Callable[[], None], stopped: threading.Event) -> None:
+def _repeat(seconds: float, turn: Callable[[], None], stopped: threading.Event, woken: threading.Event) -> None:
     while not stopped.is_set():
+        if woken is not stopped:
+            woken.clear()
         try:
             turn()
         except Exception:  # a bug in one turn must not end all later ones unseen
             log.exception("a turn failed", reason=str(Reason.INTERNAL), thread=threading.current_thread().name)
-        stopped.wait(seconds)
+        woken.wait(seconds)

@@ -22,6 +22,7 @@ from gpushare.errors import ClusterError
 Object = dict[str, Any]
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
 DEFAULT_TIMEOUT: Final = 10.0
 PAGE: Final = 500
 WATCH_SECONDS: Final = 300

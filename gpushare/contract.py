@@ -68,6 +68,15 @@ MAX_CLIENTS: Final = 48
 MAX_SHARING_CONTAINERS: Final = 31
 """A claim holds at most 32 requests; one of them is the sidecar's."""
 
+# The kubelet's plugin sockets, and what containers get through CDI (Container Device Interface).
+DRIVER_SOCKET: Final = f"plugins/{DRIVER}/dra.sock"
+REGISTRATION_SOCKET: Final = f"plugins_registry/{DRIVER}-reg.sock"
+"""Both below the kubelet's root directory."""
+CDI_KIND: Final = f"{GROUP}/share"
+CDI_FILE_PREFIX: Final = f"{GROUP}-"
+TOOLKIT_CDI_KIND: Final = "nvidia.com/gpu"
+"""What NVIDIA's container toolkit calls its own devices; it gives them the libraries and device nodes."""
+
 # The sidecar.
 SIDECAR: Final = "gpu-share"
 """Name of the sidecar container, and of its request."""

@@ -52,6 +52,17 @@ class Reason(StrEnum):
     MPS_STOPPED = "MpsStopped"
     MPS_LIMIT_NOT_APPLIED = "MpsLimitNotApplied"
     CONTROL_BLOCKED = "ControlBlocked"
+    # Claims on the node.
+    CLAIM_PREPARED = "ClaimPrepared"
+    CLAIM_UNPREPARED = "ClaimUnprepared"
+    CLAIM_UNKNOWN = "ClaimUnknown"
+    CLAIM_MISMATCH = "ClaimMismatch"
+    CLAIM_UNSUPPORTED = "ClaimUnsupported"
+    CLAIM_FORGOTTEN = "ClaimForgotten"
+    GPU_STILL_HELD = "GpuStillHeld"
+    API_UNREACHABLE = "ApiUnreachable"
+    DRIVER_REGISTERED = "DriverRegistered"
+    DRIVER_NOT_REGISTERED = "DriverNotRegistered"
     # Judgement and kills.
     WITHIN_QUOTA = "WithinQuota"
     OVER_QUOTA = "OverQuota"
