@@ -322,17 +322,8 @@ def _join_cluster(
         return
     offering = Offering(cluster, options.node, _policy(options))
     side.complain(lambda: offering.problem)
-    offer = partial(_offer, offering, watch, checkpoint)
-    if kubelet is None:
-        every(EVERY, "offer", offer, side.stopped)
-    else:
-        every(EVERY, "offer", partial(_offer_served, kubelet, offer), side.stopped, kubelet.registered)
-
-
-def _offer_served(kubelet: KubeletSide, offer: Callable[[], None]) -> None:
-    """Offer nothing that nobody would prepare."""
-    if kubelet.problem is None:
-        offer()
+    offer = partial(_offer, offering, watch, checkpoint, kubelet)
+    every(EVERY, "offer", offer, side.stopped, kubelet.registered if kubelet is not None else None)
 
 
 def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:
@@ -342,13 +333,15 @@ def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:
         log.warning("quotas not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
 
 
-def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint) -> None:
+def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint, kubelet: KubeletSide | None) -> None:
+    if kubelet is not None and kubelet.problem is not None:
+        return  # nobody would prepare what is offered
     try:
         views = watch.look()
     except NvmlError as error:
         log.warning("GPUs not offered", reason=str(error.reason), error=error.message)
         return
-    offering.publish(views, checkpoint.read())
+    offering.publish(views, checkpoint.read(), kubelet.leaving() if kubelet is not None else ())
 
 
 def _log_to_stderr(level: str) -> None:

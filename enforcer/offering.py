@@ -31,10 +31,19 @@ STEP_MIB: Final = 512
 Nodes = Callable[[], Mapping[str, Any]]
 
 
-def foreign_mib(views: Sequence[View]) -> dict[str, int]:
-    """By GPU, memory held by processes of no container at all, rounded up: shares cannot have it."""
+def foreign_mib(views: Sequence[View], leaving: Collection[str] = ()) -> dict[str, int]:
+    """By GPU, memory that shares cannot have, rounded up: held by processes of no container at all.
+
+    Args:
+        views: what was just seen.
+        leaving: UIDs of pods that have no claim any more, and whose processes live on: theirs counts as well.
+    """
     held = {
-        view.gpu.uuid: sum(holder.used_mib for holder in view.holders if holder.identity.owner is None)
+        view.gpu.uuid: sum(
+            holder.used_mib
+            for holder in view.holders
+            if holder.identity.owner is None or holder.identity.owner.pod_uid in leaving
+        )
         for view in views
     }
     return {gpu: -(-mib // STEP_MIB) * STEP_MIB for gpu, mib in held.items() if mib}
@@ -58,12 +67,12 @@ class Offering:
         self.problem: str | None = None
         """Why the offer on the API server may be out of date; ``None`` where it is not."""
 
-    def publish(self, views: Sequence[View], quotas: Sequence[Quota]) -> None:
+    def publish(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         try:
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
             gpus = shared_gpus([view.gpu for view in views], node)
-            found = offer(gpus, self._policy, foreign_mib=foreign_mib(views), held_mib=held_mib(quotas))
+            found = offer(gpus, self._policy, foreign_mib=foreign_mib(views, leaving), held_mib=held_mib(quotas))
             slices = resource_slices(self._node, found.devices, node["metadata"]["uid"]) if gpus else []
             self._publisher.publish(slices)
         except (ClusterError, ConfigError) as error:

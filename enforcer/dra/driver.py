@@ -94,7 +94,7 @@ class Driver:
         """
         store, files = self._parts.store, self._parts.files
         store.load()
-        files.tidy(store.uids(), {claim.pod_uid for claim in store.prepared()})
+        files.tidy()
         for claim in store.prepared():
             try:
                 files.write(claim)

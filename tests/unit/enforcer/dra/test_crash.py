@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ def test_a_pod_that_is_given_up_after_a_crash_anywhere_leaves_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("lingering", [False, True])
-def test_undoing_again_after_a_crash_anywhere_leaves_nothing(tmp_path: Path, power: Power, lingering: bool) -> None:
+def test_undoing_again_after_a_crash_anywhere_leaves_nothing(tmp_path: Path, power: Power, *, lingering: bool) -> None:
     make = worlds(tmp_path)
 
     def ready() -> tuple[World, Ref]:
@@ -172,9 +173,7 @@ def test_whatever_is_asked_and_wherever_it_dies_files_and_checkpoint_agree(
     world = World(tmp_path_factory.mktemp("world"))
     refs = [world.tenant(f"pod-{number}", "4Gi") for number in range(4)]
     for name, number, steps in operations:
-        turn: Callable[[], object] = world.restart
-        if name != "restart":
-            turn = lambda name=name, number=number: getattr(world.driver, name)(refs[number])  # type: ignore[misc]
+        turn = world.restart if name == "restart" else partial(getattr(world.driver, name), refs[number])
         try:
             if power.fails_after(ENOUGH if steps is None else steps, turn):
                 world.restart()

@@ -201,14 +201,12 @@ def test_a_reboot_takes_the_files_and_they_are_written_again(world: World) -> No
     assert (world.tree(), world.document(ref)) == (tree, document)
 
 
-def test_what_belongs_to_nobody_is_removed_at_the_start_and_nothing_else(world: World) -> None:
+def test_what_was_half_written_or_half_removed_goes_at_the_start_and_nothing_else(world: World) -> None:
     ref = world.tenant("tts")
     world.driver.prepare(ref)
     tree = world.tree()
-    (world.cdi / file_name("gone")).write_text("{}")
     (world.cdi / f".{file_name('half')}.new").write_text("{")
     (world.cdi / "nvidia.yaml").write_text("kind: nvidia.com/gpu")
-    (world.run / "status" / "gone").mkdir()
     (world.run / "status" / ".leaving-gone").mkdir()
     (world.state / "claims" / ".x.json.new").write_text("{")
     world.restart()
@@ -236,7 +234,8 @@ def test_a_torn_file_is_undone_as_well(world: World) -> None:
     (world.state / "claims" / f"{ref.uid}.json").write_text("{")
     world.restart()
     world.driver.unprepare(ref)
-    assert (world.tree(), list(world.store.problems())) == ({}, [])
+    assert list(world.store.problems()) == []
+    assert list(world.tree()) == [f"run/status/{made_uid('tts')}"], "whose it was cannot be known any more"
 
 
 def test_a_full_disk_fails_with_a_sentence_and_undoing_works(world: World, monkeypatch: Any) -> None:
