@@ -139,10 +139,10 @@ class Side:
 
     stopped: threading.Event = field(default_factory=threading.Event)
     problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
-    mps: tuple[MpsManager, MpsKeeper] | None = None
-    """The daemons, where there are any."""
     serves: Callable[[str], bool] = bool
     """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
+    mps: tuple[MpsManager, MpsKeeper] | None = None
+    """The daemons, where there are any."""
 
     def complain(self, get: Callable[[], str | None]) -> None:
         """Ask this for a problem after every look."""

@@ -132,7 +132,7 @@ class MpsKeeper:
         self._manager, self._shared = manager, shared
         self._failures: dict[str, GpuShareError] = {}
         self._serving = manager.noted()
-        """Those that served when last asked; those that ran before us are taken to serve until they are."""
+        """As last asked; those that ran before us are taken to serve until they are asked."""
         self._turn = threading.Lock()
 
     def serves(self, gpu: str) -> bool:

@@ -19,7 +19,7 @@ import structlog
 
 from enforcer.audit import utc_now
 from enforcer.notice import Notice, Sink
-from enforcer.podstatus import NAME, Message, by_pod, message, pod_status
+from enforcer.podstatus import NAME, Message, Seen, by_pod, message, pod_status
 from enforcer.status import Snapshot
 from gpushare.reasons import Reason
 
@@ -64,9 +64,9 @@ class PodFiles:
         """Bring the files up to date; of pods without quotas nothing is kept."""
         pods = {uid: quotas for uid, quotas in by_pod(snapshot.quotas).items() if _UID.fullmatch(uid)}
         self._forget(pods.keys())
+        seen = Seen.of(snapshot)
         for uid, quotas in pods.items():
-            messages = self._known(uid)
-            self._put(uid, pod_status(snapshot, quotas, messages, self._serves))
+            self._put(uid, pod_status(seen, quotas, self._known(uid), self._serves))
 
     def _forget(self, but: Any) -> None:
         with self._lock:

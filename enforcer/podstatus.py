@@ -6,9 +6,9 @@ hold together: whose that is, or how many they are, is nothing a tenant needs, s
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from enforcer.judge import phase
+from enforcer.judge import Reading, phase
 from enforcer.model import Quota
 from enforcer.notice import Notice, cut
 from enforcer.status import BLIND, Snapshot
@@ -39,40 +39,59 @@ def by_pod(quotas: Sequence[Quota]) -> dict[str, tuple[Quota, ...]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at the node, sorted once for all pods: GPUs by UUID, with who holds what by container id."""
+
+    snapshot: Snapshot
+    views: Mapping[str, View]
+    readings: Mapping[str, Reading | None]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Self:
+        """Sort a snapshot."""
+        views = {view.gpu.uuid: view for view in snapshot.views}
+        return cls(snapshot, views, {gpu: view.reading for gpu, view in views.items()})
+
+    def used(self, quota: Quota) -> int | None:
+        """MiB that a container holds on the GPU of its quota; ``None`` when blind."""
+        reading = self.readings.get(quota.gpu)
+        return None if reading is None else sum(each.used_mib for each in reading.get(quota.container_id or "", ()))
+
+
 def pod_status(
-    snapshot: Snapshot, quotas: Sequence[Quota], messages: Sequence[Message], serves: Callable[[str], bool]
+    seen: Seen, quotas: Sequence[Quota], messages: Sequence[Message], serves: Callable[[str], bool]
 ) -> dict[str, Any]:
     """Write one pod's status.
 
     Args:
-        snapshot: what one look at the node led to.
+        seen: what one look at the node led to.
         quotas: this pod's, at least one.
         messages: this pod's, oldest first.
         serves: whether the MPS daemon of a GPU, by UUID, takes clients.
     """
-    views = {view.gpu.uuid: view for view in snapshot.views}
     gpus = tuple(dict.fromkeys(quota.gpu for quota in quotas))
-    waiting = [why for gpu in gpus if (why := _hindrance(gpu, views.get(gpu), serves))]
+    waiting = [why for gpu in gpus if (why := _hindrance(gpu, seen.readings.get(gpu), serves))]
     return {
         "version": VERSION,
-        "time": snapshot.time,
+        "time": seen.snapshot.time,
         "ready": not waiting,
         "waiting": "; ".join(waiting),
-        "gpus": [_gpu(views[gpu], quotas) for gpu in gpus if gpu in views],
-        "containers": [_container(snapshot, quota, views) for quota in quotas],
+        "gpus": [_gpu(seen, seen.views[gpu], quotas) for gpu in gpus if gpu in seen.views],
+        "containers": [_container(seen, quota) for quota in quotas],
         "messages": [{"time": each.time, "text": each.text} for each in messages],
     }
 
 
-def _hindrance(gpu: str, view: View | None, serves: Callable[[str], bool]) -> str:
+def _hindrance(gpu: str, reading: Reading | None, serves: Callable[[str], bool]) -> str:
     """Why a share of that GPU is not ready; empty when it is. NVML's own words may name other tenants' processes."""
-    if view is None or view.sample is None:
+    if reading is None:
         return f"{gpu} cannot be read at the moment"
     return "" if serves(gpu) else f"the MPS daemon of {gpu} does not take clients at the moment"
 
 
-def _gpu(view: View, quotas: Sequence[Quota]) -> dict[str, Any]:
-    own = sum(_used(view, quota) or 0 for quota in quotas if quota.gpu == view.gpu.uuid)
+def _gpu(seen: Seen, view: View, quotas: Sequence[Quota]) -> dict[str, Any]:
+    own = sum(seen.used(quota) or 0 for quota in quotas if quota.gpu == view.gpu.uuid)
     return {
         "uuid": view.gpu.uuid,
         "model": view.gpu.model,
@@ -81,17 +100,12 @@ def _gpu(view: View, quotas: Sequence[Quota]) -> dict[str, Any]:
     }
 
 
-def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> dict[str, Any]:
-    used = _used(views[quota.gpu], quota) if quota.gpu in views else None
+def _container(seen: Seen, quota: Quota) -> dict[str, Any]:
+    used = seen.used(quota)
     return {
         "container": quota.container,
         "gpu": quota.gpu,
         "usedMiB": used,
         "quotaMiB": quota.memory_mib,
-        "state": BLIND if used is None else str(phase(snapshot.state, quota, snapshot.now)),
+        "state": BLIND if used is None else str(phase(seen.snapshot.state, quota, seen.snapshot.now)),
     }
-
-
-def _used(view: View, quota: Quota) -> int | None:
-    reading = view.reading
-    return None if reading is None else sum(each.used_mib for each in reading.get(quota.container_id or "", ()))

@@ -18,7 +18,7 @@ from gpushare.errors import GpuShareError, NvmlError
 Verdict = Callable[[str], Finding]
 CATEGORY: Final = "this machine"
 MPS_CONTROL: Final = "nvidia-cuda-mps-control"
-SOCKETS: Final = (f"plugins_registry/{contract.DRIVER}-reg.sock", f"plugins/{contract.DRIVER}/dra.sock")
+SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
 KNOCK_SECONDS: Final = 2.0
 STALE_SECONDS: Final = 10.0
 
@@ -123,7 +123,7 @@ def cdi(folder: Path, bad: Verdict) -> Finding:
     """Look for the folder that claims' specs are written to, and count ours."""
     if not folder.is_dir():
         return bad(f"{folder} is not there")
-    return fine(f"{folder}, {len(list(folder.glob(f'{contract.GROUP}-*.json')))} claims prepared")
+    return fine(f"{folder}, {len(list(folder.glob(f'{contract.CDI_FILE_PREFIX}*.json')))} claims prepared")
 
 
 def gpus(reader: NvmlReader, bad: Verdict) -> Finding:

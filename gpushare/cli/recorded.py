@@ -45,11 +45,12 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What one request of a claim was given."""
+    """What one request of a claim was given; ``limits`` are the driver's entries of the containers that use it."""
 
     memory: str
     compute: str
     where: str
+    limits: tuple[Object, ...] = ()
 
 
 def shares(found: Recorded) -> bool:
@@ -145,32 +146,46 @@ def _wanted(claim: Object, name: str) -> Iterator[str]:
 
 
 def _amounts(container: Object, given: Sequence[Given]) -> str:
-    """What it may use: its own limit, as the webhook wrote it, is never more than what the claim holds for it."""
+    """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
+    name = _text(container, "name")
+    frozen = [each for one in given for each in one.limits if each.get("container") == name]
+    if frozen:
+        return "; ".join(_amount(each.get("memoryMiB"), each.get("computePercent")) for each in frozen)
     variables = {each.get("name"): each.get("value") for each in _list(container, "env")}
     memory, compute = variables.get(contract.MEMORY_MIB), variables.get(contract.MPS_THREAD_PERCENTAGE)
-    shown = format_mib(int(memory)) if isinstance(memory, str) and memory.isascii() and memory.isdigit() else None
-    if shown is None:
-        return "; ".join(f"{each.memory}, {each.compute}" for each in given)
-    return f"{shown}, {compute}%" if compute else f"{shown}, no cap"
+    if isinstance(memory, str) and memory.isascii() and memory.isdigit():
+        return _amount(int(memory), compute)
+    return "; ".join(f"{each.memory}, {each.compute}" for each in given)
+
+
+def _amount(mib: object, compute: object) -> str:
+    memory = format_mib(mib) if isinstance(mib, int) else NOT_AVAILABLE
+    return f"{memory}, {compute}%" if compute else f"{memory}, no cap"
 
 
 def given_of(claim: Object, request: str) -> Iterator[Given]:
     """Yield what a request of a claim was allocated on our GPUs; an empty name is every request."""
     status = _mapping(claim, "status")
-    about = {(each.get("pool"), each.get("device")): _mapping(each, "data") for each in _list(status, "devices")}
+    about = {_share(each): _mapping(each, "data") for each in _list(status, "devices")}
     for result in _list(_mapping(_mapping(status, "allocation"), "devices"), "results"):
         consumed = _mapping(result, "consumedCapacity")
         name = _text(result, "request").partition("/")[0]
         if result.get("driver") != contract.DRIVER or not consumed or request not in {"", name}:
             continue
         compute = consumed.get(contract.CAPACITY_COMPUTE)
-        data = about.get((result.get("pool"), result.get("device")), {})
+        data = about.get(_share(result), {})
         known = [str(data[key]) for key in (contract.ATTRIBUTE_MODEL, "uuid") if data.get(key)]
         yield Given(
             memory=str(consumed.get(contract.CAPACITY_MEMORY, NOT_AVAILABLE)),
             compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
             where=f"{result.get('device')}" + (f" ({', '.join(known)})" if known else ""),
+            limits=tuple(_list(data, "limits")),
         )
+
+
+def _share(entry: Object) -> tuple[object, ...]:
+    """What tells the shares of a claim apart: two requests may have got the same device."""
+    return entry.get("pool"), entry.get("device"), entry.get("shareID")
 
 
 def _used(found: Recorded, container: Object) -> Iterator[tuple[Object, str]]:

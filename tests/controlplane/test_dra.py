@@ -60,7 +60,8 @@ class Machine:
 
     def files(self) -> list[str]:
         kept = [self.folder / "cdi", self.folder / "run" / "status", self.folder / "state" / "claims"]
-        return sorted(str(file.relative_to(self.folder)) for root in kept for file in root.rglob("*"))
+        found = (file for root in kept for file in root.rglob("*") if not file.name.endswith(("status.json", ".new")))
+        return sorted(str(file.relative_to(self.folder)) for file in found)
 
     def restart(self) -> None:
         self.bed.stop(self.agent)
@@ -164,6 +165,27 @@ def test_an_agent_that_was_away_knows_what_was_prepared(machine: Machine) -> Non
     machine.register()
     assert (machine.calls.prepare(key)[key[2]], machine.files()) == (first, files)
     assert machine.calls.unprepare(key) == {key[2]: ""}
+
+
+def test_a_prepared_pod_is_told_how_it_stands_through_its_sidecar(machine: Machine) -> None:
+    namespace = machine.bed.namespace("dra")
+    pod = machine.bound(namespace, "told", "4Gi")
+    key = machine.key(pod)
+    machine.calls.prepare(key)
+    folder = machine.folder / "run" / "status" / pod["metadata"]["uid"]
+    command = [*programs.PRODUCT, "sidecar", f"--status={folder}", "--listen=127.0.0.1:0"]
+    sidecar = machine.bed.plane.add("sidecar", command, programs.environment())
+    uuid = machine.sim.machine.gpus[0].uuid
+    ready = f"the share of the GPU is ready: main 4096 MiB on {uuid}"
+    machine.bed.until("the sidecar says ready", lambda: ready in Path(sidecar.log).read_text())
+    container = machine.kubelet.run(pod, "main", tenant(uuid, 3000, grow_to=9000, after=2.0), machine.sim.environment())
+    assert wait_gone(container.process, 20)
+    machine.kubelet.containers.remove(container)
+    why = " Killed: container main holds 9000 MiB of its 4096 MiB"
+    machine.bed.until("the sidecar says why", lambda: why in Path(sidecar.log).read_text())
+    machine.bed.stop(sidecar)
+    assert machine.calls.unprepare(key) == {key[2]: ""}
+    assert not folder.exists()
 
 
 def status(machine: Machine, key: tuple[str, str, str]) -> list[Object]:

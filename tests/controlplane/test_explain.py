@@ -20,7 +20,7 @@ from enforcer.notice import Ending, Notice
 from enforcer.record import Head
 from gpushare.cli.explain_pod import recorded
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
-from gpushare.contract import COMPUTE, DRIVER, SIDECAR
+from gpushare.contract import COMPUTE, SIDECAR
 from gpushare.reasons import Reason
 from tests.cluster.controlplane import RBAC_V1
 from tests.controlplane import objects, programs
@@ -69,11 +69,13 @@ def prepared(bed: Bed, pod: Object) -> None:
     """Say of the pod's claim what the driver says once it has prepared it."""
     claim = bed.claim_of(pod)
     results = claim["status"]["allocation"]["devices"]["results"]
+    limits = [{"container": "main", "memoryMiB": 4096, "computePercent": 25}]
+    data = {"uuid": GPU, "mode": "mps", "memoryMiB": 4096, "computePercent": 25, "limits": limits}
+    about = [{key: each[key] for key in ("driver", "pool", "device", "shareID")} for each in results]
     devices = [
-        {"driver": DRIVER, "pool": each["pool"], "device": each["device"], "shareID": each["shareID"],
-         "data": {"uuid": GPU, "model": "NVIDIA A100-SXM4-16GB"}}
-        for each in results if each["request"] != SIDECAR
-    ]  # fmt: skip
+        {**entry, **({} if each["request"] == SIDECAR else {"data": data})}
+        for entry, each in zip(about, results, strict=True)
+    ]
     where = path(RESOURCE_V1, CLAIMS, claim["metadata"]["name"], claim["metadata"]["namespace"])
     bed.cluster.patch(f"{where}/status", {"status": {"devices": devices}})
 
@@ -112,7 +114,7 @@ def test_who_may_view_learns_what_was_asked_given_and_done(bed: Bed) -> None:
     assert code == 0, text
     row = text.splitlines()[2].split("  ")
     assert [cell.strip() for cell in row if cell] == [
-        "main", "4Gi, 25%", "4Gi, 25%", f"gpu-0 (NVIDIA A100-SXM4-16GB, {GPU})", "running, restarts: 1",
+        "main", "4Gi, 25%", "4Gi, 25%", f"gpu-0 ({GPU})", "running, restarts: 1",
     ]  # fmt: skip
     bed.create(namespace, objects.pod("killed", "4Gi", node="explained"))
     pod = bed.wait_bound(namespace, "killed")

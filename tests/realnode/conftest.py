@@ -14,13 +14,9 @@ from tests.cluster.controlplane import ControlPlane, sweep
 from tests.cluster.need import require_node
 from tests.cluster.node import Node
 from tests.controlplane.bed import Bed
-from tests.realnode.site import ROOT, Site, values
+from tests.realnode.site import ROOT, Site
 
 BUILD = ROOT / ".build" / "realnode"
-VALUES = {
-    "image": {"pullPolicy": "Never"},
-    "simulate": {"enabled": True, "gpus": 2, "memory": "16Gi", "image": {"pullPolicy": "Never"}},
-}
 FOR_COMMANDS = ("deploy", "examples")
 
 
@@ -46,7 +42,6 @@ def bare(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFacto
     work = tmp_path_factory.mktemp("reader")
     for name in FOR_COMMANDS:
         shutil.copytree(ROOT / name, work / name)
-    values(work / "my-values.yaml", VALUES)
     return Site(bed=Bed(plane=plane, cluster=plane.cluster()), node=node, work=work)
 
 
@@ -54,12 +49,8 @@ def bare(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFacto
 def site(bare: Site) -> Site:
     """The node with the product on it."""
     began = time.monotonic()
-    for said in bare.readme("install"):
-        print(said)
+    print(bare.run_block("install"))
     print(f"installed and ready {time.monotonic() - began:.1f} s after the first command")
-    for said in bare.readme("verify"):
-        print(said)
-    where = path(CORE_V1, "nodes", bare.node.name)
-    assert bare.cluster.get(where)["metadata"]["labels"]["gpu-share.io/enabled"] == "true"
     bare.until("the GPUs are offered", lambda: len(bare.devices()) == 3)
+    print(bare.run_block("verify"))
     return bare

@@ -1,33 +1,29 @@
-"""The README's commands, taken out of it so that tests run what people read.
+"""The commands of our documents, taken out of them so that tests run what people read.
 
-A block stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``; of its ``console`` fences the lines after
-``$ `` are commands, the rest is what they print.
+A block stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` and holds one ``sh`` fence. Lines of the form
+``NAME=value`` are the reader's to fill in, and so the test's.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-README: Final = Path(__file__).parents[2] / "README.md"
+ROOT: Final = Path(__file__).parents[2]
+README: Final = ROOT / "README.md"
+DEPLOY: Final = ROOT / "deploy" / "README.md"
 
 
-def commands(name: str, text: str | None = None) -> list[str]:
-    """The commands of one block, in order; a line that ends in a backslash goes on in the next.
+def script(name: str, values: Mapping[str, str], document: Path = README) -> str:
+    """The script of one block with the reader's values in it.
 
     Raises:
-        LookupError: there is no such block, or it holds no command.
+        LookupError: there is no such block.
     """
-    content = README.read_text() if text is None else text
-    block = re.search(rf"<!-- {name}:begin -->(.*?)<!-- {name}:end -->", content, re.DOTALL)
+    block = re.search(rf"<!-- {name}:begin -->\n```sh\n(.*?)```\n<!-- {name}:end -->", document.read_text(), re.DOTALL)
     if block is None:
-        raise LookupError(f"the README has no block {name!r}")
-    fences = re.findall(r"```console\n(.*?)```", block[1], re.DOTALL)
-    found = [line for fence in fences for line in _commands(fence)]
-    if not found:
-        raise LookupError(f"the README's block {name!r} holds no command")
-    return found
-
-
-def _commands(fence: str) -> list[str]:
-    joined = re.sub(r"\\\n\s*", "", fence)
-    return [line[2:].strip() for line in joined.splitlines() if line.startswith("$ ")]
+        raise LookupError(f"{document.name} has no block {name!r}")
+    return "set -eu\n" + re.sub(
+        r"^([A-Z]+)=\S*.*$", lambda line: f"{line[1]}='{values[line[1]]}'" if line[1] in values else line[0], block[1],
+        flags=re.MULTILINE,
+    )  # fmt: skip

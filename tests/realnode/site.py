@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER, SIDECAR
 from gpushare.errors import ClusterError
@@ -21,6 +19,7 @@ from tests.cluster.node import Node
 from tests.controlplane.bed import PODS, Bed
 from tests.realnode import breaking, deviceplugin, readme
 from tests.realnode.pods import MAIN, Object
+from tests.realnode.version import SIMULATOR_IMAGE
 
 STATE: Final = "/var/lib/gpu-share"
 RUN: Final = "/run/gpu-share"
@@ -28,6 +27,8 @@ CDI: Final = "/var/run/cdi"
 KUBELET: Final = "/var/lib/kubelet"
 ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "gpu-share-system"
+TEAM: Final = "asr"
+OPTIONS: Final = "--set simulate.enabled=true"
 SECONDS: Final = 60.0
 APPS_V1: Final = "/apis/apps/v1"
 NAME: Final = "app.kubernetes.io/name"
@@ -68,9 +69,10 @@ class Site:
             raise AssertionError(f"$ {command}\n{done.stdout}{done.stderr}\n(exit {done.returncode})\n{self.report()}")
         return done.stdout + (done.stderr if not check else "")
 
-    def readme(self, block: str) -> list[str]:
-        """Run a block of the README, literally; returns what each command printed."""
-        return [self.shell(command) for command in readme.commands(block)]
+    def run_block(self, block: str, document: Path = readme.README, **values: str) -> str:
+        """Run a block of a document, with the reader's values filled in; returns what it prints."""
+        mine = {"NODE": self.node.name, "TEAM": TEAM, "OPTIONS": OPTIONS, "IMAGE": SIMULATOR_IMAGE, **values}
+        return self.shell("\n".join(f"{name}='{value}'" for name, value in mine.items()) + "\n" + readme.script(block, mine, document))
 
     def _environment(self) -> dict[str, str]:
         found = find_all(Group.NODE)
@@ -80,7 +82,6 @@ class Site:
             **os.environ,
             "PATH": os.pathsep.join([tools, str(venv), os.environ["PATH"]]),
             "KUBECONFIG": str(self.bed.plane.kubeconfig().absolute()),
-            "NODE": self.node.name,
         }
 
     # Tenants
@@ -260,11 +261,6 @@ def restarts(pod: Object) -> dict[str, int]:
     status = pod["status"]
     every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     return {each["name"]: each["restartCount"] for each in every}
-
-
-def values(where: Path, content: Object) -> None:
-    """Write a values file for helm."""
-    where.write_text(yaml.safe_dump(content))
 
 
 def warnings(events: dict[str, str], words: Sequence[str]) -> bool:

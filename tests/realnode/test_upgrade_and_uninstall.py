@@ -3,20 +3,23 @@
 import pytest
 
 from gpushare.cluster import RESOURCE_V1, path
-from tests.realnode import pods
-from tests.realnode.site import KUBELET, SYSTEM, Site, ready, restarts
+from tests.cluster import images
+from tests.realnode import pods, readme
+from tests.realnode.site import KUBELET, OPTIONS, SYSTEM, Site, ready, restarts
 from tests.realnode.test_running import leftovers
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
+
+UPGRADED = "--set image.tag=upgraded --set simulate.image.tag=upgraded"
 
 
 def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     namespace = site.namespace("upgraded")
     site.run(namespace, pods.pod("tenant", "hold", "1Gi"))
     old = site.agent()["metadata"]["uid"]
-    site.node.tag_images("upgraded")
-    for command in site.readme("upgrade"):
-        print(command)
+    for target in images.targets():
+        site.node.load_image(images.image(target, tag="upgraded"))
+    print(site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {UPGRADED}"))
     site.until("the new agent is ready", lambda: site.agent()["metadata"]["uid"] != old and ready(site.agent()), 120)
     assert site.agent()["spec"]["containers"][0]["image"].endswith(":upgraded")
     assert set(restarts(site.running(namespace, "tenant")).values()) == {0}
@@ -28,7 +31,7 @@ def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Sit
     namespace = site.namespace("goodbye")
     site.run(namespace, pods.pod("last", "hold", "1Gi"))
     site.delete(namespace, "last")
-    site.readme("uninstall")
+    print(site.run_block("uninstall"))
     assert site.devices() == {}
     for kind in ("deviceclasses", "resourceslices"):
         found = site.cluster.list(path(RESOURCE_V1, kind))[0]

@@ -61,7 +61,7 @@ def test_a_running_pod_is_fine_and_shows_asked_given_gpu_and_state() -> None:
     fine, lines = told(load("running"))
     assert fine
     assert lines[0] == "explained-1/running: Running on node explained"
-    where = f"gpu-0 (NVIDIA A100-SXM4-16GB, {GPU})"
+    where = f"gpu-0 ({GPU})"
     assert row(lines) == ["main", "4Gi, 25%", "4Gi, 25%", where, "running, restarts: 1"]
     assert len(lines) == 3
 
@@ -150,6 +150,29 @@ def test_a_claim_of_ones_own_is_a_share_as_well() -> None:
         True,
         ["explained-1/running has no share of a GPU: no annotation and no claim of it asks for one"],
     )
+
+
+def test_what_the_driver_froze_counts_and_not_what_the_pod_says() -> None:
+    content = load("running")
+    [claim] = content["claims"].values()
+    claim["status"]["devices"][0]["data"]["limits"][0] |= {"memoryMiB": 2048, "computePercent": None}
+    content["pod"]["metadata"]["annotations"]["gpu-share.io/memory"] = "64Gi"
+    assert row(told(content)[1])[1:3] == ["64Gi, 25%", "2Gi, no cap"]
+    claim["status"]["devices"] = []
+    assert row(told(content)[1])[2:4] == ["4Gi, 25%", "gpu-0"]
+
+
+def test_two_requests_on_one_gpu_are_told_apart() -> None:
+    content = load("running")
+    [claim] = content["claims"].values()
+    results, devices = claim["status"]["allocation"]["devices"]["results"], claim["status"]["devices"]
+    results.append({**results[0], "request": "second", "shareID": "another"})
+    limits = [{"container": "second", "memoryMiB": 1024}]
+    devices.append({**devices[0], "shareID": "another", "data": {"uuid": GPU, "limits": limits}})
+    uses = {"claims": [{"name": "gpu-share", "request": "second"}]}
+    content["pod"]["spec"]["containers"].append({"name": "second", "resources": uses})
+    lines = told(content)[1]
+    assert [row(lines, number)[2] for number in (2, 3)] == ["4Gi, 25%", "1Gi, no cap"]
 
 
 def test_a_container_without_a_share_has_none() -> None:

@@ -216,6 +216,9 @@ class Manager:
         self.turns = 0
         self.failure: MpsError | None = None
 
+    def noted(self) -> frozenset[str]:
+        return frozenset()
+
     def health(self, gpus: Collection[str]) -> dict[str, Any]:
         self.turns += 1
         return {gpu: "fine" if gpu in self.there else MpsError("silent") for gpu in gpus}
