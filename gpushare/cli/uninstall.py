@@ -2,19 +2,24 @@
 
 ``before`` waits for the last claim of our classes and then takes the webhook configuration away: a pod with a prepared
 claim cannot end without the node agent, and nothing must be asked of a webhook that is gone. ``after`` waits for the
-last agent and removes what the programs made: resource slices, claim templates, certificates. Both can be repeated.
+last agent and removes what the programs made: resource slices, claim templates, certificates. ``node`` does the same
+for the files of one node. All can be repeated.
 """
 
 import argparse
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
+from enforcer import lock
 from gpushare import contract
 from gpushare.cluster import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
-from gpushare.errors import ClusterError
+from gpushare.errors import ClusterError, ConfigError
+from gpushare.reasons import Reason
 
 FINE: Final = 0
 NOT_FINE: Final = 1
@@ -22,9 +27,19 @@ LOOK_SECONDS: Final = 2.0
 SHOWN: Final = 5
 CLASSES: Final = frozenset({contract.DEVICE_CLASS, contract.STATUS_DEVICE_CLASS})
 CONFIGURATION: Final = "gpu-share"
+APPS_V1: Final = "/apis/apps/v1"
+CLEANER: Final = "gpu-share-clean"
+SIMULATOR: Final = "simulator"
 AGENT: Final = "app.kubernetes.io/name=gpu-share-agent"
 SECRETS: Final = ("gpu-share-webhook-tls", "gpu-share-webhook-tls-ca")
 HASH_DIGITS: Final = 16
+
+PLACES: Final = {
+    "--state": ("state", "/var/lib/gpu-share"),
+    "--run": ("run_folder", "/run/gpu-share"),
+    "--kubelet-root": ("kubelet_root", "/var/lib/kubelet"),
+    "--cdi-root": ("cdi_root", "/var/run/cdi"),
+}
 
 Object = Mapping[str, Any]
 
@@ -45,16 +60,24 @@ def add_parser(subparsers: Any) -> None:
         help="wait for the last share, and remove what the product made in a cluster (run by the chart's hooks)",
         description="Run before and after the release itself is removed: helm uninstall does both by itself.",
     )
-    parser.add_argument("when", choices=("before", "after"), help="the release's own objects are there, or are gone")
+    parser.add_argument(
+        "when", choices=("before", "after", "node"), help="the release is there, or gone; a node's files"
+    )
     parser.add_argument("--namespace", default="gpu-share-system", metavar="NS", help="our namespace (%(default)s)")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="how long to wait (%(default)s)")
     parser.add_argument("--ignore-claims", action="store_true", help="go on while claims of our classes exist")
     parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
+    for option, (name, default) in PLACES.items():
+        parser.add_argument(option, dest=name, type=Path, default=Path(default), metavar="DIR", help="as the agent's")
+    parser.add_argument("--remove-state", action="store_true", help="node: the kill log and the checkpoint go too")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one of the two. Returns 1 when claims or agents are still there."""
-    api, clock = Cluster.connect(args.kubeconfig), Clock(seconds=args.timeout)
+    """Run one of them. Returns 1 when claims or agents are still there."""
+    clock = Clock(seconds=args.timeout)
+    if args.when == "node":
+        return node(args, clock)
+    api = Cluster.connect(args.kubeconfig)
     if args.when == "before":
         return before(api, clock, ignore_claims=args.ignore_claims)
     return after(api, args.namespace, clock)
@@ -81,7 +104,7 @@ def before(api: Cluster, clock: Clock, *, ignore_claims: bool) -> int:
 
 def after(api: Cluster, namespace: str, clock: Clock) -> int:
     """Wait for the agents to end, then remove what they and the webhook wrote."""
-    left = _wait(lambda: agents(api, namespace), "still run", clock)
+    left = _wait(lambda: [*agents(api, namespace), *uncleaned(api, namespace)], "still at work", clock)
     counts = {
         "resource slices": [path(RESOURCE_V1, "resourceslices", name) for name in slices(api)],
         "claim templates": [path(RESOURCE_V1, "resourceclaimtemplates", *place) for place in templates(api)],
@@ -90,8 +113,41 @@ def after(api: Cluster, namespace: str, clock: Clock) -> int:
     for what, places in counts.items():
         print(f"{what} removed: {sum(_delete(api, each) for each in places)}")
     if left:
-        print(f"{_some(left)} did not end; a slice they publish again has to be deleted by hand")
+        print(f"{_some(left)} did not end; what they leave, slices and files, has to be removed by hand")
     return NOT_FINE if left else FINE
+
+
+def node(args: argparse.Namespace, clock: Clock) -> int:
+    """Remove the files of this node once its agent has let go of them."""
+    ends = clock.now() + clock.seconds
+    while True:
+        try:
+            with lock.held(args.state):
+                for each in files(args):
+                    print(f"removed {each}" if _remove(each) else f"was gone already: {each}")
+        except ConfigError as error:
+            if error.reason is not Reason.CONFLICT:
+                raise
+            if clock.now() >= ends:
+                print(f"nothing was removed: {error.message}")
+                return NOT_FINE
+            clock.sleep(LOOK_SECONDS)
+        else:
+            return FINE
+
+
+def files(args: argparse.Namespace) -> list[Path]:
+    """What of ours lies on a node. The folders that are mounted stay, empty; the state too, unless told otherwise."""
+    state = [args.state / SIMULATOR]
+    if args.remove_state:
+        state = sorted(args.state.iterdir())
+    return [
+        *sorted(args.cdi_root.glob(f"{contract.DRIVER}-*.json")),
+        args.kubelet_root / "plugins_registry" / f"{contract.DRIVER}-reg.sock",
+        args.kubelet_root / "plugins" / contract.DRIVER,
+        *(sorted(args.run_folder.iterdir()) if args.run_folder.is_dir() else []),
+        *state,
+    ]
 
 
 def claims(api: Cluster) -> list[str]:
@@ -103,6 +159,21 @@ def claims(api: Cluster) -> list[str]:
 def agents(api: Cluster, namespace: str) -> list[str]:
     """``namespace/name`` of every agent's pod."""
     return [_place(each) for each in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=AGENT)[0]]
+
+
+def uncleaned(api: Cluster, namespace: str) -> list[str]:
+    """What says that some node's files are not removed yet; nothing where nobody was told to."""
+    try:
+        cleaner = api.get(path(APPS_V1, "daemonsets", CLEANER, namespace))
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return []
+        raise
+    status = cleaner["status"]
+    if status.get("observedGeneration", 0) < cleaner["metadata"]["generation"]:
+        return [f"{namespace}/{CLEANER}"]
+    missing = status["desiredNumberScheduled"] - status.get("numberReady", 0)
+    return [f"{namespace}/{CLEANER} (node {number + 1})" for number in range(missing)]
 
 
 def slices(api: Cluster) -> list[str]:
@@ -147,6 +218,17 @@ def _delete(api: Cluster, where: str) -> bool:
     except ClusterError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
+        return False
+    return True
+
+
+def _remove(file: Path) -> bool:
+    if file.is_dir() and not file.is_symlink():
+        shutil.rmtree(file)
+        return True
+    try:
+        file.unlink()
+    except FileNotFoundError:
         return False
     return True
 

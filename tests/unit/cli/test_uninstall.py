@@ -1,9 +1,12 @@
 """What the chart's hooks do, against a scripted API server."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from enforcer import lock
+from gpushare.cli import main as cli
 from gpushare.cli import uninstall
 from gpushare.cli.uninstall import Clock
 from gpushare.errors import ClusterError
@@ -25,6 +28,12 @@ class Api:
         if self.shrinks:
             self.lists[kind] = found[1:]
         return found, "1"
+
+    def get(self, where: str) -> dict[str, Any]:
+        if "cleaner" not in self.lists:
+            raise ClusterError("not found", 404)
+        looks = self.lists["cleaner"]
+        return looks.pop(0) if len(looks) > 1 else looks[0]
 
     def delete(self, where: str) -> None:
         if "missing" in where:
@@ -110,3 +119,61 @@ def test_what_is_gone_already_is_no_error(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(uninstall, "CONFIGURATION", "missing")
     assert uninstall.before(Api(), Time().clock(), ignore_claims=False) == 0  # type: ignore[arg-type]
     assert "was gone already" in capsys.readouterr().out
+
+
+def cleaner(generation: int, ready: int) -> dict[str, Any]:
+    status = {"observedGeneration": generation, "desiredNumberScheduled": 2, "numberReady": ready}
+    return {"metadata": {"generation": 1}, "status": status}
+
+
+def test_nodes_are_waited_for_until_each_is_clean() -> None:
+    time = Time()
+    api = Api(cleaner=[cleaner(0, 2), cleaner(1, 0), cleaner(1, 1), cleaner(1, 2)])
+    assert uninstall.after(api, "asr", time.clock()) == 0  # type: ignore[arg-type]
+    assert time.now == 6
+    assert uninstall.after(Api(cleaner=[cleaner(1, 1)]), "asr", time.clock()) == 1  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def on_node(tmp_path: Path) -> list[str]:
+    """A node on which an agent was, and something of others; returns the arguments that say where."""
+    for file in (
+        "state/audit/kills-1.jsonl", "state/checkpoint.json", "state/simulator/driver/x", "run/mps/gpu0/pipe/control",
+        "run/status/pod/status.json", "kubelet/plugins/gpu-share.io/dra.sock", "kubelet/plugins/other/dra.sock",
+        "kubelet/plugins_registry/gpu-share.io-reg.sock", "kubelet/plugins_registry/other-reg.sock",
+        "cdi/gpu-share.io-1234.json", "cdi/nvidia.json",
+    ):  # fmt: skip
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    places = {"state": "state", "run": "run", "kubelet-root": "kubelet", "cdi-root": "cdi"}
+    return ["uninstall", "node", "--timeout=0", *(f"--{name}={tmp_path / at}" for name, at in places.items())]
+
+
+def left(folder: Path) -> set[str]:
+    return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+
+
+OTHERS = {"kubelet/plugins/other/dra.sock", "kubelet/plugins_registry/other-reg.sock", "cdi/nvidia.json"}
+STATE = {"state/audit/kills-1.jsonl", "state/checkpoint.json", "state/lock"}
+
+
+def test_of_a_nodes_files_ours_go_and_the_kill_log_stays(on_node: list[str], tmp_path: Path) -> None:
+    for _ in range(2):
+        assert cli.main(on_node) == 0
+        assert left(tmp_path) == OTHERS | STATE
+    assert (tmp_path / "run").is_dir(), "it is a mount"
+
+
+def test_the_kill_log_goes_only_when_told_to(on_node: list[str], tmp_path: Path) -> None:
+    assert cli.main([*on_node, "--remove-state"]) == 0
+    assert left(tmp_path) == OTHERS
+
+
+def test_nothing_goes_while_the_agent_is_there(
+    on_node: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = left(tmp_path)
+    with lock.held(tmp_path / "state"):
+        assert cli.main(on_node) == 1
+    assert left(tmp_path) == before | {"state/lock"}
+    assert "held by another enforcer" in capsys.readouterr().out

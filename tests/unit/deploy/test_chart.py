@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
 from gpushare import contract
+from gpushare.cli.main import build_parser
 from tests.support import helm
 from webhook.options import Options
 
@@ -98,7 +100,8 @@ def pods(*options: str) -> list[tuple[str, Object]]:
 
 
 def agent(*options: str) -> Object:
-    found: Object = of(options, "DaemonSet")[0]["spec"]["template"]["spec"]
+    named = {each["metadata"]["name"]: each for each in of(options, "DaemonSet")}
+    found: Object = named["gpu-share-agent"]["spec"]["template"]["spec"]
     return found
 
 
@@ -321,3 +324,18 @@ def test_alerts_and_notes_name_metrics_that_exist() -> None:
 def test_the_agent_goes_to_nodes_that_opted_in_unless_told_otherwise() -> None:
     assert agent()["nodeSelector"] == {contract.NODE_LABEL: "true"}
     assert "nodeSelector" not in agent('--set-json=agent.nodeSelector={"gpu-share.io/enabled":null}')
+
+
+def test_nodes_are_cleaned_where_agents_were_with_their_folders_and_no_right_but_roots_files() -> None:
+    values = "--set=kubeletRoot=/data/kubelet,cdiRoot=/etc/cdi,stateDir=/data/state,runDir=/data/run"
+    spec = dict(pods(values))["DaemonSet/gpu-share-clean"]
+    cleaner, done = spec["initContainers"][0], spec["containers"][0]
+    agents = agent(values)
+    assert (spec["nodeSelector"], spec["tolerations"]) == (agents["nodeSelector"], agents["tolerations"])
+    read = build_parser("uninstall").parse_args(cleaner["args"])
+    assert (read.state, read.run_folder, read.kubelet_root, read.cdi_root) == tuple(
+        map(Path, ("/data/state", "/data/run", "/data/kubelet", "/etc/cdi"))
+    )
+    assert all(each["securityContext"]["capabilities"] == {"drop": ["ALL"]} for each in (cleaner, done))
+    assert "volumeMounts" not in done
+    assert not spec["automountServiceAccountToken"]
