@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,8 +26,11 @@ from enforcer.attribute import Attributor
 from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
 from enforcer.cluster import Books, PodEvents, follow_quotas
+from enforcer.dra.podresources import allocatable
 from enforcer.dra.running import KubeletSide, Setup
+from enforcer.driver_root import HERE, DriverRoot
 from enforcer.gpu import NvmlReader
+from enforcer.health import Effect
 from enforcer.inventory import InventoryPolicy, Mode, Order
 from enforcer.judge import Rules
 from enforcer.loop import Agent, Parts
@@ -35,9 +38,10 @@ from enforcer.metrics import Metrics
 from enforcer.model import GpuReader, Quota
 from enforcer.mps_manager import MpsManager
 from enforcer.notice import Notice, Sink
-from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, Offering, Shared, daemons, every
+from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, MpsTools, Offering, Shared, daemons, every
 from enforcer.outlet import Outlet
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
+from enforcer.sharing import Sharing
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, GpuShareError, NvmlError, RecordError
@@ -67,7 +71,7 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
     try:
         options = parse(argv)
         _log_to_stderr(options.log_level)
-        return _run(options, reader or NvmlReader(), attributor or CgroupAttributor())
+        return _run(options, reader or _nvml(options), attributor or CgroupAttributor())
     except ConfigError as error:
         sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
         return WRONG_USE
@@ -111,6 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-dra", action="store_true", help="serve no kubelet: quotas come from allocated claims as they are")
     add("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory (%(default)s)")
     add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where CDI specs go (%(default)s)")
+    add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
+    add(
+        "--health-taint", type=Effect, choices=list(Effect), default=Effect.NO_SCHEDULE,
+        help="taint of a GPU that is not well (%(default)s)",
+    )  # fmt: skip
     add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
     add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
     add(
@@ -140,6 +149,12 @@ class Side:
     problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
     mps: tuple[MpsManager, MpsKeeper] | None = None
     """The daemons, where there are any."""
+    sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
+    """Which GPUs may be shared."""
+
+    def failures(self) -> Mapping[str, GpuShareError]:
+        """Say which daemons do not serve."""
+        return {} if self.mps is None else self.mps[1].failures
 
     def complain(self, get: Callable[[], str | None]) -> None:
         """Ask this for a problem after every look."""
@@ -181,25 +196,24 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         watch = Watch(reader, attributor)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node, side)
+        side.sharing = Sharing(cluster, options.node, partial(allocatable, options.kubelet_root))
+        side.problems.append(lambda: list(side.sharing.problems()))
         mps = _mps(options, watch, cluster, side)
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=sink)
         executor = Executor(options.node, tools, Patience(term=options.term_wait))
         metrics = _metrics(options.address, stack)
         parts = Parts(
             watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=sink, metrics=metrics,
-            problems=side.all, catch_up=executor.catch_up,
+            problems=side.all, catch_up=executor.catch_up, standing=side.sharing.now,
         )  # fmt: skip
         rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
         agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
         if cluster is not None:
-            kubelet = (
-                None
-                if options.no_dra
-                else _kubelet(options, cluster, checkpoint, Seeing(watch, attributor, metrics), side)
-            )
+            seeing = Seeing(watch, attributor, metrics)
+            kubelet = None if options.no_dra else _kubelet(options, cluster, checkpoint, seeing, side)
             if kubelet is not None:
                 stack.callback(kubelet.stop)
-            _join_cluster(options, cluster, checkpoint, watch, kubelet, side)
+            _join_cluster(options, cluster, checkpoint, seeing, kubelet, side)
         _serve(agent, options, side)
         if isinstance(sink, PodEvents):
             sink.flush(FLUSH_SECONDS)
@@ -246,7 +260,13 @@ def _sink(cluster: Cluster | None, node: str, side: Side) -> Sink:
 
 
 def _policy(options: argparse.Namespace) -> InventoryPolicy:
-    return InventoryPolicy(order=options.order, mode=Mode.WATCH_ONLY if options.no_mps else Mode.MPS)
+    mode = Mode.WATCH_ONLY if options.no_mps else Mode.MPS
+    return InventoryPolicy(order=options.order, mode=mode, health_taint=options.health_taint)
+
+
+def _nvml(options: argparse.Namespace) -> NvmlReader:
+    """Make a reader of its own for whoever asks: readers are not shared between threads."""
+    return NvmlReader(load=DriverRoot(options.driver_root).load)
 
 
 def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, side: Side) -> MpsClient:
@@ -257,8 +277,10 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
         gpus = [view.gpu for view in watch.look()]
     except NvmlError as error:
         raise NvmlError(f"{error.message} MPS daemons cannot be started without it (--no-mps does without)") from error
-    manager = daemons(gpus, options.run, _policy(options), NvmlReader())  # the loop's own reader is in use
-    keeper = MpsKeeper(manager, Shared(cluster, options.node, gpus, manager.noted()))
+    driver = DriverRoot(options.driver_root)
+    tools = MpsTools(_nvml(options), driver.program(), driver.environment(options.run))
+    manager = daemons(gpus, options.run, _policy(options), tools)
+    keeper = MpsKeeper(manager, Shared(cluster, options.node, gpus, manager.noted(), side.sharing.contested))
     side.problems.append(lambda: list(keeper.problems()))
     every(MPS_EVERY, "mps", keeper.turn, side.stopped)
     side.mps = (manager, keeper)
@@ -307,7 +329,7 @@ def _join_cluster(
     options: argparse.Namespace,
     cluster: Cluster,
     checkpoint: Checkpoint,
-    watch: Watch,
+    seeing: Seeing,
     kubelet: KubeletSide | None,
     side: Side,
 ) -> None:
@@ -315,13 +337,19 @@ def _join_cluster(
     follow_quotas(cluster, books, options.node, partial(_keep, checkpoint), side.stopped)
     if options.no_publish:
         return
-    offering = Offering(cluster, options.node, _policy(options))
+    offering = Offering(cluster, options.node, _policy(options), side.sharing.standing, _own_pods(seeing))
     side.complain(lambda: offering.problem)
-    offer = partial(_offer, offering, watch, checkpoint)
-    if kubelet is None:
-        every(EVERY, "offer", offer, side.stopped)
-    else:
-        every(EVERY, "offer", partial(_offer_served, kubelet, offer), side.stopped, kubelet.registered)
+    offer = partial(_offer, offering, seeing.watch, checkpoint)
+    changed = threading.Event() if kubelet is None else kubelet.registered
+    side.sharing.examine(lambda: seeing.watch.latest, _nvml(options), side.failures, changed, side.stopped)
+    turn = offer if kubelet is None else partial(_offer_served, kubelet, offer)
+    every(EVERY, "offer", turn, side.stopped, changed)
+
+
+def _own_pods(seeing: Seeing) -> frozenset[str]:
+    """Name our own pod: MPS's servers are in it, and what they hold is taken off the capacity anyway."""
+    me = seeing.attributor.identify(os.getpid())
+    return frozenset({me.owner.pod_uid}) if me is not None and me.owner is not None else frozenset()
 
 
 def _offer_served(kubelet: KubeletSide, offer: Callable[[], None]) -> None:

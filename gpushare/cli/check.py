@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
+from enforcer.driver_root import HERE, DriverRoot
 from gpushare.cli import checks_cluster, checks_node
 from gpushare.cli.findings import Checker, Finding, Level
 from gpushare.cli.terminal import SYMBOLS, Colour, Terminal
@@ -48,6 +50,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     parser.add_argument("--cluster", action="store_true", help="ask the cluster only")
     parser.add_argument("--node", action="store_true", help="ask this machine only; what is missing is then wrong")
+    parser.add_argument("--driver-root", type=Path, default=HERE, help="root of the NVIDIA driver (%(default)s)")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
@@ -71,7 +74,7 @@ def checkers(args: argparse.Namespace) -> list[Checker]:
     if args.cluster or both:
         found += checks_cluster.checkers(args.kubeconfig, args.context, required=args.cluster)
     if args.node or both:
-        found += checks_node.checkers(required=args.node)
+        found += checks_node.checkers(DriverRoot(args.driver_root), required=args.node)
     return found
 
 

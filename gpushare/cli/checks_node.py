@@ -5,31 +5,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from enforcer.driver_root import PROGRAM, DriverRoot
 from enforcer.gpu import NvmlReader
 from enforcer.proc import in_initial_pid_namespace
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
-from gpushare.errors import NvmlError
+from gpushare.errors import MpsError, NvmlError
 
 Verdict = Callable[[str], Finding]
 CATEGORY: Final = "this machine"
-MPS_CONTROL: Final = "nvidia-cuda-mps-control"
 
 
-def checkers(*, required: bool) -> list[Checker]:
+def checkers(driver: DriverRoot, *, required: bool) -> list[Checker]:
     """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong."""
     bad = wrong if required else warning
     return [
         Checker(
             category=CATEGORY,
             description="GPUs through NVML",
-            ask=lambda: gpus(NvmlReader(), bad),
+            ask=lambda: gpus(NvmlReader(load=driver.load), bad),
             hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
         ),
         Checker(
             category=CATEGORY,
             description="MPS control program",
-            ask=lambda: mps(shutil.which(MPS_CONTROL), bad),
-            hint=f"{MPS_CONTROL} comes with the NVIDIA driver's compute utilities",
+            ask=lambda: mps(driver, bad),
+            hint=f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
         ),
         Checker(
             category=CATEGORY,
@@ -53,9 +53,13 @@ def gpus(reader: NvmlReader, bad: Verdict) -> Finding:
     return fine(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
 
 
-def mps(where: str | None, bad: Verdict) -> Finding:
-    """Tell whether the MPS control program is on the path."""
-    return fine(where) if where else bad(f"{MPS_CONTROL} is not on the PATH")
+def mps(driver: DriverRoot, bad: Verdict) -> Finding:
+    """Tell where the MPS control program is: below the driver's root, or on the PATH."""
+    try:
+        where = shutil.which(str(driver.program()))
+    except MpsError as error:
+        return bad(error.message)
+    return fine(where) if where else bad(f"{PROGRAM} is not on the PATH")
 
 
 def pid_namespace(proc: Path, bad: Verdict) -> Finding:

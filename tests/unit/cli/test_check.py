@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from certs.pki import make_authority
+from enforcer.driver_root import PROGRAM, DriverRoot
 from gpushare.cli import check, checks_cluster, checks_node
 from gpushare.cli.findings import Checker, Level, fine, warning, wrong
 from gpushare.cli.main import main
@@ -91,6 +92,17 @@ def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
     assert checks_cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
 
 
+def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
+    note = {"gpu-share.io/left-out": json.dumps({"GPU-1": "Contested: a device plugin offers it as nvidia.com/gpu"})}
+    slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
+    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type]
+    said = "gpu-7: GPU-1: Contested: a device plugin offers it as nvidia.com/gpu"
+    assert (found.level, found.detail) == ("warning", said)
+    for harmless in ({}, {"gpu-share.io/left-out": "junk"}, {"gpu-share.io/left-out": "[]"}):
+        slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
+        assert checks_cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("status", "level"), [(403, "warning"), (500, "wrong"), (0, "wrong")])
 def test_what_may_not_be_read_is_no_fault(status: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = checks_cluster.Connection(None, None)
@@ -110,8 +122,16 @@ def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
     assert checks_node.pid_namespace(tmp_path, warning).level == "warning"
     (tmp_path / "self/ns/pid").touch()
     assert checks_node.pid_namespace(tmp_path, wrong).level == "wrong"
-    assert checks_node.mps(None, wrong).level == "wrong"
-    assert checks_node.mps("/usr/bin/x", wrong).detail == "/usr/bin/x"
+
+
+def test_the_mps_program_is_looked_for_where_the_driver_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--driver-root (chart value driverRoot)" in checks_node.mps(DriverRoot(tmp_path), wrong).detail
+    program = tmp_path / "usr/bin" / PROGRAM
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    assert checks_node.mps(DriverRoot(tmp_path), wrong).detail == str(program)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert checks_node.mps(DriverRoot(), wrong).detail == f"{PROGRAM} is not on the PATH"
 
 
 QUESTIONS = [
