@@ -40,8 +40,8 @@ def test_what_device_plugins_offer_is_contested(resource: str, ids: list[str], c
 
 
 def published(driver: str, **attributes: str) -> list[Any]:
-    device = {"name": "gpu-9", "attributes": {name: {"string": text} for name, text in attributes.items()}}
-    device["attributes"] |= {"minor": {"int": 0}}  # type: ignore[dict-item]
+    device: Any = {"name": "gpu-9", "attributes": {name: {"string": text} for name, text in attributes.items()}}
+    device["attributes"] |= {"minor": {"int": 0}}
     return [{"spec": {"driver": driver, "devices": [{"name": "bare"}, device]}}, {"spec": {"driver": driver}}]
 
 

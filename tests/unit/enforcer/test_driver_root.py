@@ -61,7 +61,7 @@ def test_links_follow_a_driver_that_changed(root: Path, tmp_path: Path) -> None:
 def test_what_is_missing_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
     driver = DriverRoot(tmp_path)
     for ask, error in ((driver.load, NvmlError), (driver.program, MpsError)):
-        with pytest.raises(error) as caught:  # type: ignore[var-annotated]
+        with pytest.raises(error) as caught:
             ask()
         assert f"below {tmp_path}" in caught.value.message
         assert "--driver-root (chart value driverRoot)" in caught.value.message
