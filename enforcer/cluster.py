@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -19,6 +20,7 @@ from enforcer.quotas import quotas_of
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, Follower, path
 from gpushare.contract import DRIVER, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
@@ -30,6 +32,7 @@ ATTEMPTS: Final = 5
 PATIENCE: Final = 1.0
 CONTROLLER: Final = f"{DRIVER}/enforcer"
 SERVER_FAULT: Final = 500
+NODE_EVENTS: Final = "default"
 EVERYTHING: Final = ("claims", "pods", "namespaces", "slices")
 WITH_KUBELET: Final = ("pods", "namespaces")
 """What is left to look at where the kubelet has claims prepared."""
@@ -186,17 +189,59 @@ class PodEvents:
                 return
 
 
-def event_of(node: str, notice: Notice, when: datetime) -> Object:
-    """Write a notice as an Event of ``events.k8s.io/v1`` on the pod."""
-    quota = notice.quota
+@dataclass(frozen=True, slots=True)
+class NodeNews:
+    """One thing to tell an operator about a node's GPUs."""
+
+    reason: Reason
+    note: str
+    warning: bool = True
+
+
+class NodeReporter:
+    """Tells operators, in the log and through Events on the Node. What cannot be delivered is let go, and said."""
+
+    def __init__(self, cluster: Cluster | None, node: str) -> None:
+        self._cluster, self._node = cluster, node
+
+    def report(self, news: NodeNews) -> None:
+        """Say one thing."""
+        (log.warning if news.warning else log.info)(news.note, reason=str(news.reason))
+        if self._cluster is None:
+            return
+        body = node_event(self._node, news, datetime.now(UTC))
+        try:
+            self._cluster.create(path(EVENTS_V1, "events", namespace=NODE_EVENTS), body)
+        except ClusterError as error:
+            log.warning("event not delivered", reason=str(error.reason), final=True, error=error.message)
+
+
+def node_event(node: str, news: NodeNews, when: datetime) -> Object:
+    """Write news as an Event on the Node; Nodes have no namespace, their Events stand in ``default``."""
+    # The UID of a Node in Events is its name: that is what `kubectl describe node` looks for.
+    regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+    kind = "Warning" if news.warning else "Normal"
+    return _event(node, when, node, NODE_EVENTS) | {
+        "action": "Share", "reason": str(news.reason), "type": kind, "note": cut(news.note), "regarding": regarding,
+    }  # fmt: skip
+
+
+def _event(node: str, when: datetime, about: str, namespace: str) -> Object:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         # A prefix has to end in a letter, digit or dash: the API server checks it like a name with one letter more.
-        "metadata": {"generateName": quota.pod[:200].rstrip(".-") + "-", "namespace": quota.namespace},
+        "metadata": {"generateName": about[:200].rstrip(".-") + "-", "namespace": namespace},
         "eventTime": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "reportingController": CONTROLLER,
         "reportingInstance": node[:128],
+    }
+
+
+def event_of(node: str, notice: Notice, when: datetime) -> Object:
+    """Write a notice as an Event of ``events.k8s.io/v1`` on the pod."""
+    quota = notice.quota
+    return _event(node, when, quota.pod, quota.namespace) | {
         "action": notice.action,
         "reason": str(notice.reason),
         "type": "Warning" if notice.warning else "Normal",

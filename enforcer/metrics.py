@@ -73,6 +73,10 @@ class Latest(Collector):
         for gpu in gpus:
             blind.add_metric([gpu["uuid"]], gpu["blind"] is not None)
         yield blind
+        yield _condition("gpu_contested", "1 while somebody else offers the GPU as well.", "contested", gpus)
+        yield _condition(
+            "gpu_unhealthy", "1 while the GPU gets no new shares because it is not well.", "unhealthy", gpus
+        )
         containers = status.get("containers", ())
         yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
         yield _of_container("container_memory_limit_bytes", "GPU memory a container may hold.", "quotaMib", containers)
@@ -87,6 +91,13 @@ def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
     for gpu in gpus:
         if gpu[key] is not None:
             family.add_metric([gpu["uuid"]], gpu[key] * MIB)
+    return family
+
+
+def _condition(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=["gpu"])
+    for gpu in gpus:
+        family.add_metric([gpu["uuid"]], gpu.get(key) is not None)
     return family
 
 

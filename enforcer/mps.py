@@ -91,7 +91,7 @@ class MpsDaemon:
         launcher: who starts it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one thing each, given by name
         self,
         gpu: str,
         directory: Path,

@@ -4,15 +4,19 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from enforcer.foreign import Steady, foreign_mib, steadied
+from enforcer.health import Standing
 from enforcer.inventory import InventoryPolicy, LeftOut, capacity_mib, offer, resource_slices, shared_gpus
 from enforcer.model import Gpu, Quota
-from enforcer.mps import ComputeModes, MpsDaemon
+from enforcer.mps import PROGRAM, ComputeModes, MpsDaemon
+from enforcer.mps_launch import Launcher
 from enforcer.mps_manager import MpsManager
 from enforcer.slices import SlicePublisher
 from enforcer.view import View
@@ -25,28 +29,7 @@ log = structlog.get_logger()
 EVERY: Final = 10.0
 """Seconds between looks at what is offered; slices are written only where that changed."""
 MPS_EVERY: Final = 30.0
-STEP_MIB: Final = 512
-"""Foreign use is rounded up to this, so that its ups and downs do not rewrite slices."""
-
 Nodes = Callable[[], Mapping[str, Any]]
-
-
-def foreign_mib(views: Sequence[View], leaving: Collection[str] = ()) -> dict[str, int]:
-    """By GPU, memory that shares cannot have, rounded up: held by processes of no container at all.
-
-    Args:
-        views: what was just seen.
-        leaving: UIDs of pods that have no claim any more, and whose processes live on: theirs counts as well.
-    """
-    held = {
-        view.gpu.uuid: sum(
-            holder.used_mib
-            for holder in view.holders
-            if holder.identity.owner is None or holder.identity.owner.pod_uid in leaving
-        )
-        for view in views
-    }
-    return {gpu: -(-mib // STEP_MIB) * STEP_MIB for gpu, mib in held.items() if mib}
 
 
 def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
@@ -58,27 +41,51 @@ def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
 
 
 class Offering:
-    """Publishes what this node has to offer, again and again."""
+    """Publishes what this node has to offer, again and again.
 
-    def __init__(self, cluster: Cluster, node: str, policy: InventoryPolicy) -> None:
+    Args:
+        cluster: where to.
+        node: this node's name.
+        policy: the operator's.
+        standing: asked at each offer which of these GPUs are contested or ill.
+        own: asked for the UIDs of our own pods, whose memory is accounted for.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: str,
+        policy: InventoryPolicy,
+        standing: Callable[[Sequence[Gpu]], Standing] = lambda _: Standing(),
+        own: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         self._cluster, self._node, self._policy = cluster, node, policy
+        self._standing, self._own = standing, own
+        self._foreign: dict[str, Steady] = {}
         self._publisher = SlicePublisher(cluster, node)
         self._said: tuple[LeftOut, ...] = ()
         self.problem: str | None = None
         """Why the offer on the API server may be out of date; ``None`` where it is not."""
+        self.offered = False
+        """Whether the API server has had our offer since we started."""
 
-    def publish(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
+    def publish(self, views: Sequence[View], quotas: Sequence[Quota]) -> None:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         try:
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
             gpus = shared_gpus([view.gpu for view in views], node)
-            found = offer(gpus, self._policy, foreign_mib=foreign_mib(views, leaving), held_mib=held_mib(quotas))
-            slices = resource_slices(self._node, found.devices, node["metadata"]["uid"]) if gpus else []
+            self._foreign = steadied(self._foreign, foreign_mib(views, quotas, self._own()))
+            taken = {gpu: steady.mib for gpu, steady in self._foreign.items()}
+            found = offer(
+                gpus, self._policy, foreign_mib=taken, held_mib=held_mib(quotas), standing=self._standing(gpus)
+            )
+            owner = node["metadata"]["uid"]
+            slices = resource_slices(self._node, found.devices, owner, found.left_out) if gpus else []
             self._publisher.publish(slices)
         except (ClusterError, ConfigError) as error:
             self._complain(f"GPUs not offered as they are: {error.message}")
             return
-        self.problem = None
+        self.problem, self.offered = None, True
         self._say(found.left_out)
 
     def _complain(self, problem: str) -> None:
@@ -93,13 +100,29 @@ class Offering:
         self._said = left_out
 
 
-def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, modes: ComputeModes) -> MpsManager:
+@dataclass(frozen=True, slots=True)
+class MpsTools:
+    """What daemons are run with: NVIDIA's control program, its environment, who starts it, a door to compute modes."""
+
+    modes: ComputeModes
+    program: Path = PROGRAM
+    environment: Mapping[str, str] | None = None
+    launcher: Launcher | None = None
+
+
+def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, tools: MpsTools) -> MpsManager:
     """One daemon per GPU that can be shared, each in a short directory of its own: socket paths are short."""
     shared = [gpu for gpu in gpus if not any(out.uuid == gpu.uuid for out in offer([gpu], policy).left_out)]
     return MpsManager(
         {
             gpu.uuid: MpsDaemon(
-                gpu.uuid, run / "mps" / str(gpu.index), limit_mib=capacity_mib(gpu, policy), modes=modes
+                gpu.uuid,
+                run / "mps" / str(gpu.index),
+                tools.program,
+                limit_mib=capacity_mib(gpu, policy),
+                modes=tools.modes,
+                environment=tools.environment,
+                launcher=tools.launcher,
             )
             for gpu in shared
         }
@@ -109,14 +132,33 @@ def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, modes: Comp
 class Shared:
     """Which GPUs of this node may be shared: asked of the node's object, remembered while nobody answers.
 
-    The compute mode of any other GPU is none of our business, so no daemon is ever started for one.
+    The compute mode of any other GPU is none of our business, so no daemon is ever started for one. Contested ones are
+    among the others: a daemon that runs there goes on for its tenants, and is left as it is.
+
+    Args:
+        cluster: to ask for the node's object; ``None``: every GPU may be shared.
+        node: its name.
+        gpus: all there are.
+        before: those that had a daemon when the agent started.
+        contested: asked which of these GPUs are, by UUID.
     """
 
-    def __init__(self, cluster: Cluster | None, node: str, gpus: Sequence[Gpu], before: frozenset[str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster | None,
+        node: str,
+        gpus: Sequence[Gpu],
+        before: frozenset[str],
+        contested: Callable[[Sequence[Gpu]], Collection[str]] = lambda _: (),
+    ) -> None:
         self._cluster, self._node, self._gpus, self._known = cluster, node, gpus, before
+        self._contested = contested
 
     def __call__(self) -> frozenset[str]:
         """Name them by UUID; until the node could be read, those that had a daemon before."""
+        return self._named() - frozenset(self._contested(self._gpus))
+
+    def _named(self) -> frozenset[str]:
         if self._cluster is None:
             return frozenset(gpu.uuid for gpu in self._gpus)
         with suppress(ClusterError, ConfigError):  # the offer, which reads the same, says what is wrong
@@ -138,6 +180,11 @@ class MpsKeeper:
     def serves(self, gpu: str) -> bool:
         """Tell whether the daemon of a GPU took clients when it was last asked."""
         return gpu in self._serving
+
+    @property
+    def failures(self) -> Mapping[str, GpuShareError]:
+        """By GPU, why its daemon does not serve."""
+        return self._failures
 
     def problems(self) -> Iterator[str]:
         """Say which daemons do not serve, and why."""

@@ -46,6 +46,10 @@ NAMESPACE_ANNOTATIONS: Final = (
 # Node annotation: narrows which GPUs of a labelled node are shared (UUIDs or indices, comma-separated).
 NODE_GPUS: Final = f"{GROUP}/gpus"
 
+# Device taint, and annotation of our ResourceSlices: what is not offered, and why (JSON, UUID to sentence).
+UNHEALTHY: Final = f"{GROUP}/unhealthy"
+LEFT_OUT: Final = f"{GROUP}/left-out"
+
 # Foreign annotations we read.
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 MIRROR: Final = "kubernetes.io/config.mirror"

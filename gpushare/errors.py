@@ -73,6 +73,12 @@ class PrepareError(GpuShareError):
     reason = Reason.CLAIM_UNSUPPORTED
 
 
+class KubeletError(GpuShareError):
+    """The kubelet did not answer a question."""
+
+    reason = Reason.DRIVER_NOT_REGISTERED
+
+
 class NvmlError(GpuShareError):
     """NVML did not answer, or answered something that cannot be true. The enforcer is blind until it does."""
 

@@ -50,6 +50,10 @@ class Reason(StrEnum):
     MPS_UNREACHABLE = "MpsUnreachable"
     MPS_STARTED = "MpsStarted"
     MPS_STOPPED = "MpsStopped"
+    GPU_LOST = "GpuLost"
+    ECC_UNCORRECTABLE = "EccUncorrectable"
+    CRITICAL_XID = "CriticalXid"
+    CONTESTED = "Contested"
     MPS_LIMIT_NOT_APPLIED = "MpsLimitNotApplied"
     CONTROL_BLOCKED = "ControlBlocked"
     # Claims on the node.

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from enforcer.driver_root import HERE, DriverRoot
 from gpushare.cli import checks_cluster, checks_node
 from gpushare.cli.checks_node import Folders
 from gpushare.cli.findings import Checker, Finding, Level
@@ -55,6 +56,7 @@ def add_parser(subparsers: Any) -> None:
         option = name if name == "state" else f"{name}-root"
         what = f"the {_WHOSE[name]} directory on this machine ({folder})"
         parser.add_argument(f"--{option}", type=Path, default=folder, metavar="DIR", help=what)
+    parser.add_argument("--driver-root", type=Path, default=HERE, help="root of the NVIDIA driver (%(default)s)")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
@@ -79,7 +81,7 @@ def checkers(args: argparse.Namespace) -> list[Checker]:
         found += checks_cluster.checkers(args.kubeconfig, args.context, required=args.cluster)
     if args.node or both:
         folders = Folders(state=args.state, kubelet=args.kubelet_root, cdi=args.cdi_root)
-        found += checks_node.checkers(folders, required=args.node)
+        found += checks_node.checkers(folders, DriverRoot(args.driver_root), required=args.node)
     return found
 
 

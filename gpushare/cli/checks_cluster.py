@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,7 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
         ("node agents", agents),
         ("nodes that share their GPUs", nodes),
         ("GPUs published", published),
+        ("GPUs left out", left_out),
         ("namespaces that opted in", opted_in),
     ]
     first = Checker(
@@ -219,6 +221,23 @@ def published(api: Cluster) -> Finding:
     return (
         warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else fine(detail)
     )
+
+
+def left_out(api: Cluster) -> Finding:
+    """Name the GPUs of sharing nodes that are not offered, and why: contested ones among them."""
+    items, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")
+    notes = {item["spec"].get("nodeName"): _noted(item) for item in items}
+    said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
+    hint = f"a contested GPU needs one owner: take it from the other, or name others in {contract.NODE_GPUS}"
+    return warning("; ".join(said), hint) if said else fine("none")
+
+
+def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
+    try:
+        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.LEFT_OUT, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def opted_in(api: Cluster) -> Finding:

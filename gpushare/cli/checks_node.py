@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from enforcer.driver_root import PROGRAM, DriverRoot
 from enforcer.gpu import NvmlReader
 from enforcer.proc import in_initial_pid_namespace
 from enforcer.status import NAME
 from gpushare import contract
 from gpushare.cli import nodestatus
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
-from gpushare.errors import GpuShareError, NvmlError
+from gpushare.errors import GpuShareError, MpsError, NvmlError
 
 Verdict = Callable[[str], Finding]
 CATEGORY: Final = "this machine"
-MPS_CONTROL: Final = "nvidia-cuda-mps-control"
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
 KNOCK_SECONDS: Final = 2.0
 STALE_SECONDS: Final = 10.0
@@ -32,29 +32,29 @@ class Folders:
     cdi: Path = Path("/var/run/cdi")
 
 
-def checkers(folders: Folders, *, required: bool) -> list[Checker]:
+def checkers(folders: Folders, driver: DriverRoot, *, required: bool) -> list[Checker]:
     """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong.
 
     The agent's own questions are asked where it is expected, or has been: nobody's laptop lacks one.
     """
     bad = wrong if required else warning
     agent = _of_agent(folders, bad) if required or (folders.state / NAME).exists() else []
-    return [*_of_machine(bad), *agent]
+    return [*_of_machine(driver, bad), *agent]
 
 
-def _of_machine(bad: Verdict) -> list[Checker]:
+def _of_machine(driver: DriverRoot, bad: Verdict) -> list[Checker]:
     return [
         Checker(
             category=CATEGORY,
             description="GPUs through NVML",
-            ask=lambda: gpus(NvmlReader(), bad),
+            ask=lambda: gpus(NvmlReader(load=driver.load), bad),
             hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
         ),
         Checker(
             category=CATEGORY,
             description="MPS control program",
-            ask=lambda: mps(shutil.which(MPS_CONTROL), bad),
-            hint=f"{MPS_CONTROL} comes with the NVIDIA driver's compute utilities",
+            ask=lambda: mps(driver, bad),
+            hint=f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
         ),
         Checker(
             category=CATEGORY,
@@ -139,9 +139,13 @@ def gpus(reader: NvmlReader, bad: Verdict) -> Finding:
     return fine(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
 
 
-def mps(where: str | None, bad: Verdict) -> Finding:
-    """Tell whether the MPS control program is on the path."""
-    return fine(where) if where else bad(f"{MPS_CONTROL} is not on the PATH")
+def mps(driver: DriverRoot, bad: Verdict) -> Finding:
+    """Tell where the MPS control program is: below the driver's root, or on the PATH."""
+    try:
+        where = shutil.which(str(driver.program()))
+    except MpsError as error:
+        return bad(error.message)
+    return fine(where) if where else bad(f"{PROGRAM} is not on the PATH")
 
 
 def pid_namespace(proc: Path, bad: Verdict) -> Finding:

@@ -124,8 +124,6 @@ def lay_out(root: Path, shape: Machine, *, single_user: bool = False) -> Sim:
     driver = root / "driver"
     for folder in (driver / LIBRARIES, driver / PROGRAMS, driver / SOURCES / "tests" / "fakegpu"):
         folder.mkdir(parents=True, exist_ok=True)
-    library = PACKAGED if PACKAGED.is_dir() else library_folder()
-    _put(driver / LIBRARIES / LIBRARY, (library / LIBRARY).read_bytes(), 0o644)
     _put(driver / SOURCES / "tests" / "__init__.py", b"", 0o644)
     for name in STAND_IN:
         _put(driver / SOURCES / "tests" / "fakegpu" / f"{name}.py", (HERE / f"{name}.py").read_bytes(), 0o644)
@@ -134,6 +132,9 @@ def lay_out(root: Path, shape: Machine, *, single_user: bool = False) -> Sim:
         several="" if single_user else 'set -- "$@" -multiuser-server',
     )  # fmt: skip
     _put(driver / PROGRAMS / "nvidia-cuda-mps-control", script.encode(), 0o755)
+    # Last: who waits for a driver waits for its library.
+    library = PACKAGED if PACKAGED.is_dir() else library_folder()
+    _put(driver / LIBRARIES / LIBRARY, (library / LIBRARY).read_bytes(), 0o644)
     return sim
 
 

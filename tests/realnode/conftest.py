@@ -4,11 +4,9 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from gpushare.cluster import CORE_V1, path
 from tests.cluster import images
 from tests.cluster.controlplane import ControlPlane, sweep
 from tests.cluster.need import require_node

@@ -1,6 +1,7 @@
-"""Another device plugin that offers the same GPUs, as NVIDIA's does: resource ``nvidia.com/gpu``, devices named by UUID.
+"""Another device plugin that offers the same GPUs, as NVIDIA's does: resource ``nvidia.com/gpu``, devices by UUID.
 
-``python -m tests.realnode.deviceplugin UUID...`` runs it until SIGTERM, on the node it is started on. The kubelet's device plugin API v1beta1, spoken in bytes: its few messages are strings in numbered fields.
+``python -m tests.realnode.deviceplugin UUID...`` runs it until SIGTERM, on the node it is started on. The kubelet's
+device plugin API v1beta1 is spoken in bytes: its few messages are strings in numbered fields.
 """
 
 import signal
@@ -74,7 +75,7 @@ def _handler(devices: bytes, ended: threading.Event) -> grpc.GenericRpcHandler:
     def nothing(_request: bytes, _context: Any) -> bytes:
         return b""
 
-    methods = {
+    methods: dict[str, Any] = {
         "ListAndWatch": grpc.unary_stream_rpc_method_handler(listed),
         **dict.fromkeys(
             ("GetDevicePluginOptions", "Allocate", "PreStartContainer", "GetPreferredAllocation"),
@@ -87,7 +88,8 @@ def _handler(devices: bytes, ended: threading.Event) -> grpc.GenericRpcHandler:
 def _register(kubelet: Path) -> None:
     request = field(1, b"v1beta1") + field(2, SOCKET.encode()) + field(3, RESOURCE.encode())
     with grpc.insecure_channel(f"unix://{kubelet}") as channel:
-        channel.unary_unary(REGISTER)(request, timeout=SECONDS)
+        register: Any = channel.unary_unary(REGISTER)
+        register(request, timeout=SECONDS)
 
 
 if __name__ == "__main__":

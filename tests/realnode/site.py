@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER, SIDECAR
@@ -72,7 +72,9 @@ class Site:
     def run_block(self, block: str, document: Path = readme.README, **values: str) -> str:
         """Run a block of a document, with the reader's values filled in; returns what it prints."""
         mine = {"NODE": self.node.name, "TEAM": TEAM, "OPTIONS": OPTIONS, "IMAGE": SIMULATOR_IMAGE, **values}
-        return self.shell("\n".join(f"{name}='{value}'" for name, value in mine.items()) + "\n" + readme.script(block, mine, document))
+        return self.shell(
+            "\n".join(f"{name}='{value}'" for name, value in mine.items()) + "\n" + readme.script(block, mine, document)
+        )
 
     def _environment(self) -> dict[str, str]:
         found = find_all(Group.NODE)

@@ -124,7 +124,7 @@ def test_the_api_server_away_for_a_minute(site: Site, namespace: str) -> None:
         mine = [(each["pod"]["name"], each["kind"]) for each in site.records()[known:] if "pod" in each]
         assert ended in mine, mine
     untouched(site, namespace)
-    site.until("the node is ready", lambda: site.node.ready(), 90)
+    site.until("the node is ready", site.node.ready, 90)
     site.delete(namespace, "known", 120)
     site.run(namespace, pods.pod("after-api", "hold", "1Gi"), 90)
     site.delete(namespace, "after-api")

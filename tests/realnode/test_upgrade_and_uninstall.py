@@ -10,6 +10,10 @@ from tests.realnode.test_running import leftovers
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
+KINDS = (
+    "all,configmaps,secrets,serviceaccounts,clusterroles,clusterrolebindings,validatingadmissionpolicies,"
+    "validatingadmissionpolicybindings,mutatingwebhookconfigurations"
+)
 UPGRADED = "--set image.tag=upgraded --set simulate.image.tag=upgraded"
 
 
@@ -40,9 +44,7 @@ def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Sit
     assert [each["metadata"]["name"] for each in templates] == []
     assert leftovers(site) == []
     assert not list((site.on_node(KUBELET) / "plugins_registry").glob("gpu-share*"))
-    everything = site.shell(
-        "kubectl get all,cm,secret,sa -A -o name; kubectl get clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration -o name"
-    )
+    everything = site.shell(f"kubectl get {KINDS} --all-namespaces --output name")
     assert [line for line in everything.splitlines() if "gpu-share" in line and SYSTEM not in line] == []
     body = pods.pod("plain", "idle", memory="1Gi")
     site.create(namespace, body)  # nobody is left to rewrite it, and nothing stands in its way

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from certs.pki import make_authority
+from enforcer.driver_root import PROGRAM, DriverRoot
 from gpushare.cli import check, checks_cluster, checks_node, nodestatus
 from gpushare.cli.findings import Checker, Level, fine, warning, wrong
 from gpushare.cli.main import main
@@ -172,12 +173,23 @@ def test_the_agent_has_to_run_unhindered(age: int, problems: list[str], level: s
 
 def test_the_agent_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
     folders = checks_node.Folders(state=tmp_path, kubelet=tmp_path, cdi=tmp_path)
-    laptop, node = (len(checks_node.checkers(folders, required=required)) for required in (False, True))
+    laptop, node = (len(checks_node.checkers(folders, DriverRoot(), required=required)) for required in (False, True))
     assert (laptop, node) == (3, 6)
     (tmp_path / "status.json").touch()
-    assert len(checks_node.checkers(folders, required=False)) == node
+    assert len(checks_node.checkers(folders, DriverRoot(), required=False)) == node
     options = ["--state", str(tmp_path), "--kubelet-root", str(tmp_path), "--cdi-root", str(tmp_path)]
     assert main(["check", "--node", *options]) == 1
+
+
+def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
+    note = {"gpu-share.io/left-out": json.dumps({"GPU-1": "Contested: a device plugin offers it as nvidia.com/gpu"})}
+    slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
+    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type]
+    said = "gpu-7: GPU-1: Contested: a device plugin offers it as nvidia.com/gpu"
+    assert (found.level, found.detail) == ("warning", said)
+    for harmless in ({}, {"gpu-share.io/left-out": "junk"}, {"gpu-share.io/left-out": "[]"}):
+        slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
+        assert checks_cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("status", "level"), [(403, "warning"), (500, "wrong"), (0, "wrong")])
@@ -199,8 +211,16 @@ def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
     assert checks_node.pid_namespace(tmp_path, warning).level == "warning"
     (tmp_path / "self/ns/pid").touch()
     assert checks_node.pid_namespace(tmp_path, wrong).level == "wrong"
-    assert checks_node.mps(None, wrong).level == "wrong"
-    assert checks_node.mps("/usr/bin/x", wrong).detail == "/usr/bin/x"
+
+
+def test_the_mps_program_is_looked_for_where_the_driver_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--driver-root (chart value driverRoot)" in checks_node.mps(DriverRoot(tmp_path), wrong).detail
+    program = tmp_path / "usr/bin" / PROGRAM
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    assert checks_node.mps(DriverRoot(tmp_path), wrong).detail == str(program)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert checks_node.mps(DriverRoot(), wrong).detail == f"{PROGRAM} is not on the PATH"
 
 
 QUESTIONS = [

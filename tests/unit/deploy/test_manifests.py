@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from certs import main as certs
-from enforcer import main as enforcer
+from enforcer import options as enforcer
 from gpushare import contract
 from tests.controlplane import manifests
 from webhook import options, sidecar_spec
@@ -36,17 +36,6 @@ def pods() -> list[tuple[str, dict[str, Any]]]:
 def webhook() -> dict[str, Any]:
     found: dict[str, Any] = of("MutatingWebhookConfiguration")[0]["webhooks"][0]
     return found
-
-
-COMING = {"--kubelet-root", "--cdi-root", "--driver-root", "--health-taint"}
-"""Options of the agent that the chart sets already."""
-
-
-def understood(arguments: list[str]) -> list[str]:
-    known = {option for action in enforcer._parser()._actions for option in action.option_strings}
-    unknown = {argument.partition("=")[0] for argument in arguments} - known
-    assert unknown <= COMING
-    return [argument for argument in arguments if argument.partition("=")[0] in known]
 
 
 def test_no_two_documents_have_one_name() -> None:
@@ -222,7 +211,7 @@ def test_the_agent_keeps_its_state_where_the_node_does(monkeypatch: pytest.Monke
     assert container["args"][0] == "enforcer"
     assert container["env"][0]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     monkeypatch.setenv(container["env"][0]["name"], "node-a")
-    read = enforcer.parse(understood(container["args"][1:]))
+    read = enforcer.parse(container["args"][1:])
     mounted = {m["mountPath"] for m in container["volumeMounts"]}
     assert read.node == "node-a"
     assert {str(read.state), str(read.run)} <= mounted

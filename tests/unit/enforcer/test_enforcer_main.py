@@ -7,13 +7,14 @@ import pytest
 
 from enforcer import main as program
 from enforcer.inventory import InventoryPolicy, Mode
-from enforcer.main import main, parse
-from enforcer.offering import MpsKeeper, Offering, Shared, daemons, every, foreign_mib, held_mib
+from enforcer.main import main
+from enforcer.offering import MpsKeeper, MpsTools, Offering, Shared, daemons, every, held_mib
+from enforcer.options import parse
 from enforcer.view import View
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, MpsError
 from gpushare.reasons import Reason
-from tests.unit.enforcer.made import GPU, OTHER_GPU, holder, neighbour, quota
+from tests.unit.enforcer.made import GPU, OTHER_GPU, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
 BASE = ["--node", "gpu-7"]
@@ -70,11 +71,7 @@ def test_without_gpus_mps_cannot_be_started_and_that_is_said(capsys: Any, tmp_pa
     assert "--no-mps does without" in capsys.readouterr().err
 
 
-def test_foreign_use_is_rounded_up_and_tenants_are_not_foreign() -> None:
-    nobody = holder(900, 300)
-    nobody = type(nobody)(type(nobody.identity)(pid=900, start=1, owner=None), 300)
-    views = [View(gpu=card(GPU, 0), holders=(holder(101, 5000), nobody)), View(gpu=card(OTHER_GPU, 1))]
-    assert foreign_mib(views) == {GPU: 512}
+def test_what_is_promised_is_added_up_for_each_gpu() -> None:
     assert held_mib([quota(), neighbour(), neighbour(gpu=OTHER_GPU)]) == {GPU: 8192, OTHER_GPU: 4096}
 
 
@@ -217,9 +214,12 @@ def test_a_daemon_serves_where_it_answers_or_was_left_running_before_us() -> Non
 
 
 def test_a_daemon_for_every_gpu_that_can_be_shared() -> None:
-    found = daemons([card(GPU, 0), card(OTHER_GPU, 1)], Path("/run/gpu-share"), InventoryPolicy(), Reader())  # type: ignore[arg-type]
+    tools = MpsTools(Reader(), Path("/driver/usr/bin/control"), {"A": "b"})  # type: ignore[arg-type]
+    found = daemons([card(GPU, 0), card(OTHER_GPU, 1)], Path("/run/gpu-share"), InventoryPolicy(), tools)
     assert set(found._daemons) == {GPU, OTHER_GPU}
     assert len({daemon.pipe for daemon in found._daemons.values()}) == 2
+    assert {str(daemon._binary) for daemon in found._daemons.values()} == {"/driver/usr/bin/control"}
+    assert {daemon._environment["A"] for daemon in found._daemons.values()} == {"b"}
 
 
 def test_what_is_done_every_so_often_ends_when_stopped() -> None:

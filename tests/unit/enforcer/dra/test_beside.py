@@ -16,7 +16,7 @@ from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.prepared import Prepared
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.model import OnExceed, Quota
-from enforcer.offering import MpsKeeper, foreign_mib
+from enforcer.offering import MpsKeeper
 from enforcer.view import View
 from gpushare import contract
 from gpushare.cluster import APPLY_PATCH, CORE_V1, path
@@ -252,9 +252,3 @@ def test_a_blocked_daemon_is_said() -> None:
     assert keeper.hindrance(GPU) is None
     manager.failure = MpsError("blocked", Reason.CONTROL_BLOCKED)
     assert keeper.hindrance(GPU) == "blocked"
-
-
-def test_memory_of_processes_that_outlive_their_claim_is_not_offered() -> None:
-    seen = [View(gpu=card(GPU, 0), holders=(holder(1, 1000, pod="leaving"), holder(2, 2000, pod="staying")))]
-    assert foreign_mib(seen) == {}
-    assert foreign_mib(seen, {"leaving"}) == {GPU: 1024}
