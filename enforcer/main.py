@@ -339,23 +339,16 @@ def _join_cluster(
         return
     offering = Offering(cluster, options.node, _policy(options), side.sharing.standing, _own_pods(seeing))
     side.complain(lambda: offering.problem)
-    offer = partial(_offer, offering, seeing.watch, checkpoint)
+    offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)
     changed = threading.Event() if kubelet is None else kubelet.registered
     side.sharing.examine(lambda: seeing.watch.latest, _nvml(options), side.failures, changed, side.stopped)
-    turn = offer if kubelet is None else partial(_offer_served, kubelet, offer)
-    every(EVERY, "offer", turn, side.stopped, changed)
+    every(EVERY, "offer", offer, side.stopped, changed)
 
 
 def _own_pods(seeing: Seeing) -> frozenset[str]:
     """Name our own pod: MPS's servers are in it, and what they hold is taken off the capacity anyway."""
     me = seeing.attributor.identify(os.getpid())
     return frozenset({me.owner.pod_uid}) if me is not None and me.owner is not None else frozenset()
-
-
-def _offer_served(kubelet: KubeletSide, offer: Callable[[], None]) -> None:
-    """Offer nothing that nobody would prepare."""
-    if kubelet.problem is None:
-        offer()
 
 
 def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:
@@ -365,13 +358,15 @@ def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:
         log.warning("quotas not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
 
 
-def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint) -> None:
+def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint, kubelet: KubeletSide | None) -> None:
+    if kubelet is not None and kubelet.problem is not None:
+        return  # nobody would prepare what is offered
     try:
         views = watch.look()
     except NvmlError as error:
         log.warning("GPUs not offered", reason=str(error.reason), error=error.message)
         return
-    offering.publish(views, checkpoint.read())
+    offering.publish(views, checkpoint.read(), kubelet.leaving() if kubelet is not None else ())
 
 
 def _log_to_stderr(level: str) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ import yaml
 from enforcer.dra import cdi
 from enforcer.dra.cdi import MpsFolders
 from enforcer.dra.prepared import Prepared, safe_uid
+from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
 
@@ -74,19 +75,23 @@ class NodeFiles:
         with suppress(FileNotFoundError):
             shutil.rmtree(leaving)
 
-    def tidy(self, claims: Collection[str], pods: Collection[str]) -> None:
-        """Remove what belongs to no claim and no pod any more: left by a driver that died, or by a restored disk."""
+    def tidy(self) -> None:
+        """Remove what a driver before us was just writing, or removing, when it died."""
         for file in _listed(self._cdi):
-            uid = cdi.claim_of_file(file.name)
-            half_written = file.name.startswith(f".{cdi.file_name('')[:-5]}")
-            if half_written or (uid is not None and uid not in claims):
-                log.info("stray file removed", reason=str(Reason.CLAIM_FORGOTTEN), file=file.name)
+            if file.name.startswith(f".{contract.CDI_FILE_PREFIX}"):
                 file.unlink(missing_ok=True)
         for folder in _listed(self._status):
             if folder.name.startswith(LEAVING):
                 shutil.rmtree(folder)
-            elif folder.name not in pods:
-                self.remove_status(folder.name)
+
+    def claims(self) -> frozenset[str]:
+        """UIDs of the claims that have a spec."""
+        uids = (cdi.claim_of_file(file.name) for file in _listed(self._cdi))
+        return frozenset(uid for uid in uids if uid is not None)
+
+    def pods(self) -> frozenset[str]:
+        """UIDs of the pods that have a status directory."""
+        return frozenset(folder.name for folder in _listed(self._status) if not folder.name.startswith(LEAVING))
 
     def _make_status(self, pod_uid: str) -> None:
         folder = self._status / pod_uid

@@ -5,12 +5,12 @@ Kept as one JSON object per claim, version 1, with the fields below in lowerCame
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enforcer.model import OnExceed, Quota
-from enforcer.quotas import Object, Terms, container_ids, terms_of
+from enforcer.model import OnExceed
+from enforcer.quotas import Terms
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 
@@ -78,51 +78,6 @@ class Prepared:
 def safe_uid(uid: str) -> bool:
     """Tell whether a UID can be part of a file name."""
     return _UID.fullmatch(uid) is not None
-
-
-def quotas_of_prepared(
-    prepared: Iterable[Prepared], pods: Iterable[Object], namespaces: Iterable[Object], before: Sequence[Quota]
-) -> tuple[Quota, ...]:
-    """Work out the node's quotas from what was prepared; what was frozen is not read again from anywhere.
-
-    Args:
-        prepared: the claims that were prepared and not undone since.
-        pods: of this node, for the ids of their containers alone.
-        namespaces: for their policy, which an operator may change at any time.
-        before: earlier quotas; they know the containers of pods that are gone from the API server and still live here.
-    """
-    ids = {pod["metadata"]["uid"]: container_ids(pod) for pod in pods}
-    old = {(quota.pod_uid, quota.container): quota.container_id for quota in before if quota.container_id}
-    policy = {each["metadata"]["name"]: terms_of(each["metadata"].get("annotations") or {}) for each in namespaces}
-    found = [
-        quota(claim, limit, ids.get(claim.pod_uid, {}).get(limit.container) or old.get(_key(claim, limit)), policy)
-        for claim in prepared
-        for limit in claim.limits
-    ]
-    return tuple(sorted(found, key=lambda quota: (quota.pod_uid, quota.container, quota.gpu)))
-
-
-def quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> Quota:
-    """Write one limit as a quota, under its namespace's policy as it is now, else as it was when it was prepared."""
-    terms = policy.get(claim.namespace, claim.terms)
-    return Quota(
-        claim_uid=claim.uid,
-        namespace=claim.namespace,
-        pod=claim.pod,
-        pod_uid=claim.pod_uid,
-        container=limit.container,
-        container_id=container_id,
-        gpu=next(each.gpu for each in claim.granted if each.request == limit.request and each.gpu is not None),
-        memory_mib=limit.memory_mib,
-        compute_percent=limit.compute,
-        on_exceed=terms.on_exceed,
-        grace_seconds=terms.grace_seconds,
-        tolerance_mib=terms.tolerance(limit.memory_mib),
-    )
-
-
-def _key(claim: Prepared, limit: Limit) -> tuple[str, str]:
-    return claim.pod_uid, limit.container
 
 
 def encode(claim: Prepared) -> bytes:

@@ -1,29 +1,30 @@
 """Puts the kubelet's side of the agent together and runs it beside the loop."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from enforcer.attribute import Attributor
-from enforcer.cluster import WITH_KUBELET, Books
+from enforcer.cluster import WITH_KUBELET, Books, Rule
 from enforcer.dra.announce import Announcer
 from enforcer.dra.cdi import MpsFolders
 from enforcer.dra.driver import Driver, Parts
+from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.files import NodeFiles
-from enforcer.dra.prepared import quotas_of_prepared
 from enforcer.dra.ready import AlwaysReady, MpsReady
 from enforcer.dra.server import PluginService, Sockets
 from enforcer.dra.store import ClaimStore
 from enforcer.dra.tidying import EVERY as TIDY_EVERY
-from enforcer.dra.tidying import Forgotten, living_pods
+from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.inventory import InventoryPolicy, capacity_mib
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
 from enforcer.mps_manager import MpsManager
 from enforcer.offering import MpsKeeper, every
+from enforcer.quotas import Object
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 
@@ -62,10 +63,13 @@ class KubeletSide:
         self._store = ClaimStore(setup.state)
         self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
         self.registered: Final = threading.Event()
+        self._shared: tuple[str, ...] = ()
         self._announcer = Announcer(setup.cluster, str(setup.policy.mode))
-        self._driver = Driver(self._parts(setup))
+        parts = self._parts(setup)
+        self._driver = Driver(parts)
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
-        living = partial(living_pods, setup.attributor)
+        files, living = parts.files, partial(living_pods, setup.attributor)
+        self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods)
         self._forgotten = Forgotten(setup.cluster, self._store, self._driver, self.books.pods, living)
 
     def start(self, stopped: threading.Event) -> None:
@@ -74,7 +78,7 @@ class KubeletSide:
         self._announcer.start()
         self._sockets.start()
         every(SETTLE_EVERY, "settle", self._settle, stopped)
-        every(TIDY_EVERY, "tidy", self._forgotten.turn, stopped)
+        every(TIDY_EVERY, "tidy", self._tidy, stopped)
 
     def stop(self) -> None:
         """Let calls come to their end and take the sockets away, so that the kubelet knows."""
@@ -90,13 +94,33 @@ class KubeletSide:
         if self.problem is not None:
             yield self.problem
         yield from self._store.problems()
+        yield from self._shared
+
+    def leaving(self) -> frozenset[str]:
+        """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""
+        lasting = {each.pod_uid for each in self._store.prepared()}
+        return frozenset(each.pod_uid for each in self._store.ending()) - lasting
 
     def _settle(self) -> None:
         self._sockets.check()
         self._driver.settle()
 
-    def _rule(self, setup: Setup) -> Callable[..., tuple[Quota, ...]]:
-        return lambda seen: quotas_of_prepared(self._store.prepared(), seen["pods"], seen["namespaces"], setup.quotas())
+    def _tidy(self) -> None:
+        self._strays.turn()
+        self._forgotten.turn()
+
+    def _rule(self, setup: Setup) -> Rule:
+        def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
+            prepared, pods = self._store.prepared(), seen["pods"]
+            self._shared = tuple(
+                f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.pod}; pod {other.pod} uses it too: "
+                "what both hold together is not limited; give each a claim of its own"
+                for claim in prepared
+                for other in joined(claim, pods)
+            )
+            return quotas_of_prepared(prepared, pods, seen["namespaces"], setup.quotas())
+
+        return quotas
 
     def _parts(self, setup: Setup) -> Parts:
         manager, keeper = setup.mps or (None, None)

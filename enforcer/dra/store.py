@@ -61,11 +61,10 @@ class ClaimStore:
         with self._lock:
             return tuple(self._ending[uid] for uid in sorted(self._ending))
 
-    def uids(self) -> frozenset[str]:
-        """Every claim a file may still stand for, those that cannot be read included."""
+    def torn(self) -> frozenset[str]:
+        """The claims whose files cannot be read."""
         with self._lock:
-            unreadable = {Path(name).stem for name in self.unreadable if name.endswith(PREPARED)}
-            return frozenset(self._prepared) | unreadable
+            return frozenset(Path(name).stem for name in self.unreadable if name.endswith(PREPARED))
 
     def put(self, claim: Prepared) -> None:
         """Keep a claim, durably."""

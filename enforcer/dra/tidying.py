@@ -1,7 +1,9 @@
-"""Claims that nobody undoes: the kubelet lost its own notes, or the node was away while the pod was deleted.
+"""Where kubelet, API server and checkpoint disagree because one of them lost something.
 
-One is let go only when its pod is certainly gone: no such pod and no such claim on the API server, no process of the
-pod left on this machine, and all of that twice, some time apart.
+A claim that nobody undoes (the kubelet lost its notes) is let go when its pod is certainly gone: no such pod and no
+such claim on the API server, no process of the pod left on this machine, and all of that twice, some time apart. A
+claim that the kubelet has prepared and our checkpoint does not know (the state directory was lost) is prepared again,
+so that its containers can restart and are enforced.
 """
 
 from collections.abc import Callable, Collection
@@ -13,10 +15,11 @@ import structlog
 
 from enforcer.attribute import Attributor
 from enforcer.dra.driver import Driver, Ref
+from enforcer.dra.files import NodeFiles
 from enforcer.dra.prepared import Prepared
 from enforcer.dra.store import ClaimStore
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
-from gpushare.errors import ClusterError
+from gpushare.errors import ClusterError, PrepareError
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -71,6 +74,68 @@ class Forgotten:
             return bool(self._cluster.get(where)["metadata"]["uid"] != uid)
         except ClusterError as error:
             return error.status == HTTPStatus.NOT_FOUND
+
+
+class Strays:
+    """Looks for files that our checkpoint does not know. The order of our own work never leaves any: it lost something.
+
+    Args:
+        cluster: to find their claims.
+        store: the checkpoint.
+        files: the files.
+        driver: prepares them again, or removes what is left.
+        pods: UIDs of this node's pods as last seen; ``None`` while they were never listed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: ClaimStore,
+        files: NodeFiles,
+        driver: Driver,
+        pods: Callable[[], Collection[str] | None],
+    ) -> None:
+        self._cluster, self._store, self._files, self._driver, self._pods = cluster, store, files, driver, pods
+        self._suspects: frozenset[str] = frozenset()
+
+    def turn(self) -> None:
+        """Prepare again what the API server knows; remove what was in nobody's name last time already."""
+        # The files are looked at twice: a claim is known before it has a file, and has none before it is forgotten, so
+        # what is being prepared or undone meanwhile is never taken for lost.
+        claims, folders = self._files.claims(), self._files.pods()
+        prepared = self._store.prepared()
+        claims &= self._files.claims()
+        lost = self._orphans((claims | self._store.torn()) - {each.uid for each in prepared})
+        pods = self._pods()
+        empty = frozenset() if pods is None else folders - {each.pod_uid for each in prepared} - frozenset(pods)
+        for uid in lost & self._suspects:
+            log.info("stray file removed", reason=str(Reason.CLAIM_FORGOTTEN), claim_uid=uid)
+            self._driver.unprepare(Ref("", "", uid))
+        for pod in empty & self._suspects:
+            self._files.remove_status(pod)
+        self._suspects = lost | empty
+
+    def _orphans(self, uids: frozenset[str]) -> frozenset[str]:
+        """Prepare again those whose claims exist; return the others."""
+        if not uids:
+            return uids
+        try:
+            items, _ = self._cluster.list(path(RESOURCE_V1, "resourceclaims"))
+        except ClusterError:
+            return frozenset()
+        found = {item["metadata"]["uid"]: item["metadata"] for item in items}
+        for uid in sorted(uids & found.keys()):
+            self._adopt(Ref(found[uid]["namespace"], found[uid]["name"], uid))
+        return uids - found.keys()
+
+    def _adopt(self, ref: Ref) -> None:
+        try:
+            self._driver.prepare(ref)
+        except PrepareError as error:
+            log.warning(
+                "lost claim not restored", reason=str(error.reason), namespace=ref.namespace, claim=ref.name,
+                error=error.message,
+            )  # fmt: skip
 
 
 def living_pods(attributor: Attributor, proc: Path = Path("/proc")) -> frozenset[str]:

@@ -26,6 +26,12 @@ class Api:
             raise ClusterError(f"GET {where}: not found", 404)
         return copy.deepcopy(self.objects[where])
 
+    def list(self, where: str, **_: str) -> tuple[list[Object], str]:
+        if self.down:
+            raise ClusterError(f"GET {where}: the API server does not answer: refused")
+        kind = where.rpartition("/")[2]
+        return [copy.deepcopy(item) for name, item in self.objects.items() if f"/{kind}/" in name], "1"
+
     def patch(self, where: str, body: Object, content_type: str, **_: str) -> Object:
         if self.refuse_patches:
             raise ClusterError(f"PATCH {where}: forbidden", 403)

@@ -67,5 +67,6 @@ def _claims(claims: Iterable[tuple[str, str, str]]) -> list[Any]:
 
 
 def _call(channel: grpc.Channel, method: str, request: Any, answer: Any) -> Any:
-    call = channel.unary_unary(method, request_serializer=lambda it: it.SerializeToString(), response_deserializer=answer.FromString)  # fmt: skip
+    written = type(request).SerializeToString
+    call: Any = channel.unary_unary(method, request_serializer=written, response_deserializer=answer.FromString)
     return call(request, timeout=SECONDS)

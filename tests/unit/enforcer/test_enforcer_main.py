@@ -13,7 +13,7 @@ from enforcer.view import View
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, MpsError
 from gpushare.reasons import Reason
-from tests.unit.enforcer.made import GPU, OTHER_GPU, holder, neighbour, quota
+from tests.unit.enforcer.made import GPU, OTHER_GPU, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
 BASE = ["--node", "gpu-7"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from enforcer.dra import driver as driver_module
 from enforcer.dra import files as files_module
 from enforcer.dra.cdi import file_name
 from enforcer.dra.driver import Locks, Ref
@@ -127,6 +128,46 @@ def test_a_force_deleted_pods_memory_is_not_promised_twice(world: World) -> None
     assert world.driver.prepare(new)
 
 
+def test_a_share_waits_for_room_within_the_call(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "ROOM_PATIENCE", 10.0)
+    old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
+    world.driver.prepare(old)
+    timer = threading.Timer(0.3, world.driver.unprepare, (old,))
+    timer.start()
+    before = time.monotonic()
+    assert world.driver.prepare(new)
+    assert 0.2 < time.monotonic() - before < 5
+    timer.join()
+
+
+def test_a_call_that_nobody_waits_for_ends_and_leaves_nothing(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "ROOM_PATIENCE", 30.0)
+    old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
+    world.driver.prepare(old)
+    tree, answers = world.tree(), [True, True, False]
+    with pytest.raises(PrepareError):
+        world.driver.prepare(new, lambda: answers.pop(0))
+    assert (world.tree(), answers) == (tree, [])
+
+
+def test_a_short_absence_of_the_api_server_is_waited_out(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "API_PATIENCE", 10.0)
+    ref = world.tenant("tts")
+    world.api.down = True
+    timer = threading.Timer(0.2, lambda: setattr(world.api, "down", False))
+    timer.start()
+    assert world.driver.prepare(ref)
+    timer.join()
+
+
+def test_a_refusal_of_the_api_server_is_not_waited_out(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "API_PATIENCE", 30.0)
+    ref = world.tenant("tts")
+    world.forget(ref, "tts")
+    assert refused(world, ref).reason is Reason.CLAIM_UNKNOWN
+    assert world.api.asked == 1
+
+
 def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> None:
     old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
     world.driver.prepare(old)
@@ -201,14 +242,12 @@ def test_a_reboot_takes_the_files_and_they_are_written_again(world: World) -> No
     assert (world.tree(), world.document(ref)) == (tree, document)
 
 
-def test_what_belongs_to_nobody_is_removed_at_the_start_and_nothing_else(world: World) -> None:
+def test_what_was_half_written_or_half_removed_goes_at_the_start_and_nothing_else(world: World) -> None:
     ref = world.tenant("tts")
     world.driver.prepare(ref)
     tree = world.tree()
-    (world.cdi / file_name("gone")).write_text("{}")
     (world.cdi / f".{file_name('half')}.new").write_text("{")
     (world.cdi / "nvidia.yaml").write_text("kind: nvidia.com/gpu")
-    (world.run / "status" / "gone").mkdir()
     (world.run / "status" / ".leaving-gone").mkdir()
     (world.state / "claims" / ".x.json.new").write_text("{")
     world.restart()
@@ -236,7 +275,8 @@ def test_a_torn_file_is_undone_as_well(world: World) -> None:
     (world.state / "claims" / f"{ref.uid}.json").write_text("{")
     world.restart()
     world.driver.unprepare(ref)
-    assert (world.tree(), list(world.store.problems())) == ({}, [])
+    assert list(world.store.problems()) == []
+    assert list(world.tree()) == [f"run/status/{made_uid('tts')}"], "whose it was cannot be known any more"
 
 
 def test_a_full_disk_fails_with_a_sentence_and_undoing_works(world: World, monkeypatch: Any) -> None:

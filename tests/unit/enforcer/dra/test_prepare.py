@@ -173,8 +173,7 @@ REFUSALS: list[tuple[Object, Object, str]] = [
     (
         allocated("mine", HAND, gpu("card", 3000)),
         by_hand("job", {"gpu": "mine"}, using("main", "card"), using("side", "card")),
-        "may hold 6000Mi of one GPU at once (main 3000Mi, side 3000Mi), but claim mine consumed 3000Mi; give each "
-        "container a request of its own",
+        "may hold 6000Mi of one GPU at once (main 3000Mi, side 3000Mi), but claim mine consumed 3000Mi; give each",
     ),
     (
         allocated("mine", HAND, gpu("a", 3000), gpu("b", 3000)),

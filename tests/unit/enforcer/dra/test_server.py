@@ -71,7 +71,7 @@ def test_each_claim_of_a_call_has_its_own_answer(served: Served) -> None:
     assert "not found" in answers[bad.uid].error
     assert not answers[bad.uid].devices
     devices = {each.request_names[0]: each for each in answers[good.uid].devices}
-    assert (answers[good.uid].error, devices.keys()) == ("", {"model", "gpu-share"})
+    assert (answers[good.uid].error, set(devices)) == ("", {"model", "gpu-share"})
     assert devices["model"].cdi_device_ids == [f"gpu-share.io/share={good.uid}-model"]
     assert (devices["model"].pool_name, devices["model"].device_name) == ("gpu-7", "gpu-0")
     assert devices["model"].share_id
@@ -142,7 +142,7 @@ def test_a_socket_that_was_removed_is_made_again(served: Served) -> None:
 def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100)
     sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), lambda: None)
-    with pytest.raises(ConfigError, match="--kubelet-root: .* is longer than a socket's path can be"):
+    with pytest.raises(ConfigError, match=r"--kubelet-root: .* is longer than a socket's path can be"):
         sockets.start()
 
 

@@ -9,7 +9,6 @@ from enforcer.attribute import Identity, Owner
 from enforcer.dra.cdi import MpsFolders, file_name
 from enforcer.dra.driver import Driver, Parts, Ready, Ref
 from enforcer.dra.files import NodeFiles
-from enforcer.dra.prepared import Prepared
 from enforcer.dra.ready import AlwaysReady
 from enforcer.dra.store import ClaimStore
 from enforcer.inventory import InventoryPolicy, capacity_mib
@@ -40,7 +39,7 @@ class World:
         self.folder, self.api, self.reader, self.pods = folder, Api(), Reader(), Pods()
         self.cdi, self.run, self.state = folder / "cdi", folder / "run", folder / "state"
         self.changes = 0
-        self.published: list[Prepared] = []
+        self.published: list[Any] = []
         self.ready: Ready = AlwaysReady()
         self.api.objects[path(CORE_V1, "namespaces", NAMESPACE)] = namespace()
         self.restart()
@@ -55,7 +54,8 @@ class World:
             Parts(
                 node=NODE, cluster=self.api,  # type: ignore[arg-type]
                 store=self.store, files=self.files,
-                look=Watch(self.reader, self.pods).look, ready=self.ready, capacity=lambda gpu: capacity_mib(gpu, policy),
+                look=Watch(self.reader, self.pods).look, ready=self.ready,
+                capacity=lambda gpu: capacity_mib(gpu, policy),
                 changed=self._changed, published=self.published.append,
             )
         )  # fmt: skip
@@ -91,7 +91,7 @@ class World:
     def tree(self) -> dict[str, str]:
         """Everything that is on disk below the node's directories."""
         return {
-            str(file.relative_to(self.folder)): file.read_text() if file.is_file() else ""
+            str(file.relative_to(self.folder)): file.read_text().replace(str(self.folder), "") if file.is_file() else ""
             for root in (self.cdi, self.run / "status", self.state / "claims")
             for file in root.rglob("*")
         }
