@@ -32,7 +32,8 @@ def foreign_mib(views: Sequence[View], quotas: Sequence[Quota], own: Collection[
     Args:
         views: what was seen.
         quotas: the shares; a pod that has one is no stranger, whichever of its containers holds what.
-        own: UIDs of pods that are ours: MPS's server, whose context is taken off already.
+        own: UIDs of pods that are accounted for elsewhere: ours, with MPS's server, whose context is taken off already,
+            and those on their way out.
     """
     pods = {(quota.gpu, quota.pod_uid) for quota in quotas}
     return {
@@ -42,16 +43,33 @@ def foreign_mib(views: Sequence[View], quotas: Sequence[Quota], own: Collection[
     }
 
 
+def leaving_mib(views: Sequence[View], leaving: Collection[str]) -> dict[str, int]:
+    """Count what pods whose claims were undone still hold, rounded up. It goes within seconds: nothing to steady."""
+    held = {
+        view.gpu.uuid: sum(
+            each.used_mib
+            for each in view.holders
+            if each.identity.owner is not None and each.identity.owner.pod_uid in leaving
+        )
+        for view in views
+    }
+    return {gpu: _rounded(mib) for gpu, mib in held.items()}
+
+
 def steadied(before: Mapping[str, Steady], now: Mapping[str, int]) -> dict[str, Steady]:
     """Take in one look; a GPU that could not be read stays as it was."""
     return {**before, **{gpu: _steady(before.get(gpu, Steady()), mib) for gpu, mib in now.items()}}
 
 
 def _steady(before: Steady, mib: int) -> Steady:
-    wanted = -(-mib // STEP_MIB) * STEP_MIB
+    wanted = _rounded(mib)
     if wanted >= before.mib or before.lower_for + 1 >= LOWER_AFTER:
         return Steady(wanted)
     return Steady(before.mib, before.lower_for + 1)
+
+
+def _rounded(mib: int) -> int:
+    return -(-mib // STEP_MIB) * STEP_MIB
 
 
 def _foreign(holder: Holder, gpu: str, pods: Collection[tuple[str, str]], own: Collection[str]) -> bool:

@@ -275,11 +275,10 @@ def _join_cluster(
     offering = Offering(cluster, options.node, _policy(options), side.sharing.standing, _own_pods(options, seeing))
     side.complain(lambda: offering.problem)
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
-    offer = partial(_offer, offering, seeing.watch, checkpoint)
+    offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)
     changed = threading.Event() if kubelet is None else kubelet.registered
     side.sharing.examine(lambda: seeing.watch.latest, _nvml(options), side.failures, changed, side.stopped)
-    turn = offer if kubelet is None else partial(_offer_served, kubelet, offer)
-    every(EVERY, "offer", turn, side.stopped, changed)
+    every(EVERY, "offer", offer, side.stopped, changed)
 
 
 def _own_pods(options: argparse.Namespace, seeing: Seeing) -> Callable[[], frozenset[str]]:
@@ -291,12 +290,6 @@ def _own_pods(options: argparse.Namespace, seeing: Seeing) -> Callable[[], froze
         return frozenset(each.owner.pod_uid for each in seen if each is not None and each.owner is not None)
 
     return found
-
-
-def _offer_served(kubelet: KubeletSide, offer: Callable[[], None]) -> None:
-    """Offer nothing that nobody would prepare."""
-    if kubelet.problem is None:
-        offer()
 
 
 def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:

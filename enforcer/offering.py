@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.foreign import Steady, foreign_mib, steadied
+from enforcer.foreign import Steady, foreign_mib, leaving_mib, steadied
 from enforcer.health import Standing
 from enforcer.inventory import InventoryPolicy, LeftOut, capacity_mib, offer, resource_slices, shared_gpus
 from enforcer.model import Gpu, Quota
@@ -74,11 +74,10 @@ class Offering:
         try:
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
             gpus = shared_gpus([view.gpu for view in views], node)
-            self._foreign = steadied(self._foreign, foreign_mib(views, quotas, self._own()))
-            taken = {gpu: steady.mib for gpu, steady in self._foreign.items()}
             found = offer(
-                gpus, self._policy, foreign_mib=taken, held_mib=held_mib(quotas), standing=self._standing(gpus)
-            )
+                gpus, self._policy, foreign_mib=self._taken(views, quotas, leaving), held_mib=held_mib(quotas),
+                standing=self._standing(gpus),
+            )  # fmt: skip
             owner = node["metadata"]["uid"]
             slices = resource_slices(self._node, found.devices, owner, found.left_out) if gpus else []
             self._publisher.publish(slices)
@@ -87,6 +86,13 @@ class Offering:
             return
         self.problem, self.offered = None, True
         self._say(found.left_out)
+
+    def _taken(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str]) -> dict[str, int]:
+        """Work out, by GPU, what shares cannot have: what is foreign, and what pods on their way out still hold."""
+        seen = foreign_mib(views, quotas, {*self._own(), *leaving})
+        self._foreign = steadied(self._foreign, seen)
+        left = leaving_mib(views, leaving)
+        return {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

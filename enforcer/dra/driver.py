@@ -1,10 +1,14 @@
 """What the driver does when the kubelet asks: prepare a claim, undo it. Both may come twice, and be cut off anywhere.
 
+A failure is dear: the kubelet tries again only after 60 to 90 s. So what will soon be well is waited for, within the
+kubelet's patience with a call, 45 s.
+
 The order is what makes that safe. Preparing: freeze on disk, then write the files, then answer. Undoing: remove the
 files, then what is on disk. So whatever exists is known to the checkpoint, and doing it again ends in the same state.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +33,11 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 READ_SECONDS: Final = 5.0
-"""For each object: three of them and the wait for MPS stay well below the kubelet's own patience of 45 s."""
+"""For each of three objects."""
+API_PATIENCE: Final = 10.0
+ROOM_PATIENCE: Final = 38.0
+"""Seconds since the call came; until then it is tried again within the call."""
+PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,18 @@ class Device:
     device: str
     share_id: str | None
     cdi_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the kubelet's: when it came, and whether it still waits for the answer."""
+
+    came: float
+    wanted: Callable[[], bool]
+
+    def goes_on(self, patience: float) -> bool:
+        """Tell whether to try again within the call."""
+        return time.monotonic() - self.came < patience and self.wanted()
 
 
 class Ready(Protocol):
@@ -83,6 +103,8 @@ class Driver:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._claims = Locks()
+        self._moved = threading.Condition()
+        """Told whenever somebody has made room."""
         self._room = threading.Lock()
         """Held from looking for room until the claim that takes it is on disk."""
 
@@ -102,21 +124,26 @@ class Driver:
                 reason = error.reason if isinstance(error, PrepareError) else Reason.RECORD_UNWRITABLE
                 log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
 
-    def prepare(self, ref: Ref) -> tuple[Device, ...]:
+    def prepare(self, ref: Ref, wanted: Callable[[], bool] = lambda: True) -> tuple[Device, ...]:
         """Prepare a claim, or say again what it was given.
+
+        Args:
+            ref: the claim.
+            wanted: says whether anybody still waits for the answer.
 
         Raises:
             PrepareError: not now, or not at all; the sentence says why.
         """
         if not safe_uid(ref.uid):
             raise PrepareError(f"claim UID {ref.uid!r:.80} is none", Reason.BAD_REQUEST)
+        call = Call(time.monotonic(), wanted)
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
             kept = known is not None and self._fits(known, ref)
-            claim = known if known is not None and kept else self._ask(ref)
+            claim = known if known is not None and kept else self._ask(ref, call)
             self._parts.ready.wait(claim.gpus)
             if not kept:
-                self._freeze(claim, known)
+                self._freeze_when_there_is_room(claim, known, call)
             devices = self._parts.files.write(claim)
         if not kept:
             self._parts.published(claim)
@@ -154,6 +181,7 @@ class Driver:
         for claim in ending:
             if room.has_processes(claim, views) is False:
                 self._parts.store.ended(claim.uid)
+                self._tell()
 
     def _undo(self, claim: Prepared) -> None:
         with self._room:
@@ -163,6 +191,11 @@ class Driver:
             alive = bool(claim.gpus) and room.has_processes(claim, self._look()) is not False
             self._parts.store.drop(claim.uid, ending=alive)
         self._parts.changed()
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._moved:
+            self._moved.notify_all()
 
     def _look(self) -> Sequence[View]:
         try:
@@ -180,7 +213,17 @@ class Driver:
             return True
         return still_fits(known, self._parts.node, claim, self._devices())
 
-    def _ask(self, ref: Ref) -> Prepared:
+    def _ask(self, ref: Ref, call: Call) -> Prepared:
+        while True:
+            try:
+                return self._ask_once(ref)
+            except ClusterError as error:
+                lasting = error.status and error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+                if lasting or not call.goes_on(API_PATIENCE):
+                    raise
+            time.sleep(PAUSE)
+
+    def _ask_once(self, ref: Ref) -> Prepared:
         cluster, claim = self._parts.cluster, self._claim(ref)
         pod = cluster.get(path(CORE_V1, "pods", user_of(claim)["name"], ref.namespace), timeout=READ_SECONDS)
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
@@ -195,6 +238,16 @@ class Driver:
 
     def _devices(self) -> Mapping[str, Gpu]:
         return {device_name(view.gpu): view.gpu for view in self._parts.look()}
+
+    def _freeze_when_there_is_room(self, claim: Prepared, before: Prepared | None, call: Call) -> None:
+        while True:
+            try:
+                return self._freeze(claim, before)
+            except PrepareError as error:
+                if error.reason is not Reason.GPU_STILL_HELD or not call.goes_on(ROOM_PATIENCE):
+                    raise
+            with self._moved:
+                self._moved.wait(PAUSE)
 
     def _freeze(self, claim: Prepared, before: Prepared | None) -> None:
         with self._room:

@@ -96,6 +96,11 @@ class KubeletSide:
         yield from self._store.problems()
         yield from self._shared
 
+    def leaving(self) -> frozenset[str]:
+        """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""
+        lasting = {each.pod_uid for each in self._store.prepared()}
+        return frozenset(each.pod_uid for each in self._store.ending()) - lasting
+
     def _settle(self) -> None:
         self._sockets.check()
         self._driver.settle()

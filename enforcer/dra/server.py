@@ -22,8 +22,8 @@ log = structlog.get_logger()
 
 PLUGIN_TYPE: Final = "DRAPlugin"
 SERVICE_VERSION: Final = "v1.DRAPlugin"
-WORKERS: Final = 32
-"""Calls at once: each may wait for an MPS daemon, and must not keep others from being answered."""
+WORKERS: Final = 128
+"""Calls at once: each may wait, for its daemon or for room, and must not keep others from being answered."""
 GRACE: Final = 5.0
 MAX_SOCKET_PATH: Final = 107
 """The kernel's limit for the path of a Unix socket."""
@@ -38,15 +38,17 @@ class PluginService:
     def __init__(self, driver: Driver, metrics: Metrics) -> None:
         self._driver, self._metrics = driver, metrics
 
-    def prepare(self, request: dra.NodePrepareResourcesRequest, _: grpc.ServicerContext) -> Any:
+    def prepare(self, request: dra.NodePrepareResourcesRequest, context: grpc.ServicerContext) -> Any:
         """Answer ``NodePrepareResources``."""
-        return dra.NodePrepareResourcesResponse(claims={each.uid: self._prepared(each) for each in request.claims})
+        wanted = context.is_active
+        answers = {each.uid: self._prepared(each, wanted) for each in request.claims}
+        return dra.NodePrepareResourcesResponse(claims=answers)
 
     def unprepare(self, request: dra.NodeUnprepareResourcesRequest, _: grpc.ServicerContext) -> Any:
         """Answer ``NodeUnprepareResources``."""
         return dra.NodeUnprepareResourcesResponse(claims={each.uid: self._unprepared(each) for each in request.claims})
 
-    def _prepared(self, claim: dra.Claim) -> dra.NodePrepareResourceResponse:
+    def _prepared(self, claim: dra.Claim, wanted: Callable[[], bool]) -> dra.NodePrepareResourceResponse:
         devices: list[dra.Device] = []
 
         def turn() -> None:
@@ -55,7 +57,7 @@ class PluginService:
                     request_names=[each.request], pool_name=each.pool, device_name=each.device,
                     cdi_device_ids=each.cdi_ids, share_id=each.share_id,
                 )
-                for each in self._driver.prepare(_ref(claim))
+                for each in self._driver.prepare(_ref(claim), wanted)
             )  # fmt: skip
 
         error = self._tried("prepare", claim, turn)

@@ -15,9 +15,12 @@ import pytest
 
 from enforcer.audit import FOLDER, segments
 from enforcer.checkpoint import Checkpoint
+from enforcer.driver_root import DriverRoot
+from enforcer.mps import MpsDaemon
 from enforcer.record import read
 from gpushare import contract
 from tests.fakegpu import node
+from tests.fakegpu.mps_binary import need_mps_control
 from tests.fakegpu.need import need_library
 from tests.node.containers import PROJECT, Container, Kubelet, wait_for
 
@@ -91,6 +94,26 @@ def test_a_tenant_that_escapes_its_limit_is_ended_and_its_neighbour_is_not(machi
         assert outcome["targets"][0]["steps"] == "terminate_client,SIGTERM,SIGKILL"
         assert machine.sim.used(machine.gpu) == 4096
         assert machine.sim.compute_mode(machine.gpu) == 3
+
+
+def test_nvidias_own_control_program_runs_from_a_root_like_the_operators(machine: Machine, tmp_path: Path) -> None:
+    """As in ``/run/nvidia/driver``: a library behind a link, and a C library beside it that must not be taken."""
+    root, libraries = tmp_path / "driver", tmp_path / "driver" / "usr/lib/x86_64-linux-gnu"
+    (root / "usr/bin").mkdir(parents=True)
+    libraries.mkdir(parents=True)
+    shutil.copy(need_mps_control(), root / "usr/bin")
+    shutil.copy(need_library() / "libnvidia-ml.so.1", libraries / "libnvidia-ml.so.570.86.15")
+    (libraries / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.570.86.15")
+    (libraries / "libc.so.6").write_text("of another age")
+    driver = DriverRoot(root)
+    daemon = MpsDaemon(
+        machine.gpu, machine.run / "0", driver.program(), limit_mib=4096, environment=driver.environment(machine.run)
+    )
+    daemon.start()
+    try:
+        assert daemon.health().limit_mib == 4096
+    finally:
+        daemon.stop()
 
 
 def test_a_driver_that_is_elsewhere_is_said(machine: Machine, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Contests and the doctor: what is said, to whom, and how often."""
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,7 +109,7 @@ def test_either_source_is_enough() -> None:
 
 
 def test_no_daemon_is_started_on_a_contested_gpu() -> None:
-    rivals: Mapping[str, str] = {GPU: "it is X's"}
+    rivals: dict[str, str] = {GPU: "it is X's"}
     shared = Shared(None, "gpu-7", CARDS, frozenset(), lambda _: rivals)
     assert shared() == {OTHER_GPU}
     rivals = {}

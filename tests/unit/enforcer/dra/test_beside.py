@@ -15,6 +15,7 @@ from enforcer.dra.driver import Ref
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.prepared import Prepared
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
+from enforcer.foreign import leaving_mib
 from enforcer.model import OnExceed, Quota
 from enforcer.offering import MpsKeeper
 from enforcer.view import View
@@ -216,9 +217,6 @@ class Manager:
         self.turns = 0
         self.failure: MpsError | None = None
 
-    def noted(self) -> frozenset[str]:
-        return frozenset()
-
     def health(self, gpus: Collection[str]) -> dict[str, Any]:
         self.turns += 1
         return {gpu: "fine" if gpu in self.there else MpsError("silent") for gpu in gpus}
@@ -252,3 +250,9 @@ def test_a_blocked_daemon_is_said() -> None:
     assert keeper.hindrance(GPU) is None
     manager.failure = MpsError("blocked", Reason.CONTROL_BLOCKED)
     assert keeper.hindrance(GPU) == "blocked"
+
+
+def test_memory_of_processes_that_outlive_their_claim_is_not_offered() -> None:
+    seen = [View(gpu=card(GPU, 0), holders=(holder(1, 1000, pod="leaving"), holder(2, 2000, pod="staying")))]
+    assert leaving_mib(seen, ()) == {GPU: 0}
+    assert leaving_mib(seen, {"leaving"}) == {GPU: 1024}

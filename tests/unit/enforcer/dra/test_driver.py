@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from enforcer.dra import driver as driver_module
 from enforcer.dra import files as files_module
 from enforcer.dra.cdi import file_name
 from enforcer.dra.driver import Locks, Ref
@@ -125,6 +126,46 @@ def test_a_force_deleted_pods_memory_is_not_promised_twice(world: World) -> None
     assert "old" not in error.message
     world.driver.unprepare(old)
     assert world.driver.prepare(new)
+
+
+def test_a_share_waits_for_room_within_the_call(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "ROOM_PATIENCE", 10.0)
+    old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
+    world.driver.prepare(old)
+    timer = threading.Timer(0.3, world.driver.unprepare, (old,))
+    timer.start()
+    before = time.monotonic()
+    assert world.driver.prepare(new)
+    assert 0.2 < time.monotonic() - before < 5
+    timer.join()
+
+
+def test_a_call_that_nobody_waits_for_ends_and_leaves_nothing(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "ROOM_PATIENCE", 30.0)
+    old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
+    world.driver.prepare(old)
+    tree, answers = world.tree(), [True, True, False]
+    with pytest.raises(PrepareError):
+        world.driver.prepare(new, lambda: answers.pop(0))
+    assert (world.tree(), answers) == (tree, [])
+
+
+def test_a_short_absence_of_the_api_server_is_waited_out(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "API_PATIENCE", 10.0)
+    ref = world.tenant("tts")
+    world.api.down = True
+    timer = threading.Timer(0.2, lambda: setattr(world.api, "down", False))
+    timer.start()
+    assert world.driver.prepare(ref)
+    timer.join()
+
+
+def test_a_refusal_of_the_api_server_is_not_waited_out(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "API_PATIENCE", 30.0)
+    ref = world.tenant("tts")
+    world.forget(ref, "tts")
+    assert refused(world, ref).reason is Reason.CLAIM_UNKNOWN
+    assert world.api.asked == 1
 
 
 def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> None:
