@@ -1,6 +1,7 @@
 """The program helm, and the chart rendered by it."""
 
 import importlib
+import inspect
 import os
 import shutil
 import subprocess
@@ -48,7 +49,9 @@ def find() -> Path | None:
 
 def _of_the_test_cluster() -> Path | None:
     binaries = importlib.import_module("tests.cluster.binaries")
-    for each in binaries.wanted():
+    wanted = binaries.wanted
+    groups = inspect.signature(wanted).parameters and binaries.Group
+    for each in [one for group in groups for one in wanted(group)] if groups else wanted():
         if each.name == "helm":
             found: Path | None = binaries.find(each)
             return found
