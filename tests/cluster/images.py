@@ -28,13 +28,13 @@ CONTEXT: Final = Path(__file__).parents[2]
 SIMULATOR: Final = "simulator"
 PRODUCT: Final = "gpu-share"
 BASE_PACKAGES: Final = ("python3", "python3-venv", "ca-certificates")
-BASE_RECIPE: Final = 1
+BASE_RECIPE: Final = 2
 """Raise it when the base is made otherwise: part of the cache's key."""
 CA_BUNDLE: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "timeout", "proxy")
 KEPT: Final = 4
 """Archives of each target that stay in the cache."""
-PRUNED: Final = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale", "var/log")
+PRUNED: Final = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale")
 JUNK: Final = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*_cache")
 
 
