@@ -299,13 +299,15 @@ def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:
         log.warning("quotas not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
 
 
-def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint) -> None:
+def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint, kubelet: KubeletSide | None) -> None:
+    if kubelet is not None and kubelet.problem is not None:
+        return  # nobody would prepare what is offered
     try:
         views = watch.look()
     except NvmlError as error:
         log.warning("GPUs not offered", reason=str(error.reason), error=error.message)
         return
-    offering.publish(views, checkpoint.read())
+    offering.publish(views, checkpoint.read(), kubelet.leaving() if kubelet is not None else ())
 
 
 def _log_to_stderr(level: str) -> None:

@@ -69,7 +69,7 @@ class Offering:
         self.offered = False
         """Whether the API server has had our offer since we started."""
 
-    def publish(self, views: Sequence[View], quotas: Sequence[Quota]) -> None:
+    def publish(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         try:
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
