@@ -49,18 +49,11 @@ class Node:
         require_rights()
         binaries, tree = find_all(Group.NODE), packages.tree(packages.NODE_PACKAGES)
         node = cls._register(plane, name)
-        node_files.lay_out(node.home)
-        (node.home / "packages").symlink_to(tree)
-        node._certify()
-        node_files.write(node.home, name, node.number, node._network, node._keys)
-        node._hold_namespaces()
-        node._network.attach(node.number, node.holder.pid)
-        node._start_containerd(binaries)
-        node.load_image(node._hand_made_images())
-        node.start_kubelet(labels)
-        node._run("kube-proxy", [str(binaries["kube-proxy"]), "--config=/var/lib/kube-proxy/config.yaml"])
-        node._offer_programs(binaries)
-        plane.wait(f"node {name} is Ready", node.ready, READY_SECONDS)
+        try:
+            node._start(binaries, tree, labels)
+        except BaseException:
+            node.stop()
+            raise
         return node
 
     @classmethod
@@ -163,6 +156,20 @@ class Node:
         node.home.mkdir(parents=True)
         (node.home / NODE_STATE).write_text(json.dumps({"number": number, "cgroup": node.cgroup}))
         return node
+
+    def _start(self, binaries: dict[str, Path], tree: Path, labels: dict[str, str] | None) -> None:
+        node_files.lay_out(self.home)
+        (self.home / "packages").symlink_to(tree)
+        self._certify()
+        node_files.write(self.home, self.name, self.number, self._network, self._keys)
+        self._hold_namespaces()
+        self._network.attach(self.number, self.holder.pid)
+        self._start_containerd(binaries)
+        self.load_image(self._hand_made_images())
+        self.start_kubelet(labels)
+        self._run("kube-proxy", [str(binaries["kube-proxy"]), "--config=/var/lib/kube-proxy/config.yaml"])
+        self._offer_programs(binaries)
+        self.plane.wait(f"node {self.name} is Ready", self.ready, READY_SECONDS)
 
     def _certify(self) -> None:
         pki.issue(self._keys, f"{self.name}-serving", self.name, names=[self.name], addresses=[self.address])

@@ -14,9 +14,10 @@ import pytest
 
 from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
-from tests.cluster import cgroups, images, pki
+from tests.cluster import cgroups, images, node_files, pki
 from tests.cluster.archive import BUSYBOX_IMAGE
 from tests.cluster.controlplane import ControlPlane, sweep
+from tests.cluster.errors import BedError
 from tests.cluster.need import require_node
 from tests.cluster.network import run
 from tests.cluster.node import Node
@@ -180,6 +181,20 @@ def test_two_nodes_live_beside_each_other_and_their_pods_meet(node: Node) -> Non
         _until(lambda: "root" in _kubectl(node, "exec", "right", "--", "sh", "-c", f"wget -q -O- {where} || true"))
     finally:
         second.stop()
+
+
+def test_a_node_that_fails_to_start_leaves_nothing_and_may_be_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    create = cgroups.create
+    with monkeypatch.context() as patched, pytest.raises(BedError, match="containerd"):
+        patched.setattr(node_files, "CONTAINERD_TOML", "no setting\n")
+        patched.setattr(cgroups, "create", lambda name, mounted: (made.append(name), create(name, mounted)))
+        Node.start(node.plane, "node-3")
+    assert len(made) == 1
+    assert not [each for each in cgroups.hierarchies() if (each.where / made[0]).exists()]
+    assert Node.load(node.plane, "node-3") is None
 
 
 def test_a_killed_starter_leaves_nothing_that_a_sweep_does_not_remove(tmp_path: Path) -> None:
