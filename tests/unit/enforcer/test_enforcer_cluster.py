@@ -73,7 +73,7 @@ def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
     assert (books.quotas(), books.pods()) == (None, None)
     books.reset("pods", [pod(container("model", "4096"))])
     assert books.quotas() is None
-    assert books.pods() == {POD}
+    assert books.pods() == frozenset({POD})
     books.reset("namespaces", [])
     assert books.quotas() == (quota(),)
     assert [len(seen[0][kind]) for kind in ("pods", "namespaces")] == [1, 0]
