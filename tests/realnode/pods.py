@@ -29,6 +29,11 @@ def container(*program: str, name: str = MAIN, **more: Any) -> Object:
     }
 
 
+def idle(name: str) -> Object:
+    """A container that does nothing."""
+    return {**container(name=name), "command": ["sleep", "3600"]}
+
+
 def pod(name: str, *program: str, memory: str | None = "2Gi", **annotations: str) -> Object:
     """A pod of one container with a share of that size; annotations by their full keys."""
     asked = {**({MEMORY: memory} if memory else {}), **annotations}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from tests.realnode.version import SIMULATOR_IMAGE
 STATE: Final = "/var/lib/gpu-share"
 RUN: Final = "/run/gpu-share"
 CDI: Final = "/var/run/cdi"
+CDI_PREFIX: Final = "gpu-share.io-"
 KUBELET: Final = "/var/lib/kubelet"
 ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "gpu-share-system"
@@ -139,8 +141,7 @@ class Site:
 
     def exec(self, namespace: str, pod: str, *command: str, container: str = MAIN) -> str:
         """``kubectl exec``."""
-        words = " ".join(f"'{word}'" for word in command)
-        return self.shell(f"kubectl -n {namespace} exec {pod} -c {container} -- {words}", seconds=60)
+        return self.shell(f"kubectl -n {namespace} exec {pod} -c {container} -- {shlex.join(command)}", seconds=60)
 
     def logs(self, namespace: str, pod: str, container: str = SIDECAR, *, previous: bool = False) -> str:
         """``kubectl logs``."""
@@ -149,9 +150,8 @@ class Site:
 
     def environ(self, namespace: str, pod: str, container: str = MAIN) -> dict[str, str]:
         """The variables of a container's first process itself, not of its specification."""
-        script = "import sys; sys.stdout.write(open('/proc/1/environ').read().replace(chr(0), chr(10)))"
-        lines = self.exec(namespace, pod, "/opt/gpu-share/bin/python", "-c", script, container=container).splitlines()
-        return dict(line.split("=", 1) for line in lines if "=" in line)
+        found = self.exec(namespace, pod, "cat", "/proc/1/environ", container=container)
+        return dict(entry.split("=", 1) for entry in found.split("\0") if "=" in entry)
 
     def devices(self) -> dict[str, Object]:
         """Our devices of the node by name, as its slices offer them."""
@@ -196,6 +196,15 @@ class Site:
         """Where a path of the node is on this machine."""
         return self.node.host(where)
 
+    def leftovers(self) -> list[str]:
+        """What the node keeps of claims and pods that are gone: CDI files, checkpoint entries, status folders."""
+        claims = {each["metadata"]["uid"] for each in self.cluster.list(path(RESOURCE_V1, "resourceclaims"))[0]}
+        pods = {each["metadata"]["uid"] for each in self.cluster.list(path(CORE_V1, PODS))[0]}
+        files = [(each, each.stem.removeprefix(CDI_PREFIX)) for each in self.on_node(CDI).glob(f"{CDI_PREFIX}*")]
+        files += [(each, each.stem) for each in (self.on_node(STATE) / "claims").iterdir()]
+        folders = [each for each in (self.on_node(RUN) / "status").iterdir() if each.name not in pods]
+        return [str(file) for file, uid in files if uid not in claims] + [str(folder) for folder in folders]
+
     # Breaking things
 
     def no_api_server(self) -> AbstractContextManager[None]:
@@ -239,7 +248,7 @@ class Site:
         commands = (
             "kubectl get pods -A -o wide",
             "kubectl get events -A --field-selector type=Warning --sort-by=.lastTimestamp | tail -n 25",
-            f"kubectl -n {SYSTEM} logs -l app.kubernetes.io/component=agent -c enforcer --tail 25",
+            f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-agent -c enforcer --tail 25",
             f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-webhook --tail 10",
         )
         return "\n".join(f"$ {each}\n{self.shell(each, seconds=30, check=False)}" for each in commands)

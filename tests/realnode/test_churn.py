@@ -8,7 +8,6 @@ import pytest
 from gpushare.cluster import RESOURCE_V1, path
 from tests.realnode import pods
 from tests.realnode.site import Site, ready
-from tests.realnode.test_running import leftovers
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 PODS = 30
@@ -27,7 +26,7 @@ def test_no_claim_file_folder_or_process_outlives_its_pod(site: Site) -> None:
         site.until("all are gone", lambda: site.pods(namespace) == [], 180)
         took.append(time.monotonic() - began)
     print(f"\n{PODS} pods up and down: {', '.join(f'{each:.0f}' for each in took)} s")
-    site.until("nothing is prepared", lambda: leftovers(site) == [])
+    site.until("nothing is prepared", lambda: site.leftovers() == [])
     site.until("no claim is left", lambda: site.bed.list("resourceclaims", namespace) == [])
     site.until("no memory is held", lambda: site.status()["strangers"] == [] and site.status()["containers"] == [])
     assert site.cluster.list(path(RESOURCE_V1, "resourceclaimtemplates", namespace=namespace))[0] is not None

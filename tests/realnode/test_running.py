@@ -5,7 +5,7 @@ import pytest
 from gpushare import contract
 from gpushare.cluster import path
 from tests.realnode import pods
-from tests.realnode.site import APPS_V1, BATCH_V1, CDI, RUN, Site, ready, restarts
+from tests.realnode.site import APPS_V1, BATCH_V1, Site, ready, restarts
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
@@ -61,7 +61,7 @@ def test_a_job_completes_with_its_sidecar(site: Site, namespace: str) -> None:
 
 def test_containers_that_asked_for_nothing_see_no_gpu(site: Site, namespace: str) -> None:
     body = pods.pod("pair", "hold", "1Gi", memory="1Gi")
-    body["spec"]["containers"].append(pods.container("idle", name="front"))
+    body["spec"]["containers"].append(pods.idle("front"))
     pod = site.run(namespace, body)
     assert site.environ(namespace, "pair")[contract.CUDA_VISIBLE_DEVICES] == site.uuid_of(pod)
     front = site.environ(namespace, "pair", "front")
@@ -127,10 +127,4 @@ def test_a_claim_written_by_hand_is_a_share_too(site: Site, namespace: str) -> N
 
 def test_afterwards_nothing_is_left_of_them(site: Site, namespace: str) -> None:
     site.drop(namespace)
-    site.until("no claim is prepared", lambda: leftovers(site) == [])
-
-
-def leftovers(site: Site) -> list[str]:
-    """Traces of tenants on the node: CDI files, status folders."""
-    cdi = [each.name for each in site.on_node(CDI).glob("gpu-share.io*")]
-    return cdi + [each.name for each in (site.on_node(RUN) / "status").glob("*")]
+    site.until("no claim is prepared", lambda: site.leftovers() == [])

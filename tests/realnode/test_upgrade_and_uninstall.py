@@ -6,7 +6,6 @@ from gpushare.cluster import RESOURCE_V1, path
 from tests.cluster import images
 from tests.realnode import pods, readme
 from tests.realnode.site import KUBELET, OPTIONS, SYSTEM, Site, ready, restarts
-from tests.realnode.test_running import leftovers
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
@@ -42,10 +41,11 @@ def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Sit
         assert [each["metadata"]["name"] for each in found if "gpu-share" in str(each)] == []
     templates = site.cluster.list(path(RESOURCE_V1, "resourceclaimtemplates"))[0]
     assert [each["metadata"]["name"] for each in templates] == []
-    assert leftovers(site) == []
+    assert site.leftovers() == []
     assert not list((site.on_node(KUBELET) / "plugins_registry").glob("gpu-share*"))
     everything = site.shell(f"kubectl get {KINDS} --all-namespaces --output name")
     assert [line for line in everything.splitlines() if "gpu-share" in line and SYSTEM not in line] == []
-    body = pods.pod("plain", "idle", memory="1Gi")
+    body = pods.pod("plain", memory="1Gi")
+    body["spec"]["containers"] = [pods.idle("main")]
     site.create(namespace, body)  # nobody is left to rewrite it, and nothing stands in its way
     site.running(namespace, "plain")
