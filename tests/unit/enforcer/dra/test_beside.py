@@ -223,6 +223,9 @@ class Manager:
         self.turns += 1
         return {gpu: "fine" if gpu in self.there else MpsError("silent") for gpu in gpus}
 
+    def noted(self) -> frozenset[str]:
+        return frozenset()
+
     def start(self, gpus: Collection[str]) -> dict[str, Any]:
         if self.failure is not None:
             return dict.fromkeys(gpus, self.failure)
