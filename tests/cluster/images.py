@@ -34,6 +34,8 @@ CA_BUNDLE: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "timeout", "proxy")
 KEPT: Final = 4
 """Archives of each target that stay in the cache."""
+MOST_LAYERS: Final = 250
+"""Layers in buildah's store, about 40 MB each, from which on it is cleared."""
 PRUNED: Final = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale")
 JUNK: Final = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*_cache")
 
@@ -55,6 +57,7 @@ def image(target: str = PRODUCT, tag: str = "", say: Callable[[str], None] = say
         _copy_context(context)
         file = _home() / f"{target}-{tag}-{_digest(context, target, tag, _base_name())}.tar"
         if not file.is_file():
+            _shrink_store(say)
             base(say)
             _build(context, target, f"{name(target)}:{tag}", file, say)
             _forget_old(target)
@@ -80,8 +83,14 @@ def version() -> str:
 def base(say: Callable[[str], None] = say) -> Path:
     """Root file system of the stand-in base as a tar file, also put into buildah's store. Takes a minute, once."""
     file = _home() / f"{_base_name()}.tar"
-    if file.is_file():
-        return file
+    if not file.is_file():
+        _make_base(file, say)
+    if not _run([*_buildah(), "images", "--quiet", "--filter", f"reference=localhost/{_base_name()}"], say).strip():
+        _store_base(file, say)
+    return file
+
+
+def _make_base(file: Path, say: Callable[[str], None]) -> None:
     uri, suite = debian.mirror()
     say(f"making the base image from {uri} ({suite}) ...")
     _home().mkdir(parents=True, exist_ok=True)
@@ -92,9 +101,7 @@ def base(say: Callable[[str], None] = say) -> Path:
         _finish_base(root)
         fresh = Path(folder) / "base.tar"
         _run(["tar", "--numeric-owner", "--sort=name", "-C", str(root), "-cf", str(fresh), "."], say)
-        _store_base(fresh, say)
         fresh.rename(file)
-    return file
 
 
 def sizes(file: Path) -> tuple[float, float]:
@@ -219,6 +226,14 @@ def _forget_old(target: str) -> None:
     archives = sorted(_home().glob(f"{target}-*-*.tar"), key=lambda file: file.stat().st_mtime)
     for old in archives[:-KEPT]:
         old.unlink()
+
+
+def _shrink_store(say: Callable[[str], None]) -> None:
+    """Layers are kept, so that a change of our code does not fetch Python packages again; but not without end."""
+    layers = _home() / "store" / "overlay"
+    if layers.is_dir() and len(list(layers.iterdir())) > MOST_LAYERS:
+        say("clearing old image layers ...")
+        _run([*_buildah(), "rmi", "--all", "--force"], say)
 
 
 if __name__ == "__main__":

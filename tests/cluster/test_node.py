@@ -188,9 +188,14 @@ def test_a_node_that_fails_to_start_leaves_nothing_and_may_be_tried_again(
 ) -> None:
     made: list[str] = []
     create = cgroups.create
+
+    def noted(name: str, mounted: list[cgroups.Hierarchy]) -> None:
+        made.append(name)
+        create(name, mounted)
+
     with monkeypatch.context() as patched, pytest.raises(BedError, match="containerd"):
         patched.setattr(node_files, "CONTAINERD_TOML", "no setting\n")
-        patched.setattr(cgroups, "create", lambda name, mounted: (made.append(name), create(name, mounted)))
+        patched.setattr(cgroups, "create", noted)
         Node.start(node.plane, "node-3")
     assert len(made) == 1
     assert not [each for each in cgroups.hierarchies() if (each.where / made[0]).exists()]
