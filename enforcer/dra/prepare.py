@@ -183,8 +183,8 @@ def _limits(pod: Object, uses: Sequence[Use]) -> tuple[Limit, ...]:
         Limit(
             container=use.name,
             request=use.granted.request,
-            memory_mib=_memory(use, memory.get(use.name) if use.own else None),
-            compute=_compute(use, compute.get(use.name) if use.own else None),
+            memory_mib=_memory(use, memory.get(use.name)),
+            compute=_compute(use, compute.get(use.name)),
         )
         for use in uses
     )

@@ -222,7 +222,7 @@ class Site:
     def simulator(self, *words: str) -> str:
         """Run ``gpu-share-simulator`` beside the agent."""
         name = self.agent()["metadata"]["name"]
-        command = f"gpu-share-simulator --root {RUN}/simulator {' '.join(words)}"
+        command = f"gpu-share-simulator {' '.join(words)}"
         return self.shell(f"kubectl -n {SYSTEM} exec {name} -c simulator -- {command}", seconds=60)
 
     def viewer(self, namespace: str) -> Path:

@@ -29,15 +29,14 @@ def taints(site: Site) -> dict[str, list[str]]:
 def test_new_shares_avoid_a_gpu_that_fails_and_its_tenants_stay(site: Site, namespace: str) -> None:
     first = site.run(namespace, pods.pod("first", "hold", "1Gi"))
     failing = site.bed.gpus_of(first)[pods.MAIN]
-    index = failing.removeprefix("gpu-")
-    site.simulator("fault", index, "lost")
+    site.simulator("fault", failing, "lost")
     try:
         site.until("it is tainted", lambda: taints(site)[failing])
         second = site.run(namespace, pods.pod("second", "hold", "1Gi"))
         assert site.bed.gpus_of(second)[pods.MAIN] != failing
         assert set(restarts(site.running(namespace, "first")).values()) == {0}, "no eviction by default"
     finally:
-        site.simulator("fault", index, "none")
+        site.simulator("fault", failing, "none")
     site.until("the taint is taken off", lambda: not taints(site)[failing])
     for name in ("first", "second"):
         site.delete(namespace, name)
@@ -47,8 +46,8 @@ def test_memory_of_a_process_that_outlives_its_forced_deletion_is_not_promised_t
     site: Site, namespace: str
 ) -> None:
     """Both GPUs are full; one tenant ignores SIGTERM and is deleted by force while its process still holds memory."""
-    for name in ("full-0", "full-1"):
-        site.run(namespace, pods.pod(name, "hold", "13Gi", "--ignore-term", memory="14Gi"))
+    site.run(namespace, pods.pod("full-0", "hold", "13Gi", "--ignore-term", memory="14Gi"))
+    site.run(namespace, pods.pod("full-1", "hold", "9Gi", memory="10Gi"))
     site.create(namespace, pods.pod("next", "hold", "13Gi", memory="14Gi"))
     with site.stuck(namespace, "full-0"):
         site.remove(namespace, "full-0", grace=0)

@@ -339,3 +339,10 @@ def test_nodes_are_cleaned_where_agents_were_with_their_folders_and_no_right_but
     assert all(each["securityContext"]["capabilities"] == {"drop": ["ALL"]} for each in (cleaner, done))
     assert "volumeMounts" not in done
     assert not spec["automountServiceAccountToken"]
+
+
+def test_an_agent_that_ends_at_once_is_never_ready() -> None:
+    container = agent()["containers"][0]
+    for probe in (container["startupProbe"], container["readinessProbe"]):
+        assert probe["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert f"--metrics=0.0.0.0:{container['ports'][0]['containerPort']}" in container["args"]
