@@ -176,6 +176,7 @@ class MpsKeeper:
         self._failures: dict[str, GpuShareError] = {}
         self._serving: frozenset[str] = frozenset()
         self._turn = threading.Lock()
+        self._turns = 0
 
     @property
     def failures(self) -> Mapping[str, GpuShareError]:
@@ -187,14 +188,18 @@ class MpsKeeper:
         yield from (f"MPS on {gpu}: {error.message}" for gpu, error in self._failures.items())
 
     def turn(self) -> None:
-        """Ask all; start those that do not answer."""
+        """Ask all; start those that do not answer. Who waits for another's turn is content with that one."""
+        before = self._turns
         with self._turn:
+            if self._turns != before:
+                return
             shared = self._shared()
             found = self._manager.health(shared)
             failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
             blocked = {gpu: error for gpu, error in failures.items() if error.reason is Reason.CONTROL_BLOCKED}
             self._failures = blocked | (self._manager.start(shared) if failures.keys() - blocked.keys() else {})
             self._serving = frozenset(found) - self._failures.keys()
+            self._turns += 1
 
     def hindrance(self, gpu: str) -> str | None:
         """Say what keeps a GPU's daemon from serving now; ``None`` where it serves. A missing one is started."""

@@ -294,9 +294,14 @@ def variable(container: Object, name: str) -> str | None:
 
 
 def still_fits(prepared: Prepared, node: str, claim: Object, devices: Mapping[str, Gpu]) -> bool:
-    """Tell whether a claim is still what it was when it was prepared: same pod, same devices and amounts."""
+    """Tell whether a claim is still what it was when it was prepared: its pod uses it, same devices and amounts.
+
+    Other pods may have joined since; that must not keep its own pod from starting again.
+    """
+    users = (claim.get("status") or {}).get("reservedFor") or []
     try:
-        return user_of(claim)["uid"] == prepared.pod_uid and granted_of(node, claim, devices) == prepared.granted
+        mine = any(user.get("uid") == prepared.pod_uid for user in users)
+        return mine and granted_of(node, claim, devices) == prepared.granted
     except PrepareError:
         return False
 

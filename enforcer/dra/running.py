@@ -27,6 +27,7 @@ from enforcer.offering import MpsKeeper, every
 from enforcer.quotas import Object
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
+from gpushare.errors import ConfigError
 
 SETTLE_EVERY: Final = 5.0
 
@@ -73,8 +74,15 @@ class KubeletSide:
         self._forgotten = Forgotten(setup.cluster, self._store, self._driver, self.books.pods, living)
 
     def start(self, stopped: threading.Event) -> None:
-        """Bring the node's files in order, then serve. Raises ``ConfigError`` where a socket cannot be made."""
-        self._driver.recover()
+        """Bring the node's files in order, then serve.
+
+        Raises:
+            ConfigError: a directory cannot be used, or a socket not be made.
+        """
+        try:
+            self._driver.recover()
+        except OSError as error:
+            raise ConfigError(f"the files of prepared claims cannot be brought in order: {error}") from error
         self._announcer.start()
         self._sockets.start()
         every(SETTLE_EVERY, "settle", self._settle, stopped)

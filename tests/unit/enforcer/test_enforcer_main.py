@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from enforcer import main as program
+from enforcer.checkpoint import Checkpoint
 from enforcer.inventory import InventoryPolicy, Mode
 from enforcer.main import main, parse
 from enforcer.offering import MpsKeeper, MpsTools, Offering, Shared, daemons, every, held_mib
 from enforcer.view import View
+from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, MpsError
 from gpushare.reasons import Reason
@@ -23,6 +25,8 @@ def test_the_defaults_are_those_of_the_manifests() -> None:
     options = parse(BASE)
     assert (str(options.state), str(options.run), options.poll) == ("/var/lib/gpu-share", "/run/gpu-share", 0.5)
     assert (options.no_enforce, options.no_mps, options.no_publish, options.address) == (False, False, False, None)
+    roots = (str(options.kubelet_root), str(options.cdi_root))
+    assert (options.no_dra, *roots) == (False, "/var/lib/kubelet", "/var/run/cdi")
 
 
 def test_the_node_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +168,34 @@ def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     api.down = False
     offering.publish(VIEWS, [])
     assert offering.problem is None
+
+
+def test_what_wakes_a_thread_makes_it_take_its_turn_at_once() -> None:
+    stopped, woken, turns = threading.Event(), threading.Event(), threading.Semaphore(0)
+    every(60, "turns", turns.release, stopped, woken)
+    assert turns.acquire(timeout=5)
+    assert not turns.acquire(timeout=0.1)
+    woken.set()
+    assert turns.acquire(timeout=5)
+    stopped.set()
+    woken.set()
+
+
+class Kubelet:
+    def __init__(self, problem: str | None) -> None:
+        self.problem = problem
+
+    def leaving(self) -> frozenset[str]:
+        return frozenset()
+
+
+@pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, ["gpu-0", "gpu-1", "status"])])
+def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offered: list[str], tmp_path: Path) -> None:
+    api = Api()
+    offering = Offering(api, "gpu-7", InventoryPolicy())  # type: ignore[arg-type]
+    watch = Watch(Reader(), Attributor())
+    program._offer(offering, watch, Checkpoint(tmp_path), Kubelet(problem))  # type: ignore[arg-type]
+    assert api.devices() == offered
 
 
 class Manager:

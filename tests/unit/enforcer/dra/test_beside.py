@@ -2,6 +2,8 @@
 
 import copy
 import shutil
+import threading
+import time
 from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
@@ -242,6 +244,27 @@ def test_a_missing_daemon_is_started_at_once_for_who_waits() -> None:
     manager.failure = MpsError("no such program")
     assert keeper.hindrance(GPU) == "no such program"
     assert keeper.hindrance("GPU-other") == "GPU-other is not shared on this node"
+
+
+def test_those_who_wait_together_ask_once() -> None:
+    manager, gate = Manager(), threading.Event()
+    manager.failure = MpsError("no such program")
+    health = manager.health
+
+    def slow(gpus: Collection[str]) -> dict[str, Any]:
+        gate.wait(5)
+        return health(gpus)
+
+    manager.health = slow  # type: ignore[method-assign]
+    keeper = MpsKeeper(manager, lambda: {GPU})  # type: ignore[arg-type]
+    threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(10)]
+    for each in threads:
+        each.start()
+    time.sleep(0.1)
+    gate.set()
+    for each in threads:
+        each.join(5)
+    assert manager.turns <= 2
 
 
 def test_a_blocked_daemon_is_said() -> None:

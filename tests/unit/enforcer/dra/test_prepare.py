@@ -232,6 +232,8 @@ def test_a_claim_is_the_same_until_pod_device_or_amount_change() -> None:
     held = claim(made)
     found = prepared(held, made)
     assert still_fits(found, NODE, held, DEVICES)
+    joined = {**held["status"], "reservedFor": [*held["status"]["reservedFor"], {"resource": "pods", "uid": "joined"}]}
+    assert still_fits(found, NODE, {**held, "status": joined}, DEVICES)
     assert not still_fits(found, NODE, claim(made, "gpu-1"), DEVICES)
     other = pod("tts2", {contract.MEMORY: "4Gi"})
     assert not still_fits(found, NODE, {**held, "status": claim(other)["status"]}, DEVICES)
