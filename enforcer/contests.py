@@ -36,6 +36,8 @@ class Contests:
         self, cluster: Cluster, node: str, allocatable: Callable[[], Allocatable], reporter: NodeReporter
     ) -> None:
         self._cluster, self._node, self._allocatable, self._reporter = cluster, node, allocatable, reporter
+        self.changed: Final = threading.Event()
+        """Set when daemons may have to be started."""
         self._lock = threading.Lock()
         self._known: dict[str, Mapping[str, str]] = {}
         self._failed: dict[str, str] = {}
@@ -80,6 +82,8 @@ class Contests:
         for gpu in found.keys() - before.keys():
             note = f"GPU {gpu} is not shared any more: {found[gpu]}; its tenants stay. Let only one of them offer it."
             self._reporter.report(NodeNews(Reason.CONTESTED, note))
+        if before.keys() - found.keys():
+            self.changed.set()
         for gpu in before.keys() - found.keys():
             note = f"GPU {gpu} is offered by nobody else any more: it may be shared again"
             self._reporter.report(NodeNews(Reason.RECOVERED, note, warning=False))

@@ -8,7 +8,7 @@ import structlog
 from enforcer.cluster import NodeNews, NodeReporter
 from enforcer.health import APPLICATION_XIDS, Health, looked
 from enforcer.view import View
-from gpushare.errors import GpuShareError, NvmlError
+from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -81,8 +81,7 @@ class Doctor:
                 return found
         except NvmlError as error:
             log.debug("not examined", reason=str(error.reason), gpu=view.gpu.uuid, error=error.message)
-        # A tenant can block a daemon's administration; that must not let it empty the GPU of others.
-        return Reason.MPS_UNREACHABLE if mps is not None and mps.reason is not Reason.CONTROL_BLOCKED else None
+        return Reason.MPS_UNREACHABLE if mps is not None and _daemon_fails(mps) else None
 
     def _struck(self) -> frozenset[str]:
         try:
@@ -99,3 +98,12 @@ class Doctor:
             self._reporter.report(NodeNews(now[gpu], note))
         for gpu in before.keys() - now.keys():
             self._reporter.report(NodeNews(Reason.RECOVERED, f"GPU {gpu} is well again", warning=False))
+
+
+def _daemon_fails(error: GpuShareError) -> bool:
+    """Whether it is the daemon's own failure.
+
+    A tenant can block a daemon's administration, which must not let it empty the GPU of others. What NVML did not
+    answer on that way is seen by our own eyes, and sooner.
+    """
+    return isinstance(error, MpsError) and error.reason is not Reason.CONTROL_BLOCKED

@@ -229,7 +229,7 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
     keeper = MpsKeeper(manager, Shared(cluster, options.node, gpus, manager.noted(), side.sharing.contested))
     side.problems.append(lambda: list(keeper.problems()))
     side.serves = keeper.serves
-    every(MPS_EVERY, "mps", keeper.turn, side.stopped)
+    every(MPS_EVERY, "mps", keeper.turn, side.stopped, side.sharing.healed)
     side.mps = (manager, keeper)
     return manager
 

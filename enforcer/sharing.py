@@ -69,6 +69,11 @@ class Sharing:
         self._doctor = doctor
         every(LOOK_EVERY, "health", lambda: changed.set() if doctor.turn() else None, stopped)
 
+    @property
+    def healed(self) -> threading.Event | None:
+        """Set when a contest has ended; ``None`` where there is none."""
+        return None if self._contests is None else self._contests.changed
+
     def problems(self) -> Iterator[str]:
         """Say what cannot be known now."""
         if self._contests is not None:

@@ -244,7 +244,7 @@ def _mismatch(pod: Object, said: str, *, annotated: bool) -> PrepareError:
     hint = (
         "delete the pod and create it anew, so that its claim is made from its annotations"
         if annotated
-        else "give each container a request of its own"
+        else "ask for more in the claim, or give each container a request of its own"
     )
     message = f"the containers of pod {pod['metadata']['name']} may {said}; {hint}"
     return PrepareError(message, Reason.CLAIM_MISMATCH)

@@ -29,14 +29,14 @@ def taints(site: Site) -> dict[str, list[str]]:
 def test_new_shares_avoid_a_gpu_that_fails_and_its_tenants_stay(site: Site, namespace: str) -> None:
     first = site.run(namespace, pods.pod("first", "hold", "1Gi"))
     failing = site.bed.gpus_of(first)[pods.MAIN]
-    site.simulator("fault", failing, "lost")
+    site.simulator("fault", failing.replace("-", ""), "lost")
     try:
         site.until("it is tainted", lambda: taints(site)[failing])
         second = site.run(namespace, pods.pod("second", "hold", "1Gi"))
         assert site.bed.gpus_of(second)[pods.MAIN] != failing
         assert set(restarts(site.running(namespace, "first")).values()) == {0}, "no eviction by default"
     finally:
-        site.simulator("fault", failing, "none")
+        site.simulator("fault", failing.replace("-", ""), "well")
     site.until("the taint is taken off", lambda: not taints(site)[failing])
     for name in ("first", "second"):
         site.delete(namespace, name)

@@ -190,6 +190,11 @@ def test_a_daemon_that_cannot_be_kept_up_is_an_illness_and_a_blocked_one_is_not(
     assert doctor.ill == {GPU: Reason.MPS_UNREACHABLE}
 
 
+def test_a_failure_of_nvml_that_mps_met_is_no_failure_of_mps() -> None:
+    ward = Ward(failures={GPU: NvmlError("the driver has lost the GPU", Reason.GPU_LOST)})
+    assert not any(turns(ward.doctor(), 10))
+
+
 def test_a_restart_heals_nothing() -> None:
     api: Any = Api()
     taints = [{"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": "NoSchedule"}]

@@ -162,10 +162,13 @@ def test_requests_by_choice_are_known_by_their_first_name() -> None:
     assert [each.request for each in found.granted] == ["card"]
 
 
-def test_annotations_of_another_claims_pod_do_not_count() -> None:
+def test_annotations_hold_for_a_claim_written_by_hand_too() -> None:
     made = by_hand("job", {"gpu": "mine"}, using("main", "card"))
     made["metadata"]["annotations"] = {contract.MEMORY: "1Gi"}
-    assert limits(prepared(allocated("mine", made, gpu("card", 3000)), made)) == {"main": (3000, None)}
+    assert limits(prepared(allocated("mine", made, gpu("card", 3000)), made)) == {"main": (1024, None)}
+    made["metadata"]["annotations"] = {contract.MEMORY: "3Gi"}
+    with pytest.raises(PrepareError, match="hold 3Gi .* but claim mine consumed 3000Mi; ask for more in the claim"):
+        prepared(allocated("mine", made, gpu("card", 3000)), made)
 
 
 HAND = by_hand("job", {"gpu": "mine"}, using("main", "card"))
