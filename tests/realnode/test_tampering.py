@@ -41,7 +41,7 @@ def test_annotations_changed_later_change_nothing_at_a_restart(site: Site, names
     pod = site.run(namespace, pods.pod("patient", "hold", "1Gi"))
     where = path(CORE_V1, "pods", "patient", namespace)
     change = {"metadata": {"annotations": {contract.MEMORY: "9Gi"}}}
-    with pytest.raises(ClusterError, match="gpu-share.io annotations are read when the pod is created"):
+    with pytest.raises(ClusterError, match=r"gpu-share\.io annotations are read when the pod is created"):
         site.bed.plane.cluster(TENANT).patch(where, change)
     site.shell(f"kubectl -n {namespace} exec patient -c main -- kill 1", check=False)
     site.until("its container is started again", lambda: restarts(site.bed.pod(namespace, "patient"))[pods.MAIN] == 1)

@@ -37,7 +37,7 @@ def _host(root: Path, driver: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "enforcer.mps_host", "--run", str(root), "--driver-root", "/"]
     environment = {**os.environ, "PATH": f"{driver / 'usr' / 'bin'}:{os.environ['PATH']}"}
     process = subprocess.Popen(command, env=environment)
-    until(lambda: (root / "mps" / "host.sock").exists())
+    until((root / "mps" / "host.sock").exists)
     yield process
     process.terminate()
     process.wait(15)
@@ -72,7 +72,7 @@ def test_the_host_takes_its_daemons_along_when_it_is_told_to_stop(
     host.terminate()
     assert host.wait(15) == 0
     assert daemons_of(running.directory) == []
-    with pytest.raises(MpsError, match="does not answer on .*host.sock"):
+    with pytest.raises(MpsError, match=r"does not answer on .*host\.sock"):
         running.start()
 
 

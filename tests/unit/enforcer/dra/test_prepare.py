@@ -167,7 +167,7 @@ def test_annotations_hold_for_a_claim_written_by_hand_too() -> None:
     made["metadata"]["annotations"] = {contract.MEMORY: "1Gi"}
     assert limits(prepared(allocated("mine", made, gpu("card", 3000)), made)) == {"main": (1024, None)}
     made["metadata"]["annotations"] = {contract.MEMORY: "3Gi"}
-    with pytest.raises(PrepareError, match="hold 3Gi .* but claim mine consumed 3000Mi; ask for more in the claim"):
+    with pytest.raises(PrepareError, match=r"hold 3Gi .* but claim mine consumed 3000Mi; ask for more in the claim"):
         prepared(allocated("mine", made, gpu("card", 3000)), made)
 
 
@@ -176,7 +176,7 @@ REFUSALS: list[tuple[Object, Object, str]] = [
     (
         allocated("mine", HAND, gpu("card", 3000)),
         by_hand("job", {"gpu": "mine"}, using("main", "card"), using("side", "card")),
-        "may hold 6000Mi of one GPU at once (main 3000Mi, side 3000Mi), but claim mine consumed 3000Mi; give each",
+        "may hold 6000Mi of one GPU at once (main 3000Mi, side 3000Mi), but claim mine consumed 3000Mi; ask for more",
     ),
     (
         allocated("mine", HAND, gpu("a", 3000), gpu("b", 3000)),
