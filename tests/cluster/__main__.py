@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         "--control-plane-only", action="store_true", help="no real node: needs neither root nor packages"
     )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="up: so many real nodes (1)")
-    parser.add_argument("--bare", action="store_true", help="up: neither the product nor its images")
+    parser.add_argument("--bare", action="store_true", help="up: without the product")
     try:
         return VERBS[parser.parse_args(argv).verb](parser.parse_args(argv))
     except BedError as error:
@@ -103,11 +103,11 @@ def _groups(asked: argparse.Namespace) -> tuple[Group, ...]:
 
 
 def _fill(plane: ControlPlane, asked: argparse.Namespace) -> None:
-    """Real nodes with the product's images on them; without nodes the product itself, as processes of this machine."""
+    """Real nodes with the product installed by its chart; without nodes, the product as processes of this machine."""
+    from tests.cluster import play  # noqa: PLC0415 - needs the product, which the control plane alone does not
+
     if asked.control_plane_only:
         if not asked.bare:
-            from tests.cluster import play  # noqa: PLC0415 - needs the product, which the control plane alone does not
-
             play.install(plane)
         return
     for number in range(1, asked.nodes + 1):
@@ -116,6 +116,9 @@ def _fill(plane: ControlPlane, asked: argparse.Namespace) -> None:
         for target in [] if asked.bare else images.targets():
             node.load_image(images.image(target))
             say(f"{node.name} has image {images.name(target)}:{images.version()}")
+    if not asked.bare:
+        play.install_chart(plane, [f"node-{number}" for number in range(1, asked.nodes + 1)])
+        say("the chart is installed, with simulated GPUs")
 
 
 def _explain(plane: ControlPlane) -> None:
@@ -128,6 +131,11 @@ def _explain(plane: ControlPlane) -> None:
         say(f"{node.name:<12} a shell on it: on-{node.name} sh; its /var and /run are {node}/var and {node}/run")
     say("end it with  make cluster-down")
     if plane.network is not None:
+        say("namespace    demo is opted in; a tenant that takes more than its share, and what its sidecar says:")
+        say("             kubectl -n demo run greedy --annotations=gpu-share.io/memory=2Gi \\")
+        say(f"               --image={images.name(images.SIMULATOR)}:{images.version()} --command -- \\")
+        say("               gpu-share-tenant hold 1Gi --then 6Gi --after 5s --over-limit")
+        say("             kubectl -n demo logs -f greedy -c gpu-share")
         say(f"export PATH={plane.root}/bin:$PATH  # kubectl, helm, on-node-1")
     say(f"export KUBECONFIG={plane.kubeconfig()}")
 
