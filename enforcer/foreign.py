@@ -26,7 +26,9 @@ class Steady:
     lower_for: int = 0
 
 
-def foreign_mib(views: Sequence[View], quotas: Sequence[Quota], own: Collection[str] = ()) -> dict[str, int]:
+def foreign_mib(
+    views: Sequence[View], quotas: Sequence[Quota], own: Collection[str] = (), servers: Collection[int] = ()
+) -> dict[str, int]:
     """Count, for each GPU that could be read, MiB held by processes of pods without a share on it.
 
     Args:
@@ -34,10 +36,15 @@ def foreign_mib(views: Sequence[View], quotas: Sequence[Quota], own: Collection[
         quotas: the shares; a pod that has one is no stranger, whichever of its containers holds what.
         own: UIDs of pods that are accounted for elsewhere: ours, with MPS's server, whose context is taken off already,
             and those on their way out.
+        servers: pids of MPS's servers: in a cgroup namespace of our own, our pod cannot be told from their cgroup.
     """
     pods = {(quota.gpu, quota.pod_uid) for quota in quotas}
     return {
-        view.gpu.uuid: sum(each.used_mib for each in view.holders if _foreign(each, view.gpu.uuid, pods, own))
+        view.gpu.uuid: sum(
+            each.used_mib
+            for each in view.holders
+            if each.identity.pid not in servers and _foreign(each, view.gpu.uuid, pods, own)
+        )
         for view in views
         if view.sample is not None
     }

@@ -98,6 +98,10 @@ class Side:
         """Say which daemons do not serve."""
         return {} if self.mps is None else self.mps[1].failures
 
+    def servers(self) -> frozenset[int]:
+        """Say which processes are MPS's own."""
+        return frozenset() if self.mps is None else self.mps[0].pids()
+
     def complain(self, get: Callable[[], str | None]) -> None:
         """Ask this for a problem after every look."""
         self.problems.append(lambda: [problem] if (problem := get()) is not None else [])
@@ -272,7 +276,8 @@ def _join_cluster(
     follow_quotas(cluster, books, options.node, partial(_keep, checkpoint), side.stopped)
     if options.no_publish:
         return
-    offering = Offering(cluster, options.node, _policy(options), side.sharing.standing, _own_pods(options, seeing))
+    own = _own_pods(options, seeing)
+    offering = Offering(cluster, options.node, _policy(options), side.sharing.standing, own, side.servers)
     side.complain(lambda: offering.problem)
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
     offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)

@@ -49,6 +49,7 @@ class Offering:
         policy: the operator's.
         standing: asked at each offer which of these GPUs are contested or ill.
         own: asked for the UIDs of our own pods, whose memory is accounted for.
+        servers: asked for the pids of MPS's servers, whose memory is.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class Offering:
         policy: InventoryPolicy,
         standing: Callable[[Sequence[Gpu]], Standing] = lambda _: Standing(),
         own: Callable[[], Collection[str]] = frozenset,
+        servers: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self._cluster, self._node, self._policy = cluster, node, policy
-        self._standing, self._own = standing, own
+        self._standing, self._own, self._ask_servers = standing, own, servers
+        self._servers: frozenset[int] = frozenset()
         self._foreign: dict[str, Steady] = {}
         self._publisher = SlicePublisher(cluster, node)
         self._said: tuple[LeftOut, ...] = ()
@@ -89,7 +92,10 @@ class Offering:
 
     def _taken(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str]) -> dict[str, int]:
         """Work out, by GPU, what shares cannot have: what is foreign, and what pods on their way out still hold."""
-        seen = foreign_mib(views, quotas, {*self._own(), *leaving})
+        # A daemon that does not answer still has its server: one known before counts while it holds memory.
+        holding = frozenset(holder.identity.pid for view in views for holder in view.holders)
+        self._servers = holding & self._servers.union(self._ask_servers())
+        seen = foreign_mib(views, quotas, {*self._own(), *leaving}, self._servers)
         self._foreign = steadied(self._foreign, seen)
         left = leaving_mib(views, leaving)
         return {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}

@@ -16,7 +16,7 @@ from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, MpsError
 from gpushare.reasons import Reason
-from tests.unit.enforcer.made import GPU, OTHER_GPU, neighbour, quota
+from tests.unit.enforcer.made import GPU, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
 BASE = ["--node", "gpu-7"]
@@ -125,6 +125,18 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
     offering.publish(VIEWS, [])
     assert api.devices() == ["gpu-1", "status"]
     assert offering.problem is None
+
+
+def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
+    api, servers = Api(), [[900], []]
+    nobody = type(holder(900, 1))(type(holder(900, 1).identity)(pid=900, start=1, owner=None), 1000)
+    sample = GpuSample(uuid=GPU, total_mib=16384, used_mib=1000, processes=())
+    views = [View(gpu=card(GPU, 0), holders=(nobody,), sample=sample)]
+    offering = Offering(api, "gpu-7", POLICY, servers=lambda: servers.pop(0))  # type: ignore[arg-type]
+    for _ in range(2):
+        offering.publish(views, [])
+        device = api.slices["gpu-7-gpu-share.io-0"]["spec"]["devices"][0]
+        assert device["capacity"]["memory"]["value"] == "15872Mi"
 
 
 def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered() -> None:

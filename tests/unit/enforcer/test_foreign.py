@@ -24,6 +24,10 @@ def test_foreign_is_what_is_held_by_no_pod_with_a_share_there() -> None:
     assert foreign_mib(seen, [], {POD}) == {GPU: 1900, OTHER_GPU: 0}
 
 
+def test_an_mps_server_is_no_stranger_wherever_it_runs() -> None:
+    assert foreign_mib([view(NOBODY)], [], servers={900}) == {GPU: 0}
+
+
 def test_a_gpu_that_cannot_be_read_says_nothing() -> None:
     assert foreign_mib([View(gpu=card(GPU, 0))], []) == {}
     assert steadied({GPU: Steady(512)}, {}) == {GPU: Steady(512)}
