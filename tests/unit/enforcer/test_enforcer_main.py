@@ -9,6 +9,7 @@ from enforcer import main as program
 from enforcer.checkpoint import Checkpoint
 from enforcer.inventory import InventoryPolicy, Mode
 from enforcer.main import main
+from enforcer.model import GpuSample
 from enforcer.offering import MpsKeeper, MpsTools, Offering, Shared, daemons, every, held_mib
 from enforcer.options import parse
 from enforcer.view import View
