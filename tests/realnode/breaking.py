@@ -29,15 +29,13 @@ def no_api_server(plane: ControlPlane) -> Iterator[None]:
 
 @contextmanager
 def frozen(pod_uid: str) -> Iterator[bool]:
-    """Freeze a pod's processes so that not even SIGKILL ends them; says False where the kernel's freezer cannot.
+    """Freeze a pod's processes so that not even SIGKILL ends them, like a process that waits for a broken driver.
 
-    Only the freezer of cgroup v1 keeps a killed process from ending; that of v2 lets it die.
+    The pod's own group is frozen and not its containers': runc thaws those before it kills. Says False where that
+    cannot be had: only the freezer of cgroup v1 keeps a killed process from ending, that of v2 lets it die.
     """
-    states = [
-        folder / "freezer.state"
-        for folder in FREEZER.glob(f"**/*pod{pod_uid}*/*")
-        if (folder / "freezer.state").is_file()
-    ]
+    found = (folder / "freezer.state" for folder in FREEZER.glob(f"**/pod{pod_uid}"))
+    states = [state for state in found if state.is_file()]
     for state in states:
         state.write_text("FROZEN")
     try:

@@ -170,13 +170,20 @@ class Site:
 
     # The agent
 
-    def agent(self) -> Object:
-        """The agent's pod on the node."""
+    def agents(self) -> list[Object]:
+        """The agent's pods that are not on their way out."""
         selector = f"{NAME}=gpu-share-agent"
         found = self.cluster.list(path(CORE_V1, PODS, namespace=SYSTEM), labelSelector=selector)[0]
-        living = [each for each in found if "deletionTimestamp" not in each["metadata"]]
-        assert len(living) == 1, [each["metadata"]["name"] for each in found]
-        return living[0]
+        return [each for each in found if "deletionTimestamp" not in each["metadata"]]
+
+    def agent(self) -> Object:
+        """The agent's pod on the node."""
+        (living,) = self.agents()
+        return living
+
+    def agent_ready(self) -> bool:
+        """Whether there is one agent and it is ready."""
+        return [ready(each) for each in self.agents()] == [True]
 
     def in_agent(self, command: str) -> str:
         """Run a command in the agent's container."""

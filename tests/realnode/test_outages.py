@@ -1,5 +1,6 @@
 """Parts of the node and of the cluster go away and come back: running tenants do not notice, enforcement goes on."""
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,11 @@ import pytest
 from gpushare import contract
 from gpushare.cluster import path
 from tests.realnode import pods
-from tests.realnode.site import APPS_V1, SYSTEM, Site, ready, restarts
+from tests.realnode.site import APPS_V1, SYSTEM, Site, restarts
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 RESTARTS = 20
+KUBELET_PORT = 10250
 API_AWAY = 60.0
 AGENTS = path(APPS_V1, "daemonsets", "gpu-share-agent", SYSTEM)
 NOWHERE = {"spec": {"template": {"spec": {"nodeSelector": {"nowhere": "true"}}}}}
@@ -47,13 +49,21 @@ def no_agent(site: Site) -> Iterator[None]:
         yield
     finally:
         site.cluster.patch(AGENTS, {"spec": {"template": {"spec": {"nodeSelector": {"nowhere": None, **(old or {})}}}}})
-        site.until("the agent is ready again", lambda: ready(site.agent()), 90)
+        site.until("the agent is ready again", site.agent_ready, 90)
 
 
 def kubelet_restarts(site: Site, times: int) -> None:
     for _ in range(times):
         site.node.stop_kubelet()
         site.node.start_kubelet()
+        site.until("the kubelet answers", lambda: answers(site.node.address, KUBELET_PORT))
+
+
+def answers(address: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as knocking:
+        knocking.settimeout(1)
+        return knocking.connect_ex((address, port)) == 0
 
 
 def test_the_kubelet_restarted_with_the_agent_there(site: Site, namespace: str) -> None:
@@ -93,7 +103,7 @@ def test_the_agent_deleted_while_a_tenant_is_over(site: Site, namespace: str) ->
     mine = [each for each in site.records() if each.get("pod", {}).get("name") == "over"]
     intent = next(each for each in mine if each["kind"] == "INTENT")
     assert float(intent["overFor"].removesuffix("s")) >= 5.0, intent
-    site.until("the new agent is ready", lambda: ready(site.agent()), 90)
+    site.until("the new agent is ready", site.agent_ready, 90)
     site.delete(namespace, "over")
     untouched(site, namespace)
 

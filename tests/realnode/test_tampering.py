@@ -43,7 +43,7 @@ def test_annotations_changed_later_change_nothing_at_a_restart(site: Site, names
     change = {"metadata": {"annotations": {contract.MEMORY: "9Gi"}}}
     with pytest.raises(ClusterError, match=r"gpu-share\.io annotations are read when the pod is created"):
         site.bed.plane.cluster(TENANT).patch(where, change)
-    site.shell(f"kubectl -n {namespace} exec patient -c main -- kill 1", check=False)
+    site.exec(namespace, "patient", "sh", "-c", "kill 1")
     site.until("its container is started again", lambda: restarts(site.bed.pod(namespace, "patient"))[pods.MAIN] == 1)
     site.running(namespace, "patient")
     env = site.environ(namespace, "patient")

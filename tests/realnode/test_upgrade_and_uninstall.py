@@ -5,7 +5,7 @@ import pytest
 from gpushare.cluster import RESOURCE_V1, path
 from tests.cluster import images
 from tests.realnode import pods, readme
-from tests.realnode.site import KUBELET, OPTIONS, SYSTEM, Site, ready, restarts
+from tests.realnode.site import KUBELET, OPTIONS, SYSTEM, Site, restarts
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
@@ -23,7 +23,7 @@ def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     for target in images.targets():
         site.node.load_image(images.image(target, tag="upgraded"))
     print(site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {UPGRADED}"))
-    site.until("the new agent is ready", lambda: site.agent()["metadata"]["uid"] != old and ready(site.agent()), 120)
+    site.until("the new agent is ready", lambda: site.agent_ready() and site.agent()["metadata"]["uid"] != old, 120)
     assert site.agent()["spec"]["containers"][0]["image"].endswith(":upgraded")
     assert set(restarts(site.running(namespace, "tenant")).values()) == {0}
     site.run(namespace, pods.pod("newer", "hold", "1Gi"))
