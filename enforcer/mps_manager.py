@@ -33,9 +33,9 @@ class MpsManager:
         """The directory that tenants of a GPU get as their pipe directory."""
         return self._daemons[gpu].pipe
 
-    def folders(self) -> dict[str, tuple[Path, Path]]:
-        """By GPU, the pipe and the log directory of its daemon."""
-        return {gpu: (daemon.pipe, daemon.log) for gpu, daemon in self._daemons.items()}
+    def pipes(self) -> dict[str, Path]:
+        """By GPU, the pipe directory of its daemon."""
+        return {gpu: daemon.pipe for gpu, daemon in self._daemons.items()}
 
     def answers(self, gpu: str) -> bool:
         """Say whether a GPU's daemon serves. Raises ``MpsError`` where it is there but blocked."""

@@ -6,7 +6,6 @@ is left to the variables each has of its own: Prepare has compared those with th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from enforcer.dra.prepared import Granted, Prepared
@@ -15,14 +14,6 @@ from gpushare import contract
 Object = dict[str, Any]
 VERSION: Final = "0.6.0"
 THOUSAND: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class MpsFolders:
-    """Where the MPS daemon of a GPU listens and logs, on the host."""
-
-    pipe: str
-    log: str
 
 
 def file_name(uid: str) -> str:
@@ -42,12 +33,12 @@ def device_id(claim: Prepared, granted: Granted) -> str:
     return f"{contract.CDI_KIND}={_device_name(claim, granted)}"
 
 
-def document(claim: Prepared, folders: Mapping[str, MpsFolders], status: str) -> Object:
+def document(claim: Prepared, pipes: Mapping[str, str], status: str) -> Object:
     """Write the file of a claim.
 
     Args:
         claim: as it was prepared.
-        folders: of the MPS daemons, by GPU; a GPU without one is only watched.
+        pipes: by GPU, the pipe directory of its MPS daemon on the host; a GPU without one is only watched.
         status: directory of the pod's status on the host.
     """
     devices = [
@@ -55,7 +46,7 @@ def document(claim: Prepared, folders: Mapping[str, MpsFolders], status: str) ->
             "name": _device_name(claim, granted),
             "containerEdits": _status_edits(status)
             if granted.gpu is None
-            else _gpu_edits(claim, granted, folders.get(granted.gpu)),
+            else _gpu_edits(claim, granted, pipes.get(granted.gpu)),
         }
         for granted in claim.granted
     ]
@@ -113,15 +104,12 @@ def names_devices(spec: object) -> frozenset[str]:
     return frozenset(str(each["name"]) for each in entries if isinstance(each, dict) and "name" in each)
 
 
-def _gpu_edits(claim: Prepared, granted: Granted, folders: MpsFolders | None) -> Object:
-    found = variables(claim, granted, mps=folders is not None)
+def _gpu_edits(claim: Prepared, granted: Granted, pipe: str | None) -> Object:
+    found = variables(claim, granted, mps=pipe is not None)
     edits: Object = {"env": [f"{name}={value}" for name, value in found.items()]}
-    if folders is not None:
-        # Clients talk through the pipes; the log is the daemon's own to write.
-        edits["mounts"] = [
-            _mount(folders.pipe, contract.PIPE_PATH, "rw"),
-            _mount(folders.log, contract.LOG_PATH, "ro"),
-        ]
+    if pipe is not None:
+        # Not the log directory: a daemon's log names the processes of everybody on its GPU.
+        edits["mounts"] = [_mount(pipe, contract.PIPE_PATH, "rw")]
     return edits
 
 

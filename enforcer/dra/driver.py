@@ -280,9 +280,9 @@ def _explained() -> Iterator[None]:
         reason = Reason.CLAIM_UNKNOWN if error.status == HTTPStatus.NOT_FOUND else Reason.API_UNREACHABLE
         raise PrepareError(f"the claim cannot be read: {error.message}; it is tried again", reason) from error
     except NvmlError as error:
-        raise PrepareError(
-            f"the node's GPUs cannot be read: {error.message}; it is tried again", error.reason
-        ) from error
+        # What NVML says may name another tenant's process: that is for the agent's log.
+        log.warning("GPUs cannot be read", reason=str(error.reason), error=error.message)
+        raise PrepareError("the node's GPUs cannot be read; it is tried again", error.reason) from error
     except OSError as error:
         message = f"the node cannot write what the claim needs: {error}; it is tried again"
         raise PrepareError(message, Reason.RECORD_UNWRITABLE) from error

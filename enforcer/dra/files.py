@@ -13,7 +13,6 @@ import structlog
 import yaml
 
 from enforcer.dra import cdi
-from enforcer.dra.cdi import MpsFolders
 from enforcer.dra.prepared import Prepared, safe_uid
 from gpushare import contract
 from gpushare.errors import PrepareError
@@ -35,11 +34,11 @@ class NodeFiles:
     Args:
         cdi_root: directory of CDI specs that are made at run time.
         run: directory below which pods' status directories are.
-        folders: of the MPS daemons, by GPU UUID; ``None`` where GPUs are only watched.
+        pipes: by GPU UUID, the pipe directory of its MPS daemon; ``None`` where GPUs are only watched.
     """
 
-    def __init__(self, cdi_root: Path, run: Path, folders: Mapping[str, MpsFolders] | None) -> None:
-        self._cdi, self._status, self._folders = cdi_root, run / STATUS, folders
+    def __init__(self, cdi_root: Path, run: Path, pipes: Mapping[str, str] | None) -> None:
+        self._cdi, self._status, self._pipes = cdi_root, run / STATUS, pipes
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
     def write(self, claim: Prepared) -> dict[str, tuple[str, ...]]:
@@ -50,13 +49,13 @@ class NodeFiles:
         Raises:
             PrepareError: a GPU has no MPS daemon here.
         """
-        lacking = [] if self._folders is None else [gpu for gpu in claim.gpus if gpu not in self._folders]
+        lacking = [] if self._pipes is None else [gpu for gpu in claim.gpus if gpu not in self._pipes]
         if lacking:
             message = f"{lacking[0]} has no MPS daemon on this node, so no share of it can be used"
             raise PrepareError(message, Reason.MPS_UNREACHABLE)
         if claim.has_status:
             self._make_status(claim.pod_uid)
-        document = cdi.document(claim, self._folders or {}, str(self._status / claim.pod_uid))
+        document = cdi.document(claim, self._pipes or {}, str(self._status / claim.pod_uid))
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
         return {each.request: (*self._toolkit_devices(each.gpu), cdi.device_id(claim, each)) for each in claim.granted}
 

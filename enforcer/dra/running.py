@@ -10,7 +10,6 @@ from typing import Final
 from enforcer.attribute import Attributor
 from enforcer.cluster import WITH_KUBELET, Books, Rule
 from enforcer.dra.announce import Announcer
-from enforcer.dra.cdi import MpsFolders
 from enforcer.dra.driver import Driver, Parts
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.files import NodeFiles
@@ -132,13 +131,12 @@ class KubeletSide:
 
     def _parts(self, setup: Setup) -> Parts:
         manager, keeper = setup.mps or (None, None)
-        found = None if manager is None else manager.folders()
-        folders = None if found is None else {gpu: MpsFolders(str(p), str(log)) for gpu, (p, log) in found.items()}
+        pipes = None if manager is None else {gpu: str(pipe) for gpu, pipe in manager.pipes().items()}
         return Parts(
             node=setup.node,
             cluster=setup.cluster,
             store=self._store,
-            files=NodeFiles(setup.cdi_root, setup.run, folders),
+            files=NodeFiles(setup.cdi_root, setup.run, pipes),
             look=setup.watch.look,
             ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
             capacity=partial(capacity_mib, policy=setup.policy),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.dra.cdi import MpsFolders, document, fraction
+from enforcer.dra.cdi import document, fraction
 from enforcer.dra.prepare import Ask, peak, prepare, still_fits
 from enforcer.dra.prepared import Prepared, decode, encode
 from enforcer.model import OnExceed
@@ -27,7 +27,7 @@ from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import CARD, card
 
 DEVICES = {"gpu-0": card(GPU, 0), "gpu-1": card(OTHER_GPU, 1)}
-FOLDERS = {GPU: MpsFolders("/run/mps/0/pipe", "/run/mps/0/log"), OTHER_GPU: MpsFolders("/x", "/y")}
+PIPES = {GPU: "/run/mps/0/pipe", OTHER_GPU: "/x"}
 
 
 def prepared(claim: Object, pod: Object, policy: dict[str, str] | None = None) -> Prepared:
@@ -43,7 +43,7 @@ def env(found: Prepared, request: str, *, mps: bool = True) -> dict[str, str]:
 
 
 def edits(found: Prepared, request: str, *, mps: bool = True) -> Object:
-    written = document(found, FOLDERS if mps else {}, "/run/gpu-share/status/pod")
+    written = document(found, PIPES if mps else {}, "/run/gpu-share/status/pod")
     by_name = {each["name"]: each["containerEdits"] for each in written["devices"]}
     edit: Object = by_name[f"{found.uid}-{request}"]
     return edit
@@ -77,7 +77,7 @@ def test_what_its_process_finds() -> None:
         contract.MPS_THREAD_PERCENTAGE: "25",
     }
     mounts = {each["containerPath"]: (each["hostPath"], each["options"][1]) for each in edits(found, "model")["mounts"]}
-    assert mounts == {contract.PIPE_PATH: ("/run/mps/0/pipe", "rw"), contract.LOG_PATH: ("/run/mps/0/log", "ro")}
+    assert mounts == {contract.PIPE_PATH: ("/run/mps/0/pipe", "rw")}
 
 
 def test_the_sidecar_gets_its_status_directory_and_no_gpu() -> None:

@@ -23,8 +23,8 @@ from tests.unit.enforcer.made import GPU, OTHER_GPU
 
 
 class Manager:
-    def folders(self) -> dict[str, tuple[Path, Path]]:
-        return {gpu: (Path(f"/mps/{gpu}/pipe"), Path(f"/mps/{gpu}/log")) for gpu in (GPU, OTHER_GPU)}
+    def pipes(self) -> dict[str, Path]:
+        return {gpu: Path(f"/mps/{gpu}/pipe") for gpu in (GPU, OTHER_GPU)}
 
 
 class Keeper:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from enforcer.attribute import Identity, Owner
-from enforcer.dra.cdi import MpsFolders, file_name
+from enforcer.dra.cdi import file_name
 from enforcer.dra.driver import Driver, Parts, Ready, Ref
 from enforcer.dra.files import NodeFiles
 from enforcer.dra.ready import AlwaysReady
@@ -46,10 +46,10 @@ class World:
 
     def restart(self) -> None:
         """A new process on the same disk."""
-        folders = {gpu: MpsFolders(f"/mps/{gpu}/pipe", f"/mps/{gpu}/log") for gpu in (GPU, OTHER_GPU)}
+        pipes = {gpu: f"/mps/{gpu}/pipe" for gpu in (GPU, OTHER_GPU)}
         policy = InventoryPolicy()
         self.store = ClaimStore(self.state)
-        self.files = NodeFiles(self.cdi, self.run, folders)
+        self.files = NodeFiles(self.cdi, self.run, pipes)
         self.driver = Driver(
             Parts(
                 node=NODE, cluster=self.api,  # type: ignore[arg-type]
