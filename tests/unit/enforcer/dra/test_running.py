@@ -65,8 +65,8 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     assert [(each.pod, each.gpu, each.memory_mib) for each in kubelet.books.quotas() or ()] == [("tts", GPU, 4096)]
     edits = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]
     assert [(each["hostPath"], each["containerPath"]) for each in edits["mounts"]] == [
-        (f"/mps/{GPU}/pipe", contract.PIPE_PATH), (f"/mps/{GPU}/log", contract.LOG_PATH),
-    ]  # fmt: skip
+        (f"/mps/{GPU}/pipe", contract.PIPE_PATH)
+    ]
     stopped.set()
     kubelet.stop()
     assert not (folder / "kubelet" / contract.REGISTRATION_SOCKET).exists()
