@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -56,6 +57,32 @@ def test_memory_of_a_process_that_outlives_its_forced_deletion_is_not_promised_t
     site.running(namespace, "next", 120)
     for name in ("next", "full-1"):
         site.delete(namespace, name)
+
+
+def test_by_policy_the_tenants_of_a_gpu_that_fails_are_evicted_with_a_reason(site: Site, namespace: str) -> None:
+    with health_taint(site, "NoExecute"):
+        evicted = site.run(namespace, pods.pod("evicted", "hold", "1Gi"))
+        failing = site.bed.gpus_of(evicted)[pods.MAIN]
+        site.simulator("fault", failing.replace("-", ""), "lost")
+        try:
+            site.until("it is evicted", lambda: site.find_pod(namespace, "evicted") is None, 90)
+            assert "TaintManagerEviction" in " ".join(site.events(namespace, "evicted")) or "evict" in str(
+                site.events(namespace, "evicted")
+            )
+        finally:
+            site.simulator("fault", failing.replace("-", ""), "well")
+        site.until("the taint is taken off", lambda: not taints(site)[failing])
+
+
+@contextmanager
+def health_taint(site: Site, effect: str) -> Iterator[None]:
+    """Have the chart set another effect for a while."""
+    upgrade = "helm upgrade gpu-share deploy/helm/gpu-share -n gpu-share-system --reuse-values --wait --set"
+    site.shell(f"{upgrade} agent.healthTaint={effect}")
+    try:
+        yield
+    finally:
+        site.shell(f"{upgrade} agent.healthTaint=NoSchedule")
 
 
 def said(site: Site, namespace: str, name: str) -> bool:
