@@ -1,6 +1,7 @@
 """Keeping this node's GPUs on offer, and their MPS daemons in service: slow work, in threads beside the loop."""
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ log = structlog.get_logger()
 EVERY: Final = 10.0
 """Seconds between looks at what is offered; slices are written only where that changed."""
 MPS_EVERY: Final = 30.0
+FRESH: Final = 2.0
 Nodes = Callable[[], Mapping[str, Any]]
 
 
@@ -180,10 +182,18 @@ class Shared:
 
 
 class MpsKeeper:
-    """Looks after the daemons: starts those of shared GPUs, and asks each how it is. Any thread may ask for a turn."""
+    """Looks after the daemons: starts those of shared GPUs, and asks each how it is. Any thread may ask for a turn.
 
-    def __init__(self, manager: MpsManager, shared: Callable[[], Collection[str]]) -> None:
-        self._manager, self._shared = manager, shared
+    Args:
+        manager: of the daemons.
+        shared: asked which GPUs are.
+        fresh: seconds for which an answer counts. Asking is a process each time, and many pods start together.
+    """
+
+    def __init__(self, manager: MpsManager, shared: Callable[[], Collection[str]], fresh: float = FRESH) -> None:
+        self._manager, self._shared, self._fresh = manager, shared, fresh
+        self._answered: dict[str, float] = {}
+        self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._failures: dict[str, GpuShareError] = {}
         self._serving = manager.noted()
         """As last asked; those that ran before us are taken to serve until they are asked."""
@@ -219,6 +229,15 @@ class MpsKeeper:
 
     def hindrance(self, gpu: str) -> str | None:
         """Say what keeps a GPU's daemon from serving now; ``None`` where it serves. A missing one is started."""
+        with self._asking[gpu]:
+            if time.monotonic() - self._answered.get(gpu, -self._fresh) < self._fresh:
+                return None
+            found = self._hindrance(gpu)
+            if found is None:
+                self._answered[gpu] = time.monotonic()
+            return found
+
+    def _hindrance(self, gpu: str) -> str | None:
         try:
             if gpu in self._serving and self._manager.answers(gpu):
                 return None

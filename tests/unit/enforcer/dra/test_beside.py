@@ -216,7 +216,7 @@ def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
 class Manager:
     def __init__(self) -> None:
         self.there: set[str] = set()
-        self.turns = 0
+        self.turns = self.asked = 0
         self.failure: MpsError | None = None
 
     def health(self, gpus: Collection[str]) -> dict[str, Any]:
@@ -233,6 +233,7 @@ class Manager:
         return {}
 
     def answers(self, gpu: str) -> bool:
+        self.asked += 1
         if self.failure is not None and self.failure.reason is Reason.CONTROL_BLOCKED:
             raise self.failure
         return gpu in self.there
@@ -240,7 +241,7 @@ class Manager:
 
 def test_a_missing_daemon_is_started_at_once_for_who_waits() -> None:
     manager = Manager()
-    keeper = MpsKeeper(manager, lambda: {GPU})  # type: ignore[arg-type]
+    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
     assert keeper.hindrance(GPU) is None
     assert (keeper.hindrance(GPU), manager.turns) == (None, 1)
     manager.there.clear()
@@ -259,7 +260,7 @@ def test_those_who_wait_together_ask_once() -> None:
         return health(gpus)
 
     manager.health = slow  # type: ignore[method-assign]
-    keeper = MpsKeeper(manager, lambda: {GPU})  # type: ignore[arg-type]
+    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
     threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(10)]
     for each in threads:
         each.start()
@@ -270,9 +271,23 @@ def test_those_who_wait_together_ask_once() -> None:
     assert manager.turns <= 2
 
 
+def test_pods_that_start_together_ask_a_daemon_that_serves_once() -> None:
+    manager = Manager()
+    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=60)  # type: ignore[arg-type]
+    threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(30)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(5)
+    assert (manager.turns, manager.asked) == (1, 0)
+    keeper.turn()
+    assert keeper.hindrance(GPU) is None
+    assert manager.asked == 0
+
+
 def test_a_blocked_daemon_is_said() -> None:
     manager = Manager()
-    keeper = MpsKeeper(manager, lambda: {GPU})  # type: ignore[arg-type]
+    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
     assert keeper.hindrance(GPU) is None
     manager.failure = MpsError("blocked", Reason.CONTROL_BLOCKED)
     assert keeper.hindrance(GPU) == "blocked"
