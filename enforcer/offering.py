@@ -1,5 +1,6 @@
 """Keeping this node's GPUs on offer, and their MPS daemons in service: slow work, in threads beside the loop."""
 
+import math
 import threading
 import time
 from collections import defaultdict
@@ -187,12 +188,14 @@ class MpsKeeper:
     Args:
         manager: of the daemons.
         shared: asked which GPUs are.
-        fresh: seconds for which an answer counts. Asking is a process each time, and many pods start together.
+        fresh: seconds for which it counts that a daemon served. Asking is a process each time, and many pods start
+            together.
     """
 
     def __init__(self, manager: MpsManager, shared: Callable[[], Collection[str]], fresh: float = FRESH) -> None:
         self._manager, self._shared, self._fresh = manager, shared, fresh
-        self._answered: dict[str, float] = {}
+        self._answered: dict[str, tuple[float, str | None]] = {}
+        """When each was last asked on behalf of a pod, and what kept it from serving."""
         self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._failures: dict[str, GpuShareError] = {}
         self._serving = manager.noted()
@@ -229,12 +232,13 @@ class MpsKeeper:
 
     def hindrance(self, gpu: str) -> str | None:
         """Say what keeps a GPU's daemon from serving now; ``None`` where it serves. A missing one is started."""
+        came = time.monotonic()
         with self._asking[gpu]:
-            if time.monotonic() - self._answered.get(gpu, -self._fresh) < self._fresh:
-                return None
-            found = self._hindrance(gpu)
-            if found is None:
-                self._answered[gpu] = time.monotonic()
+            asked, found = self._answered.get(gpu, (-math.inf, None))
+            now = time.monotonic()
+            if asked < came and (found is not None or now - asked >= self._fresh):
+                found = self._hindrance(gpu)
+                self._answered[gpu] = (now, found)
             return found
 
     def _hindrance(self, gpu: str) -> str | None:
