@@ -10,6 +10,7 @@ Nothing here waits longer than its deadline: a tenant can stop every administrat
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -128,6 +129,7 @@ class MpsDaemon:
         taken_over = self.answers()
         if not taken_over:
             self._end_process()
+            self._clear_pipe()
         try:
             self._assert_exclusive()
             if not taken_over:
@@ -140,6 +142,18 @@ class MpsDaemon:
             raise
         self._start_server()
         log.info("MPS control daemon serves", reason=Reason.MPS_STARTED, gpu=self.gpu, taken_over=taken_over)
+
+    def _clear_pipe(self) -> None:
+        """Remove what lies in the pipe directory: a tenant that runs as root can put links and locks there.
+
+        The directory itself stays, because containers have it mounted.
+        """
+        self.pipe.chmod(0o755)
+        for entry in list(os.scandir(self.pipe)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                Path(entry.path).unlink(missing_ok=True)
 
     def answers(self) -> bool:
         """Say whether a daemon serves this directory. One that is there but blocked is an ``MpsError``."""
