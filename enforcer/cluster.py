@@ -132,9 +132,21 @@ def _keep_quotas(books: Books, on_quotas: Callable[[tuple[Quota, ...]], None], s
             continue
         time.sleep(SETTLE)
         books.changed.clear()
-        quotas = books.quotas()
-        if quotas is not None:
-            on_quotas(quotas)
+        try:
+            quotas = books.quotas()
+            if quotas is not None:
+                on_quotas(quotas)
+        except OSError as error:
+            log.warning("quotas not written; tried again", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            _once_more(books)
+        except Exception:  # whatever it is, it must not be the end of learning who may hold what
+            log.exception("quotas not worked out; tried again", reason=str(Reason.INTERNAL))
+            _once_more(books)
+
+
+def _once_more(books: Books) -> None:
+    time.sleep(PATIENCE)
+    books.changed.set()
 
 
 def _failed(error: ClusterError) -> None:

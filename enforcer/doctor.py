@@ -103,7 +103,7 @@ class Doctor:
 def _daemon_fails(error: GpuShareError) -> bool:
     """Whether it is the daemon's own failure.
 
-    A tenant can block a daemon's administration, which must not let it empty the GPU of others. What NVML did not
-    answer on that way is seen by our own eyes, and sooner.
+    A tenant can block a daemon's administration or change its limit, which must not let it empty the GPU of others.
+    What NVML did not answer on that way is seen by our own eyes, and sooner.
     """
-    return isinstance(error, MpsError) and error.reason is not Reason.CONTROL_BLOCKED
+    return isinstance(error, MpsError) and error.reason not in {Reason.CONTROL_BLOCKED, Reason.MPS_LIMIT_NOT_APPLIED}

@@ -32,7 +32,7 @@ from enforcer.inventory import InventoryPolicy, Mode
 from enforcer.judge import Rules
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import GpuReader, Quota
+from enforcer.model import GpuReader
 from enforcer.mps_launch import HostPod
 from enforcer.mps_manager import MpsManager
 from enforcer.notice import Notice, Sink
@@ -273,7 +273,7 @@ def _join_cluster(
     side: Side,
 ) -> None:
     books = Books(options.node) if kubelet is None else kubelet.books
-    follow_quotas(cluster, books, options.node, partial(_keep, checkpoint), side.stopped)
+    follow_quotas(cluster, books, options.node, checkpoint.write, side.stopped)
     if options.no_publish:
         return
     own = _own_pods(options, seeing)
@@ -295,13 +295,6 @@ def _own_pods(options: argparse.Namespace, seeing: Seeing) -> Callable[[], froze
         return frozenset(each.owner.pod_uid for each in seen if each is not None and each.owner is not None)
 
     return found
-
-
-def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:
-    try:
-        checkpoint.write(quotas)
-    except OSError as error:
-        log.warning("quotas not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
 
 
 def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint, kubelet: KubeletSide | None) -> None:

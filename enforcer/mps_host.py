@@ -23,6 +23,8 @@ from typing import Final
 import structlog
 
 from enforcer.driver_root import HERE, DriverRoot
+from enforcer.gpu import NvmlReader
+from enforcer.mps import ComputeModes, MpsDaemon
 from enforcer.mps_launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, read_request
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
@@ -36,11 +38,18 @@ log = structlog.get_logger()
 
 
 class Host:
-    """The daemons by their directories."""
+    """The daemons by their directories.
 
-    def __init__(self, run: Path, driver: DriverRoot) -> None:
-        self._run, self._driver = run, driver
+    Args:
+        run: directory shared with the agent.
+        driver: the node's.
+        modes: a door to compute modes, which are set back at the end; ``None``: they are nobody's business.
+    """
+
+    def __init__(self, run: Path, driver: DriverRoot, modes: ComputeModes | None = None) -> None:
+        self._run, self._driver, self._modes = run, driver, modes
         self._daemons: dict[Path, Started] = {}
+        self._gpus: dict[Path, str] = {}
 
     def answer(self, line: bytes) -> Mapping[str, object]:
         """Do what a request asks, and say what came of it."""
@@ -57,13 +66,21 @@ class Host:
             del self._daemons[directory]
 
     def stop(self) -> None:
-        """End all of them."""
-        for daemon in self._daemons.values():
+        """End all of them and give the GPUs their compute modes back, for whoever uses them next."""
+        for directory, gpu in self._gpus.items():
+            try:
+                environment = self._driver.environment(self._run)
+                daemon = MpsDaemon(
+                    gpu, directory, self._driver.program(), limit_mib=0, modes=self._modes, environment=environment
+                )
+                daemon.stop()
+            except GpuShareError as error:
+                log.warning("daemon not ended in good order", reason=str(error.reason), gpu=gpu, error=error.message)
+        for daemon_process in self._daemons.values():
             with suppress(ProcessLookupError):
-                os.kill(daemon.pid, signal.SIGTERM)
-        for daemon in self._daemons.values():
+                os.kill(daemon_process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                daemon.wait(STOP_SECONDS)
+                daemon_process.wait(STOP_SECONDS)
 
     def _daemon(self, gpu: str, directory: Path) -> Started:
         """One daemon a directory: whoever asks again while it runs is told of the same."""
@@ -71,6 +88,7 @@ class Host:
         if directory not in self._daemons:
             environment = self._driver.environment(self._run)
             self._daemons[directory] = OwnChildren().launch(gpu, directory, self._driver.program(), environment)
+            self._gpus[directory] = gpu
             log.info("MPS control daemon started", reason=str(Reason.MPS_STARTED), gpu=gpu)
         return self._daemons[directory]
 
@@ -83,7 +101,8 @@ def main(argv: Sequence[str]) -> int:
     except (OSError, MpsError) as error:
         sys.stderr.write(f"gpu-share mps: --run {options.run}: {error}\n")
         return 1
-    host = Host(options.run, DriverRoot(options.driver_root))
+    driver = DriverRoot(options.driver_root)
+    host = Host(options.run, driver, NvmlReader(load=driver.load))
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda found, _: stopping.append(found))
@@ -118,8 +137,7 @@ def serve(listener: socket.socket, host: Host, patience: float = POLL_SECONDS) -
     """Answer one request, if one comes in time. Nobody who connects can hold up the others for long."""
     if not select.select([listener], [], [], patience)[0]:
         return
-    channel, _ = listener.accept()
-    with channel, suppress(OSError):
+    with suppress(OSError), listener.accept()[0] as channel:
         channel.settimeout(SECONDS)
         uid = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[1]
         if uid == os.geteuid():

@@ -198,6 +198,7 @@ class MpsKeeper:
         """When each was last asked on behalf of a pod, and what kept it from serving."""
         self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._failures: dict[str, GpuShareError] = {}
+        self._lasting: dict[str, GpuShareError] = {}
         self._serving = manager.noted()
         """As last asked; those that ran before us are taken to serve until they are asked."""
         self._turn = threading.Lock()
@@ -209,8 +210,8 @@ class MpsKeeper:
 
     @property
     def failures(self) -> Mapping[str, GpuShareError]:
-        """By GPU, why its daemon does not serve."""
-        return self._failures
+        """By GPU, why its daemon does not serve; of those that failed twice in a row, for one turn says little."""
+        return self._lasting
 
     def problems(self) -> Iterator[str]:
         """Say which daemons do not serve, and why."""
@@ -226,7 +227,9 @@ class MpsKeeper:
             found = self._manager.health(shared)
             failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
             blocked = {gpu: error for gpu, error in failures.items() if error.reason is Reason.CONTROL_BLOCKED}
+            again = self._failures.keys()
             self._failures = blocked | (self._manager.start(shared) if failures.keys() - blocked.keys() else {})
+            self._lasting = {gpu: error for gpu, error in self._failures.items() if gpu in again}
             self._serving = frozenset(found) - self._failures.keys()
             self._turns += 1
 

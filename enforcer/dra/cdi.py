@@ -108,8 +108,9 @@ def _gpu_edits(claim: Prepared, granted: Granted, pipe: str | None) -> Object:
     found = variables(claim, granted, mps=pipe is not None)
     edits: Object = {"env": [f"{name}={value}" for name, value in found.items()]}
     if pipe is not None:
+        # Read-only: sockets and pipes work all the same, and no tenant puts links or files where root opens them.
         # Not the log directory: a daemon's log names the processes of everybody on its GPU.
-        edits["mounts"] = [_mount(pipe, contract.PIPE_PATH, "rw")]
+        edits["mounts"] = [_mount(pipe, contract.PIPE_PATH, "ro")]
     return edits
 
 

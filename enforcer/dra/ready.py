@@ -4,8 +4,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import structlog
+
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
+
+log = structlog.get_logger()
 
 PATIENCE: Final = 10.0
 PAUSE: Final = 0.25
@@ -32,7 +36,9 @@ class MpsReady:
         for gpu in gpus:
             while (said := self._hindrance(gpu)) is not None:
                 if time.monotonic() >= deadline:
-                    message = f"the MPS daemon of {gpu} does not serve: {said}; it is tried again"
+                    # What the daemon said may name other tenants' processes: that is for the agent's log.
+                    log.warning("MPS daemon does not serve", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, said=said)
+                    message = f"the MPS daemon of {gpu} does not serve; it is tried again"
                     raise PrepareError(message, Reason.MPS_UNREACHABLE)
                 time.sleep(PAUSE)
 

@@ -208,8 +208,8 @@ class Site:
         claims = {each["metadata"]["uid"] for each in self.cluster.list(path(RESOURCE_V1, "resourceclaims"))[0]}
         pods = {each["metadata"]["uid"] for each in self.cluster.list(path(CORE_V1, PODS))[0]}
         files = [(each, each.stem.removeprefix(CDI_PREFIX)) for each in self.on_node(CDI).glob(f"{CDI_PREFIX}*")]
-        files += [(each, each.stem) for each in (self.on_node(STATE) / "claims").iterdir()]
-        folders = [each for each in (self.on_node(RUN) / "status").iterdir() if each.name not in pods]
+        files += [(each, each.stem) for each in (self.on_node(STATE) / "claims").glob("*")]
+        folders = [each for each in (self.on_node(RUN) / "status").glob("*") if each.name not in pods]
         return [str(file) for file, uid in files if uid not in claims] + [str(folder) for folder in folders]
 
     # Breaking things

@@ -2,34 +2,39 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from enforcer import mps_host
 from enforcer.driver_root import DriverRoot
+from enforcer.model import ComputeMode
 from enforcer.mps import MpsDaemon
 from enforcer.mps_launch import HostPod, read_request
 from gpushare.errors import MpsError
 from tests.node.mps.conftest import LIMIT, daemons_of, until
 
 pytestmark = pytest.mark.node
+PROGRAM = "usr/bin/nvidia-cuda-mps-control"
 UUID = "GPU-a1000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture(name="driver")
 def _driver(root: Path, real: Path) -> Path:
     """A driver root that holds the real control program."""
-    programs = root / "driver" / "usr" / "bin"
+    programs = root / "nvidia" / "usr" / "bin"
     programs.mkdir(parents=True)
-    (programs / real.name).symlink_to(real)
-    libraries = root / "driver" / "usr" / "lib"
+    shutil.copy(real, programs)
+    libraries = root / "nvidia" / "usr" / "lib"
     libraries.mkdir(parents=True)
-    return root / "driver"
+    return root / "nvidia"
 
 
 @pytest.fixture(name="host")
@@ -74,6 +79,55 @@ def test_the_host_takes_its_daemons_along_when_it_is_told_to_stop(
     assert daemons_of(running.directory) == []
     with pytest.raises(MpsError, match=r"does not answer on .*host\.sock"):
         running.start()
+
+
+class Modes:
+    """One GPU's compute mode."""
+
+    def __init__(self) -> None:
+        self.mode: ComputeMode = ComputeMode.DEFAULT
+
+    def compute_mode(self, uuid: str) -> ComputeMode:
+        assert uuid == UUID
+        return self.mode
+
+    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
+        assert uuid == UUID
+        self.mode = mode
+
+
+def test_when_the_host_ends_the_gpu_is_as_it_was(root: Path, driver: Path) -> None:
+    (driver / "usr" / "lib" / "libnvidia-ml.so.1").touch()
+    modes = Modes()
+    host = mps_host.Host(root, DriverRoot(driver), modes)
+    with serving(root, host):
+        agents = MpsDaemon(
+            UUID, root / "mps" / "0", driver / PROGRAM, limit_mib=LIMIT, modes=modes, launcher=HostPod(root)
+        )
+        agents.start()
+        assert modes.compute_mode(UUID) is ComputeMode.EXCLUSIVE_PROCESS
+    host.stop()
+    assert modes.compute_mode(UUID) is ComputeMode.DEFAULT
+    assert daemons_of(root / "mps" / "0") == []
+    assert not (root / "mps" / "0" / "daemon.json").exists()
+
+
+@contextmanager
+def serving(root: Path, host: mps_host.Host) -> Iterator[None]:
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            mps_host.serve(listener, host, 0.1)
+
+    with mps_host.listen(root) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(10)
 
 
 def test_it_says_who_it_is_and_survives_nonsense(root: Path, host: subprocess.Popen[bytes]) -> None:

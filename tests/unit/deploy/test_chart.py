@@ -251,6 +251,15 @@ def test_the_agent_finds_driver_kubelet_and_state_where_they_are_mounted(options
     assert hosts.get("driver") == ("/" if options is PLAIN else None)
 
 
+def test_what_others_describe_by_cdi_is_seen_and_not_written() -> None:
+    def mounts(*options: str) -> list[tuple[str, bool]]:
+        found = agent(*options)["containers"][0]["volumeMounts"]
+        return [(each["name"], each.get("readOnly", False)) for each in found if each["mountPath"] == "/etc/cdi"]
+
+    assert mounts() == [("cdi-of-others", True)]
+    assert mounts("--set=cdiRoot=/etc/cdi") == [("cdi", False)]
+
+
 def test_the_simulator_lays_the_driver_where_the_agent_looks_and_programs_may_run() -> None:
     spec = agent(*SIMULATED)
     simulator, enforcer = spec["initContainers"][0], spec["containers"][0]
@@ -341,8 +350,7 @@ def test_nodes_are_cleaned_where_agents_were_with_their_folders_and_no_right_but
     assert not spec["automountServiceAccountToken"]
 
 
-def test_an_agent_that_ends_at_once_is_never_ready() -> None:
+def test_an_agent_is_ready_when_the_kubelet_knows_it_and_its_gpus_are_on_offer() -> None:
     container = agent()["containers"][0]
-    for probe in (container["startupProbe"], container["readinessProbe"]):
-        assert probe["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
     assert f"--metrics=0.0.0.0:{container['ports'][0]['containerPort']}" in container["args"]

@@ -174,7 +174,8 @@ def test_every_container_is_bounded_and_cannot_write_its_image(name: str, spec: 
     for container in spec["containers"]:
         assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
-        assert "memory" in container["resources"]["limits"]
+        if container["name"] != "mps":  # what ends that one ends every tenant of the node
+            assert "memory" in container["resources"]["limits"]
         assert container["image"] == Settings().image
 
 

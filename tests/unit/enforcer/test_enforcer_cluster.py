@@ -7,6 +7,7 @@ import pytest
 
 from enforcer import cluster
 from enforcer.cluster import WITH_KUBELET, Books, PodEvents, event_of
+from enforcer.model import Quota
 from enforcer.notice import NOTE_BYTES, Notice
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
@@ -77,6 +78,25 @@ def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
     books.reset("namespaces", [])
     assert books.quotas() == (quota(),)
     assert [len(seen[0][kind]) for kind in ("pods", "namespaces")] == [1, 0]
+
+
+def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, or a bug, must not keep a container unenforced until something else happens."""
+    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    monkeypatch.setattr(cluster, "SETTLE", 0.0)
+    books, stopped, tries = Books(NODE, lambda _: (quota(),), frozenset()), threading.Event(), []
+
+    def write(quotas: tuple[Quota, ...]) -> None:
+        tries.append(quotas)
+        if len(tries) == 1:
+            raise OSError(28, "No space left on device")
+        if len(tries) == 2:
+            raise ZeroDivisionError
+        stopped.set()
+
+    books.changed.set()
+    cluster._keep_quotas(books, write, stopped)
+    assert tries == [(quota(),)] * 3
 
 
 def test_claims_of_other_drivers_are_not_kept() -> None:

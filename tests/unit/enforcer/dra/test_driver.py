@@ -104,15 +104,16 @@ def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> No
     assert (found.pod, found.gpus, found.limits[0].memory_mib) == ("two", (OTHER_GPU,), 2000)
 
 
-def test_it_waits_for_the_mps_daemon_and_then_says_why_not(world: World) -> None:
+def test_it_waits_for_the_mps_daemon_and_then_says_so_and_nothing_of_its_log(world: World) -> None:
     hindrances = ["it is starting", "it is starting"]
     world.ready = MpsReady(lambda _: hindrances.pop() if hindrances else None, 5)
     world.restart()
     assert world.driver.prepare(world.tenant("tts"))
-    world.ready = MpsReady(lambda _: "no such program", 0)
+    world.ready = MpsReady(lambda _: "its log ends: client 4711 of somebody else", 0)
     world.restart()
     error = refused(world, world.tenant("other"))
-    assert (error.reason, "no such program; it is tried again" in error.message) == (Reason.MPS_UNREACHABLE, True)
+    assert error.reason is Reason.MPS_UNREACHABLE
+    assert error.message == f"the MPS daemon of {GPU} does not serve; it is tried again"
     assert len(world.store.prepared()) == 1
 
 

@@ -77,7 +77,7 @@ def test_what_its_process_finds() -> None:
         contract.MPS_THREAD_PERCENTAGE: "25",
     }
     mounts = {each["containerPath"]: (each["hostPath"], each["options"][1]) for each in edits(found, "model")["mounts"]}
-    assert mounts == {contract.PIPE_PATH: ("/run/mps/0/pipe", "rw")}
+    assert mounts == {contract.PIPE_PATH: ("/run/mps/0/pipe", "ro")}
 
 
 def test_the_sidecar_gets_its_status_directory_and_no_gpu() -> None:
