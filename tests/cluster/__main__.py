@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from gpushare.cluster import CORE_V1, path
+from gpushare.errors import ClusterError
 from tests.cluster import images, packages
 from tests.cluster.binaries import Group, find_all
 from tests.cluster.build import build_missing, say
@@ -27,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
         "--control-plane-only", action="store_true", help="no real node: needs neither root nor packages"
     )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="up: so many real nodes (1)")
-    parser.add_argument("--bare", action="store_true", help="up: without the product")
+    parser.add_argument("--bare", action="store_true", help="up: without the product, its images at most")
     try:
         return VERBS[parser.parse_args(argv).verb](parser.parse_args(argv))
     except BedError as error:
@@ -113,7 +115,7 @@ def _fill(plane: ControlPlane, asked: argparse.Namespace) -> None:
     for number in range(1, asked.nodes + 1):
         node = Node.start(plane, f"node-{number}")
         say(f"{node.name} is Ready at {node.address}")
-        for target in [] if asked.bare else images.targets():
+        for target in images.targets():
             node.load_image(images.image(target))
             say(f"{node.name} has image {images.name(target)}:{images.version()}")
     if not asked.bare:
@@ -130,14 +132,25 @@ def _explain(plane: ControlPlane) -> None:
     for node in plane.root.glob("nodes/*"):
         say(f"{node.name:<12} a shell on it: on-{node.name} sh; its /var and /run are {node}/var and {node}/run")
     say("end it with  make cluster-down")
-    if plane.network is not None:
+    if plane.network is not None and not _has_demo(plane):
+        say("product      not installed: the README's Install does it; its images are on the nodes")
+    elif plane.network is not None:
         say("namespace    demo is opted in; a tenant that takes more than its share, and what its sidecar says:")
         say("             kubectl -n demo run greedy --annotations=gpu-share.io/memory=2Gi \\")
         say(f"               --image={images.name(images.SIMULATOR)}:{images.version()} --command -- \\")
         say("               gpu-share-tenant hold 1Gi --then 6Gi --after 5s --over-limit")
         say("             kubectl -n demo logs -f greedy -c gpu-share")
+    if plane.network is not None:
         say(f"export PATH={plane.root}/bin:$PATH  # kubectl, helm, on-node-1")
     say(f"export KUBECONFIG={plane.kubeconfig()}")
+
+
+def _has_demo(plane: ControlPlane) -> bool:
+    try:
+        plane.cluster().get(path(CORE_V1, "namespaces", "demo"))
+    except ClusterError:
+        return False
+    return True
 
 
 VERBS: Final = {"build": build, "up": up, "pods": pods, "status": status, "down": down}
