@@ -18,6 +18,8 @@ log = structlog.get_logger()
 
 FRESH: Final = 5.0
 """Seconds for which an answer will do: several threads ask."""
+QUIET: Final = 30.0
+"""Seconds nobody else may have offered a GPU before it is ours: a device plugin that restarts offers nothing meanwhile."""
 KUBELET: Final = "the kubelet's PodResources"
 SLICES: Final = "other drivers' ResourceSlices"
 
@@ -42,6 +44,8 @@ class Contests:
         self._known: dict[str, Mapping[str, str]] = {}
         self._failed: dict[str, str] = {}
         self._looked: float | None = None
+        self._seen: dict[str, tuple[float, str]] = {}
+        """When each GPU was last offered by somebody else, and by whom."""
         self.current: Mapping[str, str] = {}
         """By UUID, who else offers a contested GPU, as a sentence."""
 
@@ -53,7 +57,9 @@ class Contests:
                 self._ask(KUBELET, lambda: by_plugins(gpus, self._allocatable()))
                 self._ask(SLICES, lambda: by_slices(gpus, self._slices()))
                 self._looked = now
-                self._take({gpu: said for known in self._known.values() for gpu, said in known.items()})
+                found = {gpu: said for known in self._known.values() for gpu, said in known.items()}
+                self._seen |= {gpu: (now, said) for gpu, said in found.items()}
+                self._take({gpu: said for gpu, (when, said) in self._seen.items() if now - when <= QUIET} | found)
             return self.current
 
     def problems(self) -> Iterator[str]:

@@ -93,6 +93,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contests, "FRESH", 0.0)
+    monkeypatch.setattr(contests, "QUIET", -1.0)
     cluster, where = plane.cluster(), "slices-contested"
     body = node(where)
     body["metadata"]["labels"] = {NODE_LABEL: "true"}

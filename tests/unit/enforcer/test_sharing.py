@@ -1,6 +1,7 @@
 """Contests and the doctor: what is said, to whom, and how often."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,7 @@ class Node:
 @pytest.fixture(autouse=True)
 def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contests_module, "FRESH", 0.0)
+    monkeypatch.setattr(contests_module, "QUIET", -1.0)
 
 
 def contests(node: Node, reporter: Reporter) -> Contests:
@@ -78,6 +80,24 @@ def test_a_contest_is_told_once_and_its_end_once() -> None:
     for _ in range(3):
         assert found.look(CARDS) == {}
     assert reporter.said() == [(Reason.RECOVERED, True)]
+
+
+def test_a_plugin_that_restarts_does_not_give_its_gpus_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contests_module, "QUIET", 0.3)
+    node, reporter = Node(plugins=[("nvidia.com/gpu", [GPU])]), Reporter()
+    found = contests(node, reporter)
+    assert set(found.look(CARDS)) == {GPU}
+    node.plugins = [("nvidia.com/gpu", [])]
+    assert set(found.look(CARDS)) == {GPU}
+    node.plugins = [("nvidia.com/gpu", [GPU])]
+    assert set(found.look(CARDS)) == {GPU}
+    assert reporter.said() == [(Reason.CONTESTED, True)]
+    node.plugins = []
+    deadline = time.monotonic() + 5
+    while found.look(CARDS) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert found.look(CARDS) == {}
+    assert not found.changed.wait(0) or reporter.said()[-1] == (Reason.RECOVERED, False)
 
 
 def test_what_was_known_stands_while_a_source_is_away() -> None:
