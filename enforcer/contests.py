@@ -19,7 +19,7 @@ log = structlog.get_logger()
 FRESH: Final = 5.0
 """Seconds for which an answer will do: several threads ask."""
 QUIET: Final = 30.0
-"""Seconds nobody else may have offered a GPU before it is ours: a device plugin that restarts offers nothing meanwhile."""
+"""Seconds nobody else may have offered a GPU before it is ours: a plugin that restarts offers nothing meanwhile."""
 KUBELET: Final = "the kubelet's PodResources"
 SLICES: Final = "other drivers' ResourceSlices"
 
