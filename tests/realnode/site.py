@@ -131,11 +131,12 @@ class Site:
         """The pod, or None once it is gone."""
         return self.bed.find(path(CORE_V1, PODS, name, namespace))
 
-    def drop(self, namespace: str) -> None:
-        """Delete a namespace with all in it, and wait until it is gone."""
+    def drop(self, namespace: str, *, wait: bool = False) -> None:
+        """Delete a namespace with all in it; with ``wait`` until it is gone."""
         where = path(CORE_V1, "namespaces", namespace)
         self.cluster.delete(where)
-        self.until(f"namespace {namespace} is gone", lambda: self.bed.find(where) is None, 120)
+        if wait:
+            self.until(f"namespace {namespace} is gone", lambda: self.bed.find(where) is None, 120)
 
     # What runs in it
 

@@ -126,5 +126,5 @@ def test_a_claim_written_by_hand_is_a_share_too(site: Site, namespace: str) -> N
 
 
 def test_afterwards_nothing_is_left_of_them(site: Site, namespace: str) -> None:
-    site.drop(namespace)
+    site.drop(namespace, wait=True)
     site.until("no claim is prepared", lambda: site.leftovers() == [])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.realnode import pods
-from tests.realnode.site import Site, restarts
+from tests.realnode.site import TEAM, Site, restarts
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 
@@ -47,6 +47,7 @@ def test_memory_of_a_process_that_outlives_its_forced_deletion_is_not_promised_t
     site: Site, namespace: str
 ) -> None:
     """Both GPUs are full; one tenant ignores SIGTERM and is deleted by force while its process still holds memory."""
+    site.until("earlier tenants are gone", lambda: alone(site, namespace), 120)
     site.run(namespace, pods.pod("full-0", "hold", "13Gi", "--ignore-term", memory="14Gi"))
     site.run(namespace, pods.pod("full-1", "hold", "9Gi", memory="10Gi"))
     site.create(namespace, pods.pod("next", "hold", "13Gi", memory="14Gi"))
@@ -83,6 +84,11 @@ def health_taint(site: Site, effect: str) -> Iterator[None]:
         yield
     finally:
         site.shell(f"{upgrade} agent.healthTaint=NoSchedule")
+
+
+def alone(site: Site, namespace: str) -> bool:
+    """Whether no pod but this namespace's and the README's holds a share."""
+    return {row["namespace"] for row in site.status()["containers"]} <= {namespace, TEAM}
 
 
 def said(site: Site, namespace: str, name: str) -> bool:

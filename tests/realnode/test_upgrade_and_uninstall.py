@@ -27,7 +27,7 @@ def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     assert site.agent()["spec"]["containers"][0]["image"].endswith(":upgraded")
     assert set(restarts(site.running(namespace, "tenant")).values()) == {0}
     site.run(namespace, pods.pod("newer", "hold", "1Gi"))
-    site.drop(namespace)
+    site.drop(namespace, wait=True)
 
 
 def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Site) -> None:
