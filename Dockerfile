@@ -1,10 +1,12 @@
-# One image for every part: webhook, enforcer, sidecar, certs.
+# Two images: `gpu-share` (the last and default target) holds webhook, agent, sidecar, certificates and the command line;
+# `simulator` is the same with the driver and the tenant of GPUs that do not exist.
 #
 #   docker build -t gpu-share:0.1.0 .
+#   docker build -t gpu-share-simulator:0.1.0 --target simulator .
 #   buildah bud --build-arg BASE=<any Debian-like image with python3 >= 3.11 and python3-venv> -t gpu-share:0.1.0 .
 #
 # Dependencies come from requirements.txt, pinned and hashed; the project itself is built without a network. Only the
-# virtual environment reaches the last stage: no compiler, no pip cache, no sources, no tests.
+# virtual environment reaches the result: no compiler, no pip, no cache, no sources, no tests.
 ARG BASE=docker.io/library/python:3.12-slim
 
 FROM ${BASE} AS build
@@ -17,6 +19,10 @@ RUN awk '/^[a-z]/ {keep = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-c
       > build-tool.txt \
  && /opt/tools/bin/pip install --require-hashes -r build-tool.txt \
  && /opt/tools/bin/pip --python /opt/gpu-share/bin/python install --require-hashes --no-compile -r requirements.txt
+# The asynchronous half of the Kubernetes client is a second copy of it that nothing here imports; its typed models and
+# calls are loaded one by one where somebody asks for them, which is nobody: they get no bytecode.
+RUN rm -r /opt/gpu-share/lib/python3*/site-packages/kubernetes/aio \
+ && find /opt/gpu-share/lib -type d \( -name tests -o -name test \) -prune -exec rm -r {} +
 COPY pyproject.toml README.md LICENSE ./
 COPY gpushare gpushare
 COPY webhook webhook
@@ -25,11 +31,33 @@ COPY sidecar sidecar
 COPY certs certs
 RUN /opt/tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /opt/tools/bin/pip --python /opt/gpu-share/bin/python install --no-index --no-deps --no-compile /wheels/*.whl \
- && /opt/gpu-share/bin/python -m compileall -q -j 0 /opt/gpu-share/lib
+ && /opt/gpu-share/bin/python -m compileall -q -j 0 -x 'kubernetes/client/(api|models)/' /opt/gpu-share/lib
 
-FROM ${BASE}
+# The simulated driver's library, compiled.
+FROM ${BASE} AS fake
+RUN command -v cc gcc || { apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev; }
+WORKDIR /opt/gpu-share-simulator
+ENV PYTHONDONTWRITEBYTECODE=1
+COPY tests/__init__.py tests/__init__.py
+COPY tests/fakegpu tests/fakegpu
+RUN python3 -m tests.fakegpu.build tests/fakegpu/lib && rm -f tests/fakegpu/*.c tests/fakegpu/*.h
+
+FROM ${BASE} AS product
 COPY --from=build /opt/gpu-share /opt/gpu-share
 ENV PATH=/opt/gpu-share/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-# A number, so that runAsNonRoot can be checked. The enforcer's manifest asks for root by itself.
+# A number, so that runAsNonRoot can be checked. The agent's manifest asks for root by itself.
 USER 65532:65532
+
+FROM product AS simulator
+LABEL org.opencontainers.image.title="gpu-share-simulator" \
+      org.opencontainers.image.description="gpu-share with the driver of GPUs that do not exist" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=fake /opt/gpu-share-simulator /opt/gpu-share-simulator
+ENV PATH=/opt/gpu-share-simulator/tests/fakegpu/bin:$PATH
+ENTRYPOINT ["gpu-share-simulator"]
+
+FROM product AS gpu-share
+LABEL org.opencontainers.image.title="gpu-share" \
+      org.opencontainers.image.description="Several pods share one NVIDIA GPU, with limits that are checked and kills that are on the record" \
+      org.opencontainers.image.licenses="Apache-2.0"
 ENTRYPOINT ["gpu-share"]

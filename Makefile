@@ -6,7 +6,7 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e cluster cluster-down lint format bench golden lock clean
+.PHONY: help demo test e2e cluster cluster-down lint format bench golden manifests protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,12 +25,13 @@ demo: $(STAMP) ## The whole loop in under a minute: rewrite, kill, audit (no roo
 test: $(STAMP) ## Unit, golden, property and node-level tests
 	@$(RUN)/python -m pytest -n auto --dist loadgroup -m "not controlplane"
 
-e2e: $(STAMP) ## The product on a real control plane (first run builds Kubernetes)
+e2e: $(STAMP) ## The product on a real control plane and a real node (first run builds Kubernetes)
 	@$(RUN)/python -m tests.cluster build
-	@$(RUN)/python -m pytest -m controlplane
+	@$(RUN)/python -m pytest -m "controlplane and not node_e2e"
+	@$(RUN)/python -m pytest -m node_e2e
 
-cluster: $(STAMP) ## Start a control plane to play with and print its kubeconfig
-	@$(RUN)/python -m tests.cluster up
+cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root, or ARGS=--control-plane-only)
+	@$(RUN)/python -m tests.cluster up $(ARGS)
 
 cluster-down: $(STAMP) ## End it
 	@$(RUN)/python -m tests.cluster down
@@ -51,6 +52,12 @@ bench: $(STAMP) ## Time the webhook alone
 
 golden: $(STAMP) ## Regenerate tests/golden/*/expected.json (review the diff)
 	@$(RUN)/python -m tests.golden
+
+protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
+	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto
+
+manifests: $(STAMP) ## Render deploy/manifests/install.yaml from the chart (needs helm: on PATH, in HELM, or from make e2e)
+	@$(RUN)/python -m tests.support.helm
 
 lock: $(STAMP) ## Pin and hash the dependencies again
 	@$(RUN)/pip install --quiet --disable-pip-version-check uv

@@ -7,7 +7,7 @@ live one can harm its neighbours; then SIGTERM, wait, SIGKILL, wait; write down 
 
 import os
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +30,9 @@ log = structlog.get_logger()
 
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
 INIT: Final = 1
+REFUSALS: Final = 3
+"""Times that MPS may refuse to let go of a client before signals have to do."""
+MAX_REFUSED: Final = 1024
 _KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
 """What the answer to an interrupted INTENT takes over from it."""
 
@@ -110,6 +113,7 @@ class Executor:
     def __init__(self, node: str, tools: Tools, patience: Patience | None = None) -> None:
         self._node, self._tools, self._patience = node, tools, patience or Patience()
         self._hung: set[Identity] = set()
+        self._refused: Counter[Identity] = Counter()
         """Processes that SIGKILL did not end: it stays pending, so they are not signalled again."""
         self._owed: deque[tuple[Kind, dict[str, Any]]] = deque()
 
@@ -124,7 +128,8 @@ class Executor:
             try:
                 intent = self._tools.kill_log.append(Kind.INTENT, _intent(self._node, verdict, victims))
             except RecordError as error:
-                self._tools.sink.notify(notice.unrecorded(verdict, error.message))
+                log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+                self._tools.sink.notify(notice.unrecorded(verdict))
                 return Result(Reason.RECORD_UNWRITABLE)
             endings: list[Ending] = []
             try:
@@ -274,7 +279,8 @@ class Executor:
         released = self._terminate(victim.holder.identity.pid, gpu)
         if released is False:
             steps.append("terminate_client refused")
-            return Reason.TERMINATE_FAILED
+            if not self._refused_enough(victim.holder.identity):
+                return Reason.TERMINATE_FAILED
         if released:
             steps.append("terminate_client")
         for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
@@ -289,6 +295,13 @@ class Executor:
                 return Reason.KILLED if steps else Reason.GONE
         self._hung.add(victim.holder.identity)
         return Reason.UNKILLABLE
+
+    def _refused_enough(self, identity: Identity) -> bool:
+        """Count a refusal. After a few, signals have to do: any tenant can make its daemon refuse."""
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.clear()
+        self._refused[identity] += 1
+        return self._refused[identity] >= REFUSALS
 
     def _terminate(self, pid: int, gpu: str) -> bool | None:
         try:

@@ -6,7 +6,8 @@ Every thread here may fail for as long as it likes: what was known last stays in
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -19,6 +20,7 @@ from enforcer.quotas import quotas_of
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, Follower, path
 from gpushare.contract import DRIVER, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
@@ -30,6 +32,10 @@ ATTEMPTS: Final = 5
 PATIENCE: Final = 1.0
 CONTROLLER: Final = f"{DRIVER}/enforcer"
 SERVER_FAULT: Final = 500
+NODE_EVENTS: Final = "default"
+EVERYTHING: Final = ("claims", "pods", "namespaces", "slices")
+WITH_KUBELET: Final = ("pods", "namespaces")
+"""What is left to look at where the kubelet has claims prepared."""
 
 
 def sources(node: str) -> dict[str, tuple[str, Mapping[str, str]]]:
@@ -42,12 +48,28 @@ def sources(node: str) -> dict[str, tuple[str, Mapping[str, str]]]:
     }
 
 
-class Books:
-    """The objects quotas are made from, as last seen. Nothing is worked out before all kinds have been listed once."""
+Rule = Callable[[Mapping[str, Sequence[Object]]], tuple[Quota, ...]]
+"""From what was seen, by kind, to the quotas."""
 
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(sources(node))
+
+def from_claims(node: str) -> Rule:
+    """Take quotas from allocated claims, without a kubelet that has them prepared."""
+    return lambda seen: quotas_of(node, seen["claims"], seen["pods"], seen["namespaces"], seen["slices"])
+
+
+class Books:
+    """The objects quotas are made from, as last seen. Nothing is worked out before all kinds have been listed once.
+
+    Args:
+        node: this node's name.
+        rule: how quotas come from what was seen; by default from allocated claims.
+        kinds: what is looked at; the rule needs no other.
+    """
+
+    def __init__(self, node: str, rule: Rule | None = None, kinds: Iterable[str] = EVERYTHING) -> None:
+        self._rule = rule or from_claims(node)
+        self._kinds: dict[str, dict[str, Object] | None] = dict.fromkeys(kinds)
+        self.kinds: Final = frozenset(self._kinds)
         self._lock = threading.Lock()
         self.changed: Final = threading.Event()
 
@@ -75,7 +97,13 @@ class Books:
             kinds = {kind: list(items.values()) for kind, items in self._kinds.items() if items is not None}
         if len(kinds) < len(self._kinds):
             return None
-        return quotas_of(self._node, kinds["claims"], kinds["pods"], kinds["namespaces"], kinds["slices"])
+        return self._rule(kinds)
+
+    def pods(self) -> frozenset[str] | None:
+        """UIDs of this node's pods; ``None`` while they have never been listed."""
+        with self._lock:
+            known = self._kinds["pods"]
+            return None if known is None else frozenset(known)
 
 
 def _matters(kind: str, item: Object) -> bool:
@@ -87,15 +115,15 @@ def _matters(kind: str, item: Object) -> bool:
 
 
 def follow_quotas(
-    cluster: Cluster, node: str, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event
-) -> Books:
+    cluster: Cluster, books: Books, node: str, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event
+) -> None:
     """Keep telling ``on_quotas`` what the quotas are, from threads that end with the process."""
-    books = Books(node)
     for kind, (where, query) in sources(node).items():
+        if kind not in books.kinds:
+            continue
         follower = Follower(cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query)
         _thread(f"follow-{kind}", partial(follower.run, stopped.is_set))
     _thread("quotas", partial(_keep_quotas, books, on_quotas, stopped))
-    return books
 
 
 def _keep_quotas(books: Books, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event) -> None:
@@ -104,9 +132,21 @@ def _keep_quotas(books: Books, on_quotas: Callable[[tuple[Quota, ...]], None], s
             continue
         time.sleep(SETTLE)
         books.changed.clear()
-        quotas = books.quotas()
-        if quotas is not None:
-            on_quotas(quotas)
+        try:
+            quotas = books.quotas()
+            if quotas is not None:
+                on_quotas(quotas)
+        except OSError as error:
+            log.warning("quotas not written; tried again", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            _once_more(books)
+        except Exception:  # whatever it is, it must not be the end of learning who may hold what
+            log.exception("quotas not worked out; tried again", reason=str(Reason.INTERNAL))
+            _once_more(books)
+
+
+def _once_more(books: Books) -> None:
+    time.sleep(PATIENCE)
+    books.changed.set()
 
 
 def _failed(error: ClusterError) -> None:
@@ -161,17 +201,59 @@ class PodEvents:
                 return
 
 
-def event_of(node: str, notice: Notice, when: datetime) -> Object:
-    """Write a notice as an Event of ``events.k8s.io/v1`` on the pod."""
-    quota = notice.quota
+@dataclass(frozen=True, slots=True)
+class NodeNews:
+    """One thing to tell an operator about a node's GPUs."""
+
+    reason: Reason
+    note: str
+    warning: bool = True
+
+
+class NodeReporter:
+    """Tells operators, in the log and through Events on the Node. What cannot be delivered is let go, and said."""
+
+    def __init__(self, cluster: Cluster | None, node: str) -> None:
+        self._cluster, self._node = cluster, node
+
+    def report(self, news: NodeNews) -> None:
+        """Say one thing."""
+        (log.warning if news.warning else log.info)(news.note, reason=str(news.reason))
+        if self._cluster is None:
+            return
+        body = node_event(self._node, news, datetime.now(UTC))
+        try:
+            self._cluster.create(path(EVENTS_V1, "events", namespace=NODE_EVENTS), body)
+        except ClusterError as error:
+            log.warning("event not delivered", reason=str(error.reason), final=True, error=error.message)
+
+
+def node_event(node: str, news: NodeNews, when: datetime) -> Object:
+    """Write news as an Event on the Node; Nodes have no namespace, their Events stand in ``default``."""
+    # The UID of a Node in Events is its name: that is what `kubectl describe node` looks for.
+    regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+    kind = "Warning" if news.warning else "Normal"
+    return _event(node, when, node, NODE_EVENTS) | {
+        "action": "Share", "reason": str(news.reason), "type": kind, "note": cut(news.note), "regarding": regarding,
+    }  # fmt: skip
+
+
+def _event(node: str, when: datetime, about: str, namespace: str) -> Object:
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         # A prefix has to end in a letter, digit or dash: the API server checks it like a name with one letter more.
-        "metadata": {"generateName": quota.pod[:200].rstrip(".-") + "-", "namespace": quota.namespace},
+        "metadata": {"generateName": about[:200].rstrip(".-") + "-", "namespace": namespace},
         "eventTime": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "reportingController": CONTROLLER,
         "reportingInstance": node[:128],
+    }
+
+
+def event_of(node: str, notice: Notice, when: datetime) -> Object:
+    """Write a notice as an Event of ``events.k8s.io/v1`` on the pod."""
+    quota = notice.quota
+    return _event(node, when, quota.pod, quota.namespace) | {
         "action": notice.action,
         "reason": str(notice.reason),
         "type": "Warning" if notice.warning else "Normal",

@@ -27,6 +27,11 @@ LISTS: Final = (
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
 MIG_ON: Final = 1
+XID: Final = 8
+"""The event type of critical errors (nvml.h, ``nvmlEventTypeXidCriticalError``)."""
+LOST: Final = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
+SILENT: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
+"""What a card without that ability, or a driver older than the question, answers."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,16 +45,20 @@ class NvmlReader:
 
     Args:
         library: nvidia-ml-py, or something that answers like it.
+        load: called before the library is initialised; raises ``NvmlError`` where there is none.
     """
 
-    def __init__(self, library: ModuleType | Any = pynvml) -> None:
+    def __init__(self, library: ModuleType | Any = pynvml, load: Callable[[], None] = lambda: None) -> None:
         self._nvml: Any = library
+        self._load = load
         self._started = False
         self._handles: dict[str, Any] = {}
+        self._seen: dict[int, Gpu] = {}
+        self._events: Any = None
         self.includes_reserve = False
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Enumerate the GPUs in NVML's order.
+        """Enumerate the GPUs in NVML's order. One the driver has lost is described as it was before.
 
         Raises:
             NvmlError: the library, the driver or one of the GPUs does not answer.
@@ -72,9 +81,25 @@ class NvmlReader:
         """Change who may open contexts on a GPU; needs root. Raises ``NvmlError``."""
         self._guarded(lambda: self._nvml.nvmlDeviceSetComputeMode(self._handle(uuid), int(mode)))
 
+    def ailment(self, uuid: str) -> Reason | None:
+        """Say whether a GPU has memory errors that only a reset repairs. Raises ``NvmlError``."""
+        return self._guarded(self._read_ailment, uuid)
+
+    def critical_errors(self) -> list[tuple[str, int]]:
+        """Say which critical errors (XIDs) happened since the last question; the first hears nothing of the past.
+
+        Raises:
+            NvmlError: the library does not answer.
+        """
+        return self._guarded(self._read_errors)
+
     def close(self) -> None:
         """Let go of the library; the next question initialises it again."""
         self._handles.clear()
+        if self._events is not None:
+            with suppress(pynvml.NVMLError):
+                self._nvml.nvmlEventSetFree(self._events)
+            self._events = None
         if self._started:
             self._started = False
             with suppress(pynvml.NVMLError):
@@ -83,11 +108,15 @@ class NvmlReader:
     def _guarded(self, ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             if not self._started:
+                self._load()
                 self._nvml.nvmlInitWithFlags(0)
                 self._started = True
             return ask(*args, **kwargs)
         except NvmlError:
             raise
+        except LOST as error:
+            self.close()
+            raise NvmlError(f"the driver has lost the GPU: {error}; it needs a reset", Reason.GPU_LOST) from error
         except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, OSError) as error:
             self.close()
             raise NvmlError(f"NVML does not answer: {error}; is the NVIDIA driver loaded and reachable?") from error
@@ -104,10 +133,19 @@ class NvmlReader:
         nvml = self._nvml
         driver = nvml.nvmlSystemGetDriverVersion()
         cuda = divmod(nvml.nvmlSystemGetCudaDriverVersion_v2(), 1000)
-        return tuple(
-            self._read_gpu(index, nvml.nvmlDeviceGetHandleByIndex(index), driver, (cuda[0], cuda[1] // 10))
-            for index in range(nvml.nvmlDeviceGetCount())
-        )
+        system = driver, (cuda[0], cuda[1] // 10)
+        found = {index: self._read_known(index, *system) for index in range(nvml.nvmlDeviceGetCount())}
+        if found and not any(found.values()):
+            raise NvmlError("the driver has lost every GPU; they need a reset", Reason.GPU_LOST)
+        self._seen = {index: gpu for index, gpu in found.items() if gpu is not None}
+        return tuple(self._seen.values())
+
+    def _read_known(self, index: int, driver: str, cuda: tuple[int, int]) -> Gpu | None:
+        """Describe one GPU; as it was where it is lost now, ``None`` where it was never seen."""
+        try:
+            return self._read_gpu(index, self._nvml.nvmlDeviceGetHandleByIndex(index), driver, cuda)
+        except LOST:
+            return self._seen.get(index)
 
     def _read_gpu(self, index: int, handle: Any, driver: str, cuda: tuple[int, int]) -> Gpu:
         nvml = self._nvml
@@ -162,6 +200,29 @@ class NvmlReader:
             return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0] == MIG_ON)
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
             return False
+
+    def _read_ailment(self, uuid: str) -> Reason | None:
+        handle = self._handle(uuid)
+        with suppress(*SILENT):
+            _, _, pending, failed = self._nvml.nvmlDeviceGetRemappedRows(handle)
+            return Reason.ECC_UNCORRECTABLE if pending or failed else None
+        with suppress(*SILENT):  # before Ampere pages are retired, rows are not remapped
+            return Reason.ECC_UNCORRECTABLE if self._nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle) else None
+        return None
+
+    def _read_errors(self) -> list[tuple[str, int]]:
+        if self._events is None:
+            self._events = self._nvml.nvmlEventSetCreate()
+            for index in range(self._nvml.nvmlDeviceGetCount()):
+                with suppress(*SILENT, *LOST):
+                    handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                    self._nvml.nvmlDeviceRegisterEvents(handle, XID, self._events)
+        found: list[tuple[str, int]] = []
+        with suppress(pynvml.NVMLError_Timeout, *LOST):
+            while True:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+                found.append((self._nvml.nvmlDeviceGetUUID(event.device), int(event.eventData)))
+        return found
 
     def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...]:
         """The union of the three lists: a process stands in several, with the same total, so the largest counts."""

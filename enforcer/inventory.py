@@ -4,11 +4,13 @@ The stock scheduler takes the first device that fits, so the order of devices is
 emptiest first spreads. Everything here is plain data; ``enforcer.slices`` writes it.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from enforcer.health import Effect, Standing
 from enforcer.model import Gpu
 from gpushare.contract import (
     ATTRIBUTE_MODEL,
@@ -19,12 +21,15 @@ from gpushare.contract import (
     DRIVER,
     KIND_GPU,
     KIND_STATUS,
+    LEFT_OUT,
     MAX_CLIENTS,
     NODE_GPUS,
     NODE_LABEL,
+    UNHEALTHY,
 )
 from gpushare.errors import ConfigError
 from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT
+from gpushare.reasons import Reason
 
 Object = dict[str, Any]
 
@@ -66,6 +71,7 @@ class InventoryPolicy:
     context_mib: int = DEFAULT_CONTEXT_MIB
     min_memory_mib: int = DEFAULT_MIN_MIB
     clients: int = MAX_CLIENTS
+    health_taint: Effect = Effect.NO_SCHEDULE
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,7 @@ def offer(
     *,
     foreign_mib: Mapping[str, int] | None = None,
     held_mib: Mapping[str, int] | None = None,
+    standing: Standing | None = None,
 ) -> Offer:
     """Turn GPUs into the devices of a pool, in order of choice, the status device last.
 
@@ -135,36 +142,49 @@ def offer(
         policy: the operator's.
         foreign_mib: by UUID, memory held by processes of no live claim; it is taken off the capacity.
         held_mib: by UUID, memory that claims have been allocated; it decides the order alone.
+        standing: which are contested, and left out, and which are ill, and tainted.
     """
-    foreign, held = foreign_mib or {}, held_mib or {}
-    reasons = {gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0)) for gpu in gpus}
+    foreign, held, known = foreign_mib or {}, held_mib or {}, standing or Standing()
+    reasons = {gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0), known) for gpu in gpus}
     shared = [gpu for gpu, why in reasons.items() if why is None]
     sign = -1 if policy.order is Order.BINPACK else 1
     ranked = sorted(shared, key=lambda gpu: (sign * _fullness(gpu, policy, held), gpu.index))
-    devices = (*(_device(gpu, policy, foreign.get(gpu.uuid, 0)) for gpu in ranked), _status_device())
+    offered = (_device(gpu, policy, foreign.get(gpu.uuid, 0)) | _taints(gpu, policy, known) for gpu in ranked)
+    devices = (*offered, _status_device())
     return Offer(devices, tuple(LeftOut(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
 
 
-def resource_slices(node: str, devices: Sequence[Object], node_uid: str | None = None) -> tuple[Object, ...]:
+def resource_slices(
+    node: str, devices: Sequence[Object], node_uid: str | None = None, left_out: Sequence[LeftOut] = ()
+) -> tuple[Object, ...]:
     """Lay devices out over as many ResourceSlices as they need; generation 1, the writer raises it.
 
     Args:
         node: name of the node, also of the pool.
         devices: in order of choice.
         node_uid: of the Node object, so that the slices go when it goes.
+        left_out: what is not offered, noted in an annotation of each slice.
     """
+    noted = {LEFT_OUT: json.dumps({each.uuid: each.why for each in left_out})} if left_out else {}
+    more = (
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}]} if node_uid else {}
+    )
     chunks = [devices[at : at + MAX_DEVICES] for at in range(0, len(devices), MAX_DEVICES)]
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
     pool = {"name": node, "generation": 1, "resourceSliceCount": len(chunks)}
     return tuple(
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
-            "metadata": {"name": f"{node}-{DRIVER}-{number}", **({"ownerReferences": [owner]} if node_uid else {})},
+            "metadata": {"name": f"{node}-{DRIVER}-{number}", "annotations": noted, **more},
             "spec": {"driver": DRIVER, "nodeName": node, "pool": dict(pool), "devices": list(chunk)},
         }
         for number, chunk in enumerate(chunks)
     )
+
+
+def device_name(gpu: Gpu) -> str:
+    """Name a GPU's device in its pool."""
+    return f"gpu-{gpu.index}"
 
 
 def quantity(mib: int) -> str:
@@ -186,8 +206,10 @@ def architecture(compute_capability: tuple[int, int]) -> str:
     return next((name for since, name in ARCHITECTURES if compute_capability >= since), "Unknown")
 
 
-def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int) -> str | None:
+def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing) -> str | None:
     """Say why a GPU is not shared, or ``None``."""
+    if gpu.uuid in standing.contested:
+        return f"{Reason.CONTESTED}: {standing.contested[gpu.uuid]}"
     if gpu.mig_enabled:
         return "it is in MIG mode; its instances are not shared through MPS"
     if policy.mode is Mode.MPS and gpu.compute_capability < SHAREABLE_SINCE:
@@ -199,6 +221,14 @@ def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int) -> str | Non
     return None
 
 
+def _taints(gpu: Gpu, policy: InventoryPolicy, standing: Standing) -> Object:
+    """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
+    ill = standing.ill.get(gpu.uuid)
+    if ill is None or policy.health_taint is Effect.NONE:
+        return {"taints": []}
+    return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}
+
+
 def _fullness(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:
     return held.get(gpu.uuid, 0) / max(1, capacity_mib(gpu, policy))
 
@@ -207,7 +237,7 @@ def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int) -> Object:
     memory = quantity(capacity_mib(gpu, policy, foreign_mib))
     smallest = {"min": quantity(policy.min_memory_mib), "step": "1Mi"}
     return {
-        "name": f"gpu-{gpu.index}",
+        "name": device_name(gpu),
         "allowMultipleAllocations": True,
         "attributes": _attributes(gpu, policy),
         "capacity": {

@@ -14,6 +14,7 @@ import structlog
 from enforcer import checkpoint, memory, notice, status
 from enforcer.act import Executor, Result, warning_fields
 from enforcer.audit import KillLog, utc_now
+from enforcer.health import Standing
 from enforcer.judge import Decision, Rules, State, Verdict, judge, settle
 from enforcer.metrics import Metrics
 from enforcer.model import OnExceed, Quota
@@ -63,6 +64,10 @@ class Parts:
     problems: Callable[[], Sequence[str]] = tuple
     catch_up: Callable[[], object] = tuple
     """See ``Executor.catch_up``."""
+    tell_pods: Callable[[Snapshot], object] = id
+    """Bring the pods' own status files up to date; by default there are none."""
+    standing: Callable[[], Standing] = Standing
+    """What is known of the GPUs beside what they hold."""
 
 
 class Agent:
@@ -223,9 +228,11 @@ class Agent:
         snapshot = Snapshot(
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views, quotas=quotas,
             state=self._state, rules=self._rules, head=self._parts.kill_log.head, problems=self._problems(),
+            standing=self._parts.standing(),
         )  # fmt: skip
         found = status.status(snapshot)
         self._parts.metrics.latest.status = found
+        self._parts.tell_pods(snapshot)
         try:
             checkpoint.replace(self._folder / status.NAME, json.dumps(found).encode() + b"\n")
             self._problem = None

@@ -9,33 +9,39 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, Final
 
-import prometheus_client
 import structlog
 
-from enforcer import lock
+from enforcer import lock, pages
 from enforcer.act import Executor, MpsClient, NoMps, Patience, Tools, close_interrupted
 from enforcer.attribute import Attributor
 from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
-from enforcer.cluster import PodEvents, follow_quotas
+from enforcer.cluster import Books, PodEvents, follow_quotas
+from enforcer.dra.podresources import allocatable
+from enforcer.dra.running import KubeletSide, Setup
+from enforcer.driver_root import DriverRoot
 from enforcer.gpu import NvmlReader
-from enforcer.inventory import InventoryPolicy, Mode, Order
+from enforcer.inventory import InventoryPolicy, Mode
 from enforcer.judge import Rules
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import GpuReader, Quota
+from enforcer.model import GpuReader
+from enforcer.mps_launch import HostPod
+from enforcer.mps_manager import MpsManager
 from enforcer.notice import Notice, Sink
-from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, Offering, Shared, daemons, every
+from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, MpsTools, Offering, Shared, daemons, every
+from enforcer.options import parse
 from enforcer.outlet import Outlet
+from enforcer.podfiles import PodFiles
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
+from enforcer.sharing import Sharing
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, GpuShareError, NvmlError, RecordError
@@ -45,12 +51,6 @@ FINE: Final = 0
 NOT_FINE: Final = 1
 WRONG_USE: Final = 2
 FLUSH_SECONDS: Final = 5.0
-MIN_POLL: Final = 0.01
-MAX_POLL: Final = 60.0
-MAX_TERM_WAIT: Final = 300.0
-"""Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
-LEVELS: Final = ("debug", "info", "warning", "error")
-
 log = structlog.get_logger()
 
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
     try:
         options = parse(argv)
         _log_to_stderr(options.log_level)
-        return _run(options, reader or NvmlReader(), attributor or CgroupAttributor())
+        return _run(options, reader or _nvml(options), attributor or CgroupAttributor())
     except ConfigError as error:
         sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
         return WRONG_USE
@@ -74,65 +74,33 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
         return NOT_FINE
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the options; argparse itself exits with 2 on unknown ones.
-
-    Raises:
-        ConfigError: a value cannot be used.
-    """
-    options = _parser().parse_args(argv)
-    if not options.node:
-        raise ConfigError("--node is missing; name this node, or set NODE_NAME")
-    if not MIN_POLL <= options.poll <= MAX_POLL:
-        raise ConfigError(
-            f"--poll {options.poll} is no interval; write seconds from {MIN_POLL} to {MAX_POLL}, such as 0.5"
-        )
-    if not 0 <= options.term_wait <= MAX_TERM_WAIT:
-        raise ConfigError(f"--term-wait {options.term_wait} is no wait; write seconds from 0 to {MAX_TERM_WAIT}")
-    if options.max_kills < 1:
-        raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
-    options.address = _address(options.metrics)
-    return options
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gpu-share enforcer", description=__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("--node", default=os.environ.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
-    add("--state", type=Path, default=Path("/var/lib/gpu-share"), help="checkpoint, status and kill log (%(default)s)")
-    add("--run", type=Path, default=Path("/run/gpu-share"), help="MPS pipes and logs (%(default)s)")
-    add("--poll", type=float, default=0.5, metavar="S", help="seconds between looks (%(default)s)")
-    add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
-    add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
-    add("--no-enforce", action="store_true", help="warn only, end nobody")
-    add("--no-mps", action="store_true", help="run no MPS daemons, end processes by signals alone")
-    add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
-    add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
-    add(
-        "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
-    )
-    add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
-    add("--metrics", default="", metavar="HOST:PORT", help="serve metrics there (default: nowhere)")
-    add("--log-level", choices=LEVELS, default="info", help="(%(default)s)")
-    add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
-    return parser
-
-
-def _address(text: str) -> tuple[str, int] | None:
-    if not text:
-        return None
-    host, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) < 2**16):
-        raise ConfigError(f"--metrics {text!r} is no address; write HOST:PORT, such as 127.0.0.1:9402")
-    return host.strip("[]"), int(port)
-
-
 @dataclass(slots=True)
 class Side:
     """What runs beside the loop, and what hinders it."""
 
     stopped: threading.Event = field(default_factory=threading.Event)
     problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
+    serves: Callable[[str], bool] = bool
+    """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
+    mps: tuple[MpsManager, MpsKeeper] | None = None
+    """The daemons, where there are any."""
+    sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
+    """Which GPUs may be shared."""
+
+    hindrances: list[Callable[[], str | None]] = field(default_factory=list)
+    """What has to be well before shares can be had here."""
+
+    def hindrance(self) -> str | None:
+        """Say why no share can be had here yet; ``None`` where one can."""
+        return next((why for get in self.hindrances if (why := get()) is not None), None)
+
+    def failures(self) -> Mapping[str, GpuShareError]:
+        """Say which daemons do not serve."""
+        return {} if self.mps is None else self.mps[1].failures
+
+    def servers(self) -> frozenset[int]:
+        """Say which processes are MPS's own."""
+        return frozenset() if self.mps is None else self.mps[0].pids()
 
     def complain(self, get: Callable[[], str | None]) -> None:
         """Ask this for a problem after every look."""
@@ -141,6 +109,15 @@ class Side:
     def all(self) -> list[str]:
         """All there is to complain about."""
         return list(chain.from_iterable(get() for get in self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """What is seen, by whom, and what is counted."""
+
+    watch: Watch
+    attributor: Attributor
+    metrics: Metrics
 
 
 class LoggedNotices:
@@ -165,18 +142,27 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         watch = Watch(reader, attributor)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node, side)
+        side.sharing = Sharing(cluster, options.node, partial(allocatable, options.kubelet_root))
+        side.problems.append(lambda: list(side.sharing.problems()))
         mps = _mps(options, watch, cluster, side)
-        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=sink)
+        pods = PodFiles(options.run, sink, side.serves)
+        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
         executor = Executor(options.node, tools, Patience(term=options.term_wait))
-        metrics = _metrics(options.address, stack)
+        metrics = Metrics()
+        if options.address is not None:
+            stack.callback(pages.serve(options.address, pages.app(metrics.registry, side.hindrance)))
         parts = Parts(
-            watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=sink, metrics=metrics,
-            problems=side.all, catch_up=executor.catch_up,
+            watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=pods, metrics=metrics,
+            problems=side.all, catch_up=executor.catch_up, tell_pods=pods.write, standing=side.sharing.now,
         )  # fmt: skip
         rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
         agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
         if cluster is not None:
-            _join_cluster(options, cluster, checkpoint, watch, side)
+            seeing = Seeing(watch, attributor, metrics)
+            kubelet = None if options.no_dra else _kubelet(options, cluster, checkpoint, seeing, side)
+            if kubelet is not None:
+                stack.callback(kubelet.stop)
+            _join_cluster(options, cluster, checkpoint, seeing, kubelet, side)
         _serve(agent, options, side)
         if isinstance(sink, PodEvents):
             sink.flush(FLUSH_SECONDS)
@@ -223,7 +209,13 @@ def _sink(cluster: Cluster | None, node: str, side: Side) -> Sink:
 
 
 def _policy(options: argparse.Namespace) -> InventoryPolicy:
-    return InventoryPolicy(order=options.order, mode=Mode.WATCH_ONLY if options.no_mps else Mode.MPS)
+    mode = Mode.WATCH_ONLY if options.no_mps else Mode.MPS
+    return InventoryPolicy(order=options.order, mode=mode, health_taint=options.health_taint)
+
+
+def _nvml(options: argparse.Namespace) -> NvmlReader:
+    """Make a reader of its own for whoever asks: readers are not shared between threads."""
+    return NvmlReader(load=DriverRoot(options.driver_root).load)
 
 
 def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, side: Side) -> MpsClient:
@@ -234,50 +226,86 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
         gpus = [view.gpu for view in watch.look()]
     except NvmlError as error:
         raise NvmlError(f"{error.message} MPS daemons cannot be started without it (--no-mps does without)") from error
-    manager = daemons(gpus, options.run, _policy(options), NvmlReader())  # the loop's own reader is in use
-    keeper = MpsKeeper(manager, Shared(cluster, options.node, gpus, manager.noted()))
+    driver = DriverRoot(options.driver_root)
+    launcher = HostPod(options.run) if options.mps_host else None
+    tools = MpsTools(_nvml(options), driver.program(), driver.environment(options.run), launcher)
+    manager = daemons(gpus, options.run, _policy(options), tools)
+    keeper = MpsKeeper(manager, Shared(cluster, options.node, gpus, manager.noted(), side.sharing.contested))
     side.problems.append(lambda: list(keeper.problems()))
-    every(MPS_EVERY, "mps", keeper.turn, side.stopped)
+    side.serves = keeper.serves
+    every(MPS_EVERY, "mps", keeper.turn, side.stopped, side.sharing.healed)
+    side.mps = (manager, keeper)
     return manager
 
 
-def _metrics(address: tuple[str, int] | None, stack: ExitStack) -> Metrics:
-    metrics = Metrics()
-    if address is not None:
-        try:
-            server, thread = prometheus_client.start_http_server(address[1], address[0], metrics.registry)
-        except OSError as error:
-            raise ConfigError(f"--metrics {address[0]}:{address[1]} cannot be listened on: {error}") from error
-        stack.callback(thread.join)
-        stack.callback(server.server_close)
-        stack.callback(server.shutdown)
-    return metrics
+def _kubelet(
+    options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, seeing: Seeing, side: Side
+) -> KubeletSide:
+    """Start serving the kubelet: before anything is offered, so that no pod comes for a claim nobody prepares."""
+    kubelet = KubeletSide(
+        Setup(
+            node=options.node,
+            state=options.state,
+            run=options.run,
+            kubelet_root=options.kubelet_root,
+            cdi_root=options.cdi_root,
+            policy=_policy(options),
+            cluster=cluster,
+            watch=seeing.watch,
+            attributor=seeing.attributor,
+            metrics=seeing.metrics,
+            mps=side.mps,
+            quotas=checkpoint.read,
+        )
+    )
+    side.problems.append(lambda: list(kubelet.problems()))
+    side.hindrances.append(lambda: kubelet.problem)
+    kubelet.start(side.stopped)
+    return kubelet
 
 
 def _join_cluster(
-    options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, watch: Watch, side: Side
+    options: argparse.Namespace,
+    cluster: Cluster,
+    checkpoint: Checkpoint,
+    seeing: Seeing,
+    kubelet: KubeletSide | None,
+    side: Side,
 ) -> None:
-    follow_quotas(cluster, options.node, partial(_keep, checkpoint), side.stopped)
-    if not options.no_publish:
-        offering = Offering(cluster, options.node, _policy(options))
-        side.complain(lambda: offering.problem)
-        every(EVERY, "offer", partial(_offer, offering, watch, checkpoint), side.stopped)
+    books = Books(options.node) if kubelet is None else kubelet.books
+    follow_quotas(cluster, books, options.node, checkpoint.write, side.stopped)
+    if options.no_publish:
+        return
+    own = _own_pods(options, seeing)
+    offering = Offering(cluster, options.node, _policy(options), side.sharing.standing, own, side.servers)
+    side.complain(lambda: offering.problem)
+    side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
+    offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)
+    changed = threading.Event() if kubelet is None else kubelet.registered
+    side.sharing.examine(lambda: seeing.watch.latest, _nvml(options), side.failures, changed, side.stopped)
+    every(EVERY, "offer", offer, side.stopped, changed)
 
 
-def _keep(checkpoint: Checkpoint, quotas: Sequence[Quota]) -> None:
-    try:
-        checkpoint.write(quotas)
-    except OSError as error:
-        log.warning("quotas not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+def _own_pods(options: argparse.Namespace, seeing: Seeing) -> Callable[[], frozenset[str]]:
+    """Name the pods that MPS's servers may be in: ours and the daemons' host. What they hold is taken off anyway."""
+
+    def found() -> frozenset[str]:
+        pids = [os.getpid(), HostPod(options.run).pid() if options.mps_host else None]
+        seen = [seeing.attributor.identify(pid) for pid in pids if pid is not None]
+        return frozenset(each.owner.pod_uid for each in seen if each is not None and each.owner is not None)
+
+    return found
 
 
-def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint) -> None:
+def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint, kubelet: KubeletSide | None) -> None:
+    if kubelet is not None and kubelet.problem is not None:
+        return  # nobody would prepare what is offered
     try:
         views = watch.look()
     except NvmlError as error:
         log.warning("GPUs not offered", reason=str(error.reason), error=error.message)
         return
-    offering.publish(views, checkpoint.read())
+    offering.publish(views, checkpoint.read(), kubelet.leaving() if kubelet is not None else ())
 
 
 def _log_to_stderr(level: str) -> None:

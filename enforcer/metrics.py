@@ -34,6 +34,16 @@ class Metrics:
         self.signalled: Final = self._counter("processes_ended", "Processes acted upon.", "reason")
         self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
         self.record_errors: Final = self._counter("record_errors", "Records that could not be made durable.")
+        self.claim_seconds: Final = Histogram(
+            "gpu_share_claim_duration_seconds",
+            "Preparing a claim for the kubelet, or undoing it.",
+            ("operation",),
+            buckets=(*BUCKETS, 10.0, 20.0),
+            registry=self.registry,
+        )
+        self.claim_failures: Final = self._counter(
+            "claim_failures", "Claims not prepared or undone.", "operation", "reason"
+        )
         self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
         self.latest: Final = Latest()
         self.registry.register(self.latest)
@@ -63,6 +73,10 @@ class Latest(Collector):
         for gpu in gpus:
             blind.add_metric([gpu["uuid"]], gpu["blind"] is not None)
         yield blind
+        yield _condition("gpu_contested", "1 while somebody else offers the GPU as well.", "contested", gpus)
+        yield _condition(
+            "gpu_unhealthy", "1 while the GPU gets no new shares because it is not well.", "unhealthy", gpus
+        )
         containers = status.get("containers", ())
         yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
         yield _of_container("container_memory_limit_bytes", "GPU memory a container may hold.", "quotaMib", containers)
@@ -77,6 +91,13 @@ def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
     for gpu in gpus:
         if gpu[key] is not None:
             family.add_metric([gpu["uuid"]], gpu[key] * MIB)
+    return family
+
+
+def _condition(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=["gpu"])
+    for gpu in gpus:
+        family.add_metric([gpu["uuid"]], gpu.get(key) is not None)
     return family
 
 

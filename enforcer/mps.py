@@ -2,14 +2,15 @@
 
 One GPU per daemon, so that a fault stays on one GPU and ordinal 0 is always the right one. The daemon runs in the
 foreground form (``-f``): its pid is known from the first moment, and nothing has to be guessed when it has to go. It
-gets a session of its own and outlives us: restarting the enforcer must not end a tenant. Whoever starts next finds it
-by asking, and by the note in its directory.
+outlives us (``mps_launch``): restarting the enforcer must not end a tenant. Whoever starts next finds it by asking, and
+by the note in its directory.
 
 Nothing here waits longer than its deadline: a tenant can stop every administration of its daemon (``mps_control``).
 """
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -24,9 +25,9 @@ import structlog
 from enforcer import mps_protocol as protocol
 from enforcer.model import ComputeMode
 from enforcer.mps_control import Deadline, MpsControl
+from enforcer.mps_launch import Launcher, OwnChildren, Started, variables
 from enforcer.mps_protocol import ServerStatus
 from enforcer.proc import PidHandle, read_stat
-from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_LOG_DIRECTORY, MPS_PIPE_DIRECTORY
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
 
@@ -88,9 +89,10 @@ class MpsDaemon:
         modes: to set EXCLUSIVE_PROCESS while the daemon runs, and what there was before afterwards; ``None``: leave it.
         server_uid: user whose server is started before the first client comes; ``None``: MPS starts it when one comes.
         environment: what else the daemon finds in its environment.
+        launcher: who starts it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one thing each, given by name
         self,
         gpu: str,
         directory: Path,
@@ -100,14 +102,16 @@ class MpsDaemon:
         modes: ComputeModes | None = None,
         server_uid: int | None = None,
         environment: Mapping[str, str] | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         self.gpu, self.directory, self.limit_mib = gpu, directory, limit_mib
         self.pipe, self.log = directory / "pipe", directory / "log"
         protocol.check_pipe_path(str(self.pipe))
         self._binary, self._modes, self._server_uid = binary, modes, server_uid
-        self._environment = {**(os.environ if environment is None else environment), **self._variables()}
+        self._environment = {**(os.environ if environment is None else environment), **variables(gpu, directory)}
+        self._launcher = OwnChildren() if launcher is None else launcher
         self.control = MpsControl(binary, directory / "lock", self._environment)
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Started | None = None
 
     def start(self) -> None:
         """Start the daemon, or take over one that already serves this directory, and put its limit in force.
@@ -125,6 +129,7 @@ class MpsDaemon:
         taken_over = self.answers()
         if not taken_over:
             self._end_process()
+            self._clear_pipe()
         try:
             self._assert_exclusive()
             if not taken_over:
@@ -137,6 +142,18 @@ class MpsDaemon:
             raise
         self._start_server()
         log.info("MPS control daemon serves", reason=Reason.MPS_STARTED, gpu=self.gpu, taken_over=taken_over)
+
+    def _clear_pipe(self) -> None:
+        """Remove what lies in the pipe directory: a tenant that runs as root can put links and locks there.
+
+        The directory itself stays, because containers have it mounted.
+        """
+        self.pipe.chmod(0o755)
+        for entry in list(os.scandir(self.pipe)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                Path(entry.path).unlink(missing_ok=True)
 
     def answers(self) -> bool:
         """Say whether a daemon serves this directory. One that is there but blocked is an ``MpsError``."""
@@ -231,22 +248,8 @@ class MpsDaemon:
         (self.directory / "daemon.json").unlink(missing_ok=True)
         log.info("MPS control daemon stopped", reason=Reason.MPS_STOPPED, gpu=self.gpu)
 
-    def _variables(self) -> dict[str, str]:
-        return {
-            CUDA_VISIBLE_DEVICES: self.gpu,
-            MPS_PIPE_DIRECTORY: str(self.pipe),
-            MPS_LOG_DIRECTORY: str(self.log),
-        }
-
     def _launch(self) -> None:
-        with (self.log / "control.log").open("ab") as output:
-            try:
-                self._child = subprocess.Popen(  # noqa: S603 - our own program
-                    [self._binary, "-f"], env=self._environment, start_new_session=True, cwd="/",
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                )  # fmt: skip
-            except OSError as error:
-                raise MpsError(f"{self._binary} cannot be run: {error}") from error
+        self._child = self._launcher.launch(self.gpu, self.directory, self._binary, self._environment)
         stat = read_stat(Path(f"/proc/{self._child.pid}/stat"))
         self._write(replace(self._note(), pid=self._child.pid, start=stat.start if stat else None))
         deadline = Deadline()

@@ -33,6 +33,14 @@ class MpsManager:
         """The directory that tenants of a GPU get as their pipe directory."""
         return self._daemons[gpu].pipe
 
+    def pipes(self) -> dict[str, Path]:
+        """By GPU, the pipe directory of its daemon."""
+        return {gpu: daemon.pipe for gpu, daemon in self._daemons.items()}
+
+    def answers(self, gpu: str) -> bool:
+        """Say whether a GPU's daemon serves. Raises ``MpsError`` where it is there but blocked."""
+        return gpu in self._daemons and self._daemons[gpu].answers()
+
     def noted(self) -> frozenset[str]:
         """The GPUs whose daemon was started and not stopped since, also by an enforcer before us."""
         return frozenset(gpu for gpu, daemon in self._daemons.items() if daemon.noted)

@@ -72,13 +72,13 @@ def ended(verdict: Verdict, result: Reason, endings: Sequence[Ending], head: Hea
     touched = [ending for ending in endings if ending.steps]
     pids = ", ".join(str(ending.pid) for ending in touched[:NAMED]) + (", ..." if len(touched) > NAMED else "")
     done = f"ended {len(touched)} of its processes (pid {pids})" if touched else "none of its processes was signalled"
-    note = f"{_holds(verdict.quota, verdict.used_mib)} for {verdict.over_for:.1f}s: {done}; {_RESULTS[result]}"
+    note = f"{_holds(verdict.quota, verdict.used_mib)} for {verdict.over_for:.1f}s: {done}; {RESULTS[result]}"
     return Notice(quota=verdict.quota, reason=result, note=f"{note}; kill log {head}", action="Kill")
 
 
-def unrecorded(verdict: Verdict, why: str) -> Notice:
-    """Not killed, because the kill could not have been put on record."""
-    note = f"{_holds(verdict.quota, verdict.used_mib)}; not ended: {why}"
+def unrecorded(verdict: Verdict) -> Notice:
+    """Not killed, because the kill could not have been put on record. Why not is about the node, and for operators."""
+    note = f"{_holds(verdict.quota, verdict.used_mib)}; not ended: this node cannot put the kill on record"
     return Notice(quota=verdict.quota, reason=Reason.RECORD_UNWRITABLE, note=note, action="Wait")
 
 
@@ -88,7 +88,7 @@ def cut(note: str) -> str:
     return clean.decode() if len(clean) <= NOTE_BYTES else clean[: NOTE_BYTES - 3].decode("utf-8", "ignore") + "..."
 
 
-_RESULTS: Final = {
+RESULTS: Final = {
     Reason.KILLED: "it is within its quota again, or gone",
     Reason.GONE: "they had ended by themselves",
     Reason.UNKILLABLE: "some do not end: they hang in the kernel",

@@ -105,8 +105,8 @@ def grants_of(claim: Object, devices: Mapping[tuple[str, str], str]) -> list[Gra
             claim_uid=claim["metadata"]["uid"],
             request=result["request"].partition("/")[0],
             gpu=devices[result["pool"], result["device"]],
-            memory_mib=_mib((result.get("consumedCapacity") or {}).get(contract.CAPACITY_MEMORY)),
-            compute=_number((result.get("consumedCapacity") or {}).get(contract.CAPACITY_COMPUTE)),
+            memory_mib=mib_of((result.get("consumedCapacity") or {}).get(contract.CAPACITY_MEMORY)),
+            compute=number_of((result.get("consumedCapacity") or {}).get(contract.CAPACITY_COMPUTE)),
         )
         for result in allocation.get("results") or []
         if result.get("driver") == contract.DRIVER and (result.get("pool"), result.get("device")) in devices
@@ -116,8 +116,8 @@ def grants_of(claim: Object, devices: Mapping[tuple[str, str], str]) -> list[Gra
 def _of_pod(
     pod: Object, claims: Mapping[tuple[str, str], Object], devices: Mapping[tuple[str, str], str], terms: Terms
 ) -> Iterator[Quota]:
-    names = _claim_names(pod)
-    ids = _container_ids(pod)
+    names = claim_names(pod)
+    ids = container_ids(pod)
     for container in _containers(pod):
         for used in (container.get("resources") or {}).get("claims") or []:
             claim = claims.get((_namespace(pod), names.get(used["name"], "")))
@@ -157,7 +157,7 @@ def _whole(grant: Grant, grants: Sequence[Grant]) -> Grant:
 
 
 def _quota(pod: Object, container: Object, container_id: str | None, grant: Grant, terms: Terms) -> Quota | None:
-    memory = _least(_literal(container, contract.MEMORY_MIB), grant.memory_mib)
+    memory = _least(literal(container, contract.MEMORY_MIB), grant.memory_mib)
     if memory is None:
         return None
     return Quota(
@@ -169,7 +169,7 @@ def _quota(pod: Object, container: Object, container_id: str | None, grant: Gran
         container_id=container_id,
         gpu=grant.gpu,
         memory_mib=memory,
-        compute_percent=_least(_literal(container, contract.MPS_THREAD_PERCENTAGE), grant.compute) or None,
+        compute_percent=_least(literal(container, contract.MPS_THREAD_PERCENTAGE), grant.compute) or None,
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(memory),
@@ -188,15 +188,16 @@ def _together(one: Quota, other: Quota) -> Quota:
     )
 
 
-def _claim_names(pod: Object) -> dict[str, str]:
-    """Which claim stands behind each entry of ``spec.resourceClaims``."""
+def claim_names(pod: Object) -> dict[str, str]:
+    """Which claim stands behind each entry of ``spec.resourceClaims``, by the entry's name."""
     entries = (pod.get("spec") or {}).get("resourceClaims") or []
     direct = {entry["name"]: entry["resourceClaimName"] for entry in entries if entry.get("resourceClaimName")}
     made = (pod.get("status") or {}).get("resourceClaimStatuses") or []
     return direct | {entry["name"]: entry["resourceClaimName"] for entry in made if entry.get("resourceClaimName")}
 
 
-def _container_ids(pod: Object) -> dict[str, str]:
+def container_ids(pod: Object) -> dict[str, str]:
+    """The runtime's ids of a pod's containers, by name; those that never started are left out."""
     status = pod.get("status") or {}
     statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     matches = {each["name"]: _ID.fullmatch(each.get("containerID") or "") for each in statuses}
@@ -208,7 +209,7 @@ def _reserved_for(claim: Object, pod: Object) -> bool:
     return any(user.get("resource") == "pods" and user.get("uid") == pod["metadata"]["uid"] for user in users)
 
 
-def _literal(container: Object, name: str) -> int | None:
+def literal(container: Object, name: str) -> int | None:
     """A whole number the webhook wrote into a container; the last entry of a name is the one that counts."""
     values = [entry.get("value") for entry in container.get("env") or [] if entry.get("name") == name]
     value = values[-1] if values else None
@@ -226,12 +227,14 @@ def _uuid(device: Object) -> str | None:
     return value.get("string")
 
 
-def _mib(quantity: Any) -> int | None:
+def mib_of(quantity: Any) -> int | None:
+    """Read memory as the API server writes it, rounded down to MiB; ``None`` where it is none."""
     match = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
     return None if match is None else int(match.group(1)) * _UNITS[match.group(2)] // MIB
 
 
-def _number(quantity: Any) -> int | None:
+def number_of(quantity: Any) -> int | None:
+    """Read a whole number as the API server writes it; ``None`` where it is none."""
     return int(quantity) if isinstance(quantity, str) and _INTEGER.fullmatch(quantity) else None
 
 

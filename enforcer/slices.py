@@ -10,11 +10,13 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from gpushare.cluster import RESOURCE_V1, Cluster, path
-from gpushare.contract import DRIVER
+from gpushare.contract import ATTRIBUTE_UUID, DRIVER, LEFT_OUT, UNHEALTHY
 from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
 
 Object = dict[str, Any]
 
+UUID: Final = ATTRIBUTE_UUID.rpartition("/")[2]
 ATTEMPTS: Final = 3
 """Another writer of our name (the kubelet removes slices, an old agent still runs) is met by reading again."""
 UNITS: Final = {
@@ -52,6 +54,17 @@ class SlicePublisher:
         for item in self._existing().values():
             self._delete(item)
 
+    def ill(self) -> dict[str, Reason]:
+        """Read back, by UUID, which GPUs were tainted and why. Raises ``ClusterError``."""
+        devices = [device for item in self._existing().values() for device in item["spec"].get("devices") or []]
+        found = {}
+        for device in devices:
+            values = [taint.get("value") for taint in device.get("taints") or [] if taint["key"] == UNHEALTHY]
+            uuid = (device.get("attributes") or {}).get(UUID, {}).get("string")
+            if uuid and values and values[0] in set(Reason):
+                found[uuid] = Reason(values[0])
+        return found
+
     def _publish(self, wanted: Sequence[Object]) -> bool:
         existing = self._existing()
         if not outdated(existing, wanted):
@@ -73,7 +86,8 @@ class SlicePublisher:
             self._cluster.create(path(RESOURCE_V1, "resourceslices"), body)
             return
         # What others noted in the metadata (the head of the kill log is one) stays.
-        merged = body | {"apiVersion": body["apiVersion"], "metadata": old["metadata"] | body["metadata"]}
+        metadata = old["metadata"] | body["metadata"] | {"annotations": _annotations(body, old)}
+        merged = body | {"apiVersion": body["apiVersion"], "metadata": metadata}
         self._cluster.replace(path(RESOURCE_V1, "resourceslices", body["metadata"]["name"]), merged)
 
     def _delete(self, item: Object) -> None:
@@ -102,12 +116,22 @@ def with_generation(body: Object, generation: int) -> Object:
 def _same_slice(mine: Object, theirs: Object) -> bool:
     owners = mine["metadata"].get("ownerReferences", [])
     aligned = with_generation(mine, theirs["spec"]["pool"]["generation"])
+    if _annotations(mine, theirs) != (theirs["metadata"].get("annotations") or {}):
+        return False
     return matches(aligned["spec"], theirs["spec"]) and owners == theirs["metadata"].get("ownerReferences", owners)
+
+
+def _annotations(mine: Object, theirs: Object) -> Object:
+    """What the slice's annotations have to be: others' stay, ours are as we want them."""
+    kept = {key: value for key, value in (theirs["metadata"].get("annotations") or {}).items() if key != LEFT_OUT}
+    return {**kept, **mine["metadata"].get("annotations", {})}
 
 
 def matches(mine: object, theirs: object, *, closed: bool = False) -> bool:
     """Say whether the server's value is ours, however it writes quantities and whatever defaults it adds."""
     if isinstance(mine, dict) and isinstance(theirs, dict):
+        # The server leaves out empty lists; what we want empty has to be empty there too.
+        theirs = {key: [] for key, value in mine.items() if value == []} | theirs
         if not set(mine) <= set(theirs) or (closed and set(mine) != set(theirs)):
             return False
         return all(matches(value, theirs[key], closed=key in OPEN) for key, value in mine.items())

@@ -7,21 +7,24 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
      "killLog": {"seq": 42, "hash": "sha256:..."},
      "kills": {"lastMinute": 0, "allowed": 3},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "memoryMib": 16384, "reservedMib": 512,
-               "usedMib": 9000, "unattributedMib": 0, "blind": null}],
+               "usedMib": 9000, "unattributedMib": 0, "blind": null, "unhealthy": "GpuLost",
+               "contested": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "ceilingMib": 4352, "computePercent": 25,
                      "onExceed": "kill", "graceSeconds": 5.0, "state": "Warned", "overFor": 1.5, "killIn": 3.5,
                      "sentence": "model holds ...", "processes": [{"pid": 31337, "usedMib": 5000}]}],
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}]}
 
-``state`` is one of ``enforcer.judge.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read. A process
+``state`` is one of ``enforcer.judge.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read,
+``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process
 of ``strangers`` belongs to no container with a quota on that GPU.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from enforcer.health import Standing
 from enforcer.judge import Case, Rules, State, describe, kill_in, phase
 from enforcer.model import Quota
 from enforcer.quotas import known
@@ -47,6 +50,7 @@ class Snapshot:
     rules: Rules
     head: Head
     problems: Sequence[str]
+    standing: Standing = field(default_factory=Standing)
 
 
 def status(snapshot: Snapshot) -> dict[str, Any]:
@@ -60,13 +64,13 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "problems": list(snapshot.problems),
         "killLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
         "kills": {"lastMinute": len(snapshot.state.kills), "allowed": snapshot.rules.kills},
-        "gpus": [_gpu(view) for view in snapshot.views],
+        "gpus": [_gpu(view, snapshot.standing) for view in snapshot.views],
         "containers": [_container(snapshot, quota, views) for quota in snapshot.quotas],
         "strangers": [row for view in snapshot.views for row in _strangers(view, snapshot.quotas)],
     }
 
 
-def _gpu(view: View) -> dict[str, Any]:
+def _gpu(view: View, standing: Standing) -> dict[str, Any]:
     return {
         "uuid": view.gpu.uuid,
         "index": view.gpu.index,
@@ -76,6 +80,8 @@ def _gpu(view: View) -> dict[str, Any]:
         "usedMib": None if view.sample is None else view.sample.used_mib,
         "unattributedMib": None if view.sample is None else view.unattributed_mib,
         "blind": None if view.problem is None else view.problem.message,
+        "unhealthy": standing.ill.get(view.gpu.uuid),
+        "contested": standing.contested.get(view.gpu.uuid),
     }
 
 

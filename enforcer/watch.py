@@ -1,6 +1,9 @@
 """Looking: what each GPU holds right now, and whose processes those are. Shared by the loop and those who act."""
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Final
 
 import structlog
@@ -25,6 +28,8 @@ class Watch:
         self._lock = threading.Lock()
         self._gpus: tuple[Gpu, ...] = ()
         self._looks = 0
+        self.latest: tuple[View, ...] = ()
+        """What was seen last."""
 
     def look(self) -> tuple[View, ...]:
         """Look at every GPU.
@@ -38,6 +43,7 @@ class Watch:
             views = tuple(self._view(gpu) for gpu in self._gpus)
             blind = any(view.sample is None for view in views)
             self._looks = 0 if blind else self._looks + 1
+            self.latest = views
             return views
 
     def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
@@ -49,7 +55,7 @@ class Watch:
 
     def _enumerate(self) -> None:
         try:
-            self._gpus = self._reader.gpus()
+            self._gpus = merged(self._gpus, self._reader.gpus())
         except NvmlError as error:
             if not self._gpus:
                 raise
@@ -63,3 +69,21 @@ class Watch:
         seen = ((self._attributor.identify(process.pid), process.used_mib) for process in sample.processes)
         holders = tuple(Holder(identity, mib) for identity, mib in seen if identity is not None)
         return View(gpu=gpu, sample=sample, holders=holders)
+
+
+def merged(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Take in a count of the GPUs: one that was there stays, under its index, and is unreadable where it is gone.
+
+    A GPU that falls off its bus leaves the count, and those behind it move up; devices are named by index, so theirs
+    must not come to mean another card. Only an agent that starts afresh forgets.
+    """
+    known = {gpu.uuid: gpu for gpu in before}
+    present = {gpu.uuid: gpu for gpu in found}
+    old = [replace(present.get(gpu.uuid, gpu), index=gpu.index) for gpu in before]
+    taken = {gpu.index for gpu in before}
+    new = []
+    for gpu in (each for each in found if each.uuid not in known):
+        index = next(free for free in count(gpu.index) if free not in taken)
+        taken.add(index)
+        new.append(replace(gpu, index=index))
+    return tuple(sorted([*old, *new], key=lambda gpu: gpu.index))

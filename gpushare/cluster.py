@@ -22,6 +22,7 @@ from gpushare.errors import ClusterError
 Object = dict[str, Any]
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
 DEFAULT_TIMEOUT: Final = 10.0
 PAGE: Final = 500
 WATCH_SECONDS: Final = 300
@@ -33,6 +34,7 @@ _UNUSABLE: Final = (config.ConfigException, yaml.YAMLError, OSError, AttributeEr
 RESOURCE_V1: Final = "/apis/resource.k8s.io/v1"
 EVENTS_V1: Final = "/apis/events.k8s.io/v1"
 ADMISSION_V1: Final = "/apis/admissionregistration.k8s.io/v1"
+APPS_V1: Final = "/apis/apps/v1"
 CORE_V1: Final = "/api/v1"
 
 
@@ -216,6 +218,15 @@ def _load(configuration: client.Configuration, kubeconfig: str | None, context: 
     config.load_kube_config(  # type: ignore[no-untyped-call]
         config_file=kubeconfig, context=context, client_configuration=configuration
     )
+
+
+def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """Return the namespace that a context of the user's kubeconfig names; ``default`` where it names none."""
+    with suppress(*_UNUSABLE):
+        contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
+        chosen = next((each for each in contexts if each["name"] == context), current)
+        return str(chosen["context"].get("namespace") or "default")
+    return "default"
 
 
 def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:

@@ -46,6 +46,10 @@ NAMESPACE_ANNOTATIONS: Final = (
 # Node annotation: narrows which GPUs of a labelled node are shared (UUIDs or indices, comma-separated).
 NODE_GPUS: Final = f"{GROUP}/gpus"
 
+# Device taint, and annotation of our ResourceSlices: what is not offered, and why (JSON, UUID to sentence).
+UNHEALTHY: Final = f"{GROUP}/unhealthy"
+LEFT_OUT: Final = f"{GROUP}/left-out"
+
 # Foreign annotations we read.
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -67,6 +71,15 @@ MAX_CLIENTS: Final = 48
 """MPS client contexts a GPU serves (Volta and newer)."""
 MAX_SHARING_CONTAINERS: Final = 31
 """A claim holds at most 32 requests; one of them is the sidecar's."""
+
+# The kubelet's plugin sockets, and what containers get through CDI (Container Device Interface).
+DRIVER_SOCKET: Final = f"plugins/{DRIVER}/dra.sock"
+REGISTRATION_SOCKET: Final = f"plugins_registry/{DRIVER}-reg.sock"
+"""Both below the kubelet's root directory."""
+CDI_KIND: Final = f"{GROUP}/share"
+CDI_FILE_PREFIX: Final = f"{GROUP}-"
+TOOLKIT_CDI_KIND: Final = "nvidia.com/gpu"
+"""What NVIDIA's container toolkit calls its own devices; it gives them the libraries and device nodes."""
 
 # The sidecar.
 SIDECAR: Final = "gpu-share"

@@ -64,6 +64,21 @@ class ClusterError(GpuShareError):
         self.status = status
 
 
+class PrepareError(GpuShareError):
+    """A claim cannot be prepared for its pod now. The kubelet shows the sentence in the pod's Events and tries again.
+
+    Tenants read it: it names nobody else's pods or claims.
+    """
+
+    reason = Reason.CLAIM_UNSUPPORTED
+
+
+class KubeletError(GpuShareError):
+    """The kubelet did not answer a question."""
+
+    reason = Reason.DRIVER_NOT_REGISTERED
+
+
 class NvmlError(GpuShareError):
     """NVML did not answer, or answered something that cannot be true. The enforcer is blind until it does."""
 

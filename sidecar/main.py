@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,15 +22,21 @@ NOT_FINE: Final = 1
 WRONG_USE: Final = 2
 LISTEN: Final = "0.0.0.0:9403"
 POLL_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 60.0
+"""The agent writes every few seconds; a restart of it takes less than this."""
+LAST_WORDS: Final = 0.6
+"""Seconds given to the agent, once we are to end, to say what came of a kill that is under way."""
+ACTING: Final = "Acting"
 
 
 class Watcher:
     """What is known of the pod, and which messages have been printed."""
 
-    def __init__(self, file: str, say: Callable[[str], None]) -> None:
-        self._file, self._say = file, say
+    def __init__(self, file: str, say: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+        self._file, self._say, self._clock = file, say, clock
         self._seen: frozenset[status.Message] = frozenset()
         self._data: bytes | None = None
+        self._silent = False
         self.status: status.Status | None = None
         self.printed = 0
 
@@ -38,18 +45,38 @@ class Watcher:
         data = files.read(self._file, status.MAX_BYTES)
         if data is None:
             self._data = self.status = None
-        if data is None or data == self._data:
-            return
-        found = status.parse(data)
-        if found is None:
-            return
-        if found.ready and not (self.status and self.status.ready):
-            self._say("the share of the GPU is ready")
+        elif data != self._data and (found := status.parse(data)) is not None:
+            self._tell(found)
+            self._data, self.status = data, found
+        self._listen()
+
+    @property
+    def expecting(self) -> bool:
+        """Whether a kill is under way of which the outcome has not been told."""
+        return self.status is not None and any(use.state == ACTING for use in self.status.uses)
+
+    def _tell(self, found: status.Status) -> None:
+        before = self.status is not None and self.status.ready
+        if found.ready and not before:
+            shares = ", ".join(f"{use.container} {use.quota_mib} MiB on {use.gpu}" for use in found.uses)
+            self._say("the share of the GPU is ready" + (f": {shares}" if shares else ""))
+        if before and not found.ready:
+            self._say(f"the share of the GPU is not ready any more: {found.waiting or 'the node agent says so'}")
         for message in found.messages:
             if message not in self._seen:
                 self._say(str(message))
                 self.printed += 1
-        self._seen, self._data, self.status = frozenset(found.messages), data, found
+        self._seen = frozenset(found.messages)
+
+    def _listen(self) -> None:
+        """Say once when the agent falls silent, and once when it is back."""
+        written = self.status.written if self.status else None
+        silent = written is not None and self._clock() - written > SILENT_SECONDS
+        if silent and not self._silent:
+            self._say(f"the node agent has said nothing for {SILENT_SECONDS:.0f} s: this pod runs on, unwatched")
+        if self._silent and not silent:
+            self._say("the node agent is back")
+        self._silent = silent
 
     def page(self, path: str) -> tuple[str, bytes] | None:
         """The page served under ``path``."""
@@ -79,9 +106,14 @@ def probe(file: str) -> int:
     found = None if data is None else status.parse(data)
     if found is not None and found.ready:
         return FINE
-    why = "there is no status file yet" if data is None else "it cannot be read" if found is None else "it says so"
-    sys.stdout.write(f"the share of the GPU is not ready: {why} ({file})\n")
+    sys.stdout.write(f"the share of the GPU is not ready: {_why(data, found)} ({file})\n")
     return NOT_FINE
+
+
+def _why(data: bytes | None, found: status.Status | None) -> str:
+    if data is None:
+        return "there is no status file yet"
+    return "it cannot be read" if found is None else found.waiting or "it says so"
 
 
 def _run(watcher: Watcher, address: tuple[str, int]) -> int:
@@ -106,8 +138,17 @@ def _run(watcher: Watcher, address: tuple[str, int]) -> int:
             server.close()
         woken.close()
         waker.close()
-    watcher.look()  # what happened last is most worth reading
+    _last_words(watcher)
     return FINE
+
+
+def _last_words(watcher: Watcher) -> None:
+    """Print what happened last: it is most worth reading, and where the pod ends by it nobody else prints it."""
+    until = time.monotonic() + LAST_WORDS
+    watcher.look()
+    while watcher.expecting and time.monotonic() < until:
+        time.sleep(LAST_WORDS / 6)
+        watcher.look()
 
 
 def _serve(watcher: Watcher, address: tuple[str, int]) -> Server | None:

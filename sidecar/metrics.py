@@ -3,9 +3,9 @@
 Written by hand: the client library would add 13 MiB to every sharing pod for six lines of text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from sidecar.status import Status
+from sidecar.status import Gpu, Status, Use
 
 MIB = 1024 * 1024
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -17,26 +17,46 @@ def render(status: Status | None, *, messages: int, rss_bytes: int) -> bytes:
 
 
 def _lines(status: Status, known: bool, messages: int, rss_bytes: int) -> Iterator[str]:  # noqa: FBT001 - private
-    yield from _gauge("gpu_share_status_readable", "Whether the node agent's status file can be read.")
-    yield f"gpu_share_status_readable {int(known)}"
-    yield from _gauge("gpu_share_ready", "Whether the share is ready to be used.")
-    yield f"gpu_share_ready {int(status.ready)}"
-    yield from _gauge("gpu_share_memory_used_bytes", "GPU memory a container holds.")
-    yield from (f'gpu_share_memory_used_bytes{{container="{u.container}"}} {u.used_mib * MIB}' for u in status.uses)
-    yield from _gauge("gpu_share_memory_quota_bytes", "GPU memory a container may hold.")
-    yield from (f'gpu_share_memory_quota_bytes{{container="{u.container}"}} {u.quota_mib * MIB}' for u in status.uses)
-    yield from _gauge("gpu_share_state", "1 for the state a container is in.")
-    yield from (f'gpu_share_state{{container="{u.container}",state="{u.state}"}} 1' for u in status.uses)
-    yield from _help("gpu_share_messages_total", "Warnings and kills printed to the log.", "counter")
-    yield f"gpu_share_messages_total {messages}"
-    yield from _gauge("process_resident_memory_bytes", "Memory of the sidecar itself.")
-    yield f"process_resident_memory_bytes {rss_bytes}"
+    yield from _one("gpu_share_status_readable", "Whether the node agent's status file can be read.", int(known))
+    yield from _one("gpu_share_ready", "Whether the share is ready to be used.", int(status.ready))
+    written = status.written
+    if written is not None:
+        yield from _one("gpu_share_status_timestamp_seconds", "When the node agent wrote the status file.", written)
+    yield from _uses(status.uses)
+    yield from _gpus(status.gpus)
+    yield from _one("gpu_share_messages_total", "Warnings and kills printed to the log.", messages, "counter")
+    yield from _one("process_resident_memory_bytes", "Memory of the sidecar itself.", rss_bytes)
 
 
-def _gauge(name: str, text: str) -> Iterator[str]:
-    return _help(name, text, "gauge")
+def _uses(uses: Sequence[Use]) -> Iterator[str]:
+    yield from _help("gpu_share_memory_used_bytes", "GPU memory a container holds.")
+    for use in uses:
+        if use.used_mib is not None:
+            yield f"gpu_share_memory_used_bytes{{{_of(use)}}} {use.used_mib * MIB}"
+    yield from _help("gpu_share_memory_quota_bytes", "GPU memory a container may hold.")
+    yield from (f"gpu_share_memory_quota_bytes{{{_of(use)}}} {use.quota_mib * MIB}" for use in uses)
+    yield from _help("gpu_share_state", "1 for the state a container is in.")
+    yield from (f'gpu_share_state{{{_of(use)},state="{use.state}"}} 1' for use in uses)
 
 
-def _help(name: str, text: str, kind: str) -> Iterator[str]:
+def _gpus(gpus: Sequence[Gpu]) -> Iterator[str]:
+    yield from _help("gpu_share_gpu_memory_bytes", "GPU memory that shares of a GPU can have.")
+    yield from (f'gpu_share_gpu_memory_bytes{{gpu="{gpu.uuid}"}} {gpu.memory_mib * MIB}' for gpu in gpus)
+    yield from _help("gpu_share_memory_held_by_others_bytes", "GPU memory that others hold together.")
+    for gpu in gpus:
+        if gpu.others_mib is not None:
+            yield f'gpu_share_memory_held_by_others_bytes{{gpu="{gpu.uuid}"}} {gpu.others_mib * MIB}'
+
+
+def _of(use: Use) -> str:
+    return f'container="{use.container}",gpu="{use.gpu}"'
+
+
+def _one(name: str, text: str, value: float, kind: str = "gauge") -> Iterator[str]:
+    yield from _help(name, text, kind)
+    yield f"{name} {value}"
+
+
+def _help(name: str, text: str, kind: str = "gauge") -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"

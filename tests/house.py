@@ -20,6 +20,7 @@ MAX_FUNCTION: Final = 50
 MAX_FILE: Final = 400
 MEDIAN_FUNCTION: Final = 8
 GENERATED: Final = "_pb2"
+MARKERS: Final = ("<" * 7, ">" * 7)
 
 _CONTRACT_NAME: Final = re.compile(r"gpu-share\.io\b|^CUDA_[A-Z_]+$|^CUDA_MPS_|^NVIDIA_[A-Z_]+$|^GPU_SHARE_.*_MIB$")
 
@@ -38,6 +39,7 @@ def main() -> int:
     """Check the tree; return 1 when a rule is broken."""
     trees = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sources(ROOT)}
     breaches = [breach for path, text in trees.items() for breach in check(path, text)]
+    breaches += [breach for path in texts(ROOT) for breach in unmerged(path.relative_to(ROOT).as_posix(), path)]
     for breach in breaches:
         print(breach)
     print(summary([one for path, text in trees.items() for one in functions(path, text)]))
@@ -48,6 +50,19 @@ def sources(root: Path) -> Iterator[Path]:
     """Yield every Python file the rules are for."""
     for folder in ALL:
         yield from sorted(path for path in (root / folder).rglob("*.py") if GENERATED not in path.name)
+
+
+def texts(root: Path) -> Iterator[Path]:
+    """Yield every document, chart and setting."""
+    for pattern in ("*", "docs/**/*", "deploy/**/*", "examples/**/*"):
+        yield from sorted(path for path in root.glob(pattern) if path.is_file())
+
+
+def unmerged(name: str, path: Path) -> Iterator[str]:
+    """Find what a merge left behind."""
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if line.startswith(MARKERS):
+            yield f"{name}:{number}: a conflict that nobody resolved"
 
 
 def check(path: str, text: str) -> list[str]:

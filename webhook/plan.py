@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.asked import Asked, asked, main_container
 from gpushare.errors import PolicyDenied, QuantityError
 from gpushare.quantity import format_mib, parse_memory, parse_percent, shown
 from gpushare.reasons import Reason
@@ -63,7 +64,7 @@ def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan
     """
     _check_keys(pod)
     main, warnings = _main(pod)
-    memory, compute = _asked(pod, main)
+    memory, compute = asked(pod.annotations, main.name)
     names = memory.keys() | compute.keys() or {main.name}
     limits = _Limits(policy, settings)
     return Plan(
@@ -105,31 +106,11 @@ def field_of(key: str) -> str:
     return f"metadata.annotations[{safe:.{KEY_SHOWN}}]"
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One annotation that asks for an amount."""
-
-    key: str
-    value: object
-
-
-def _asked(pod: PodView, main: Container) -> tuple[dict[str, _Asked], dict[str, _Asked]]:
-    """Collect who asks for memory and who for compute; a container's own annotation wins over the pod-wide one."""
-    memory: dict[str, _Asked] = {}
-    compute: dict[str, _Asked] = {}
-    for found, wide, prefix in ((memory, contract.MEMORY, _PREFIXES[0]), (compute, contract.COMPUTE, _PREFIXES[1])):
-        if wide in pod.annotations:
-            found[main.name] = _Asked(wide, pod.annotations[wide])
-        for key, value in pod.annotations.items():
-            if key.startswith(prefix):
-                found[key.removeprefix(prefix)] = _Asked(key, value)
-    return memory, compute
-
-
 def _main(pod: PodView) -> tuple[Container, tuple[str, ...]]:
     apps = [each for each in pod.containers if each.kind is Kind.APP]
     wanted = pod.annotations.get(contract.DEFAULT_CONTAINER)
-    main = next((each for each in apps if each.name == wanted), apps[0])
+    name = main_container(pod.annotations, [each.name for each in apps])
+    main = next(each for each in apps if each.name == name)
     if wanted is None or main.name == wanted:
         return main, ()
     return main, (f"{contract.DEFAULT_CONTAINER} names no app container; {main.name:.30} counts as main",)
@@ -142,7 +123,7 @@ class _Limits:
     policy: NamespacePolicy
     settings: Settings
 
-    def memory(self, asked: _Asked | None) -> int:
+    def memory(self, asked: Asked | None) -> int:
         if asked is None:
             field, mib = namespace.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
         else:
@@ -165,7 +146,7 @@ class _Limits:
             message = f"{said} is more than the largest GPU has, {format_mib(most)}; ask for less"
             raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
 
-    def compute(self, asked: _Asked | None) -> int | None:
+    def compute(self, asked: Asked | None) -> int | None:
         if asked is None:
             # No word about compute is the whole GPU, which a ceiling forbids.
             return self.policy.default_compute or self.policy.max_compute
@@ -182,7 +163,7 @@ class _Limits:
             yield f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}"
 
 
-def _quantity(asked: _Asked, parse: Any) -> int:
+def _quantity(asked: Asked, parse: Any) -> int:
     try:
         return int(parse(asked.value))
     except QuantityError as error:

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
+from enforcer.driver_root import HERE, DriverRoot
 from gpushare.cli import checks_cluster, checks_node
+from gpushare.cli.checks_node import Folders
 from gpushare.cli.findings import Checker, Finding, Level
 from gpushare.cli.terminal import SYMBOLS, Colour, Terminal
 
@@ -32,6 +35,7 @@ class Symbol(StrEnum):
     WRONG = "FAIL"
 
 
+_WHOSE: Final = {"state": "node agent's state", "kubelet": "kubelet's root", "cdi": "container devices'"}
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
 _UNICODE: Final = dict(zip(Level, SYMBOLS, strict=True))
 _ASCII: Final = dict(zip(Level, Symbol, strict=True))
@@ -48,6 +52,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     parser.add_argument("--cluster", action="store_true", help="ask the cluster only")
     parser.add_argument("--node", action="store_true", help="ask this machine only; what is missing is then wrong")
+    for name, folder in asdict(Folders()).items():
+        option = name if name == "state" else f"{name}-root"
+        what = f"the {_WHOSE[name]} directory on this machine ({folder})"
+        parser.add_argument(f"--{option}", type=Path, default=folder, metavar="DIR", help=what)
+    parser.add_argument("--driver-root", type=Path, default=HERE, help="root of the NVIDIA driver (%(default)s)")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 
@@ -71,7 +80,8 @@ def checkers(args: argparse.Namespace) -> list[Checker]:
     if args.cluster or both:
         found += checks_cluster.checkers(args.kubeconfig, args.context, required=args.cluster)
     if args.node or both:
-        found += checks_node.checkers(required=args.node)
+        folders = Folders(state=args.state, kubelet=args.kubelet_root, cdi=args.cdi_root)
+        found += checks_node.checkers(folders, DriverRoot(args.driver_root), required=args.node)
     return found
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,15 +13,17 @@ from cryptography import x509
 
 from gpushare import contract
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
-from gpushare.cluster import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.cluster import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.errors import ClusterError
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
 SOON: Final = timedelta(days=3)
+NAMED: Final = 5
+"""So many nodes are named."""
 WEBHOOK: Final = f"pods.{contract.GROUP}"
 PROBE: Final = "gpu-share-check-"
-INSTALL: Final = "install gpu-share: kubectl apply -k deploy/manifests"
+INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 
 Ask = Callable[[Cluster], Finding]
 
@@ -33,8 +36,11 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
         (f"DeviceClass {contract.DEVICE_CLASS}", lambda api: device_class(api, contract.DEVICE_CLASS)),
         (f"DeviceClass {contract.STATUS_DEVICE_CLASS}", lambda api: device_class(api, contract.STATUS_DEVICE_CLASS)),
         ("webhook configuration", lambda api: webhook(api, datetime.now(UTC))),
+        ("webhook replicas", webhooks),
+        ("node agents", agents),
         ("nodes that share their GPUs", nodes),
         ("GPUs published", published),
+        ("GPUs left out", left_out),
         ("namespaces that opted in", opted_in),
     ]
     first = Checker(
@@ -143,16 +149,69 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime) -> Finding:
     return fine(f"{name}, valid until {last:%Y-%m-%d}")
 
 
+def webhooks(api: Cluster) -> Finding:
+    """Look at the replicas of the webhook's Deployment."""
+    found = _workloads(api, "deployments", "webhook")
+    if not found:
+        return wrong("no Deployment of ours: no sharing pod can be created", INSTALL)
+    wanted, ready = (sum(_count(each, part, key) for each in found) for part, key in _REPLICAS)
+    detail, hint = f"{ready} of {wanted} ready", _look(found[0], "webhook")
+    if not ready:
+        return wrong(f"{detail}: no sharing pod can be created", hint)
+    return warning(detail, hint) if ready < wanted else fine(detail)
+
+
+def agents(api: Cluster) -> Finding:
+    """Look at the agents of the nodes that share their GPUs."""
+    found = _workloads(api, "daemonsets", "agent")
+    if not found:
+        return wrong("no DaemonSet of ours: no GPU is offered and nobody is watched", INSTALL)
+    wanted, ready = (sum(_count(each, "status", key) for each in found) for key in _PODS)
+    detail = f"{ready} of {wanted} ready"
+    if ready < wanted:
+        return wrong(f"{detail}: what runs on the other nodes runs on unwatched", _look(found[0], "agent"))
+    return fine(detail)
+
+
+_REPLICAS: Final = (("spec", "replicas"), ("status", "readyReplicas"))
+_PODS: Final = ("desiredNumberScheduled", "numberReady")
+
+
+def _workloads(api: Cluster, kind: str, part: str) -> list[Mapping[str, Any]]:
+    """Find ours by their labels, in whatever namespace they were installed."""
+    selector = f"app.kubernetes.io/part-of=gpu-share,app.kubernetes.io/name=gpu-share-{part}"
+    return list(api.list(path(APPS_V1, kind), labelSelector=selector)[0])
+
+
+def _count(item: Mapping[str, Any], part: str, key: str) -> int:
+    return int((item.get(part) or {}).get(key) or 0)
+
+
+def _look(item: Mapping[str, Any], part: str) -> str:
+    namespace = item["metadata"].get("namespace")
+    return f"kubectl describe pods -n {namespace} -l app.kubernetes.io/name=gpu-share-{part}"
+
+
 def nodes(api: Cluster) -> Finding:
-    """Count labelled nodes."""
+    """Count labelled nodes, and name those that offer nothing all the same."""
     items, _ = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")
-    label = f"kubectl label node NAME {contract.NODE_LABEL}=true"
-    return fine(str(len(items))) if items else warning("none", label)
+    if not items:
+        return warning("none", f"kubectl label node NAME {contract.NODE_LABEL}=true")
+    offering = {item["spec"].get("nodeName") for item in _slices(api)}
+    silent = [name for item in items if (name := item["metadata"]["name"]) not in offering]
+    if silent:
+        said = ", ".join(silent[:NAMED]) + (", ..." if len(silent) > NAMED else "")
+        return warning(f"{len(items)}; without a ResourceSlice: {said}", "run gpu-share check --node in their agents")
+    return fine(str(len(items)))
+
+
+def _slices(api: Cluster) -> list[Any]:
+    return api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
 
 
 def published(api: Cluster) -> Finding:
     """Count the GPUs in our ResourceSlices."""
-    items, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")
+    items = _slices(api)
     devices = [device for item in items for device in item["spec"].get("devices") or []]
     gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
     tainted = sum(1 for device in gpus if device.get("taints"))
@@ -162,6 +221,23 @@ def published(api: Cluster) -> Finding:
     return (
         warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else fine(detail)
     )
+
+
+def left_out(api: Cluster) -> Finding:
+    """Name the GPUs of sharing nodes that are not offered, and why: contested ones among them."""
+    items, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")
+    notes = {item["spec"].get("nodeName"): _noted(item) for item in items}
+    said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
+    hint = f"a contested GPU needs one owner: take it from the other, or name others in {contract.NODE_GPUS}"
+    return warning("; ".join(said), hint) if said else fine("none")
+
+
+def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
+    try:
+        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.LEFT_OUT, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def opted_in(api: Cluster) -> Finding:

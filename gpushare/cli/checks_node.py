@@ -1,35 +1,60 @@
 """Questions to this machine: can it serve shares of its GPUs?"""
 
 import shutil
+import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from enforcer.driver_root import PROGRAM, DriverRoot
 from enforcer.gpu import NvmlReader
 from enforcer.proc import in_initial_pid_namespace
+from enforcer.status import NAME
+from gpushare import contract
+from gpushare.cli import nodestatus
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
-from gpushare.errors import NvmlError
+from gpushare.errors import GpuShareError, MpsError, NvmlError
 
 Verdict = Callable[[str], Finding]
 CATEGORY: Final = "this machine"
-MPS_CONTROL: Final = "nvidia-cuda-mps-control"
+SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
+KNOCK_SECONDS: Final = 2.0
+STALE_SECONDS: Final = 10.0
 
 
-def checkers(*, required: bool) -> list[Checker]:
-    """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where the agent, the kubelet and the container runtime meet on a node."""
+
+    state: Path = Path("/var/lib/gpu-share")
+    kubelet: Path = Path("/var/lib/kubelet")
+    cdi: Path = Path("/var/run/cdi")
+
+
+def checkers(folders: Folders, driver: DriverRoot, *, required: bool) -> list[Checker]:
+    """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong.
+
+    The agent's own questions are asked where it is expected, or has been: nobody's laptop lacks one.
+    """
     bad = wrong if required else warning
+    agent = _of_agent(folders, bad) if required or (folders.state / NAME).exists() else []
+    return [*_of_machine(driver, bad), *agent]
+
+
+def _of_machine(driver: DriverRoot, bad: Verdict) -> list[Checker]:
     return [
         Checker(
             category=CATEGORY,
             description="GPUs through NVML",
-            ask=lambda: gpus(NvmlReader(), bad),
+            ask=lambda: gpus(NvmlReader(load=driver.load), bad),
             hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
         ),
         Checker(
             category=CATEGORY,
             description="MPS control program",
-            ask=lambda: mps(shutil.which(MPS_CONTROL), bad),
-            hint=f"{MPS_CONTROL} comes with the NVIDIA driver's compute utilities",
+            ask=lambda: mps(driver, bad),
+            hint=f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
         ),
         Checker(
             category=CATEGORY,
@@ -38,6 +63,67 @@ def checkers(*, required: bool) -> list[Checker]:
             hint="the enforcer needs hostPID: true, or it would take one process for another",
         ),
     ]
+
+
+def _of_agent(folders: Folders, bad: Verdict) -> list[Checker]:
+    return [
+        Checker(
+            category=CATEGORY,
+            description="node agent",
+            ask=lambda: agent(folders.state, bad),
+            hint="it runs where the node has the label; its log says what it lacks (--state DIR, if it is elsewhere)",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="kubelet plugin sockets",
+            ask=lambda: sockets(folders.kubelet, bad),
+            hint="the node agent makes them; a kubelet whose root is elsewhere needs --kubelet-root, there and here",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="CDI folder",
+            ask=lambda: cdi(folders.cdi, bad),
+            hint="the container runtime has to read it: containerd >= 2.0 does, 1.7 with enable_cdi (--cdi-root DIR)",
+        ),
+    ]
+
+
+def agent(state: Path, bad: Verdict) -> Finding:
+    """Read the agent's status: whether it runs, and what it says hinders it."""
+    try:
+        found = nodestatus.load(state)
+    except GpuShareError as error:
+        return bad(error.message)
+    age = found.age(nodestatus.now())
+    if age is None or age > STALE_SECONDS:
+        return bad(f"it does not run: {state / NAME} is old")
+    if found.problems:
+        return warning("; ".join(found.problems), "gpu-share top shows what it sees")
+    return fine(f"{len(found.gpus)} GPUs seen")
+
+
+def sockets(root: Path, bad: Verdict) -> Finding:
+    """Knock at the driver's two doors: the kubelet finds it by the one and prepares claims by the other."""
+    missing = [f"{file}: {why}" for file in map(root.joinpath, SOCKETS) if (why := _shut(file))]
+    return bad("; ".join(missing)) if missing else fine(f"below {root}")
+
+
+def _shut(file: Path) -> str:
+    """Why nobody answers at a socket; empty when somebody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knocking:
+        knocking.settimeout(KNOCK_SECONDS)
+        try:
+            knocking.connect(str(file))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def cdi(folder: Path, bad: Verdict) -> Finding:
+    """Look for the folder that claims' specs are written to, and count ours."""
+    if not folder.is_dir():
+        return bad(f"{folder} is not there")
+    return fine(f"{folder}, {len(list(folder.glob(f'{contract.CDI_FILE_PREFIX}*.json')))} claims prepared")
 
 
 def gpus(reader: NvmlReader, bad: Verdict) -> Finding:
@@ -53,9 +139,13 @@ def gpus(reader: NvmlReader, bad: Verdict) -> Finding:
     return fine(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
 
 
-def mps(where: str | None, bad: Verdict) -> Finding:
-    """Tell whether the MPS control program is on the path."""
-    return fine(where) if where else bad(f"{MPS_CONTROL} is not on the PATH")
+def mps(driver: DriverRoot, bad: Verdict) -> Finding:
+    """Tell where the MPS control program is: below the driver's root, or on the PATH."""
+    try:
+        where = shutil.which(str(driver.program()))
+    except MpsError as error:
+        return bad(error.message)
+    return fine(where) if where else bad(f"{PROGRAM} is not on the PATH")
 
 
 def pid_namespace(proc: Path, bad: Verdict) -> Finding:

@@ -2,16 +2,20 @@
 
 import argparse
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare.cli import inject, nodestatus, rewriting, top
+from gpushare.cli.explain_pod import recorded
 from gpushare.cli.manifest import Document, split
 from gpushare.cli.nodestatus import GpuUse, NodeStatus, Use
+from gpushare.cli.recorded import explained
 from gpushare.cli.rewriting import Judge
 from gpushare.cli.terminal import NOT_AVAILABLE, table
 from gpushare.cli.workloads import DEFAULT_NAMESPACE, PodPlace, pods
-from gpushare.errors import ConfigError, PolicyDenied
+from gpushare.cluster import Cluster, namespace_of
+from gpushare.errors import ClusterError, ConfigError, PolicyDenied
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 from webhook.podview import read_pod
@@ -32,19 +36,41 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "explain",
         help="say what was or would be done to a pod, and why",
-        description="Say what would be done to the pods of a manifest (-f), or how a pod of this node stands.",
+        description="Say what a pod of the cluster asked for, what it was given and what was done to it; what would be "
+        "done to the pods of a manifest (-f); or, on a node, what its enforcer thinks of a pod (--state).",
     )
-    parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD", help="a pod on this node")
+    parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD", help="a pod of the cluster, or of this node")
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
-    top.add_state_option(parser)
+    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help=f"ask this node's enforcer: its state directory ({top.STATE_DIRECTORY})",
+    )
     inject.add_policy_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain. Returns 1 when a pod would be refused, is over its quota, or is not known."""
+    """Explain. Returns 1 when a pod would be refused, is hindered, was ended, is over its quota, or is not known."""
     if bool(args.pod) == bool(args.filename):
-        raise ConfigError("name a pod of this node, or a manifest with -f FILE")
-    return _manifest(args) if args.filename else _live(args)
+        raise ConfigError("name a pod, or a manifest with -f FILE")
+    if args.filename:
+        return _manifest(args)
+    return _on_node(args) if args.state else _in_cluster(args)
+
+
+def _in_cluster(args: argparse.Namespace) -> int:
+    namespace, _, name = args.pod.rpartition("/")
+    namespace = namespace or args.namespace or namespace_of(args.kubeconfig, args.context)
+    try:
+        api = Cluster.connect(args.kubeconfig, args.context)
+    except ClusterError as error:
+        raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
+    good, lines = explained(recorded(api, namespace, name))
+    print("\n".join(lines))
+    return 0 if good else 1
 
 
 def _manifest(args: argparse.Namespace) -> int:
@@ -102,7 +128,7 @@ def _request(container: Mapping[str, Any]) -> str | None:
     return next((claim.get("request") for claim in claims if claim.get("name") == contract.CLAIM), None)
 
 
-def _live(args: argparse.Namespace) -> int:
+def _on_node(args: argparse.Namespace) -> int:
     status = nodestatus.load(args.state)
     found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
     if not found:

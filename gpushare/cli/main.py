@@ -22,15 +22,19 @@ INTERRUPTED: Final = 130
 PARTS: Final = {
     "webhook": "answer admission reviews and keep the claim templates",
     "enforcer": "watch this node's GPUs and hold containers to their quota",
+    "mps": "start this node's MPS daemons when the enforcer asks, and outlive it",
     "sidecar": "report a sharing pod's state from inside the pod",
     "certs": "make and renew the certificate authority and the serving certificate",
 }
+_MODULES: Final = {"mps": "enforcer.mps_host"}
+"""Where a process is not the ``main`` of a part of its name."""
 VERBS: Final = {
     "inject": "rewrite manifests as the webhook would, without a cluster",
     "check": "find out whether this machine and this cluster are ready",
     "top": "show GPUs, the containers on them, and their use against quota",
     "explain": "say what was or would be done to a pod, and why",
     "audit": "show the kill log and verify its chain",
+    "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",
 }
@@ -91,7 +95,7 @@ def _verb(arguments: list[str]) -> int:
 
 
 def _process(part: str, arguments: list[str]) -> int:
-    code: int = importlib.import_module(f"{part}.main").main(arguments)
+    code: int = importlib.import_module(_MODULES.get(part, f"{part}.main")).main(arguments)
     return code
 
 

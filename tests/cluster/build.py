@@ -64,7 +64,7 @@ def build_missing(say: Say = say, groups: Sequence[Group] = (Group.CONTROL_PLANE
     if not _missing(groups):
         return
     go = find_go()
-    with _lock(say):
+    with lock("build", say):
         missing = _missing(groups)
         for number, binary in enumerate(missing, 1):
             _build(go, binary, f"({number}/{len(missing)})", say)
@@ -137,9 +137,10 @@ def _env() -> dict[str, str]:
 
 
 @contextmanager
-def _lock(say: Say) -> Iterator[None]:
+def lock(name: str, say: Say = say) -> Iterator[None]:
+    """Let one at a time work on a part of the cache; the others wait and say so."""
     cache_root().mkdir(parents=True, exist_ok=True)
-    with (cache_root() / "build.lock").open("w") as file:
+    with (cache_root() / f"{name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -107,8 +107,9 @@ class ControlPlane:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _end(self) -> None:
+        _end_nodes(self.root)
         _end_all(self.processes)
-        _clear(self.root)
+        _remove_network(self.root)
 
     @property
     def running(self) -> bool:
@@ -147,12 +148,19 @@ class ControlPlane:
         self._save()
         return process
 
-    def drop(self, name: str) -> None:
-        """End programs of that name, which need not run any more."""
+    def drop(self, name: str) -> list[Process]:
+        """End programs of that name, which need not run any more; :meth:`again` takes what is returned."""
         gone = [process for process in self.processes if process.name == name]
         end(gone)
         self.processes[:] = [process for process in self.processes if process not in gone]
         self._save()
+        return gone
+
+    def again(self, dropped: Iterable[Process]) -> None:
+        """Start dropped programs with the same command lines (in this process's environment); wait for the API."""
+        for process in dropped:
+            self.add(process.name, list(process.command))
+        self.wait("the API server is ready", self._ready)
 
     def log(self, name: str) -> Path:
         """File with the output of one program."""
@@ -247,17 +255,21 @@ class ControlPlane:
 
 def remove(root: Path) -> None:
     """End what an earlier run left in ``root`` and remove the folder; nothing there is fine."""
+    _end_nodes(root)
     if left := ControlPlane.load(root):
         _end_all(left.processes)
-    _clear(root)
+    _remove_network(root)
     if root.exists():
         shutil.rmtree(root)
 
 
-def _clear(root: Path) -> None:
-    """End the nodes of a cluster with all that runs on them, and its bridge. Mounts go with the last process."""
+def _end_nodes(root: Path) -> None:
+    """End the nodes of a cluster with all that runs on them. Their mounts go with the last process."""
     for state in root.glob(f"nodes/*/{NODE_STATE}"):
         cgroups.end(json.loads(state.read_text())["cgroup"], cgroups.hierarchies())
+
+
+def _remove_network(root: Path) -> None:
     if network := Network.load(root):
         network.remove()
 

@@ -1,7 +1,9 @@
 """The servers of a control plane, or a word about their absence."""
 
-from tests.cluster.binaries import find_all
+from tests.cluster import packages
+from tests.cluster.binaries import Group, find_all
 from tests.cluster.errors import BedError
+from tests.cluster.node import require_rights
 from tests.support.need import missing
 
 
@@ -9,5 +11,16 @@ def require_binaries() -> None:
     """Skip the test where the servers are missing; in CI fail it."""
     try:
         find_all()
+    except BedError as error:
+        missing(str(error))
+
+
+def require_node() -> None:
+    """Skip the test where no real node can be had: a right, a binary or a package is missing; in CI fail it."""
+    require_binaries()
+    try:
+        require_rights()
+        find_all(Group.NODE)
+        packages.tree(packages.NODE_PACKAGES)
     except BedError as error:
         missing(str(error))

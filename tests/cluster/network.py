@@ -88,7 +88,8 @@ class Network:
 
     def attach(self, number: int, pid: int) -> None:
         """Join the network namespace of ``pid`` as node ``number``: its interface is ``eth0``."""
-        here = f"{self.bridge}n{number}"
+        self.detach(number)
+        here = self._interface(number)
         run("ip", "link", "add", here, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
         run("ip", "link", "set", here, "master", self.bridge, "up")
         inside = ("nsenter", f"--net=/proc/{pid}/ns/net")
@@ -101,14 +102,24 @@ class Network:
                 run(*inside, "ip", "route", "add", self.pod_cidr(other), "via", via)
         run("ip", "route", "replace", self.pod_cidr(number), "via", self.node_address(number), "dev", self.bridge)
 
+    def detach(self, number: int) -> None:
+        """Remove the node's pair of interfaces; its namespace would take it along, but only some time later."""
+        with suppress(BedError):
+            run("ip", "link", "delete", self._interface(number))
+
+    def _interface(self, number: int) -> str:
+        return f"{self.bridge}n{number}"
+
     def remove(self) -> None:
-        """Remove the bridge and with it the routes; a node's pair of interfaces goes with its namespace.
+        """Remove the bridge with its routes and what is left of its nodes' interfaces.
 
         After a reboot the block may have become another cluster's: the bridge's alias tells.
         """
         with suppress(OSError):
             if Path(f"/sys/class/net/{self.bridge}/ifalias").read_text().strip() == self._mark:
                 run("ip", "link", "delete", self.bridge)
+                for each in Path("/sys/class/net").glob(f"{self.bridge}n*"):
+                    self.detach(int(each.name.rpartition("n")[2]))
 
     @property
     def _mark(self) -> str:

@@ -9,6 +9,7 @@ interfaces and routes go with its last process, so that a crash leaves what the 
 import json
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tests.cluster import archive, cgroups, node_files, packages, pki
 from tests.cluster.binaries import Group, cache_root, find_all
 from tests.cluster.controlplane import NODE_STATE, ControlPlane
 from tests.cluster.errors import BedError
-from tests.cluster.network import MOST_NODES, run
+from tests.cluster.network import MOST_NODES, Network, run
 from tests.cluster.processes import Process
 
 READY_SECONDS: Final = 90.0
@@ -48,17 +49,11 @@ class Node:
         require_rights()
         binaries, tree = find_all(Group.NODE), packages.tree(packages.NODE_PACKAGES)
         node = cls._register(plane, name)
-        node_files.lay_out(node.home)
-        (node.home / "packages").symlink_to(tree)
-        node._certify()
-        node_files.write(node.home, name, node.number, node._network, node._keys)
-        node._hold_namespaces()
-        node._network.attach(node.number, node.holder.pid)
-        node._start_containerd(binaries)
-        node.load_image(node._hand_made_images())
-        node.start_kubelet(labels)
-        node._run("kube-proxy", [str(binaries["kube-proxy"]), "--config=/var/lib/kube-proxy/config.yaml"])
-        plane.wait(f"node {name} is Ready", node.ready, READY_SECONDS)
+        try:
+            node._start(binaries, tree, labels)
+        except BaseException:
+            node.stop()
+            raise
         return node
 
     @classmethod
@@ -140,10 +135,11 @@ class Node:
         for process in [each for each in self.plane.processes if each.name.startswith(f"{self.name}-")]:
             self.plane.drop(process.name)
         cgroups.end(self.cgroup, cgroups.hierarchies())
+        self._network.detach(self.number)
         shutil.rmtree(self.home, ignore_errors=True)
 
     @property
-    def _network(self) -> Any:
+    def _network(self) -> Network:
         assert self.plane.network is not None, "ControlPlane.start(..., nodes=True)"
         return self.plane.network
 
@@ -160,6 +156,20 @@ class Node:
         node.home.mkdir(parents=True)
         (node.home / NODE_STATE).write_text(json.dumps({"number": number, "cgroup": node.cgroup}))
         return node
+
+    def _start(self, binaries: dict[str, Path], tree: Path, labels: dict[str, str] | None) -> None:
+        node_files.lay_out(self.home)
+        (self.home / "packages").symlink_to(tree)
+        self._certify()
+        node_files.write(self.home, self.name, self.number, self._network, self._keys)
+        self._hold_namespaces()
+        self._network.attach(self.number, self.holder.pid)
+        self._start_containerd(binaries)
+        self.load_image(self._hand_made_images())
+        self.start_kubelet(labels)
+        self._run("kube-proxy", [str(binaries["kube-proxy"]), "--config=/var/lib/kube-proxy/config.yaml"])
+        self._offer_programs(binaries)
+        self.plane.wait(f"node {self.name} is Ready", self.ready, READY_SECONDS)
 
     def _certify(self) -> None:
         pki.issue(self._keys, f"{self.name}-serving", self.name, names=[self.name], addresses=[self.address])
@@ -187,10 +197,22 @@ class Node:
         self.plane.wait("containerd answers", lambda: _succeeds(self.command(*ctr)))
 
     def _hand_made_images(self) -> Path:
-        program = packages.program("busybox", packages.NODE_PACKAGES)
-        assert program is not None
         images = {node_files.PAUSE_IMAGE: archive.FOREVER, archive.BUSYBOX_IMAGE: ()}
-        return archive.busybox(self.home / "busybox.tar", program, images)
+        return archive.busybox(self.home / "busybox.tar", packages.busybox(), images)
+
+    def _offer_programs(self, binaries: dict[str, Path]) -> None:
+        """Put kubectl, helm and a way onto the node into ``bin`` of the cluster's folder, for people and tests."""
+        folder = self.plane.root / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in ("kubectl", "helm"):
+            if not (folder / name).exists():
+                (folder / name).symlink_to(binaries[name])
+        script = folder / f"on-{self.name}"
+        own = f"export PATH={binaries['ctr'].parent}:$PATH"
+        script.write_text(
+            f'#!/bin/sh\n# Runs a command on {self.name}.\n{own}\nexec {shlex.join(self.command())} "$@"\n'
+        )
+        script.chmod(0o755)
 
     def _run(self, name: str, command: list[str], env: dict[str, str] | None = None) -> None:
         self.plane.add(f"{self.name}-{name}", self.command(*command), env)

@@ -55,7 +55,7 @@ def lay_out(home: Path) -> None:
 def write(home: Path, name: str, number: int, network: Network, keys: Path) -> None:
     """Write all settings below ``home``; ``keys`` is the cluster's folder of certificates."""
     lib = home / "var" / "lib"
-    snapshotter = "native" if _on_overlay(home) else "overlayfs"
+    snapshotter = "native" if on_overlay(home) else "overlayfs"
     (lib / "containerd" / "config.toml").write_text(
         CONTAINERD_TOML.format(pause=f"docker.io/{PAUSE_IMAGE}", snapshotter=snapshotter)
     )
@@ -103,7 +103,7 @@ def _mount_cgroups(mounted: Sequence[Hierarchy]) -> list[str]:
     return lines
 
 
-def _on_overlay(folder: Path) -> bool:
+def on_overlay(folder: Path) -> bool:
     """Overlays cannot be made on an overlay (a container's own file system)."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     holding = [each for each in mounts if folder.absolute().is_relative_to(each[1])]

@@ -17,6 +17,15 @@ from tests.support import debian
 
 NODE_PACKAGES: Final = ("runc", "containernetworking-plugins", "nftables", "busybox-static")
 IMAGE_PACKAGES: Final = ("buildah", "debootstrap")
+PROVIDED: Final = {
+    "runc": "runc",
+    "containernetworking-plugins": "/usr/lib/cni/ptp",
+    "nftables": "nft",
+    "busybox-static": "busybox",
+    "buildah": "buildah",
+    "debootstrap": "debootstrap",
+}
+"""A program of each package: where all of them are installed nothing is fetched."""
 DONE: Final = ".unpacked"
 
 
@@ -28,6 +37,9 @@ def tree(packages: tuple[str, ...], say: Callable[[str], None] = lambda _: None)
     """
     home = _home(packages)
     if (home / DONE).is_file():
+        return home
+    if all(_installed(PROVIDED[package]) for package in packages):
+        (home / "usr").mkdir(parents=True, exist_ok=True)
         return home
     say(f"fetching {', '.join(packages)} ...")
     cache_root().mkdir(parents=True, exist_ok=True)
@@ -44,17 +56,22 @@ def tree(packages: tuple[str, ...], say: Callable[[str], None] = lambda _: None)
     return home
 
 
-def program(name: str, packages: tuple[str, ...]) -> Path | None:
-    """Where a statically linked program is: installed, or in the tree. None when it is not here yet."""
-    if found := shutil.which(name):
-        return Path(found)
-    places = (_home(packages) / folder / name for folder in ("bin", "usr/bin", "usr/sbin", "sbin"))
-    return next((place for place in places if place.is_file()), None)
+def busybox() -> Path:
+    """A statically linked busybox: installed, or of the tree.
+
+    Raises:
+        BedError: there is none.
+    """
+    installed = shutil.which("busybox")
+    places = [Path(installed)] if installed else []
+    places += [tree(NODE_PACKAGES) / folder / "busybox" for folder in ("bin", "usr/bin")]
+    if found := [place for place in places if place.is_file() and b"/ld-" not in place.read_bytes()[:4096]]:
+        return found[0]
+    raise BedError("there is no statically linked busybox: install Debian package busybox-static")
 
 
-def have(packages: tuple[str, ...]) -> bool:
-    """Whether the tree is in the cache."""
-    return (_home(packages) / DONE).is_file()
+def _installed(program: str) -> bool:
+    return Path(program).is_file() if program.startswith("/") else shutil.which(program) is not None
 
 
 def over_usr(home: Path) -> str:

@@ -1,16 +1,22 @@
-"""What ``make cluster`` puts on the bare control plane: the product, nodes with simulated GPUs, a namespace to use."""
+"""What ``make cluster`` puts on the bare cluster: the product, simulated GPUs, a namespace to use."""
 
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
-from gpushare.contract import CLAIM, DRIVER, NAMESPACE_LABEL
+from gpushare.contract import CLAIM, DRIVER, NAMESPACE_LABEL, NODE_LABEL
+from tests.cluster.binaries import Group, find_all
 from tests.cluster.controlplane import ControlPlane
-from tests.controlplane.bed import Bed
+from tests.cluster.errors import BedError
+from tests.controlplane.bed import SYSTEM, Bed
 from tests.fakegpu.publish import publish_nodes
 
 NAMESPACE: Final = "demo"
 NODES: Final = {"gpu-node-1": "quad-16g", "gpu-node-2": "h100x4"}
 RETENTION_SECONDS: Final = 60
+CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "gpu-share"
 
 
 def install(plane: ControlPlane) -> None:
@@ -21,6 +27,20 @@ def install(plane: ControlPlane) -> None:
         publish_nodes(bed.cluster, [name], machine)
     labels = {NAMESPACE_LABEL: "true"}
     bed.cluster.create(path(CORE_V1, "namespaces"), {"metadata": {"name": NAMESPACE, "labels": labels}})
+
+
+def install_chart(plane: ControlPlane, nodes: Sequence[str]) -> None:
+    """Install the chart with simulated GPUs on real nodes, and opt ``demo`` in."""
+    cluster = plane.cluster()
+    for node in nodes:
+        cluster.patch(path(CORE_V1, "nodes", node), {"metadata": {"labels": {NODE_LABEL: "true"}}})
+    helm = str(find_all(Group.NODE)["helm"])
+    where = ["--namespace", SYSTEM, "--create-namespace", "--kubeconfig", str(plane.kubeconfig())]
+    command = [helm, "install", "gpu-share", str(CHART), *where, "--set", "simulate.enabled=true", "--wait"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BedError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    cluster.create(path(CORE_V1, "namespaces"), {"metadata": {"name": NAMESPACE, "labels": {NAMESPACE_LABEL: "true"}}})
 
 
 def placements(cluster: Cluster) -> list[str]:

@@ -26,6 +26,7 @@ class Process:
     pid: int
     started: int
     log: str = ""
+    command: Sequence[str] = ()
 
 
 def spawn(
@@ -45,7 +46,7 @@ def spawn(
         file_actions=[from_nothing, to_log, (os.POSIX_SPAWN_DUP2, 1, 2)],
         setsid=True,
     )
-    return Process(name=name, pid=pid, started=start_time(pid) or 0, log=str(log))
+    return Process(name=name, pid=pid, started=start_time(pid) or 0, log=str(log), command=list(command))
 
 
 def start_time(pid: int) -> int | None:

@@ -38,6 +38,7 @@ def apiserver(binary: Path, root: Path, store: int, port: int, network: Network 
         f"--cert-dir={root}/apiserver",
         f"--token-auth-file={keys}/tokens.csv",
         "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
         "--service-cluster-ip-range=10.0.0.0/24",
         "--service-account-issuer=https://kubernetes.default.svc",

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import stat
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.cluster import binaries, build
 from tests.cluster.errors import BedError, MissingBinariesError
 
+KUBERNETES_MODULES = ("kubernetes", "kubernetes-node")
 FAKE_GO = """#!{python}
 import os, pathlib, sys, time
 if sys.argv[1] == "env":
@@ -138,3 +140,25 @@ def test_a_wrong_version_in_the_given_folder_is_an_error(tmp_path: Path, monkeyp
 def test_the_build_uses_the_go_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOPROXY", "https://proxy.example")
     assert build._env() == {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+
+
+def test_what_a_node_needs_is_a_group_of_its_own(tmp_path: Path) -> None:
+    calls = fake_go(tmp_path)
+    build.build_missing(lambda _: None)
+    assert "kubelet" not in calls.read_text()
+    build.build_missing(lambda _: None, tuple(binaries.Group))
+    assert [line.split()[0] for line in calls.read_text().splitlines()[4:]] == [
+        "kubelet", "kube-proxy", "kubectl", "containerd", "containerd-shim-runc-v2", "ctr", "helm",
+    ]  # fmt: skip
+    assert set(binaries.find_all(binaries.Group.NODE)) >= {"kubelet", "containerd", "helm"}
+
+
+def test_both_kubernetes_modules_pin_the_same_versions() -> None:
+    """They are apart only so that a change of one leaves the cached binaries of the other alone."""
+    pinned = [set(re.findall(r"^\s+(k8s\.io/\S+ => .*)$", _go_mod(name), re.MULTILINE)) for name in KUBERNETES_MODULES]
+    assert pinned[0] == pinned[1] != set()
+    assert all(f"k8s.io/kubernetes v{binaries.KUBERNETES} " in _go_mod(name) for name in KUBERNETES_MODULES)
+
+
+def _go_mod(name: str) -> str:
+    return (binaries.MODULES / name / "go.mod").read_text()

@@ -1,4 +1,4 @@
-"""The manifests as shipped in deploy/manifests, made fit for a control plane without nodes. What is tested is shipped.
+"""The manifests as shipped in deploy/manifests/install.yaml, made fit for a control plane without nodes.
 
 How to use it (``cluster`` is a ``gpushare.cluster.Cluster`` of an administrator)::
 
@@ -26,7 +26,7 @@ from gpushare.cluster import Cluster, path
 from gpushare.errors import ClusterError
 
 Object = dict[str, Any]
-FOLDER: Final = Path(__file__).resolve().parents[2] / "deploy" / "manifests"
+FILE: Final = Path(__file__).resolve().parents[2] / "deploy" / "manifests" / "install.yaml"
 APPLY: Final = "application/apply-patch+yaml"
 FIELD_MANAGER: Final = "gpu-share-tests"
 WORKLOADS: Final = frozenset({"CronJob", "DaemonSet", "Deployment", "Job", "NetworkPolicy", "PodDisruptionBudget"})
@@ -51,9 +51,8 @@ PLURALS: Final = {
 
 
 def load() -> list[Object]:
-    """Every shipped document, in the order of the kustomization."""
-    names = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-    return [document for name in names for document in yaml.safe_load_all((FOLDER / name).read_text()) if document]
+    """Every shipped document, in order."""
+    return [document for document in yaml.safe_load_all(FILE.read_text()) if document]
 
 
 def control_plane(url: str | None = None, *, ca_bundle: bytes = b"") -> list[Object]:

@@ -27,10 +27,22 @@ def webhook(
     return command, environment()
 
 
-def agent(node: str, kubeconfig: Path, folder: Path, poll: float) -> list[str]:
-    """One node's agent, without MPS daemons: simulated GPUs have no server to run."""
+def agent(node: str, kubeconfig: Path, folder: Path, poll: float, kubelet: Path | None = None) -> list[str]:
+    """One node's agent, without MPS daemons: simulated GPUs have no server to run.
+
+    Args:
+        node: its name.
+        kubeconfig: its identity.
+        folder: for what it keeps.
+        poll: seconds between looks.
+        kubelet: root directory of a kubelet to serve; ``None``: there is none.
+    """
     command = [*PRODUCT, "enforcer", f"--node={node}", f"--kubeconfig={kubeconfig}", f"--poll={poll}", "--no-mps"]
-    return [*command, f"--state={folder / 'state'}", f"--run={folder / 'run'}"]
+    command += [f"--state={folder / 'state'}", f"--run={folder / 'run'}"]
+    return [
+        *command,
+        *(["--no-dra"] if kubelet is None else [f"--kubelet-root={kubelet}", f"--cdi-root={folder / 'cdi'}"]),
+    ]
 
 
 def certs(kubeconfig: Path, log: Path) -> None:

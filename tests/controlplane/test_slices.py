@@ -4,9 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from enforcer import contests
+from enforcer.health import Effect, Standing
 from enforcer.inventory import InventoryPolicy, Mode, offer, resource_slices
+from enforcer.offering import Offering
+from enforcer.sharing import Sharing
 from enforcer.slices import SlicePublisher
-from gpushare.cluster import CORE_V1, RESOURCE_V1, path
+from enforcer.view import View
+from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.contract import LEFT_OUT, NODE_LABEL
+from gpushare.reasons import Reason
 from tests.cluster.controlplane import ControlPlane
 from tests.controlplane.objects import node
 from tests.fakegpu.publish import gpus_of
@@ -50,3 +57,82 @@ def test_a_large_node_takes_several_slices_of_one_generation(plane: ControlPlane
         pools = [item["spec"]["pool"] for item in items]
         assert pools == [{"name": "slices-large", "generation": generation, "resourceSliceCount": slices}] * slices
     publisher.withdraw()
+
+
+@pytest.mark.parametrize("effect", [Effect.NO_SCHEDULE, Effect.NO_EXECUTE])
+def test_a_taint_comes_goes_and_is_read_back_and_each_is_written_once(plane: ControlPlane, effect: Effect) -> None:
+    where = f"slices-{effect}".lower()
+    publisher = SlicePublisher(plane.cluster(), where)
+    cards = gpus_of(Machine.named("pair-16g"), where)
+    policy = InventoryPolicy(health_taint=effect)
+    for ill in ({}, {cards[0].uuid: Reason.GPU_LOST}, {cards[1].uuid: Reason.MPS_UNREACHABLE}, {}):
+        wanted = resource_slices(where, offer(cards, policy, standing=Standing(ill=ill)).devices)
+        assert publisher.publish(wanted)
+        assert not publisher.publish(wanted)
+        assert publisher.ill() == ill
+    publisher.withdraw()
+
+
+def test_what_is_left_out_is_noted_and_notes_of_others_stay(plane: ControlPlane) -> None:
+    cluster = plane.cluster()
+    publisher = SlicePublisher(cluster, "slices-noted")
+    cards = gpus_of(Machine.named("pair-16g"), "slices-noted")
+    name = path(RESOURCE_V1, "resourceslices", "slices-noted-gpu-share.io-0")
+    for contested in ({}, {cards[0].uuid: "it is X's"}, {}):
+        found = offer(cards, InventoryPolicy(), standing=Standing(contested=contested))
+        wanted = resource_slices("slices-noted", found.devices, left_out=found.left_out)
+        assert publisher.publish(wanted)
+        cluster.patch(name, {"metadata": {"annotations": {"example.com/note": "theirs"}}})
+        assert not publisher.publish(wanted)
+        notes = cluster.get(name)["metadata"]["annotations"]
+        assert (notes["example.com/note"], cards[0].uuid in notes.get(LEFT_OUT, "")) == ("theirs", bool(contested))
+    publisher.withdraw()
+
+
+def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_when_it_goes(
+    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contests, "FRESH", 0.0)
+    monkeypatch.setattr(contests, "QUIET", -1.0)
+    cluster, where = plane.cluster(), "slices-contested"
+    body = node(where)
+    body["metadata"]["labels"] = {NODE_LABEL: "true"}
+    cluster.create(path(CORE_V1, "nodes"), body)
+    cards = gpus_of(Machine.named("pair-16g"), where)
+    sharing = Sharing(cluster, where, list)
+    offering = Offering(cluster, where, InventoryPolicy(), sharing.standing)
+    rival = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "rival"},
+        "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": where,
+            "pool": {"name": where, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": cards[0].uuid}}}],
+        },
+    }  # fmt: skip
+
+    def offered() -> list[str]:
+        offering.publish([View(gpu=card) for card in cards], [])
+        assert offering.problem is None
+        return _devices(cluster, where)
+
+    assert offered() == ["gpu-0", "gpu-1", "status"]
+    cluster.create(path(RESOURCE_V1, "resourceslices"), rival)
+    assert offered() == ["gpu-1", "status"]
+    assert offered() == ["gpu-1", "status"]
+    cluster.delete(path(RESOURCE_V1, "resourceslices", "rival"))
+    assert offered() == ["gpu-0", "gpu-1", "status"]
+    assert _reasons(cluster, where) == [Reason.CONTESTED, Reason.RECOVERED]
+    SlicePublisher(cluster, where).withdraw()
+
+
+def _devices(cluster: Cluster, where: str) -> list[str]:
+    items, _ = cluster.list(
+        path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.nodeName={where},spec.driver=gpu-share.io"
+    )
+    return [device["name"] for item in items for device in item["spec"]["devices"]]
+
+
+def _reasons(cluster: Cluster, where: str) -> list[str]:
+    items, _ = cluster.list(path(EVENTS_V1, "events", namespace="default"))
+    mine = [item for item in items if item["regarding"] == {**item["regarding"], "kind": "Node", "name": where}]
+    return [item["reason"] for item in sorted(mine, key=lambda item: str(item["eventTime"]))]

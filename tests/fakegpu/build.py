@@ -1,12 +1,14 @@
 """Builds the simulated ``libnvidia-ml.so.1`` and ``libcuda.so.1``; says plainly where there is no C compiler.
 
-``python -m tests.fakegpu.build`` prints the folder to put into LD_LIBRARY_PATH (before exec: the loader reads it then).
+``python -m tests.fakegpu.build`` prints the folder to put into LD_LIBRARY_PATH (before exec: the loader reads it then);
+with an argument it builds into that folder, as an image wants it.
 """
 
 import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,8 +42,11 @@ def compiler() -> str | None:
     return next((found for name in wanted if (found := shutil.which(name))), None)
 
 
-def library_folder() -> Path:
+def library_folder(into: Path | None = None) -> Path:
     """Build what is not built yet and return the folder to put into LD_LIBRARY_PATH.
+
+    Args:
+        into: a folder other than the checkout's own for this version of the sources.
 
     Raises:
         NoCompilerError: there is no compiler.
@@ -51,7 +56,7 @@ def library_folder() -> Path:
     if cc is None:
         raise NoCompilerError
     digest = hashlib.sha256("\0".join([*FLAGS, *((HERE / name).read_text() for name in SOURCES)]).encode())
-    folder = HERE.parents[1] / ".build" / "fakegpu" / digest.hexdigest()[:12]
+    folder = into or HERE.parents[1] / ".build" / "fakegpu" / digest.hexdigest()[:12]
     for library, units in LIBRARIES.items():
         if not (folder / library).exists():
             _compile(cc, folder, library, units)
@@ -72,4 +77,4 @@ def _compile(cc: str, folder: Path, library: str, units: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    print(library_folder())
+    print(library_folder(Path(sys.argv[1]) if sys.argv[1:] else None))

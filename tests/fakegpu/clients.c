@@ -14,7 +14,7 @@ enum { LINE = 1024, PATH = 4096 };
 /* Files are everybody's: tenants have users of their own. */
 static int lock_file(const char *name, int how) {
     char path[PATH];
-    const char *root = getenv("GPU_SHARE_SIM");
+    const char *root = sim_root();
     if (root == NULL) return -1;
     snprintf(path, sizeof path, "%s/%s", root, name);
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -88,7 +88,7 @@ void sim_find_killed(const char *uuid, int hurt) {
     char path[PATH];
     int killed = 0;
     struct dirent *entry;
-    const char *root = getenv("GPU_SHARE_SIM");
+    const char *root = sim_root();
     struct row *rows = calloc(MAX_ROWS, sizeof *rows);
     snprintf(path, sizeof path, "%s/processes", root);
     DIR *folder = rows == NULL ? NULL : opendir(path);

@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 from tests.fakegpu.mps_clients import JOIN, Clients
 from tests.fakegpu.mps_control import END, MULTIUSER
 from tests.fakegpu.state import Sim
+from tests.fakegpu.tenants import Packet, Tenants, refusal
 from tests.fakegpu.world import number
 
 UNITS = {"M": 1, "G": 1024}
@@ -33,6 +35,8 @@ class Daemon:
         self._servers: dict[int, int] = {}
         self._ending: set[int] = set()
         self._joined = Clients(sim, gpu)
+        self.lock = threading.Lock()
+        """One thing is done at a time: tenants come over a socket of their own, in a thread of its own."""
         self.quits = False
 
     def answer(self, line: str, uid: int | None = None) -> str:
@@ -61,6 +65,16 @@ class Daemon:
         if not servers:
             self._spawn(0 if self._multiuser else uid)
         return self._joined.admit(pid, uid, self.servers()[0])
+
+    def admit(self, pid: int, uid: int) -> Packet:
+        """The same for a tenant in a container (``tenants.py``)."""
+        reply = dict(part.split("=", 1) for part in self.join(pid, uid).split("\t"))
+        if "error" in reply:
+            return refusal(int(reply["error"]), "MPS serves no further client now")
+        if "wait" in reply:
+            return {"wait": True}
+        limits = dict(entry.split("=", 1) for entry in reply["limits"].split(",") if entry)
+        return {"limit": int(limits[self._gpu].removesuffix("M")) if self._gpu in limits else None}
 
     def _refusal(self, words: list[str], uid: int | None) -> str:
         """What the daemon says to another user than its own, as driver 535 does; the rest is a switch of the world."""
@@ -108,7 +122,7 @@ class Daemon:
         pid = os.fork()
         if pid == 0:
             # Nothing of the daemon's may be held by a server that outlives it for a moment, its lock least of all.
-            os.closerange(3, 64)
+            os.closerange(3, 4096)
             while os.getppid() == parent:
                 time.sleep(0.2)
             os._exit(0)
@@ -229,10 +243,12 @@ def serve(daemon: Daemon, listener: socket.socket) -> None:
             for packet in iter(lambda: connection.recv(65536), b""):
                 line = packet.rstrip(END).decode(errors="replace")
                 if line == JOIN:
-                    reply = daemon.join(pid, uid)
+                    with daemon.lock:
+                        reply = daemon.join(pid, uid)
                     said = f"NEW CLIENT {pid} from user {uid}: {reply.rstrip()}"
                 else:
-                    reply, said = daemon.answer(line, uid), f"Cmd:{line}"
+                    with daemon.lock:
+                        reply, said = daemon.answer(line, uid), f"Cmd:{line}"
                 print(f"[Control {os.getpid()}] {said}", file=sys.stderr, flush=True)
                 connection.send(reply.encode() + END)
                 if daemon.quits:
@@ -256,8 +272,20 @@ def main(form: str, pipe: str, *more: str) -> int:
     if form == "-d" and _behind(pipe):
         return 0
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    serve(Daemon(Sim.from_environment(), gpu, multiuser=MULTIUSER in more), listener)
+    sim = Sim.from_environment()
+    daemon = Daemon(sim, gpu, multiuser=MULTIUSER in more)
+    if gpu:
+        Tenants(sim, gpu, "mps", daemon.admit, daemon.lock).listen(Path(pipe))
+        threading.Thread(target=_die_when_told, args=(sim, gpu), daemon=True).start()
+    serve(daemon, listener)
     return 0
+
+
+def _die_when_told(sim: Sim, gpu: str) -> None:
+    while not sim.marked("no-mps", gpu):
+        time.sleep(0.2)
+    print(f"[Control {os.getpid()}] no MPS daemon lives on {gpu}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _behind(pipe: str) -> bool:

@@ -178,6 +178,22 @@ EXPORT nvmlDeviceSetComputeMode(Device gpu, unsigned mode) {
     return sim_put_number("compute_mode", gpu->uuid, (int)mode) == 0 ? SUCCESS : UNKNOWN;
 }
 
+/* What only a reset repairs: rows waiting to be remapped (Ampere and newer), pages waiting to be retired (before). */
+EXPORT nvmlDeviceGetRemappedRows(Device gpu, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed) {
+    DEVICE_CALL(gpu);
+    if (gpu->major < 8) return NOT_SUPPORTED;
+    *correctable = *failed = 0;
+    *uncorrectable = *pending = (unsigned)sim_get_number("ecc", gpu->uuid, 0);
+    return SUCCESS;
+}
+
+EXPORT nvmlDeviceGetRetiredPagesPendingStatus(Device gpu, unsigned *pending) {
+    DEVICE_CALL(gpu);
+    if (gpu->major >= 8) return NOT_SUPPORTED;
+    *pending = (unsigned)sim_get_number("ecc", gpu->uuid, 0);
+    return SUCCESS;
+}
+
 EXPORT nvmlDeviceGetMigMode(Device gpu, unsigned *current, unsigned *pending) {
     DEVICE_CALL(gpu);
     if (gpu->major < 8 || (gpu->major == 8 && gpu->minor_cc != 0)) return NOT_SUPPORTED;

@@ -256,7 +256,7 @@ void process_leave(void) {
     char name[TEXT], path[4096];
     if (me.gpu == NULL || me.pid != (unsigned)getpid()) return;
     snprintf(name, sizeof name, "%u", me.pid);
-    snprintf(path, sizeof path, "%s/processes/%s", getenv("GPU_SHARE_SIM"), name);
+    snprintf(path, sizeof path, "%s/processes/%s", sim_root(), name);
     int lock = sim_lock();
     unlink(path);
     sim_unlock(lock);

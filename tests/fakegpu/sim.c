@@ -1,8 +1,9 @@
-/* Reads the state folder named by GPU_SHARE_SIM. Everything is read afresh: other processes change it at any time. */
+/* Reads the state folder (see sim_root). Everything is read afresh: other processes change it at any time. */
 #define _GNU_SOURCE
 #include "sim.h"
 #include <ctype.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +12,34 @@
 
 enum { LINE = 1024, PATH = 4096, MAX_FAULTS = 256 };
 
+/* The state folder that belongs to the driver root this library was loaded from, if it lies in one (see node.py). */
+static const char *root_of_library(void) {
+    static char root[PATH];
+    Dl_info self;
+    struct stat machine;
+    char file[PATH + TEXT];
+    if (root[0] != 0) return root;
+    if (dladdr((void *)root_of_library, &self) == 0 || self.dli_fname == NULL) return NULL;
+    snprintf(root, sizeof root, "%s", self.dli_fname);
+    for (char *end = strrchr(root, '/'); end != NULL && end != root; end = strrchr(root, '/')) {
+        *end = 0;
+        snprintf(file, sizeof file, "%s/state/machine", root);
+        if (stat(file, &machine) != 0) continue;
+        strcpy(end, "/state");
+        return root;
+    }
+    root[0] = 0;
+    return NULL;
+}
+
+const char *sim_root(void) {
+    const char *named = getenv("GPU_SHARE_SIM");
+    return named != NULL ? named : root_of_library();
+}
+
 FILE *sim_open(const char *folder, const char *name, const char *mode) {
     char path[PATH];
-    const char *root = getenv("GPU_SHARE_SIM");
+    const char *root = sim_root();
     if (root == NULL) return NULL;
     snprintf(path, sizeof path, "%s/%s%s%s", root, folder, *folder ? "/" : "", name);
     return fopen(path, mode);
@@ -166,7 +192,7 @@ int sim_held_rows(const char *uuid, struct row *rows, int room) {
     char path[PATH];
     int count = 0;
     struct dirent *entry;
-    const char *root = getenv("GPU_SHARE_SIM");
+    const char *root = sim_root();
     if (root == NULL) return 0;
     snprintf(path, sizeof path, "%s/processes", root);
     DIR *folder = opendir(path);
@@ -284,7 +310,7 @@ int sim_fault(const char *call, const char *uuid) {
 
 int sim_put_text(const char *folder, const char *name, const char *text) {
     char temporary[TEXT * 2], from[PATH], to[PATH];
-    const char *root = getenv("GPU_SHARE_SIM");
+    const char *root = sim_root();
     snprintf(temporary, sizeof temporary, ".%s.%d.new", name, getpid());
     FILE *file = sim_open(folder, temporary, "w");
     if (file == NULL) return -1;

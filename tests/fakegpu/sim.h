@@ -28,6 +28,8 @@ struct row {
     uint64_t device_mib;
 };
 
+/* The state folder: GPU_SHARE_SIM, else `state` beside or above the driver root that holds this library; NULL: none. */
+const char *sim_root(void);
 /* Returns 0, or -1 where there is no machine. */
 int sim_load(struct machine *machine);
 /* Rows of live processes on a GPU, scripted ones included; at most `room`. Returns how many. */

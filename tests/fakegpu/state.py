@@ -11,6 +11,7 @@ time. Layout (``nvml.c`` reads the same):
   managed memory; ``seen=rows``: the other way round, as what another process exported;
 - ``world``: how hardware behaves where nobody knows it yet, see ``world.py``; ``sticky/<pid>``: the error that every
   CUDA call of a process returns from now on; ``servers/<uuid>``: the MPS server of a GPU;
+- ``ecc/<uuid>``, ``no-mps/<uuid>``: see ``mark``;
 - ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened;
 - ``mps``: see ``MpsFault``.
 """
@@ -26,7 +27,7 @@ from typing import Final, Self
 
 ENV: Final = "GPU_SHARE_SIM"
 KINDS: Final = ("compute", "graphics", "mps")
-FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers")
+FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers", "ecc", "no-mps")
 MACHINES: Final = Path(__file__).parent / "machines"
 DEAD: Final = ("Z", "X", "x")
 
@@ -238,6 +239,11 @@ class Sim:
             with self._locked():
                 _write(self.folder / "sticky" / str(pid), _line(None, row) + "\n")
 
+    def struck(self, pid: int) -> int:
+        """The error that every CUDA call of a live process returns; 0: none."""
+        row = _row(_text(self.folder / "sticky" / str(pid)))
+        return int(row.get("error", 0)) if row and row["start"] == str(started(pid)) else 0
+
     def faulted(self, gpu: str) -> list[int]:
         """Live processes that a fault on a GPU struck: its MPS server takes nobody until they are gone."""
         rows = {file.name: _row(_text(file)) for file in (self.folder / "sticky").iterdir() if file.name.isdigit()}
@@ -285,6 +291,13 @@ class Sim:
         """Let a critical error happen; event sets that wait for it are told."""
         with self._locked(), (self.folder / "xid").open("a") as file:
             file.write(f"gpu={gpu}\txid={number}\n")
+
+    def mark(self, what: str, gpu: str, *, wrong: bool = True) -> None:
+        """``ecc``: memory errors that only a reset repairs; ``no-mps``: no MPS daemon lives on it."""
+        _write(self.folder / what / gpu, f"{int(wrong)}\n")
+
+    def marked(self, what: str, gpu: str) -> bool:
+        return _text(self.folder / what / gpu).strip() == "1"
 
     def environment(self, library: Path | None = None) -> dict[str, str]:
         """What a process needs in its environment, before exec, to live on this machine."""

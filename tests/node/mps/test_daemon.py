@@ -85,6 +85,31 @@ def test_a_restarted_enforcer_takes_the_daemon_over_and_can_still_end_it(binary:
     assert daemons_of(first.directory) == []
 
 
+def test_what_a_root_tenant_left_in_the_pipe_directory_is_no_hindrance(
+    binary: Path, make: Make, tmp_path: Path
+) -> None:
+    daemon = make(binary)
+    daemon.start()
+    (pid,) = daemon.pids()
+    inode = daemon.pipe.stat().st_ino
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not daemon.answers())
+    for each in daemon.pipe.iterdir():
+        each.unlink()
+    victim = tmp_path / "victim"
+    victim.write_text("whole")
+    (daemon.pipe / "control_lock").symlink_to(victim)
+    (daemon.pipe / "log").symlink_to(tmp_path / "made-by-root")
+    (daemon.pipe / "control" / "deep").mkdir(parents=True)
+    (daemon.pipe / "control_privileged").write_text("x" * 100_000)
+    daemon.pipe.chmod(0o777)
+    daemon.start()
+    assert daemon.health().limit_mib == LIMIT
+    assert (daemon.pipe.stat().st_ino, daemon.pipe.stat().st_mode & 0o777) == (inode, 0o755)
+    assert victim.read_text() == "whole"
+    assert not (tmp_path / "made-by-root").exists()
+
+
 def test_a_second_daemon_in_a_directory_is_refused(binary: Path, make: Make) -> None:
     daemon = make(binary)
     daemon.start()

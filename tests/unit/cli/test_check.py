@@ -1,7 +1,10 @@
 import base64
 import io
 import json
-from collections.abc import Mapping
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,8 @@ from typing import Any
 import pytest
 
 from certs.pki import make_authority
-from gpushare.cli import check, checks_cluster, checks_node
+from enforcer.driver_root import PROGRAM, DriverRoot
+from gpushare.cli import check, checks_cluster, checks_node, nodestatus
 from gpushare.cli.findings import Checker, Level, fine, warning, wrong
 from gpushare.cli.main import main
 from gpushare.cli.terminal import Terminal
@@ -79,9 +83,11 @@ def test_capacity_requests_have_to_survive() -> None:
 
 
 def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
-    empty = Api({"nodes": [], "resourceslices": [], "namespaces": []})
+    empty = Api({"nodes": [], "resourceslices": [], "namespaces": [], "daemonsets": [], "deployments": []})
     for ask in (checks_cluster.nodes, checks_cluster.published, checks_cluster.opted_in):
         assert ask(empty).level == "warning"  # type: ignore[arg-type]
+    for ask in (checks_cluster.agents, checks_cluster.webhooks):
+        assert ask(empty).level == "wrong"  # type: ignore[arg-type]
     assert checks_cluster.device_class(empty, "gpu-share.io").level == "wrong"  # type: ignore[arg-type]
     device: Any = {"capacity": {"memory": {"value": "15Gi"}}}
     slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
@@ -89,6 +95,101 @@ def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
     assert (found.level, found.detail) == ("ok", "1 on 1 nodes")
     device["taints"] = [{"key": "unhealthy"}]
     assert checks_cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
+
+
+def workload(wanted: int, ready: int) -> dict[str, Any]:
+    status = {"desiredNumberScheduled": wanted, "numberReady": ready, "readyReplicas": ready}
+    return {"metadata": {"name": "x", "namespace": "elsewhere"}, "spec": {"replicas": wanted}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ready", "of_agents", "of_webhooks"),
+    [(3, 3, "ok", "ok"), (3, 2, "wrong", "warning"), (3, 0, "wrong", "wrong"), (0, 0, "ok", "wrong")],
+)
+def test_agents_and_webhooks_have_to_be_ready(wanted: int, ready: int, of_agents: str, of_webhooks: str) -> None:
+    api = Api({"daemonsets": [workload(wanted, ready)], "deployments": [workload(wanted, ready)]})
+    agents, webhooks = checks_cluster.agents(api), checks_cluster.webhooks(api)  # type: ignore[arg-type]
+    assert (agents.level, webhooks.level) == (of_agents, of_webhooks)
+    assert agents.detail.startswith(f"{ready} of {wanted} ready")
+    assert agents.level == "ok" or "-n elsewhere" in agents.hint
+
+
+def test_a_labelled_node_that_offers_nothing_is_named() -> None:
+    nodes: list[Any] = [{"metadata": {"name": f"n{number}"}} for number in range(9)]
+    slices = [{"spec": {"nodeName": "n0", "devices": []}}]
+    found = checks_cluster.nodes(Api({"nodes": nodes, "resourceslices": slices}))  # type: ignore[arg-type]
+    assert (found.level, found.detail) == ("warning", "9; without a ResourceSlice: n1, n2, n3, n4, n5, ...")
+    found = checks_cluster.nodes(Api({"nodes": nodes[:1], "resourceslices": slices}))  # type: ignore[arg-type]
+    assert (found.level, found.detail) == ("ok", "1")
+
+
+def test_the_kubelets_way_to_the_driver_is_tried(short: Path) -> None:
+    registry, plugin = (short / name for name in checks_node.SOCKETS)
+    for file in (registry, plugin):
+        file.parent.mkdir(parents=True)
+    assert "No such file" in checks_node.sockets(short, wrong).detail
+    with closing(listening(registry)):
+        plugin.touch()
+        found = checks_node.sockets(short, wrong)
+        assert (found.level, found.detail) == ("wrong", f"{plugin}: Connection refused")
+        plugin.unlink()
+        with closing(listening(plugin)):
+            assert checks_node.sockets(short, wrong).level == "ok"
+    assert "Connection refused" in checks_node.sockets(short, warning).detail, "a socket left behind is no socket"
+
+
+@pytest.fixture(name="short")
+def _short() -> Iterator[Path]:
+    """Paths of sockets have to be short."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def listening(file: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.bind(str(file))
+    made.listen()
+    return made
+
+
+def test_prepared_claims_are_counted_in_the_cdi_folder(tmp_path: Path) -> None:
+    assert checks_node.cdi(tmp_path / "none", wrong).level == "wrong"
+    for name in ("gpu-share.io-1.json", "gpu-share.io-2.json", "nvidia.yaml"):
+        (tmp_path / name).touch()
+    assert checks_node.cdi(tmp_path, wrong).detail == f"{tmp_path}, 2 claims prepared"
+
+
+@pytest.mark.parametrize(
+    ("age", "problems", "level", "says"),
+    [(0, [], "ok", "0 GPUs"), (60, [], "wrong", "does not run"), (0, ["the disk is full"], "warning", "disk is full")],
+)
+def test_the_agent_has_to_run_unhindered(age: int, problems: list[str], level: str, says: str, tmp_path: Path) -> None:
+    assert checks_node.agent(tmp_path, wrong).level == "wrong"
+    written = (nodestatus.now() - timedelta(seconds=age)).isoformat()
+    (tmp_path / "status.json").write_text(json.dumps({"time": written, "problems": problems}))
+    found = checks_node.agent(tmp_path, wrong)
+    assert (found.level, says in found.detail) == (level, True)
+
+
+def test_the_agent_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
+    folders = checks_node.Folders(state=tmp_path, kubelet=tmp_path, cdi=tmp_path)
+    laptop, node = (len(checks_node.checkers(folders, DriverRoot(), required=required)) for required in (False, True))
+    assert (laptop, node) == (3, 6)
+    (tmp_path / "status.json").touch()
+    assert len(checks_node.checkers(folders, DriverRoot(), required=False)) == node
+    options = ["--state", str(tmp_path), "--kubelet-root", str(tmp_path), "--cdi-root", str(tmp_path)]
+    assert main(["check", "--node", *options]) == 1
+
+
+def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
+    note = {"gpu-share.io/left-out": json.dumps({"GPU-1": "Contested: a device plugin offers it as nvidia.com/gpu"})}
+    slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
+    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type]
+    said = "gpu-7: GPU-1: Contested: a device plugin offers it as nvidia.com/gpu"
+    assert (found.level, found.detail) == ("warning", said)
+    for harmless in ({}, {"gpu-share.io/left-out": "junk"}, {"gpu-share.io/left-out": "[]"}):
+        slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
+        assert checks_cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("status", "level"), [(403, "warning"), (500, "wrong"), (0, "wrong")])
@@ -110,8 +211,16 @@ def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
     assert checks_node.pid_namespace(tmp_path, warning).level == "warning"
     (tmp_path / "self/ns/pid").touch()
     assert checks_node.pid_namespace(tmp_path, wrong).level == "wrong"
-    assert checks_node.mps(None, wrong).level == "wrong"
-    assert checks_node.mps("/usr/bin/x", wrong).detail == "/usr/bin/x"
+
+
+def test_the_mps_program_is_looked_for_where_the_driver_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--driver-root (chart value driverRoot)" in checks_node.mps(DriverRoot(tmp_path), wrong).detail
+    program = tmp_path / "usr/bin" / PROGRAM
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    assert checks_node.mps(DriverRoot(tmp_path), wrong).detail == str(program)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert checks_node.mps(DriverRoot(), wrong).detail == f"{PROGRAM} is not on the PATH"
 
 
 QUESTIONS = [

@@ -50,7 +50,9 @@ def test_processes_get_the_rest_of_the_line(part: str, monkeypatch: pytest.Monke
         seen.append(arguments)
         return 7
 
-    monkeypatch.setattr("importlib.import_module", {f"{part}.main": SimpleNamespace(main=process)}.__getitem__)
+    monkeypatch.setattr(
+        "importlib.import_module", {cli._MODULES.get(part, f"{part}.main"): SimpleNamespace(main=process)}.__getitem__
+    )
     assert main([part, "--help", "x"]) == 7
     assert seen == [["--help", "x"]]
 

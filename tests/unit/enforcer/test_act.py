@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.act import Executor, NoMps, Patience, Result, Tools, close_interrupted, protected
+from enforcer.act import REFUSALS, Executor, NoMps, Patience, Result, Tools, close_interrupted, protected
 from enforcer.attribute import Identity, Owner
 from enforcer.audit import KillLog, segments
 from enforcer.judge import Decision, Holder, Verdict
@@ -155,6 +155,16 @@ def test_a_refusal_by_mps_means_no_signal_at_all(tmp_path: Path) -> None:
         assert world.signals() == []
         assert result.reason is Reason.TERMINATE_FAILED
         assert world.records()[-1]["result"] == "TerminateFailed"
+
+
+def test_who_makes_mps_refuse_again_and_again_is_ended_by_signals(tmp_path: Path) -> None:
+    world = World(tmp_path, process())
+    world.answer = False
+    for _ in range(REFUSALS - 1):
+        assert world.run().reason is Reason.TERMINATE_FAILED
+    assert world.signals() == []
+    assert world.run().reason is Reason.KILLED
+    assert world.records()[-1]["targets"][0]["steps"].startswith("terminate_client refused,SIGTERM")
 
 
 def test_after_a_refusal_the_others_are_let_be(tmp_path: Path) -> None:

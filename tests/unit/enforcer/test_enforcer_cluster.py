@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from enforcer import cluster
-from enforcer.cluster import Books, PodEvents, event_of
+from enforcer.cluster import WITH_KUBELET, Books, PodEvents, event_of
+from enforcer.model import Quota
 from enforcer.notice import NOTE_BYTES, Notice
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
@@ -59,6 +60,43 @@ def test_an_event_before_the_first_list_is_passed_over() -> None:
     books = Books(NODE)
     books.event("pods", "ADDED", pod(container("model", "4096")))
     assert books.quotas() is None
+
+
+def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
+    seen: list[Any] = []
+
+    def rule(kinds: Any) -> tuple[Any, ...]:
+        seen.append(kinds)
+        return (quota(),)
+
+    books = Books(NODE, rule, WITH_KUBELET)
+    assert books.kinds == {"pods", "namespaces"}
+    assert (books.quotas(), books.pods()) == (None, None)
+    books.reset("pods", [pod(container("model", "4096"))])
+    assert books.quotas() is None
+    assert books.pods() == frozenset({POD})
+    books.reset("namespaces", [])
+    assert books.quotas() == (quota(),)
+    assert [len(seen[0][kind]) for kind in ("pods", "namespaces")] == [1, 0]
+
+
+def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, or a bug, must not keep a container unenforced until something else happens."""
+    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    monkeypatch.setattr(cluster, "SETTLE", 0.0)
+    books, stopped, tries = Books(NODE, lambda _: (quota(),), frozenset()), threading.Event(), []
+
+    def write(quotas: tuple[Quota, ...]) -> None:
+        tries.append(quotas)
+        if len(tries) == 1:
+            raise OSError(28, "No space left on device")
+        if len(tries) == 2:
+            raise ZeroDivisionError
+        stopped.set()
+
+    books.changed.set()
+    cluster._keep_quotas(books, write, stopped)
+    assert tries == [(quota(),)] * 3
 
 
 def test_claims_of_other_drivers_are_not_kept() -> None:

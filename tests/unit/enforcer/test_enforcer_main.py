@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from enforcer import main as program
+from enforcer.checkpoint import Checkpoint
 from enforcer.inventory import InventoryPolicy, Mode
-from enforcer.main import main, parse
-from enforcer.offering import MpsKeeper, Offering, Shared, daemons, every, foreign_mib, held_mib
+from enforcer.main import main
+from enforcer.model import GpuSample
+from enforcer.offering import MpsKeeper, MpsTools, Offering, Shared, daemons, every, held_mib
+from enforcer.options import parse
 from enforcer.view import View
+from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, MpsError
 from gpushare.reasons import Reason
@@ -23,6 +27,8 @@ def test_the_defaults_are_those_of_the_manifests() -> None:
     options = parse(BASE)
     assert (str(options.state), str(options.run), options.poll) == ("/var/lib/gpu-share", "/run/gpu-share", 0.5)
     assert (options.no_enforce, options.no_mps, options.no_publish, options.address) == (False, False, False, None)
+    roots = (str(options.kubelet_root), str(options.cdi_root))
+    assert (options.no_dra, *roots) == (False, "/var/lib/kubelet", "/var/run/cdi")
 
 
 def test_the_node_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,11 +76,7 @@ def test_without_gpus_mps_cannot_be_started_and_that_is_said(capsys: Any, tmp_pa
     assert "--no-mps does without" in capsys.readouterr().err
 
 
-def test_foreign_use_is_rounded_up_and_tenants_are_not_foreign() -> None:
-    nobody = holder(900, 300)
-    nobody = type(nobody)(type(nobody.identity)(pid=900, start=1, owner=None), 300)
-    views = [View(gpu=card(GPU, 0), holders=(holder(101, 5000), nobody)), View(gpu=card(OTHER_GPU, 1))]
-    assert foreign_mib(views) == {GPU: 512}
+def test_what_is_promised_is_added_up_for_each_gpu() -> None:
     assert held_mib([quota(), neighbour(), neighbour(gpu=OTHER_GPU)]) == {GPU: 8192, OTHER_GPU: 4096}
 
 
@@ -126,6 +128,18 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
     assert offering.problem is None
 
 
+def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
+    api, servers = Api(), [[900], []]
+    nobody = type(holder(900, 1))(type(holder(900, 1).identity)(pid=900, start=1, owner=None), 1000)
+    sample = GpuSample(uuid=GPU, total_mib=16384, used_mib=1000, processes=())
+    views = [View(gpu=card(GPU, 0), holders=(nobody,), sample=sample)]
+    offering = Offering(api, "gpu-7", POLICY, servers=lambda: servers.pop(0))  # type: ignore[arg-type]
+    for _ in range(2):
+        offering.publish(views, [])
+        device = api.slices["gpu-7-gpu-share.io-0"]["spec"]["devices"][0]
+        assert device["capacity"]["memory"]["value"] == "15872Mi"
+
+
 def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered() -> None:
     api = Api()
     offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
@@ -170,11 +184,42 @@ def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     assert offering.problem is None
 
 
+def test_what_wakes_a_thread_makes_it_take_its_turn_at_once() -> None:
+    stopped, woken, turns = threading.Event(), threading.Event(), threading.Semaphore(0)
+    every(60, "turns", turns.release, stopped, woken)
+    assert turns.acquire(timeout=5)
+    assert not turns.acquire(timeout=0.1)
+    woken.set()
+    assert turns.acquire(timeout=5)
+    stopped.set()
+    woken.set()
+
+
+class Kubelet:
+    def __init__(self, problem: str | None) -> None:
+        self.problem = problem
+
+    def leaving(self) -> frozenset[str]:
+        return frozenset()
+
+
+@pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, ["gpu-0", "gpu-1", "status"])])
+def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offered: list[str], tmp_path: Path) -> None:
+    api = Api()
+    offering = Offering(api, "gpu-7", InventoryPolicy())  # type: ignore[arg-type]
+    watch = Watch(Reader(), Attributor())
+    program._offer(offering, watch, Checkpoint(tmp_path), Kubelet(problem))  # type: ignore[arg-type]
+    assert api.devices() == offered
+
+
 class Manager:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {GPU: "fine", OTHER_GPU: "fine"}
         self.starts = 0
         self.failures: dict[str, Any] = {}
+
+    def noted(self) -> frozenset[str]:
+        return frozenset({OTHER_GPU})
 
     def health(self, gpus: Collection[str]) -> dict[str, Any]:
         return {gpu: answer for gpu, answer in self.answers.items() if gpu in gpus}
@@ -199,10 +244,27 @@ def test_daemons_that_do_not_answer_are_started_and_blocked_ones_are_not() -> No
     assert (manager.starts, list(keeper.problems())) == (1, [f"MPS on {GPU}: no such program"])
 
 
+def test_a_daemon_serves_where_it_answers_or_was_left_running_before_us() -> None:
+    manager = Manager()
+    keeper = MpsKeeper(manager, lambda: {GPU, OTHER_GPU})  # type: ignore[arg-type]
+    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [False, True]
+    keeper.turn()
+    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True]
+    manager.answers[GPU] = MpsError("blocked", Reason.CONTROL_BLOCKED)
+    keeper.turn()
+    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [False, True]
+    manager.answers[GPU] = MpsError("silent")
+    keeper.turn()
+    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True], "it was started again"
+
+
 def test_a_daemon_for_every_gpu_that_can_be_shared() -> None:
-    found = daemons([card(GPU, 0), card(OTHER_GPU, 1)], Path("/run/gpu-share"), InventoryPolicy(), Reader())  # type: ignore[arg-type]
+    tools = MpsTools(Reader(), Path("/driver/usr/bin/control"), {"A": "b"})  # type: ignore[arg-type]
+    found = daemons([card(GPU, 0), card(OTHER_GPU, 1)], Path("/run/gpu-share"), InventoryPolicy(), tools)
     assert set(found._daemons) == {GPU, OTHER_GPU}
     assert len({daemon.pipe for daemon in found._daemons.values()}) == 2
+    assert {str(daemon._binary) for daemon in found._daemons.values()} == {"/driver/usr/bin/control"}
+    assert {daemon._environment["A"] for daemon in found._daemons.values()} == {"b"}
 
 
 def test_what_is_done_every_so_often_ends_when_stopped() -> None:

@@ -206,3 +206,11 @@ def test_everything_matches_itself(value: Any) -> None:
 
 def test_the_publisher_takes_a_cluster() -> None:
     assert {"list", "create", "replace", "delete"} <= set(dir(Cluster))
+
+
+def test_an_empty_list_of_taints_is_none_and_a_taint_too_many_is_a_difference() -> None:
+    taint = {"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": "NoSchedule"}
+    assert matches({"name": "gpu-0", "taints": []}, {"name": "gpu-0"})
+    assert not matches({"name": "gpu-0", "taints": []}, {"name": "gpu-0", "taints": [taint]})
+    assert not matches({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0"})
+    assert matches({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0", "taints": [taint | {"timeAdded": "now"}]})

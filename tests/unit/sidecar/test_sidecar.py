@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.main import Watcher, main, probe
+from sidecar.main import SILENT_SECONDS, Watcher, main, probe
 from sidecar.server import MAX_CONNECTIONS, respond
 from sidecar.status import MAX_BYTES
 
@@ -98,11 +98,60 @@ def test_messages_are_printed_once_as_they_appear_and_made_harmless(sidecar: Sid
 def test_metrics_tell_use_and_quota_in_bytes(sidecar: Sidecar, tmp_path: Path) -> None:
     assert sidecar.metric("gpu_share_status_readable") == 0
     assert sidecar.metric("gpu_share_ready") == 0
-    write(tmp_path, {"ready": True, "containers": {"m": {"usedMiB": 3, "quotaMiB": 4, "state": "OverQuota"}}})
+    use = {"container": "m", "gpu": "GPU-1", "usedMiB": 3, "quotaMiB": 4, "state": "Warned"}
+    gpu = {"uuid": "GPU-1", "memoryMiB": 100, "heldByOthersMiB": 50}
+    write(tmp_path, {"time": "2026-11-20T22:16:05Z", "ready": True, "containers": [use], "gpus": [gpu]})
     sidecar.until("gpu_share_ready", 1)
-    assert sidecar.metric('gpu_share_memory_used_bytes{container="m"}') == 3 * 2**20
-    assert sidecar.metric('gpu_share_memory_quota_bytes{container="m"}') == 4 * 2**20
-    assert sidecar.metric('gpu_share_state{container="m",state="OverQuota"}') == 1
+    assert sidecar.metric('gpu_share_memory_used_bytes{container="m",gpu="GPU-1"}') == 3 * 2**20
+    assert sidecar.metric('gpu_share_memory_quota_bytes{container="m",gpu="GPU-1"}') == 4 * 2**20
+    assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Warned"}') == 1
+    assert sidecar.metric('gpu_share_gpu_memory_bytes{gpu="GPU-1"}') == 100 * 2**20
+    assert sidecar.metric('gpu_share_memory_held_by_others_bytes{gpu="GPU-1"}') == 50 * 2**20
+    assert sidecar.metric("gpu_share_status_timestamp_seconds") == 1795212965
+
+
+def test_use_that_nobody_can_tell_is_no_figure(sidecar: Sidecar, tmp_path: Path) -> None:
+    use = {"container": "m", "gpu": "GPU-1", "usedMiB": None, "quotaMiB": 4, "state": "Blind"}
+    write(tmp_path, {"ready": True, "containers": [use], "gpus": [{"uuid": "GPU-1", "memoryMiB": 100}]})
+    sidecar.until("gpu_share_ready", 1)
+    assert "gpu_share_memory_used_bytes{" not in sidecar.get()[1]
+    assert "held_by_others_bytes{" not in sidecar.get()[1]
+    assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Blind"}') == 1
+
+
+def test_what_the_pod_may_hold_is_said_when_it_is_ready(tmp_path: Path) -> None:
+    said: list[str] = []
+    watcher = Watcher(str(tmp_path / "status.json"), said.append)
+    write(tmp_path, {"ready": True, "containers": [{"container": "m", "gpu": "GPU-1", "quotaMiB": 4096}]})
+    watcher.look()
+    assert said == ["the share of the GPU is ready: m 4096 MiB on GPU-1"]
+
+
+def test_a_share_that_is_no_longer_ready_is_said_to_be(tmp_path: Path) -> None:
+    said: list[str] = []
+    watcher = Watcher(str(tmp_path / "status.json"), said.append)
+    for content in ({"ready": True}, {"waiting": "GPU-1 cannot be read"}, {"waiting": "still"}, {"ready": True}):
+        write(tmp_path, content)
+        watcher.look()
+    assert said == [
+        "the share of the GPU is ready",
+        "the share of the GPU is not ready any more: GPU-1 cannot be read",
+        "the share of the GPU is ready",
+    ]
+
+
+def test_an_agent_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_path: Path) -> None:
+    said: list[str] = []
+    now = [1795212965.0]
+    watcher = Watcher(str(tmp_path / "status.json"), said.append, lambda: now[0])
+    write(tmp_path, {"time": "2026-11-20T22:16:05Z"})
+    for later in (0, SILENT_SECONDS - 1, 2, 2):
+        now[0] += later
+        watcher.look()
+    assert said == ["the node agent has said nothing for 60 s: this pod runs on, unwatched"]
+    write(tmp_path, {"time": "2026-11-20T22:17:06Z"})
+    watcher.look()
+    assert said[1:] == ["the node agent is back"]
 
 
 def test_a_file_that_vanishes_is_not_ready_and_its_messages_are_not_said_again(
@@ -173,6 +222,25 @@ def test_it_stops_within_a_second_and_prints_what_came_last(sidecar: Sidecar, tm
     assert sidecar.line() == "2026-11-20T22:16:09Z killed"
 
 
+def test_it_waits_a_moment_for_the_outcome_of_a_kill_that_is_under_way(sidecar: Sidecar, tmp_path: Path) -> None:
+    use = {"container": "m", "gpu": "GPU-1", "usedMiB": 9, "quotaMiB": 4, "state": "Acting"}
+    write(tmp_path, {"ready": True, "containers": [use]})
+    sidecar.until("gpu_share_ready", 1)
+    sidecar.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    write(tmp_path, {"ready": True, "containers": [{**use, "state": "Within"}], "messages": [message(9, "killed")]})
+    assert sidecar.process.wait(1) == 0
+    assert [sidecar.line(), sidecar.line()][1] == "2026-11-20T22:16:09Z killed"
+
+
+def test_an_outcome_that_never_comes_does_not_hold_it_up_for_a_second(sidecar: Sidecar, tmp_path: Path) -> None:
+    use = {"container": "m", "gpu": "GPU-1", "usedMiB": 9, "quotaMiB": 4, "state": "Acting"}
+    write(tmp_path, {"ready": True, "containers": [use]})
+    sidecar.until("gpu_share_ready", 1)
+    code, seconds = sidecar.stop()
+    assert (code, seconds < 1) == (0, True)
+
+
 def test_it_weighs_less_than_thirty_mebibytes(sidecar: Sidecar) -> None:
     assert sidecar.get()[0] == 200
     assert 0 < sidecar.metric("process_resident_memory_bytes") < RSS_LIMIT_KIB * 1024
@@ -215,6 +283,10 @@ def test_the_probe_waits_for_ready(tmp_path: Path, capsys: pytest.CaptureFixture
     assert probe(file) == 1
     write(tmp_path, {"ready": False})
     assert probe(file) == 1
+    capsys.readouterr()
+    write(tmp_path, {"ready": False, "waiting": "the MPS daemon of GPU-1 does not take clients at the moment"})
+    assert probe(file) == 1
+    assert "not ready: the MPS daemon of GPU-1" in capsys.readouterr().out
     write(tmp_path, {"ready": True})
     assert main(["--probe", "--status", str(tmp_path)]) == 0
 

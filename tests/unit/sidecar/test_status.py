@@ -1,29 +1,37 @@
 import json
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar import status
-from sidecar.status import MAX_BYTES, MAX_MESSAGES, MAX_TEXT, Message, Status, Use, harmless, parse
+from sidecar import metrics, status
+from sidecar.status import MAX_BYTES, MAX_MESSAGES, MAX_TEXT, Gpu, Message, Status, Use, harmless, parse
 
-GOOD = {
+GPU = "GPU-a1000000-0000-4000-8000-000000000000"
+CONTAINER = {"container": "model", "gpu": GPU, "usedMiB": 3072, "quotaMiB": 4096, "state": "Within"}
+GOOD: dict[str, Any] = {
+    "time": "2026-11-20T22:16:05.250Z",
     "ready": True,
-    "containers": {"model": {"usedMiB": 3072, "quotaMiB": 4096, "state": "WithinQuota"}},
+    "waiting": "",
+    "gpus": [{"uuid": GPU, "model": "NVIDIA H100", "memoryMiB": 81008, "heldByOthersMiB": 20480}],
+    "containers": [CONTAINER],
     "messages": [{"time": "2026-11-20T22:16:05Z", "text": "over quota"}],
 }
 
 
 def test_a_status_as_documented_is_read_whole() -> None:
     assert parse(json.dumps(GOOD).encode()) == Status(
+        time="2026-11-20T22:16:05.250Z",
         ready=True,
-        uses=(Use(container="model", used_mib=3072, quota_mib=4096, state="WithinQuota"),),
+        gpus=(Gpu(uuid=GPU, memory_mib=81008, others_mib=20480),),
+        uses=(Use(container="model", gpu=GPU, used_mib=3072, quota_mib=4096, state="Within"),),
         messages=(Message("2026-11-20T22:16:05Z", "over quota"),),
     )
 
 
 def test_keys_of_a_newer_agent_are_no_obstacle() -> None:
-    newer = {**GOOD, "gpus": [1], "containers": {"model": {**GOOD["containers"]["model"], "sm": 1}}}  # type: ignore[index]
+    newer = {**GOOD, "more": [1], "containers": [{**CONTAINER, "sm": 1}, "x", 1]}
     assert parse(json.dumps(newer).encode()) == parse(json.dumps(GOOD).encode())
 
 
@@ -54,36 +62,50 @@ def test_only_true_is_ready(ready: object) -> None:
     assert parse(json.dumps({"ready": ready}).encode()) == Status()
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        {"usedMiB": -1, "quotaMiB": 1},
-        {"usedMiB": True, "quotaMiB": 1},
-        {"usedMiB": 1.5, "quotaMiB": 1},
-        {"usedMiB": "1", "quotaMiB": 1},
-        {"usedMiB": 2**43 + 1, "quotaMiB": 1},
-        {"usedMiB": 1},
-        {},
-        None,
-        "x",
-    ],
-)
-def test_amounts_that_cannot_be_are_left_out(use: object) -> None:
-    found = parse(json.dumps({"ready": True, "containers": {"a": use, **GOOD["containers"]}}).encode())  # type: ignore[dict-item]
+@pytest.mark.parametrize("amount", [-1, True, 1.5, "1", 2**43 + 1, None, [], {}])
+def test_amounts_that_cannot_be_are_not_known(amount: object) -> None:
+    raw = {"containers": [{**CONTAINER, "usedMiB": amount}, {**CONTAINER, "quotaMiB": amount}]}
+    gpus = [{**GOOD["gpus"][0], "heldByOthersMiB": amount}, {**GOOD["gpus"][0], "memoryMiB": amount}]
+    found = parse(json.dumps({**raw, "gpus": gpus}).encode())
     assert found is not None
-    assert [u.container for u in found.uses] == ["model"]
+    assert [use.used_mib for use in found.uses] == [None]
+    assert [gpu.others_mib for gpu in found.gpus] == [None]
 
 
-@pytest.mark.parametrize("name", ["", "A", 'a"} 1\nfoo{b="', "a" * 64, "-a", "٣", "a\n"])
-def test_container_names_cannot_forge_metrics(name: str) -> None:
-    found = parse(json.dumps({"containers": {name: {"usedMiB": 1, "quotaMiB": 1}}}).encode())
-    assert found == Status()
+@pytest.mark.parametrize("name", ["", "A", 'a"} 1\nfoo{b="', "a" * 64, "-a", "٣", "a\n", None, 1])
+def test_container_names_cannot_forge_metrics(name: object) -> None:
+    assert parse(json.dumps({"containers": [{**CONTAINER, "container": name}]}).encode()) == Status()
+
+
+@pytest.mark.parametrize("uuid", ["", 'GPU-"} 1\nfoo{b="', "G" * 81, "GPU-٣", None, 1])
+def test_gpu_names_cannot_forge_metrics(uuid: object) -> None:
+    raw = {"containers": [{**CONTAINER, "gpu": uuid}], "gpus": [{**GOOD["gpus"][0], "uuid": uuid}]}
+    assert parse(json.dumps(raw).encode()) == Status()
 
 
 def test_a_state_that_is_no_word_is_unknown() -> None:
-    found = parse(json.dumps({"containers": {"a": {"usedMiB": 1, "quotaMiB": 1, "state": 'x"\n'}}}).encode())
+    found = parse(json.dumps({"containers": [{**CONTAINER, "state": 'x"\n'}]}).encode())
     assert found is not None
     assert found.uses[0].state == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("2026-11-20T22:16:05.250Z", 1795212965.25),
+        ("2026-11-20T23:16:05+01:00", 1795212965.0),
+        ("2026-11-20T22:16:05", None),
+        ("0001-01-01T00:00:00+23:00", None),
+        ("9999-12-31T23:59:59-23:00", 253402383599.0),
+        ("now", None),
+        ("", None),
+        (5, None),
+    ],
+)
+def test_the_time_of_writing_is_read_where_there_is_one(time: object, seconds: float | None) -> None:
+    found = parse(json.dumps({"time": time}).encode())
+    assert found is not None
+    assert found.written == seconds
 
 
 @pytest.mark.parametrize(
@@ -113,7 +135,7 @@ def test_many_and_long_messages_are_cut() -> None:
 
 @pytest.mark.parametrize("entry", [None, 1, [], {}, {"time": "now\n", "text": "x"}, {"time": "2026", "text": 1}])
 def test_messages_of_another_shape_are_left_out(entry: object) -> None:
-    found = parse(json.dumps({"messages": [entry, *GOOD["messages"]]}).encode())  # type: ignore[misc]
+    found = parse(json.dumps({"messages": [entry, *GOOD["messages"]]}).encode())
     assert found is not None
     assert len(found.messages) == 1
 
@@ -122,17 +144,20 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from([*GOOD, "model", "usedMiB", "quotaMiB", "state", "time", "text"]), inner)
+        | st.dictionaries(st.sampled_from([*GOOD, *CONTAINER, *GOOD["gpus"][0], "text"]), inner)
     ),
     max_leaves=20,
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # its tables of letters are made at the first draw
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(GOOD, JSON)))
 def test_nothing_breaks_the_reader(raw: dict[str, object]) -> None:
     found = parse(json.dumps(raw).encode())
     assert found is not None
     assert all(line.isprintable() for m in found.messages for line in (m.text, m.time))
+    assert found.written is None or found.written > 0
+    assert metrics.render(found, messages=0, rss_bytes=0).endswith(b"\n")
 
 
 @given(st.binary(max_size=200))

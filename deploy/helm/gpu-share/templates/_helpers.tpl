@@ -1,0 +1,107 @@
+{{/* Labels of every object. Names are fixed: webhook, classes and driver exist once in a cluster. */}}
+{{- define "gpu-share.labels" -}}
+app.kubernetes.io/part-of: gpu-share
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{/* An image's reference: dict "root" $ "image" <values>. A digest wins over a tag, the global registry over its own. */}}
+{{- define "gpu-share.reference" -}}
+{{- $registry := .root.Values.global.imageRegistry | default .image.registry -}}
+{{- $name := ternary (printf "%s/%s" $registry .image.repository) .image.repository (ne $registry "") -}}
+{{- if .image.digest -}}
+{{ printf "%s@%s" $name .image.digest }}
+{{- else -}}
+{{ printf "%s:%s" $name (.image.tag | default .root.Chart.AppVersion) }}
+{{- end -}}
+{{- end }}
+
+{{- define "gpu-share.image" -}}
+{{ include "gpu-share.reference" (dict "root" . "image" .Values.image) }}
+{{- end }}
+
+{{- define "gpu-share.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Where pods that need no GPU run: dict with nodeSelector, tolerations, affinity. */}}
+{{- define "gpu-share.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What Pod Security "restricted" asks for. fsGroup: without it the certificate's files are root's alone. */}}
+{{- define "gpu-share.restrictedPod" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "gpu-share.restrictedContainer" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* The pod that brings the certificates into order, once. */}}
+{{- define "gpu-share.certsPod" -}}
+metadata:
+  labels:
+    app.kubernetes.io/name: gpu-share-certs
+    app.kubernetes.io/part-of: gpu-share
+spec:
+  serviceAccountName: gpu-share-certs
+  restartPolicy: OnFailure
+  {{- with .Values.certs.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with include "gpu-share.pullSecrets" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with include "gpu-share.placement" .Values.certs | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  securityContext:
+    {{- include "gpu-share.restrictedPod" . | nindent 4 }}
+  containers:
+    - name: certs
+      image: {{ include "gpu-share.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args:
+        - certs
+        - --secret={{ .Release.Namespace }}/gpu-share-webhook-tls
+        - --webhook-configuration=gpu-share
+        - --dns=gpu-share-webhook.{{ .Release.Namespace }}.svc,gpu-share-webhook.{{ .Release.Namespace }}.svc.cluster.local
+        - --ca-days={{ .Values.certs.caDays }}
+        - --leaf-days={{ .Values.certs.leafDays }}
+      resources:
+        {{- toYaml .Values.certs.resources | nindent 8 }}
+      securityContext:
+        {{- include "gpu-share.restrictedContainer" . | nindent 8 }}
+{{- end }}
+
+{{/* Where the simulator keeps its world on the host. */}}
+{{- define "gpu-share.simulated" -}}
+{{ .Values.stateDir }}/simulator
+{{- end }}
+
+{{/* Where the agent's container sees the node's driver. */}}
+{{- define "gpu-share.driverRoot" -}}
+{{- if .Values.simulate.enabled }}{{ include "gpu-share.simulated" . }}/driver{{ else }}/driver-root{{ end }}
+{{- end }}

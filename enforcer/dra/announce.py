@@ -1,0 +1,102 @@
+"""Tells the API server what became of a claim, in ``claim.status.devices``: for people, and no pod waits for it."""
+
+import queue
+import threading
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from enforcer.dra.prepared import Granted, Prepared
+from gpushare.cluster import APPLY_PATCH, RESOURCE_V1, Cluster, path
+from gpushare.contract import DRIVER
+from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
+
+Object = dict[str, Any]
+QUEUE: Final = 512
+MANAGER: Final = f"{DRIVER}/driver"
+
+log = structlog.get_logger()
+
+
+class Announcer:
+    """Writes the status of claims, one after the other, from a thread of its own."""
+
+    def __init__(self, cluster: Cluster, mode: str) -> None:
+        self._cluster, self._mode = cluster, mode
+        self._queue: queue.Queue[Object] = queue.Queue(QUEUE)
+
+    def publish(self, claim: Prepared) -> None:
+        """Take a claim that was prepared; never waits and never fails."""
+        try:
+            self._queue.put_nowait(status_of(claim, self._mode, datetime.now(UTC)))
+        except queue.Full:
+            log.warning("claim status not written: too many wait", reason=str(Reason.TOO_LARGE), claim=claim.name)
+
+    def start(self) -> None:
+        """Write from a thread that ends with the process."""
+        threading.Thread(target=self._run, name="claim-status", daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait until all that was taken has been tried."""
+        self._queue.join()
+
+    def _run(self) -> None:
+        while True:
+            body = self._queue.get()
+            try:
+                self._write(body)
+            finally:
+                self._queue.task_done()
+
+    def _write(self, body: Object) -> None:
+        metadata = body["metadata"]
+        where = path(RESOURCE_V1, "resourceclaims", metadata["name"], metadata["namespace"]) + "/status"
+        try:
+            self._cluster.patch(where, body, APPLY_PATCH, fieldManager=MANAGER, force="true")
+        except ClusterError as error:
+            log.warning(
+                "claim status not written", reason=str(error.reason), claim=metadata["name"], error=error.message
+            )
+
+
+def status_of(claim: Prepared, mode: str, when: datetime) -> Object:
+    """Write what server-side apply needs to set our entries, and nobody else's."""
+    time = when.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
+        "status": {"devices": [_entry(claim, each, mode, time) for each in claim.granted]},
+    }
+
+
+def _entry(claim: Prepared, granted: Granted, mode: str, time: str) -> Object:
+    ready = {"type": "Ready", "status": "True", "reason": str(Reason.CLAIM_PREPARED), "lastTransitionTime": time}
+    entry: Object = {
+        "driver": DRIVER,
+        "pool": granted.pool,
+        "device": granted.device,
+        "conditions": [ready | {"message": _sentence(claim, granted)}],
+    }
+    if granted.share_id is not None:
+        entry["shareID"] = granted.share_id
+    if granted.gpu is not None:
+        limits = [
+            {"container": each.container, "memoryMiB": each.memory_mib, "computePercent": each.compute}
+            for each in claim.limits
+            if each.request == granted.request
+        ]
+        entry["data"] = {
+            "uuid": granted.gpu, "mode": mode, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
+            "limits": limits,
+        }  # fmt: skip
+    return entry
+
+
+def _sentence(claim: Prepared, granted: Granted) -> str:
+    if granted.gpu is None:
+        return "status directory of the pod"
+    names = [each.container for each in claim.limits if each.request == granted.request]
+    return f"{granted.memory_mib} MiB of {granted.gpu} for {', '.join(names) or 'no container'}"

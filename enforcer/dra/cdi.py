@@ -1,0 +1,127 @@
+"""What a container gets through CDI: variables, mounts, and the file that says so. Pure.
+
+One file per claim, one device per request; the kubelet hands a container the devices of the requests it uses, and what
+stands here replaces what the pod says. Two containers that use one request get the same, so what differs between them
+is left to the variables each has of its own: Prepare has compared those with their limits.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from enforcer.dra.prepared import Granted, Prepared
+from gpushare import contract
+
+Object = dict[str, Any]
+VERSION: Final = "0.6.0"
+THOUSAND: Final = 1000
+
+
+def file_name(uid: str) -> str:
+    """Name the file of a claim."""
+    return f"{contract.CDI_FILE_PREFIX}{uid}.json"
+
+
+def claim_of_file(name: str) -> str | None:
+    """Name the claim a file is for; ``None`` where it is none of ours."""
+    if not (name.startswith(contract.CDI_FILE_PREFIX) and name.endswith(".json")):
+        return None
+    return name.removeprefix(contract.CDI_FILE_PREFIX).removesuffix(".json")
+
+
+def device_id(claim: Prepared, granted: Granted) -> str:
+    """Name a request's device the way the kubelet is told it."""
+    return f"{contract.CDI_KIND}={_device_name(claim, granted)}"
+
+
+def document(claim: Prepared, pipes: Mapping[str, str], status: str) -> Object:
+    """Write the file of a claim.
+
+    Args:
+        claim: as it was prepared.
+        pipes: by GPU, the pipe directory of its MPS daemon on the host; a GPU without one is only watched.
+        status: directory of the pod's status on the host.
+    """
+    devices = [
+        {
+            "name": _device_name(claim, granted),
+            "containerEdits": _status_edits(status)
+            if granted.gpu is None
+            else _gpu_edits(claim, granted, pipes.get(granted.gpu)),
+        }
+        for granted in claim.granted
+    ]
+    return {"cdiVersion": VERSION, "kind": contract.CDI_KIND, "devices": devices}
+
+
+def variables(claim: Prepared, granted: Granted, *, mps: bool) -> dict[str, str]:
+    """Return the variables of a request's containers.
+
+    ``GPU_SHARE_MEMORY_FRACTION`` is the smallest container's where several differ, and always rounded down.
+    """
+    limits = [limit for limit in claim.limits if limit.request == granted.request]
+    memory = {limit.memory_mib for limit in limits} or {granted.memory_mib}
+    compute = {limit.compute for limit in limits} or {granted.compute or None}
+    found = {
+        contract.CUDA_VISIBLE_DEVICES: granted.gpu or "",
+        contract.NVIDIA_VISIBLE_DEVICES: granted.gpu or "",
+        contract.DEVICE_MEMORY_MIB: str(granted.device_mib),
+        contract.MEMORY_FRACTION: fraction(min(memory), granted.device_mib),
+    }
+    if len(memory) == 1:
+        found[contract.MEMORY_MIB] = str(min(memory))
+    if mps:
+        found |= _mps_variables(memory, compute)
+    return found
+
+
+def _mps_variables(memory: set[int], compute: set[int | None]) -> dict[str, str]:
+    found = {contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH, contract.MPS_LOG_DIRECTORY: contract.LOG_PATH}
+    if len(memory) == 1:
+        found[contract.MPS_MEMORY_LIMIT] = f"0={min(memory)}M"
+    percent = next(iter(compute)) if len(compute) == 1 else None
+    if percent is not None:
+        found[contract.MPS_THREAD_PERCENTAGE] = str(percent)
+    return found
+
+
+def fraction(mib: int, of_mib: int) -> str:
+    """Write a share of a card with three decimals, rounded down; never more than all of it."""
+    thousandths = min(THOUSAND, mib * THOUSAND // of_mib) if of_mib else 0
+    return f"{thousandths // THOUSAND}.{thousandths % THOUSAND:03}"
+
+
+def toolkit_device(gpu: str) -> str:
+    """Name NVIDIA's own CDI device of a GPU, which brings the libraries and device nodes."""
+    return f"{contract.TOOLKIT_CDI_KIND}={gpu}"
+
+
+def names_devices(spec: object) -> frozenset[str]:
+    """Name the devices that a CDI spec of NVIDIA's container toolkit has; none where it is no such spec."""
+    if not isinstance(spec, dict) or spec.get("kind") != contract.TOOLKIT_CDI_KIND:
+        return frozenset()
+    devices = spec.get("devices")
+    entries = devices if isinstance(devices, list) else []
+    return frozenset(str(each["name"]) for each in entries if isinstance(each, dict) and "name" in each)
+
+
+def _gpu_edits(claim: Prepared, granted: Granted, pipe: str | None) -> Object:
+    found = variables(claim, granted, mps=pipe is not None)
+    edits: Object = {"env": [f"{name}={value}" for name, value in found.items()]}
+    if pipe is not None:
+        # Read-only: sockets and pipes work all the same, and no tenant puts links or files where root opens them.
+        # Not the log directory: a daemon's log names the processes of everybody on its GPU.
+        edits["mounts"] = [_mount(pipe, contract.PIPE_PATH, "ro")]
+    return edits
+
+
+def _status_edits(status: str) -> Object:
+    return {"mounts": [_mount(status, contract.STATUS_PATH, "ro")]}
+
+
+def _mount(host: str, inside: str, access: str) -> Object:
+    options: Sequence[str] = ["bind", access, "nosuid", "nodev", "noexec"]
+    return {"hostPath": host, "containerPath": inside, "options": list(options)}
+
+
+def _device_name(claim: Prepared, granted: Granted) -> str:
+    return f"{claim.uid}-{granted.request}"

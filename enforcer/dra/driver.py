@@ -1,0 +1,311 @@
+"""What the driver does when the kubelet asks: prepare a claim, undo it. Both may come twice, and be cut off anywhere.
+
+A failure is dear: the kubelet tries again only after 60 to 90 s. So what will soon be well is waited for, within the
+kubelet's patience with a call, 45 s.
+
+The order is what makes that safe. Preparing: freeze on disk, then write the files, then answer. Undoing: remove the
+files, then what is on disk. So whatever exists is known to the checkpoint, and doing it again ends in the same state.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import structlog
+
+from enforcer.dra import room
+from enforcer.dra.files import NodeFiles
+from enforcer.dra.prepare import Ask, prepare, still_fits, user_of
+from enforcer.dra.prepared import Prepared, safe_uid
+from enforcer.dra.store import ClaimStore
+from enforcer.inventory import device_name
+from enforcer.model import Gpu
+from enforcer.quotas import Object
+from enforcer.view import View
+from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.errors import ClusterError, NvmlError, PrepareError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+READ_SECONDS: Final = 5.0
+"""For each of three objects."""
+API_PATIENCE: Final = 10.0
+ROOM_PATIENCE: Final = 38.0
+"""Seconds since the call came; until then it is tried again within the call."""
+PAUSE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A claim as the kubelet names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a request was given, as the kubelet is told."""
+
+    request: str
+    pool: str
+    device: str
+    share_id: str | None
+    cdi_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the kubelet's: when it came, and whether it still waits for the answer."""
+
+    came: float
+    wanted: Callable[[], bool]
+
+    def goes_on(self, patience: float) -> bool:
+        """Tell whether to try again within the call."""
+        return time.monotonic() - self.came < patience and self.wanted()
+
+
+class Ready(Protocol):
+    """Who knows whether a GPU can be used by shares."""
+
+    def wait(self, gpus: Sequence[str]) -> None:
+        """Wait until these GPUs' MPS daemons serve. Raises ``PrepareError`` when that takes too long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a driver is made of."""
+
+    node: str
+    cluster: Cluster
+    store: ClaimStore
+    files: NodeFiles
+    look: Callable[[], Sequence[View]]
+    ready: Ready
+    capacity: Callable[[Gpu], int]
+    """MiB of a GPU that shares can have."""
+    changed: Callable[[], None]
+    """Called whenever the set of prepared claims is another."""
+    published: Callable[[Prepared], None] = lambda _: None
+    """Called with a claim that was prepared anew, to tell the API server."""
+
+
+class Driver:
+    """Prepares and undoes claims. Safe to use from several threads: calls for one claim wait for each other."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._claims = Locks()
+        self._moved = threading.Condition()
+        """Told whenever somebody has made room."""
+        self._room = threading.Lock()
+        """Held from looking for room until the claim that takes it is on disk."""
+
+    def recover(self) -> None:
+        """Bring files back to what the checkpoint says: a reboot empties some directories, a crash leaves half of it.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        store, files = self._parts.store, self._parts.files
+        store.load()
+        files.tidy()
+        for claim in store.prepared():
+            try:
+                files.write(claim)
+            except (PrepareError, OSError) as error:  # its GPU has left, or the disk is full: the kubelet may ask again
+                reason = error.reason if isinstance(error, PrepareError) else Reason.RECORD_UNWRITABLE
+                log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
+
+    def prepare(self, ref: Ref, wanted: Callable[[], bool] = lambda: True) -> tuple[Device, ...]:
+        """Prepare a claim, or say again what it was given.
+
+        Args:
+            ref: the claim.
+            wanted: says whether anybody still waits for the answer.
+
+        Raises:
+            PrepareError: not now, or not at all; the sentence says why.
+        """
+        if not safe_uid(ref.uid):
+            raise PrepareError(f"claim UID {ref.uid!r:.80} is none", Reason.BAD_REQUEST)
+        call = Call(time.monotonic(), wanted)
+        with self._claims.held(ref.uid), _explained():
+            known = self._parts.store.get(ref.uid)
+            kept = known is not None and self._fits(known, ref)
+            claim = known if known is not None and kept else self._ask(ref, call)
+            self._parts.ready.wait(claim.gpus)
+            if not kept:
+                self._freeze_when_there_is_room(claim, known, call)
+            devices = self._parts.files.write(claim)
+        if not kept:
+            self._parts.published(claim)
+            log.info(
+                "claim prepared", reason=str(Reason.CLAIM_PREPARED), namespace=claim.namespace, claim=claim.name,
+                pod=claim.pod, gpus=claim.gpus, memory_mib={each.container: each.memory_mib for each in claim.limits},
+            )  # fmt: skip
+        return tuple(
+            Device(each.request, each.pool, each.device, each.share_id, devices[each.request]) for each in claim.granted
+        )
+
+    def unprepare(self, ref: Ref) -> None:
+        """Undo a claim, whether it was prepared or not, without asking the API server: the claim is gone there.
+
+        Raises:
+            PrepareError: the disk refuses; the kubelet tries again.
+        """
+        if not safe_uid(ref.uid):
+            return
+        with self._claims.held(ref.uid), _explained():
+            self._parts.files.remove(ref.uid)
+            claim = self._parts.store.get(ref.uid)
+            if claim is None:
+                self._parts.store.drop(ref.uid)
+                return
+            self._undo(claim)
+        log.info(
+            "claim undone", reason=str(Reason.CLAIM_UNPREPARED), namespace=ref.namespace, claim=ref.name, pod=claim.pod
+        )
+
+    def settle(self) -> None:
+        """Forget those undone claims whose processes have ended by now."""
+        ending = self._parts.store.ending()
+        views = self._look() if ending else ()
+        for claim in ending:
+            if room.has_processes(claim, views) is False:
+                self._parts.store.ended(claim.uid)
+                self._tell()
+
+    def _undo(self, claim: Prepared) -> None:
+        with self._room:
+            others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
+            if all(each.pod_uid != claim.pod_uid for each in others):
+                self._parts.files.remove_status(claim.pod_uid)
+            alive = bool(claim.gpus) and room.has_processes(claim, self._look()) is not False
+            self._parts.store.drop(claim.uid, ending=alive)
+        self._parts.changed()
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._moved:
+            self._moved.notify_all()
+
+    def _look(self) -> Sequence[View]:
+        try:
+            return self._parts.look()
+        except NvmlError:
+            return ()
+
+    def _fits(self, known: Prepared, ref: Ref) -> bool:
+        """Compare with the API server; while it does not answer, what was frozen counts."""
+        try:
+            claim = self._claim(ref)
+        except ClusterError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                raise
+            return True
+        return still_fits(known, self._parts.node, claim, self._devices())
+
+    def _ask(self, ref: Ref, call: Call) -> Prepared:
+        while True:
+            try:
+                return self._ask_once(ref)
+            except ClusterError as error:
+                lasting = error.status and error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+                if lasting or not call.goes_on(API_PATIENCE):
+                    raise
+            time.sleep(PAUSE)
+
+    def _ask_once(self, ref: Ref) -> Prepared:
+        cluster, claim = self._parts.cluster, self._claim(ref)
+        pod = cluster.get(path(CORE_V1, "pods", user_of(claim)["name"], ref.namespace), timeout=READ_SECONDS)
+        namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
+        return prepare(self._parts.node, Ask(claim, pod, namespace), self._devices())
+
+    def _claim(self, ref: Ref) -> Object:
+        where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)
+        claim = self._parts.cluster.get(where, timeout=READ_SECONDS)
+        if claim["metadata"]["uid"] != ref.uid:
+            raise PrepareError(f"claim {ref.name} of UID {ref.uid} is gone; another has its name", Reason.CLAIM_UNKNOWN)
+        return claim
+
+    def _devices(self) -> Mapping[str, Gpu]:
+        return {device_name(view.gpu): view.gpu for view in self._parts.look()}
+
+    def _freeze_when_there_is_room(self, claim: Prepared, before: Prepared | None, call: Call) -> None:
+        while True:
+            try:
+                return self._freeze(claim, before)
+            except PrepareError as error:
+                if error.reason is not Reason.GPU_STILL_HELD or not call.goes_on(ROOM_PATIENCE):
+                    raise
+            with self._moved:
+                self._moved.wait(PAUSE)
+
+    def _freeze(self, claim: Prepared, before: Prepared | None) -> None:
+        with self._room:
+            others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
+            _check_alone(claim, others)
+            views = {view.gpu.uuid: view for view in self._parts.look()}
+            capacity = {gpu: self._parts.capacity(view.gpu) for gpu, view in views.items()}
+            room.check_room(claim, others, self._parts.store.ending(), views, capacity)
+            if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
+                self._parts.files.remove_status(before.pod_uid)
+            self._parts.store.put(claim)
+        self._parts.changed()
+
+
+def _check_alone(claim: Prepared, others: Sequence[Prepared]) -> None:
+    """A container uses one GPU: two claims would write the same variables."""
+    taken = {limit.container: each.name for each in others if each.pod_uid == claim.pod_uid for limit in each.limits}
+    for limit in claim.limits:
+        if limit.container in taken:
+            message = f"container {limit.container} uses claim {taken[limit.container]} and claim {claim.name}"
+            raise PrepareError(f"{message}; let it use one of them, for a container uses one GPU")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what can go wrong into a sentence for the pod's Events."""
+    try:
+        yield
+    except ClusterError as error:
+        reason = Reason.CLAIM_UNKNOWN if error.status == HTTPStatus.NOT_FOUND else Reason.API_UNREACHABLE
+        raise PrepareError(f"the claim cannot be read: {error.message}; it is tried again", reason) from error
+    except NvmlError as error:
+        # What NVML says may name another tenant's process: that is for the agent's log.
+        log.warning("GPUs cannot be read", reason=str(error.reason), error=error.message)
+        raise PrepareError("the node's GPUs cannot be read; it is tried again", error.reason) from error
+    except OSError as error:
+        message = f"the node cannot write what the claim needs: {error}; it is tried again"
+        raise PrepareError(message, Reason.RECORD_UNWRITABLE) from error
+
+
+class Locks:
+    """One lock for each name that is in use."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._used: dict[str, tuple[threading.Lock, int]] = {}
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Hold the lock of a name."""
+        with self._guard:
+            lock, users = self._used.get(name, (threading.Lock(), 0))
+            self._used[name] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, users = self._used.pop(name)
+                if users > 1:
+                    self._used[name] = (lock, users - 1)

@@ -1,0 +1,83 @@
+"""From prepared claims to the quotas in force: what was frozen, and which containers run under it now. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from enforcer.dra.prepared import Limit, Prepared
+from enforcer.model import Quota
+from enforcer.quotas import Object, Terms, claim_names, container_ids, terms_of
+
+
+def quotas_of_prepared(
+    prepared: Iterable[Prepared], pods: Sequence[Object], namespaces: Iterable[Object], before: Sequence[Quota]
+) -> tuple[Quota, ...]:
+    """Work out the node's quotas from what was prepared; what was frozen is not read again from anywhere.
+
+    Args:
+        prepared: the claims that were prepared and not undone since.
+        pods: of this node, for the ids of their containers.
+        namespaces: for their policy, which an operator may change at any time.
+        before: earlier quotas; they know the containers of pods that are gone from the API server and still live here.
+    """
+    ids = {pod["metadata"]["uid"]: container_ids(pod) for pod in pods}
+    old = {(quota.pod_uid, quota.container): quota.container_id for quota in before if quota.container_id}
+    policy = {each["metadata"]["name"]: terms_of(each["metadata"].get("annotations") or {}) for each in namespaces}
+    found = [
+        _quota(user, limit, ids.get(user.pod_uid, {}).get(limit.container) or old.get(_key(user, limit)), policy)
+        for claim in prepared
+        for user in (claim, *joined(claim, pods))
+        for limit in user.limits
+    ]
+    return tuple(sorted(found, key=lambda quota: (quota.pod_uid, quota.container, quota.gpu)))
+
+
+def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
+    """Find the pods that use a claim which was prepared for another one.
+
+    The kubelet does not ask again for a claim it has prepared, so nobody can refuse such a pod. Each of its containers
+    may hold what its request consumed; that they share this among pods cannot be enforced, and is said as a problem.
+    """
+    for pod in pods:
+        metadata = pod["metadata"]
+        entries = {entry for entry, name in claim_names(pod).items() if name == claim.name}
+        if entries and metadata.get("namespace") == claim.namespace and metadata["uid"] != claim.pod_uid:
+            limits = tuple(_joined_limits(claim, pod, entries))
+            yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
+
+
+def _joined_limits(claim: Prepared, pod: Object, entries: set[str]) -> Iterator[Limit]:
+    spec = pod.get("spec") or {}
+    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        used = [each for each in (container.get("resources") or {}).get("claims") or [] if each.get("name") in entries]
+        asked = {each.get("request") for each in used}
+        found = [each for each in claim.granted if each.gpu is not None and asked & {each.request, None, ""}]
+        yield from (
+            Limit(
+                container=container["name"], request=each.request, memory_mib=each.memory_mib,
+                compute=each.compute or None,
+            )
+            for each in found[:1]
+        )  # fmt: skip
+
+
+def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> Quota:
+    """Write one limit as a quota, under its namespace's policy as it is now, else as it was when it was prepared."""
+    terms = policy.get(claim.namespace, claim.terms)
+    return Quota(
+        claim_uid=claim.uid,
+        namespace=claim.namespace,
+        pod=claim.pod,
+        pod_uid=claim.pod_uid,
+        container=limit.container,
+        container_id=container_id,
+        gpu=next(each.gpu for each in claim.granted if each.request == limit.request and each.gpu is not None),
+        memory_mib=limit.memory_mib,
+        compute_percent=limit.compute,
+        on_exceed=terms.on_exceed,
+        grace_seconds=terms.grace_seconds,
+        tolerance_mib=terms.tolerance(limit.memory_mib),
+    )
+
+
+def _key(claim: Prepared, limit: Limit) -> tuple[str, str]:
+    return claim.pod_uid, limit.container

@@ -1,0 +1,47 @@
+"""Asks the kubelet what device plugins offer on this node (PodResources, ``GetAllocatableResources``)."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from enforcer.contest import Allocatable
+from enforcer.dra.stubs import podresources_v1_pb2 as wire
+from gpushare.errors import KubeletError
+
+SOCKET: Final = "pod-resources/kubelet.sock"
+METHOD: Final = "/v1.PodResourcesLister/GetAllocatableResources"
+TIMEOUT: Final = 5.0
+MAX_ANSWER: Final = 16 * 2**20
+"""Bytes, as the kubelet's own clients allow: thousands of replicas make long lists."""
+
+
+def allocatable(kubelet_root: Path) -> Allocatable:
+    """Ask once.
+
+    Args:
+        kubelet_root: the kubelet's directory.
+
+    Raises:
+        KubeletError: it does not answer.
+    """
+    socket = kubelet_root / SOCKET
+    if not socket.exists():
+        raise KubeletError(f"{socket} is not there; --kubelet-root (chart value kubeletRoot) says where it is")
+    options = [("grpc.max_receive_message_length", MAX_ANSWER)]
+    try:
+        with grpc.insecure_channel(f"unix://{socket.absolute()}", options) as channel:
+            ask = channel.unary_unary(
+                METHOD,
+                request_serializer=wire.AllocatableResourcesRequest.SerializeToString,
+                response_deserializer=wire.AllocatableResourcesResponse.FromString,
+            )
+            answer = ask(wire.AllocatableResourcesRequest(), timeout=TIMEOUT)
+    except grpc.RpcError as error:
+        raise KubeletError(f"{socket} does not answer: {_said(error)}") from error
+    return [(each.resource_name, tuple(each.device_ids)) for each in answer.devices]
+
+
+def _said(error: Any) -> str:
+    """What went wrong, in gRPC's words: its errors are calls, which their type does not say."""
+    return str(error.details() if isinstance(error, grpc.Call) else error)

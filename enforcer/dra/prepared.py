@@ -1,0 +1,198 @@
+"""A prepared claim: what its containers may hold, frozen when the kubelet asked, and how that is kept on disk. Pure.
+
+Kept as one JSON object per claim, version 1, with the fields below in lowerCamelCase.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enforcer.model import OnExceed
+from enforcer.quotas import Terms
+from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
+
+VERSION: Final = 1
+_UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
+_REQUEST: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """What one request was allocated: a device and, where that is a GPU, how much of it.
+
+    ``gpu`` is ``None`` for the status device. ``memory_mib`` and ``compute`` (percent) are what was consumed,
+    ``device_mib`` is the memory of the whole card.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share_id: str | None = None
+    gpu: str | None = None
+    memory_mib: int = 0
+    compute: int = 0
+    device_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What one container may hold of the GPU of its request: MiB, and percent of its SMs or ``None`` for no cap."""
+
+    container: str
+    request: str
+    memory_mib: int
+    compute: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One claim as it was prepared, for the one pod that uses it."""
+
+    uid: str
+    namespace: str
+    name: str
+    pod: str
+    pod_uid: str
+    granted: tuple[Granted, ...]
+    limits: tuple[Limit, ...]
+    terms: Terms
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs it holds something of."""
+        return tuple(sorted({each.gpu for each in self.granted if each.gpu is not None}))
+
+    @property
+    def has_status(self) -> bool:
+        """Whether a container of the pod reads the pod's status directory."""
+        return any(each.gpu is None for each in self.granted)
+
+    def on(self, gpu: str) -> int:
+        """MiB it consumed of one GPU."""
+        return sum(each.memory_mib for each in self.granted if each.gpu == gpu)
+
+
+def safe_uid(uid: str) -> bool:
+    """Tell whether a UID can be part of a file name."""
+    return _UID.fullmatch(uid) is not None
+
+
+def encode(claim: Prepared) -> bytes:
+    """Write a claim as its file holds it."""
+    content = {
+        "version": VERSION,
+        "uid": claim.uid,
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "pod": claim.pod,
+        "podUid": claim.pod_uid,
+        "granted": [
+            {
+                "request": each.request, "pool": each.pool, "device": each.device, "shareId": each.share_id,
+                "gpu": each.gpu, "memoryMib": each.memory_mib, "compute": each.compute, "deviceMib": each.device_mib,
+            }
+            for each in claim.granted
+        ],
+        "limits": [
+            {
+                "container": each.container, "request": each.request, "memoryMib": each.memory_mib,
+                "compute": each.compute,
+            }
+            for each in claim.limits
+        ],
+        "terms": {
+            "onExceed": str(claim.terms.on_exceed), "graceSeconds": claim.terms.grace_seconds,
+            "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
+        },
+    }  # fmt: skip
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def decode(data: bytes) -> Prepared:
+    """Read a claim's file; unknown fields of newer versions are passed over.
+
+    Raises:
+        ConfigError: it is not what ``encode`` writes.
+    """
+    try:
+        content = json.loads(data)
+        return _decoded(content)
+    except KeyError as error:
+        raise ConfigError(f"it has no field {error}", Reason.CHECKPOINT_UNREADABLE) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ConfigError(str(error)[:200], Reason.CHECKPOINT_UNREADABLE) from error
+
+
+def _decoded(content: Mapping[str, Any]) -> Prepared:
+    if content["version"] != VERSION:
+        raise ValueError(f"it is of version {content['version']!r:.20}, not {VERSION}")
+    granted = tuple(_granted(row) for row in content["granted"])
+    limits = tuple(_limit(row) for row in content["limits"])
+    shared = {each.request for each in granted if each.gpu is not None}
+    if any(limit.request not in shared for limit in limits):
+        raise ValueError("a limit belongs to a request that holds no GPU")
+    return Prepared(
+        uid=_named(content["uid"], _UID),
+        namespace=_text(content["namespace"]),
+        name=_text(content["name"]),
+        pod=_text(content["pod"]),
+        pod_uid=_named(content["podUid"], _UID),
+        granted=granted,
+        limits=limits,
+        terms=_terms(content["terms"]),
+    )
+
+
+def _granted(row: Mapping[str, Any]) -> Granted:
+    return Granted(
+        request=_named(row["request"], _REQUEST),
+        pool=_text(row["pool"]),
+        device=_text(row["device"]),
+        share_id=None if row["shareId"] is None else _text(row["shareId"]),
+        gpu=None if row["gpu"] is None else _text(row["gpu"]),
+        memory_mib=_whole(row["memoryMib"]),
+        compute=_whole(row["compute"]),
+        device_mib=_whole(row["deviceMib"]),
+    )
+
+
+def _limit(row: Mapping[str, Any]) -> Limit:
+    return Limit(
+        container=_text(row["container"]),
+        request=_named(row["request"], _REQUEST),
+        memory_mib=_whole(row["memoryMib"]),
+        compute=None if row["compute"] is None else _whole(row["compute"]),
+    )
+
+
+def _terms(row: Mapping[str, Any]) -> Terms:
+    seconds = row["graceSeconds"]
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+        raise ValueError(f"graceSeconds {seconds!r:.20} is no number of seconds")
+    return Terms(
+        on_exceed=OnExceed(row["onExceed"]),
+        grace_seconds=float(seconds),
+        tolerance_mib=None if row["toleranceMib"] is None else _whole(row["toleranceMib"]),
+        tolerance_percent=None if row["tolerancePercent"] is None else _whole(row["tolerancePercent"]),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r:.40} is no text")
+    return value
+
+
+def _named(value: Any, form: re.Pattern[str]) -> str:
+    if not form.fullmatch(_text(value)):
+        raise ValueError(f"{value!r:.80} is no name")
+    return str(value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.40} is no whole number")
+    return value

@@ -1,0 +1,145 @@
+"""Puts the kubelet's side of the agent together and runs it beside the loop."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from enforcer.attribute import Attributor
+from enforcer.cluster import WITH_KUBELET, Books, Rule
+from enforcer.dra.announce import Announcer
+from enforcer.dra.driver import Driver, Parts
+from enforcer.dra.enforced import joined, quotas_of_prepared
+from enforcer.dra.files import NodeFiles
+from enforcer.dra.ready import AlwaysReady, MpsReady
+from enforcer.dra.server import PluginService, Sockets
+from enforcer.dra.store import ClaimStore
+from enforcer.dra.tidying import EVERY as TIDY_EVERY
+from enforcer.dra.tidying import Forgotten, Strays, living_pods
+from enforcer.inventory import InventoryPolicy, capacity_mib
+from enforcer.metrics import Metrics
+from enforcer.model import Quota
+from enforcer.mps_manager import MpsManager
+from enforcer.offering import MpsKeeper, every
+from enforcer.quotas import Object
+from enforcer.watch import Watch
+from gpushare.cluster import Cluster
+from gpushare.errors import ConfigError
+
+SETTLE_EVERY: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the driver is given."""
+
+    node: str
+    state: Path
+    run: Path
+    kubelet_root: Path
+    cdi_root: Path
+    policy: InventoryPolicy
+    cluster: Cluster
+    watch: Watch
+    attributor: Attributor
+    metrics: Metrics
+    mps: tuple[MpsManager, MpsKeeper] | None
+    """``None``: GPUs are only watched."""
+    quotas: Callable[[], Sequence[Quota]]
+    """Those in force, which know the containers of pods that are gone from the API server."""
+
+
+class KubeletSide:
+    """The driver, its sockets, and what keeps both in order.
+
+    Attributes:
+        books: work out quotas from what was prepared; to be followed by whoever writes them down.
+        registered: set whenever the kubelet has (again) taken the driver in: slices have to be checked then.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._store = ClaimStore(setup.state)
+        self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
+        self.registered: Final = threading.Event()
+        self._shared: tuple[str, ...] = ()
+        self._announcer = Announcer(setup.cluster, str(setup.policy.mode))
+        parts = self._parts(setup)
+        self._driver = Driver(parts)
+        self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
+        files, living = parts.files, partial(living_pods, setup.attributor)
+        self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods)
+        self._forgotten = Forgotten(setup.cluster, self._store, self._driver, self.books.pods, living)
+
+    def start(self, stopped: threading.Event) -> None:
+        """Bring the node's files in order, then serve.
+
+        Raises:
+            ConfigError: a directory cannot be used, or a socket not be made.
+        """
+        try:
+            self._driver.recover()
+        except OSError as error:
+            raise ConfigError(f"the files of prepared claims cannot be brought in order: {error}") from error
+        self._announcer.start()
+        self._sockets.start()
+        every(SETTLE_EVERY, "settle", self._settle, stopped)
+        every(TIDY_EVERY, "tidy", self._tidy, stopped)
+
+    def stop(self) -> None:
+        """Let calls come to their end and take the sockets away, so that the kubelet knows."""
+        self._sockets.stop()
+
+    @property
+    def problem(self) -> str | None:
+        """Why no claim reaches us; ``None`` where they do."""
+        return self._sockets.registration.problem
+
+    def problems(self) -> Iterator[str]:
+        """Everything that hinders preparing claims."""
+        if self.problem is not None:
+            yield self.problem
+        yield from self._store.problems()
+        yield from self._shared
+
+    def leaving(self) -> frozenset[str]:
+        """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""
+        lasting = {each.pod_uid for each in self._store.prepared()}
+        return frozenset(each.pod_uid for each in self._store.ending()) - lasting
+
+    def _settle(self) -> None:
+        self._sockets.check()
+        self._driver.settle()
+
+    def _tidy(self) -> None:
+        self._strays.turn()
+        self._forgotten.turn()
+
+    def _rule(self, setup: Setup) -> Rule:
+        def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
+            prepared, pods = self._store.prepared(), seen["pods"]
+            self._shared = tuple(
+                f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.pod}; pod {other.pod} uses it too: "
+                "what both hold together is not limited; give each a claim of its own"
+                for claim in prepared
+                for other in joined(claim, pods)
+            )
+            return quotas_of_prepared(prepared, pods, seen["namespaces"], setup.quotas())
+
+        return quotas
+
+    def _parts(self, setup: Setup) -> Parts:
+        manager, keeper = setup.mps or (None, None)
+        pipes = None if manager is None else {gpu: str(pipe) for gpu, pipe in manager.pipes().items()}
+        return Parts(
+            node=setup.node,
+            cluster=setup.cluster,
+            store=self._store,
+            files=NodeFiles(setup.cdi_root, setup.run, pipes),
+            look=setup.watch.look,
+            ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
+            capacity=partial(capacity_mib, policy=setup.policy),
+            changed=self.books.changed.set,
+            published=self._announcer.publish,
+        )

@@ -1,0 +1,157 @@
+"""``gpu-share mps``: the process whose children a node's MPS control daemons are. It starts them when the agent asks.
+
+It decides nothing, so that it hardly ever has to be replaced: which GPUs are shared, limits, health and the end of a
+daemon are the agent's business. When it is told to stop it ends its daemons, and with them their tenants' contexts.
+
+Exit codes: 0 stopped when asked to, 1 the socket cannot be made, 2 wrong use.
+"""
+
+import argparse
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer.driver_root import HERE, DriverRoot
+from enforcer.gpu import NvmlReader
+from enforcer.mps import ComputeModes, MpsDaemon
+from enforcer.mps_launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, read_request
+from gpushare.errors import GpuShareError, MpsError
+from gpushare.reasons import Reason
+
+POLL_SECONDS: Final = 1.0
+STOP_SECONDS: Final = 5.0
+PEER: Final = struct.Struct("3i")
+"""pid, uid, gid: what the kernel says of who is at the other end."""
+
+log = structlog.get_logger()
+
+
+class Host:
+    """The daemons by their directories.
+
+    Args:
+        run: directory shared with the agent.
+        driver: the node's.
+        modes: a door to compute modes, which are set back at the end; ``None``: they are nobody's business.
+    """
+
+    def __init__(self, run: Path, driver: DriverRoot, modes: ComputeModes | None = None) -> None:
+        self._run, self._driver, self._modes = run, driver, modes
+        self._daemons: dict[Path, Started] = {}
+        self._gpus: dict[Path, str] = {}
+
+    def answer(self, line: bytes) -> Mapping[str, object]:
+        """Do what a request asks, and say what came of it."""
+        try:
+            asked = read_request(line, self._run)
+            return {"host": os.getpid()} if asked is None else {"pid": self._daemon(*asked).pid}
+        except (GpuShareError, ValueError, OSError, RecursionError) as error:
+            log.warning("daemon not started", reason=str(Reason.MPS_UNREACHABLE), error=str(error))
+            return {"error": str(error)}
+
+    def reap(self) -> None:
+        """Forget those that have ended."""
+        for directory in [each for each, daemon in self._daemons.items() if daemon.poll() is not None]:
+            del self._daemons[directory]
+
+    def stop(self) -> None:
+        """End all of them and give the GPUs their compute modes back, for whoever uses them next."""
+        for directory, gpu in self._gpus.items():
+            try:
+                environment = self._driver.environment(self._run)
+                daemon = MpsDaemon(
+                    gpu, directory, self._driver.program(), limit_mib=0, modes=self._modes, environment=environment
+                )
+                daemon.stop()
+            except GpuShareError as error:
+                log.warning("daemon not ended in good order", reason=str(error.reason), gpu=gpu, error=error.message)
+        for daemon_process in self._daemons.values():
+            with suppress(ProcessLookupError):
+                os.kill(daemon_process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                daemon_process.wait(STOP_SECONDS)
+
+    def _daemon(self, gpu: str, directory: Path) -> Started:
+        """One daemon a directory: whoever asks again while it runs is told of the same."""
+        self.reap()
+        if directory not in self._daemons:
+            environment = self._driver.environment(self._run)
+            self._daemons[directory] = OwnChildren().launch(gpu, directory, self._driver.program(), environment)
+            self._gpus[directory] = gpu
+            log.info("MPS control daemon started", reason=str(Reason.MPS_STARTED), gpu=gpu)
+        return self._daemons[directory]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run until SIGTERM; returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        listener = listen(options.run)
+    except (OSError, MpsError) as error:
+        sys.stderr.write(f"gpu-share mps: --run {options.run}: {error}\n")
+        return 1
+    driver = DriverRoot(options.driver_root)
+    host = Host(options.run, driver, NvmlReader(load=driver.load))
+    stopping: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda found, _: stopping.append(found))
+    with listener:
+        while not stopping:
+            serve(listener, host)
+            host.reap()
+    host.stop()
+    return 0
+
+
+def listen(run: Path) -> socket.socket:
+    """Make the socket, which only root can open. Raises ``OSError``."""
+    folder = run / FOLDER
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    where = folder / SOCKET
+    where.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(where))
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(mask)
+    listener.listen()
+    return listener
+
+
+def serve(listener: socket.socket, host: Host, patience: float = POLL_SECONDS) -> None:
+    """Answer one request, if one comes in time. Nobody who connects can hold up the others for long."""
+    if not select.select([listener], [], [], patience)[0]:
+        return
+    with suppress(OSError), listener.accept()[0] as channel:
+        channel.settimeout(SECONDS)
+        uid = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[1]
+        if uid == os.geteuid():
+            answer = host.answer(channel.makefile("rb").readline(LIMIT))
+            channel.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpu-share mps", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--run", type=Path, default=Path("/run/gpu-share"), help="directory shared with the agent (%(default)s)")
+    add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

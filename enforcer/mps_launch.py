@@ -1,0 +1,155 @@
+"""Starting an MPS control daemon: as a child of ours, or as a child of the host process in its own pod.
+
+A pod's processes end with the pod, and a daemon's end is felt by every tenant of its GPU. So on a cluster daemons are
+children of ``gpu-share mps``, whose DaemonSet is replaced only on purpose; the agent asks it through a Unix socket that
+root alone can open. Both see the machine's own pids, so everything but the start goes on as with a child of ours.
+
+A request is one line of JSON, ``{"gpu": UUID, "folder": name}``; so is the answer, ``{"pid": number}`` or
+``{"error": sentence}``.
+"""
+
+import json
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from enforcer.proc import PidHandle
+from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_LOG_DIRECTORY, MPS_PIPE_DIRECTORY
+from gpushare.errors import MpsError
+
+FOLDER: Final = "mps"
+SOCKET: Final = "host.sock"
+LIMIT: Final = 4096
+SECONDS: Final = 5.0
+_GPU: Final = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,64}", re.ASCII)
+_NAME: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
+
+
+class Started(Protocol):
+    """A daemon that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+    def poll(self) -> object | None:
+        """Say how it ended; ``None`` while it runs."""
+
+    def wait(self, timeout: float) -> object:
+        """Wait for its end. Raises ``subprocess.TimeoutExpired``."""
+
+
+class Launcher(Protocol):
+    """Whoever starts daemons."""
+
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
+        """Start the daemon of a GPU. Raises ``MpsError``."""
+
+
+def variables(gpu: str, directory: Path) -> dict[str, str]:
+    """What a daemon has to find in its environment."""
+    return {
+        CUDA_VISIBLE_DEVICES: gpu,
+        MPS_PIPE_DIRECTORY: str(directory / "pipe"),
+        MPS_LOG_DIRECTORY: str(directory / "log"),
+    }
+
+
+class OwnChildren:
+    """Daemons as children of this process, in sessions of their own."""
+
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
+        """Start the daemon of a GPU. Raises ``MpsError``."""
+        with (directory / "log" / "control.log").open("ab") as output:
+            try:
+                return subprocess.Popen(  # noqa: S603 - our own program
+                    [binary, "-f"], env={**environment, **variables(gpu, directory)}, start_new_session=True, cwd="/",
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                )  # fmt: skip
+            except OSError as error:
+                raise MpsError(f"{binary} cannot be run: {error}") from error
+
+
+class Elsewhere:
+    """A daemon that is somebody else's child."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid: Final = pid
+
+    def poll(self) -> object | None:
+        """Say that it has ended; ``None`` while it runs."""
+        return True if self._ended(0) else None
+
+    def wait(self, timeout: float) -> object:
+        """Wait for its end. Raises ``subprocess.TimeoutExpired``."""
+        if not self._ended(timeout):
+            raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout)
+        return True
+
+    def _ended(self, seconds: float) -> bool:
+        handle = PidHandle.open(self.pid)
+        if handle is None:
+            return True
+        with handle:
+            return handle.ended(seconds)
+
+
+class HostPod:
+    """Daemons as children of ``gpu-share mps``.
+
+    Args:
+        run: directory that both pods share.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._socket = run / FOLDER / SOCKET
+
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
+        """Ask for the daemon of a GPU; program and environment are the host's own. Raises ``MpsError``."""
+        del binary, environment
+        answer = self._ask({"gpu": gpu, "folder": directory.name})
+        if not isinstance(answer.get("pid"), int):
+            raise MpsError(f"the MPS pod starts no daemon for {gpu}: {answer.get('error')}")
+        return Elsewhere(answer["pid"])
+
+    def pid(self) -> int | None:
+        """The host process itself, whose pod the daemons and their servers are in; ``None`` while there is none."""
+        try:
+            return int(self._ask({})["host"])
+        except (MpsError, KeyError, TypeError, ValueError):
+            return None
+
+    def _ask(self, request: Mapping[str, str]) -> dict[str, Any]:
+        try:
+            with socket.socket(socket.AF_UNIX) as channel:
+                channel.settimeout(SECONDS)
+                channel.connect(str(self._socket))
+                channel.sendall(json.dumps(request).encode() + b"\n")
+                answer = json.loads(channel.makefile("rb").readline(LIMIT))
+        except (OSError, ValueError) as error:
+            raise MpsError(f"the MPS pod of this node does not answer on {self._socket}: {error}") from error
+        if not isinstance(answer, dict):
+            raise MpsError(f"the MPS pod of this node answers {answer!r:.80}")
+        return answer
+
+
+def read_request(line: bytes, run: Path) -> tuple[str, Path] | None:
+    """Read a request: the GPU and its directory; ``None`` where it only asks who is there.
+
+    Raises:
+        ValueError: it is none.
+    """
+    request = json.loads(line)
+    if not isinstance(request, dict):
+        raise ValueError("a request is an object")  # noqa: TRY004 - one error for all that is wrong with it
+    if not request:
+        return None
+    gpu, folder = request.get("gpu"), request.get("folder")
+    if not (isinstance(gpu, str) and _GPU.fullmatch(gpu)):
+        raise ValueError(f"gpu {gpu!r:.80} is no UUID of a GPU")
+    if not (isinstance(folder, str) and _NAME.fullmatch(folder)):
+        raise ValueError(f"folder {folder!r:.80} is no index of a GPU")
+    return gpu, run / FOLDER / folder

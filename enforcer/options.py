@@ -1,0 +1,86 @@
+"""The options of ``gpu-share enforcer``."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from enforcer.act import Patience
+from enforcer.driver_root import HERE
+from enforcer.health import Effect
+from enforcer.inventory import Order
+from enforcer.judge import Rules
+from gpushare.errors import ConfigError
+
+MIN_POLL: Final = 0.01
+MAX_POLL: Final = 60.0
+MAX_TERM_WAIT: Final = 300.0
+"""Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the options; argparse itself exits with 2 on unknown ones.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+    options = _parser().parse_args(argv)
+    if not options.node:
+        raise ConfigError("--node is missing; name this node, or set NODE_NAME")
+    if not MIN_POLL <= options.poll <= MAX_POLL:
+        raise ConfigError(
+            f"--poll {options.poll} is no interval; write seconds from {MIN_POLL} to {MAX_POLL}, such as 0.5"
+        )
+    if not 0 <= options.term_wait <= MAX_TERM_WAIT:
+        raise ConfigError(f"--term-wait {options.term_wait} is no wait; write seconds from 0 to {MAX_TERM_WAIT}")
+    if options.max_kills < 1:
+        raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
+    options.address = _address(options.metrics)
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpu-share enforcer",
+        description="Watch this node's GPUs and hold containers to their quota.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--node", default=os.environ.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
+    add("--state", type=Path, default=Path("/var/lib/gpu-share"), help="checkpoint, status and kill log (%(default)s)")
+    add("--run", type=Path, default=Path("/run/gpu-share"), help="MPS pipes and logs (%(default)s)")
+    add("--poll", type=float, default=0.5, metavar="S", help="seconds between looks (%(default)s)")
+    add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
+    add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
+    add("--no-enforce", action="store_true", help="warn only, end nobody")
+    add("--no-mps", action="store_true", help="run no MPS daemons, end processes by signals alone")
+    add("--no-dra", action="store_true", help="serve no kubelet: quotas come from allocated claims as they are")
+    add("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory (%(default)s)")
+    add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where CDI specs go (%(default)s)")
+    add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
+    add(
+        "--health-taint", type=Effect, choices=list(Effect), default=Effect.NO_SCHEDULE,
+        help="taint of a GPU that is not well (%(default)s)",
+    )  # fmt: skip
+    add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
+    add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
+    add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
+    add(
+        "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
+    )
+    add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
+    add("--metrics", default="", metavar="HOST:PORT", help="serve metrics there (default: nowhere)")
+    add("--log-level", choices=LEVELS, default="info", help="(%(default)s)")
+    add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
+    return parser
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 2**16):
+        raise ConfigError(f"--metrics {text!r} is no address; write HOST:PORT, such as 127.0.0.1:9402")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,40 @@
+"""Which container asks for how much: a pod's annotations, read alike at admission and on the node. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare import contract
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One annotation that asks for an amount."""
+
+    key: str
+    value: object
+
+
+def main_container(annotations: Mapping[str, Any], apps: Sequence[str]) -> str:
+    """Name the container that pod-wide annotations mean: the one a foreign annotation names, else the first.
+
+    Args:
+        annotations: the pod's.
+        apps: names of its app containers in their order, at least one.
+    """
+    wanted = annotations.get(contract.DEFAULT_CONTAINER)
+    return next((name for name in apps if name == wanted), apps[0])
+
+
+def asked(annotations: Mapping[str, Any], main: str) -> tuple[dict[str, Asked], dict[str, Asked]]:
+    """Collect who asks for memory and who for compute, by container; its own annotation wins over the pod-wide one."""
+    memory: dict[str, Asked] = {}
+    compute: dict[str, Asked] = {}
+    kinds = ((memory, contract.MEMORY, contract.MEMORY_OF), (compute, contract.COMPUTE, contract.COMPUTE_OF))
+    for found, wide, prefix in kinds:
+        if wide in annotations:
+            found[main] = Asked(wide, annotations[wide])
+        for key, value in annotations.items():
+            if key.startswith(prefix):
+                found[key.removeprefix(prefix)] = Asked(key, value)
+    return memory, compute

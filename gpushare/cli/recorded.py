@@ -1,0 +1,314 @@
+"""What the cluster has on record about one pod, and what that says: asked, given, where, how it stands. Pure.
+
+Raw objects in, as the API server gives them to whoever has the ``view`` role of the namespace: the pod, its claims, its
+Events. What is missing or of another shape is not available; nothing is guessed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.cli.terminal import NOT_AVAILABLE, table
+from gpushare.quantity import format_mib
+
+Object = Mapping[str, Any]
+COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
+ENFORCER: Final = f"{contract.DRIVER}/enforcer"
+"""Who reports our Events."""
+TOLD: Final = 5
+"""So many Events are shown, the latest."""
+KILL: Final = "Kill"
+"""The action of an Event that tells of a kill."""
+TROUBLE: Final = frozenset({"FailedPrepareDynamicResources", "FailedCreatePodSandBox"})
+NO_CLAIM: Final = "FailedResourceClaimCreation"
+"""Ordinary in the moment before the template is there."""
+NOT_READY: Final = "the share of the GPU is not ready"
+"""The sidecar's start-up probe."""
+HINTS: Final[Mapping[str, str]] = {
+    "image will run as root": "sharing pods may not run as root here: set securityContext.runAsUser to another user",
+    "cannot allocate all claims": "no GPU has that much memory, compute or clients left; it is placed once one has",
+    "ResourceClaim not created yet": "its claim is made from a template that the webhook writes; see gpu-share check",
+    "Preemption is not helpful": "there is no preemption for shares: whatever its priority, it waits for room",
+}
+"""Words of Kubernetes, and what they mean for a share; the first that are there count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One pod, its claims by name (``None``: they may not be read), and its Events (``None``: likewise)."""
+
+    pod: Object
+    claims: Mapping[str, Object] | None
+    events: Sequence[Object] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What one request of a claim was given; ``limits`` are the driver's entries of the containers that use it."""
+
+    memory: str
+    compute: str
+    where: str
+    limits: tuple[Object, ...] = ()
+
+
+def shares(found: Recorded) -> bool:
+    """Tell whether a pod has a share of a GPU, or is to have one; also by a claim of its owner's."""
+    labels = _mapping(_mapping(found.pod, "metadata"), "labels")
+    asked = any(each.get("name") == contract.CLAIM for each in _list(_spec(found.pod), "resourceClaims"))
+    claims = found.claims or {}
+    used = (claims[name] for name in claim_names(found.pod).values() if name in claims)
+    return contract.MANAGED_LABEL in labels or asked or any(any(_wanted(claim, "")) for claim in used)
+
+
+def claim_names(pod: Object) -> dict[str, str]:
+    """Return the pod's claims: the name in ``spec.resourceClaims`` to the name of the object, where there is one."""
+    direct = {each.get("name"): each.get("resourceClaimName") for each in _list(_spec(pod), "resourceClaims")}
+    made = {each.get("name"): each.get("resourceClaimName") for each in _list(_status(pod), "resourceClaimStatuses")}
+    return {str(name): str(claim) for name, claim in (direct | made).items() if name and claim}
+
+
+def explained(found: Recorded) -> tuple[bool, list[str]]:
+    """Return whether the pod is fine, and the lines about it."""
+    metadata = _mapping(found.pod, "metadata")
+    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+    if not shares(found):
+        return True, [f"{name} has no share of a GPU: no annotation and no claim of it asks for one"]
+    hindrances, told = list(_hindrances(found)), _told(found)
+    lines = [
+        f"{name}: {_where(found.pod)}",
+        *table(COLUMNS, list(_rows(found))),
+        *_with_hints(hindrances),
+        *_events(told),
+        *_unknown(found),
+    ]
+    fine = not hindrances and not (told and told[-1].get("type") == "Warning")
+    return fine, [_clean(lines[0]), *(f"  {_clean(line)}" for line in lines[1:])]
+
+
+def _where(pod: Object) -> str:
+    phase = _text(_status(pod), "phase") or "Unknown"
+    node = _text(_spec(pod), "nodeName")
+    return f"{phase} on node {node}" if node else f"{phase}, on no node yet"
+
+
+def _rows(found: Recorded) -> Iterator[tuple[object, ...]]:
+    states = {each.get("name"): each for each in _statuses(found.pod)}
+    for container in _containers(found.pod):
+        name = _text(container, "name")
+        if name == contract.SIDECAR:
+            continue
+        given = [each for claim, request in _used(found, container) for each in given_of(claim, request)]
+        yield (
+            name,
+            _asked(found, container),
+            _amounts(container, given) if given else _nothing(found, container),
+            "; ".join(each.where for each in given),
+            state_of(states.get(name, {})),
+        )
+
+
+def _nothing(found: Recorded, container: Object) -> str:
+    """Why there is nothing to show as given."""
+    ours = {contract.CLAIM, *(_text(each, "name") for each in _list(_spec(found.pod), "resourceClaims"))}
+    if not any(_text(used, "name") in ours for used in _list(_mapping(container, "resources"), "claims")):
+        return "no GPU"
+    return "not known" if found.claims is None else "nothing yet"
+
+
+def _asked(found: Recorded, container: Object) -> str:
+    """What its annotations say as they stand now; where they say nothing, its request of the claim."""
+    annotations = _mapping(_mapping(found.pod, "metadata"), "annotations")
+    name, main = _text(container, "name"), _main(found.pod, annotations)
+    memory = annotations.get(contract.MEMORY_OF + name) or (annotations.get(contract.MEMORY) if name == main else None)
+    compute = annotations.get(contract.COMPUTE_OF + name) or (
+        annotations.get(contract.COMPUTE) if name == main else None
+    )
+    if memory or compute:
+        return ", ".join(str(each) for each in (memory, compute) if each)
+    wanted = [request for claim, names in _used(found, container) for request in _wanted(claim, names)]
+    return ", ".join(wanted)
+
+
+def _main(pod: Object, annotations: Object) -> str:
+    containers = _list(_spec(pod), "containers")
+    return str(annotations.get(contract.DEFAULT_CONTAINER) or (_text(containers[0], "name") if containers else ""))
+
+
+def _wanted(claim: Object, name: str) -> Iterator[str]:
+    for request in _list(_mapping(_mapping(claim, "spec"), "devices"), "requests"):
+        exactly = _mapping(request, "exactly")
+        if exactly.get("deviceClassName") == contract.DEVICE_CLASS and name in {"", request.get("name")}:
+            capacity = _mapping(_mapping(exactly, "capacity"), "requests")
+            memory, compute = capacity.get(contract.CAPACITY_MEMORY), capacity.get(contract.CAPACITY_COMPUTE)
+            yield ", ".join([*([str(memory)] if memory else []), *([f"{compute}%"] if compute else [])])
+
+
+def _amounts(container: Object, given: Sequence[Given]) -> str:
+    """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
+    name = _text(container, "name")
+    frozen = [each for one in given for each in one.limits if each.get("container") == name]
+    if frozen:
+        return "; ".join(_amount(each.get("memoryMiB"), each.get("computePercent")) for each in frozen)
+    variables = {each.get("name"): each.get("value") for each in _list(container, "env")}
+    memory, compute = variables.get(contract.MEMORY_MIB), variables.get(contract.MPS_THREAD_PERCENTAGE)
+    if isinstance(memory, str) and memory.isascii() and memory.isdigit():
+        return _amount(int(memory), compute)
+    return "; ".join(f"{each.memory}, {each.compute}" for each in given)
+
+
+def _amount(mib: object, compute: object) -> str:
+    memory = format_mib(mib) if isinstance(mib, int) else NOT_AVAILABLE
+    return f"{memory}, {compute}%" if compute else f"{memory}, no cap"
+
+
+def given_of(claim: Object, request: str) -> Iterator[Given]:
+    """Yield what a request of a claim was allocated on our GPUs; an empty name is every request."""
+    status = _mapping(claim, "status")
+    about = {_share(each): _mapping(each, "data") for each in _list(status, "devices")}
+    for result in _list(_mapping(_mapping(status, "allocation"), "devices"), "results"):
+        consumed = _mapping(result, "consumedCapacity")
+        name = _text(result, "request").partition("/")[0]
+        if result.get("driver") != contract.DRIVER or not consumed or request not in {"", name}:
+            continue
+        compute = consumed.get(contract.CAPACITY_COMPUTE)
+        data = about.get(_share(result), {})
+        known = [str(data[key]) for key in (contract.ATTRIBUTE_MODEL, "uuid") if data.get(key)]
+        yield Given(
+            memory=str(consumed.get(contract.CAPACITY_MEMORY, NOT_AVAILABLE)),
+            compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
+            where=f"{result.get('device')}" + (f" ({', '.join(known)})" if known else ""),
+            limits=tuple(_list(data, "limits")),
+        )
+
+
+def _share(entry: Object) -> tuple[object, ...]:
+    """What tells the shares of a claim apart: two requests may have got the same device."""
+    return entry.get("pool"), entry.get("device"), entry.get("shareID")
+
+
+def _used(found: Recorded, container: Object) -> Iterator[tuple[Object, str]]:
+    """The claims a container uses, with the request (empty: all of them)."""
+    names, claims = claim_names(found.pod), found.claims or {}
+    for used in _list(_mapping(container, "resources"), "claims"):
+        claim = claims.get(names.get(_text(used, "name"), ""))
+        if claim is not None:
+            yield claim, _text(used, "request")
+
+
+def state_of(status: Object) -> str:
+    """Say how a container stands, from its entry in the pod's status."""
+    state = _mapping(status, "state")
+    waiting, ended = _mapping(state, "waiting"), _mapping(state, "terminated")
+    said = "not started"
+    if "running" in state:
+        said = "running"
+    elif waiting:
+        said = f"waiting: {waiting.get('reason')}"
+    elif ended:
+        said = f"ended: {ended.get('reason')} (exit code {ended.get('exitCode')})"
+    count = status.get("restartCount")
+    return f"{said}, restarts: {count}" if isinstance(count, int) and count else said
+
+
+def _hindrances(found: Recorded) -> Iterator[str]:
+    """What keeps the pod from running, in the words of those who say it."""
+    status = _status(found.pod)
+    for condition in _list(status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield f"not placed: {_text(condition, 'message')}"
+    for each in _statuses(found.pod):
+        waiting = _mapping(_mapping(each, "state"), "waiting")
+        if _text(waiting, "message"):
+            yield f"container {each.get('name')} waits: {_text(waiting, 'message')}"
+    if status.get("phase") == "Failed":
+        yield f"failed: {_text(status, 'reason')}: {_text(status, 'message')}"
+    if status.get("phase") == "Pending":
+        latest = {each.get("reason"): each for each in _about(found) if _is_trouble(each, found)}
+        yield from map(_event, latest.values())
+
+
+def _is_trouble(event: Object, found: Recorded) -> bool:
+    """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
+    reason = event.get("reason")
+    if reason == NO_CLAIM:
+        return found.claims is not None and len(found.claims) < len(_list(_spec(found.pod), "resourceClaims"))
+    return reason in TROUBLE or (reason == "Unhealthy" and NOT_READY in _text(event, "message"))
+
+
+def _with_hints(hindrances: Sequence[str]) -> Iterator[str]:
+    for said in hindrances:
+        yield said
+        yield from [f"  {hint}" for words, hint in HINTS.items() if words in said][:1]
+
+
+def _about(found: Recorded) -> list[Object]:
+    """The Events about this very pod, and not one of its name before it; oldest first."""
+    uid = _mapping(found.pod, "metadata").get("uid")
+    return sorted(
+        (each for each in found.events or () if _mapping(each, "involvedObject").get("uid") == uid), key=_time
+    )
+
+
+def _told(found: Recorded) -> list[Object]:
+    return [each for each in _about(found) if each.get("reportingComponent") == ENFORCER]
+
+
+def _events(told: Sequence[Object]) -> Iterator[str]:
+    kills = [each for each in told if each.get("action") == KILL]
+    yield from (f"last kill: {_event(each)}" for each in kills[-1:])
+    yield from (_event(each) for each in told[-TOLD:] if each not in kills[-1:])
+
+
+def _unknown(found: Recorded) -> Iterator[str]:
+    """What the reader may not read, and who can change that."""
+    if found.claims is None:
+        yield "you may not read its claims, so what was given is not known; ask for the ClusterRole gpu-share-view"
+    if found.events is None:
+        yield "you may not read its Events, so whether it was ended is not known; ask for the ClusterRole view"
+
+
+def _event(event: Object) -> str:
+    return f"{_time(event)} {_text(event, 'reason')}: {_text(event, 'message')}"
+
+
+def _time(event: Object) -> str:
+    return str(event.get("eventTime") or event.get("lastTimestamp") or "")
+
+
+def _statuses(pod: Object) -> list[Object]:
+    status = _status(pod)
+    return [*_list(status, "initContainerStatuses"), *_list(status, "containerStatuses")]
+
+
+def _containers(pod: Object) -> list[Object]:
+    return [*_list(_spec(pod), "initContainers"), *_list(_spec(pod), "containers")]
+
+
+def _spec(pod: Object) -> Object:
+    return _mapping(pod, "spec")
+
+
+def _status(pod: Object) -> Object:
+    return _mapping(pod, "status")
+
+
+def _mapping(value: Object, key: str) -> Object:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Object, key: str) -> list[Object]:
+    found = value.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _text(value: Object, key: str) -> str:
+    found = value.get(key)
+    return found if isinstance(found, str) else ""
+
+
+def _clean(text: str) -> str:
+    """Tenants' texts must not drive a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

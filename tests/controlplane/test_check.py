@@ -1,0 +1,42 @@
+"""``gpu-share check`` on a real API server, as an operator who has ``gpu-share-operator`` and nothing else."""
+
+import json
+import subprocess
+
+import pytest
+
+from gpushare.cluster import APPS_V1, CORE_V1, Cluster, path
+from tests.cluster.controlplane import RBAC_V1
+from tests.controlplane import programs
+from tests.controlplane.bed import Bed, may
+
+pytestmark = pytest.mark.controlplane
+
+
+def check(kubeconfig: str) -> dict[str, tuple[str, str]]:
+    """Question → level and detail."""
+    command = [*programs.PRODUCT, "check", "--cluster", "-o", "json", "--kubeconfig", kubeconfig]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=programs.environment(), check=False)
+    found = json.loads(done.stdout)["checks"]
+    return {each["description"]: (each["level"], each["detail"]) for each in found}
+
+
+def test_an_operator_may_ask_all_but_a_dry_run_and_silent_nodes_are_named(bed: Bed) -> None:
+    namespace = bed.namespace("operators")
+    bed.cluster.create(path(CORE_V1, "serviceaccounts", namespace=namespace), {"metadata": {"name": "operator"}})
+    kubeconfig = bed.plane.service_account(namespace, "operator")
+    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gpu-share-operator"}
+    body = {"metadata": {"name": "operator"}, "roleRef": role, "subjects": [subject]}
+    bed.cluster.create(path(RBAC_V1, "clusterrolebindings"), body)
+    who = Cluster.connect(str(kubeconfig))
+    bed.until("the operator may look at workloads", lambda: may(who, "list", "apps", "daemonsets", ""))
+    bed.node("silent", slices=False)
+    found = check(str(kubeconfig))
+    withheld = [name for name, (_, detail) in found.items() if "may not ask" in detail]
+    assert withheld == ["consumable capacity (DRAConsumableCapacity)"], "it dry-runs a template, which takes edit"
+    assert "silent" in found["nodes that share their GPUs"][1]
+    agents = bed.cluster.list(path(APPS_V1, "daemonsets"))[0]
+    assert found["node agents"][0] == ("ok" if agents else "wrong")
+    bed.cluster.delete(path(CORE_V1, "nodes", "silent"))
+    bed.cluster.delete(path(RBAC_V1, "clusterrolebindings", "operator"))

@@ -1,0 +1,151 @@
+"""``gpu-share explain POD`` with no more than the ``view`` role of the pod's namespace.
+
+With ``GPU_SHARE_RECORD=DIR`` what was read is written there: the unit tests' fixtures are made this way.
+"""
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer import notice
+from enforcer.cluster import event_of
+from enforcer.judge import Decision, Verdict
+from enforcer.model import Quota
+from enforcer.notice import Ending, Notice
+from enforcer.record import Head
+from gpushare.cli.explain_pod import recorded
+from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.contract import COMPUTE, SIDECAR
+from gpushare.reasons import Reason
+from tests.cluster.controlplane import RBAC_V1
+from tests.controlplane import objects, programs
+from tests.controlplane.bed import CLAIMS, Bed, may
+from tests.controlplane.objects import Object
+
+pytestmark = pytest.mark.controlplane
+GPU = "GPU-a1000000-0000-4000-8000-000000000000"
+RECORD = os.environ.get("GPU_SHARE_RECORD")
+
+
+def account(bed: Bed, namespace: str, name: str) -> Path:
+    """Somebody who may do nothing."""
+    bed.cluster.create(path(CORE_V1, "serviceaccounts", namespace=namespace), {"metadata": {"name": name}})
+    return bed.plane.service_account(namespace, name)
+
+
+def viewer(bed: Bed, namespace: str) -> Path:
+    """Somebody with the role ``view`` in a namespace, and nothing else."""
+    kubeconfig = account(bed, namespace, "viewer")
+    subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+    body = {"metadata": {"name": "viewer"}, "roleRef": role, "subjects": [subject]}
+    bed.cluster.create(path(RBAC_V1, "rolebindings", namespace=namespace), body)
+    who = Cluster.connect(str(kubeconfig))
+    bed.until("the viewer may read claims", lambda: may(who, "get", "resource.k8s.io", CLAIMS, namespace))
+    return kubeconfig
+
+
+def explain(kubeconfig: Path, namespace: str, name: str) -> tuple[int, str]:
+    command = [*programs.PRODUCT, "explain", f"{namespace}/{name}", "--kubeconfig", str(kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=programs.environment(), check=False)
+    if RECORD and "CONTAINER" in done.stdout:
+        found = recorded(Cluster.connect(str(kubeconfig)), namespace, name)
+        content = {"pod": bare(found.pod), "claims": {n: bare(c) for n, c in (found.claims or {}).items()}}
+        events = [bare(event) for event in found.events or ()]
+        (Path(RECORD) / f"{name}.json").write_text(json.dumps({**content, "events": events}, indent=1) + "\n")
+    return done.returncode, done.stdout + done.stderr
+
+
+def bare(item: Any) -> Object:
+    return {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "managedFields"}}
+
+
+def prepared(bed: Bed, pod: Object) -> None:
+    """Say of the pod's claim what the driver says once it has prepared it."""
+    claim = bed.claim_of(pod)
+    results = claim["status"]["allocation"]["devices"]["results"]
+    limits = [{"container": "main", "memoryMiB": 4096, "computePercent": 25}]
+    data = {"uuid": GPU, "mode": "mps", "memoryMiB": 4096, "computePercent": 25, "limits": limits}
+    about = [{key: each[key] for key in ("driver", "pool", "device", "shareID")} for each in results]
+    devices = [
+        {**entry, **({} if each["request"] == SIDECAR else {"data": data})}
+        for entry, each in zip(about, results, strict=True)
+    ]
+    where = path(RESOURCE_V1, CLAIMS, claim["metadata"]["name"], claim["metadata"]["namespace"])
+    bed.cluster.patch(f"{where}/status", {"status": {"devices": devices}})
+
+
+def runs(bed: Bed, namespace: str, name: str) -> None:
+    status = {"name": "main", "image": "x", "imageID": "", "ready": True, "restartCount": 1, "state": {"running": {}}}
+    where = path(CORE_V1, "pods", name, namespace) + "/status"
+    bed.cluster.patch(where, {"status": {"phase": "Running", "containerStatuses": [status]}})
+
+
+def tell(bed: Bed, one: Notice, second: int) -> None:
+    when = datetime(2026, 11, 20, 22, 16, second, tzinfo=UTC)
+    bed.cluster.create(path(EVENTS_V1, "events", namespace=one.quota.namespace), event_of("node", one, when))
+
+
+def kill(bed: Bed, pod: Object) -> None:
+    meta = pod["metadata"]
+    quota = Quota(
+        claim_uid="c", namespace=meta["namespace"], pod=meta["name"], pod_uid=meta["uid"], container="main",
+        container_id="f" * 64, gpu=GPU, memory_mib=4096,
+    )  # fmt: skip
+    verdict = Verdict(decision=Decision.KILL, quota=quota, used_mib=9000, over_for=5.2, kill_in=4.5)
+    ending = Ending(pid=4242, start=1, used_mib=9000, result=Reason.KILLED, steps=("SIGTERM",))
+    tell(bed, notice.warned(verdict), 1)
+    tell(bed, notice.ended(verdict, Reason.KILLED, [ending], Head(3, "sha256:ab")), 7)
+
+
+def test_who_may_view_learns_what_was_asked_given_and_done(bed: Bed) -> None:
+    namespace = bed.namespace("explained")
+    kubeconfig = viewer(bed, namespace)
+    bed.node("explained", 16384)
+    bed.create(namespace, objects.pod("running", "4Gi", node="explained", **{COMPUTE: "25%"}))
+    prepared(bed, bed.wait_bound(namespace, "running"))
+    runs(bed, namespace, "running")
+    code, text = explain(kubeconfig, namespace, "running")
+    assert code == 0, text
+    row = text.splitlines()[2].split("  ")
+    assert [cell.strip() for cell in row if cell] == [
+        "main", "4Gi, 25%", "4Gi, 25%", f"gpu-0 ({GPU})", "running, restarts: 1",
+    ]  # fmt: skip
+    bed.create(namespace, objects.pod("killed", "4Gi", node="explained"))
+    pod = bed.wait_bound(namespace, "killed")
+    runs(bed, namespace, "killed")
+    kill(bed, pod)
+    code, text = explain(kubeconfig, namespace, "killed")
+    assert code == 1
+    assert "last kill: 2026-11-20T22:16:07.000000Z Killed: container main holds 9000 MiB of its 4096 MiB" in text
+    assert "2026-11-20T22:16:01.000000Z OverQuota" in text
+    assert "running" not in text.replace("main", "").splitlines()[0], "no other pod is named"
+
+
+def test_a_pod_that_finds_no_room_is_told_why(bed: Bed) -> None:
+    namespace = bed.namespace("explained")
+    kubeconfig = viewer(bed, namespace)
+    bed.node("small", 8192)
+    bed.create(namespace, objects.pod("waiting", "12Gi", node="small"))
+    bed.wait_unschedulable(namespace, "waiting")
+    code, text = explain(kubeconfig, namespace, "waiting")
+    assert code == 1
+    assert "Pending, on no node yet" in text
+    assert "cannot allocate all claims" in text
+    assert "it is placed once one has" in text
+
+
+def test_who_may_not_look_is_told_so(bed: Bed) -> None:
+    namespace = bed.namespace("explained")
+    nobody = account(bed, namespace, "nobody")
+    assert explain(nobody, namespace, "x") == (
+        1,
+        f"gpu-share: you may not read pod x in namespace {namespace}; ask for the ClusterRole view there\n",
+    )
+    code, text = explain(viewer(bed, namespace), namespace, "x")
+    assert (code, "there is no pod x" in text) == (1, True)

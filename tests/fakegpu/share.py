@@ -1,0 +1,254 @@
+"""``gpu-share-tenant``: plays a CUDA program inside a container on a simulated node.
+
+    gpu-share-tenant hold 3Gi                          hold 3 GiB until told to stop
+    gpu-share-tenant hold 3Gi --for 60s                ... and end well after a minute
+    gpu-share-tenant hold 3Gi --then 6Gi --after 5s    ask for more later, as a leak does
+    gpu-share-tenant hold 6Gi --over-limit             escape the limit MPS keeps, so that the enforcer has to act
+
+It prints one JSON line for each change of state. Amounts are all that NVML will show of it, the context included. It
+ends with 1 where a CUDA program's allocation or call would have failed, with 2 on wrong use, and with 143 on SIGTERM.
+Only the standard library is used, and no file of the simulated machine is touched: see ``tenants.py``.
+"""
+
+import argparse
+import json
+import os
+import re
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+TENANTS: Final = "tenants"
+DEVICE_FOLDER: Final = "GPU_SHARE_SIM_DEVICE"
+"""Where the simulated NVIDIA runtime says it put the GPU, for containers without MPS."""
+UNITS: Final = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
+SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+CONNECT: Final = 5.0
+"""Seconds to find a daemon at the start; later, one that was lost is looked for as long as it takes."""
+POLL: Final = 0.1
+LAST_WORDS: Final = 1.0
+"""Seconds from losing the context to the failing call: a kernel runs, then the program looks."""
+NO_DEVICE, MPS_FAILED, RPC_FAILED = 100, 805, 806
+Packet = dict[str, Any]
+
+
+class CudaError(Exception):
+    """A CUDA call that fails: its number and what the driver says."""
+
+    def __init__(self, number: int, said: str) -> None:
+        super().__init__(said)
+        self.number, self.said = number, said
+
+
+def amount(text: str) -> int:
+    """``3Gi`` as MiB."""
+    found = re.fullmatch(r"([0-9]+)(Mi|Gi|Ti)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount; write such as 512Mi or 3Gi")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def duration(text: str) -> float:
+    """``60s`` as seconds."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write such as 500ms, 60s or 2m")
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(
+        prog="gpu-share-tenant", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    hold = options.add_subparsers(dest="verb", required=True).add_parser("hold", help="hold GPU memory")
+    hold.add_argument("memory", type=amount, help="such as 3Gi")
+    hold.add_argument("--for", dest="seconds", type=duration, help="end with 0 after this long (default: never)")
+    hold.add_argument("--then", type=amount, help="hold this much later")
+    hold.add_argument("--after", type=duration, default=5.0, help="how much later (default 5s)")
+    hold.add_argument("--over-limit", action="store_true", help="the limit MPS keeps does not bind it")
+    hold.add_argument("--ignore-term", action="store_true", help="only SIGKILL ends it")
+    hold.add_argument("--child", action="store_true", help="a child process holds the memory, this one waits for it")
+    hold.add_argument(
+        "--dies-with-server", action="store_true", help="end with 1 when the MPS daemon ends, as CUDA does"
+    )
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until it is killed, told to stop, or its time is up."""
+    options = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if options.ignore_term else _stop)
+    if options.child:
+        child = os.fork()
+        if child:
+            return _wait_for(child, ignore_term=options.ignore_term)
+    try:
+        return Program(options).run()
+    except CudaError as error:
+        say("failed", error=error.number, said=error.said)
+        sys.stderr.write(f"CUDA error {error.number}: {error.said}\n")
+        return 1
+
+
+class Program:
+    """One process with a context."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options, self._begun = options, time.monotonic()
+        self._wanted: int = options.memory
+        self._connection: socket.socket | None = None
+
+    def run(self) -> int:
+        """Hold what is wanted until the time is up."""
+        self._hold("holding", self._door(CONNECT))
+        while (left := self._left()) > 0:
+            grown = self._options.then is not None and self._since() >= self._options.after
+            if grown and self._wanted != self._options.then:
+                self._wanted = self._options.then
+                self._hold("grown", self._connection)
+            self._listen(min(POLL, left))
+        say("done")
+        return 0
+
+    def _since(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _left(self) -> float:
+        return POLL if self._options.seconds is None else float(self._options.seconds) - self._since()
+
+    def _listen(self, seconds: float) -> None:
+        """Wait, and hear what is said unasked: nothing, the end of the context, or the end of the daemon."""
+        connection = self._connection
+        if connection is None:
+            self._return(seconds)
+        elif select.select([connection], [], [], seconds)[0]:
+            packet = _receive(connection)
+            if packet is not None:
+                say("terminated", error=packet["error"], said=packet["said"])
+                time.sleep(LAST_WORDS)
+                self._outlive(CudaError(packet["error"], packet["said"]))
+            else:
+                self._lose()
+
+    def _outlive(self, error: CudaError) -> None:
+        """A program that ignores SIGTERM ignores a lost context as well."""
+        if not self._options.ignore_term:
+            raise error
+        while True:
+            signal.pause()
+
+    def _lose(self) -> None:
+        self._connection = None
+        say("server-lost", said="the MPS daemon has ended; its memory stays registered")
+        if self._options.dies_with_server:
+            raise CudaError(RPC_FAILED, "MPS RPC failure: the server has ended")
+
+    def _return(self, seconds: float) -> None:
+        """Look for the daemon that follows."""
+        try:
+            self._hold("holding-again", self._door(seconds))
+        except CudaError as error:
+            if error.number != MPS_FAILED:
+                raise
+
+    def _hold(self, state: str, connection: socket.socket | None) -> None:
+        if connection is None:
+            return
+        asked = {"hold": self._wanted, "limit": own_limit(), "over": self._options.over_limit}
+        told = _ask(connection, asked)
+        while told is not None and "wait" in told:
+            say("waiting", said="MPS serves another user's processes now")
+            time.sleep(1.0)
+            told = _ask(connection, asked)
+        if told is None:
+            raise CudaError(MPS_FAILED, "MPS connection failed: the daemon closed it")
+        if "error" in told:
+            raise CudaError(told["error"], told["said"])
+        self._connection = connection
+        say(state, heldMiB=told["held"], limitMiB=told["limit"])
+
+    def _door(self, patience: float) -> socket.socket:
+        """A connection to whatever gives out GPU memory here."""
+        folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or os.environ.get(DEVICE_FOLDER)
+        if not folder or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            raise CudaError(
+                NO_DEVICE,
+                "no CUDA-capable device is detected: CUDA_VISIBLE_DEVICES hides it, or neither CUDA_MPS_PIPE_DIRECTORY "
+                f"nor {DEVICE_FOLDER} names a folder of the simulated GPU",
+            )
+        end = time.monotonic() + patience
+        while (connection := _connect(Path(folder))) is None:
+            if time.monotonic() >= end:
+                raise CudaError(MPS_FAILED, f"nothing of the simulated GPU listens in {folder}")
+            time.sleep(min(POLL, patience))
+        return connection
+
+
+def own_limit() -> int | None:
+    """MiB of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT for the one GPU seen; ``None`` where it says nothing."""
+    for entry in os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "").split(","):
+        found = re.fullmatch(r"(?:0|GPU-[^=]*)=([0-9]+)([MG])", entry)
+        if found:
+            return int(found[1]) * (1024 if found[2] == "G" else 1)
+    return None
+
+
+def say(state: str, **more: object) -> None:
+    """One line: the state, and what this process sees of its share."""
+    seen = {
+        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "percentage": os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+    }
+    print(json.dumps({"state": state, "pid": os.getpid(), **more, **seen}), flush=True)
+
+
+def _stop(*_: object) -> None:
+    """SIGTERM's usual end. Without a handler the kernel would not deliver it to a container's first process."""
+    say("stopped")
+    os._exit(128 + signal.SIGTERM)
+
+
+def _wait_for(child: int, *, ignore_term: bool) -> int:
+    """Live as long as the child; hand SIGTERM on."""
+    if not ignore_term:
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
+def _connect(folder: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(str(folder / TENANTS))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def _ask(connection: socket.socket, packet: Packet) -> Packet | None:
+    try:
+        connection.send(json.dumps(packet).encode())
+    except OSError:
+        return None
+    return _receive(connection)
+
+
+def _receive(connection: socket.socket) -> Packet | None:
+    """The next packet; ``None`` at the end of the connection."""
+    try:
+        data = connection.recv(65536)
+    except OSError:
+        return None
+    answer: Packet | None = json.loads(data) if data else None
+    return answer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Daemons as children of ``gpu-share mps``: they outlive the agent, and nobody but root starts one."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from enforcer import mps_host
+from enforcer.driver_root import DriverRoot
+from enforcer.model import ComputeMode
+from enforcer.mps import MpsDaemon
+from enforcer.mps_launch import HostPod, read_request
+from gpushare.errors import MpsError
+from tests.node.mps.conftest import LIMIT, daemons_of, until
+
+pytestmark = pytest.mark.node
+PROGRAM = "usr/bin/nvidia-cuda-mps-control"
+UUID = "GPU-a1000000-0000-4000-8000-000000000000"
+
+
+@pytest.fixture(name="driver")
+def _driver(root: Path, real: Path) -> Path:
+    """A driver root that holds the real control program."""
+    programs = root / "nvidia" / "usr" / "bin"
+    programs.mkdir(parents=True)
+    shutil.copy(real, programs)
+    libraries = root / "nvidia" / "usr" / "lib"
+    libraries.mkdir(parents=True)
+    return root / "nvidia"
+
+
+@pytest.fixture(name="host")
+def _host(root: Path, driver: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "enforcer.mps_host", "--run", str(root), "--driver-root", "/"]
+    environment = {**os.environ, "PATH": f"{driver / 'usr' / 'bin'}:{os.environ['PATH']}"}
+    process = subprocess.Popen(command, env=environment)
+    until((root / "mps" / "host.sock").exists)
+    yield process
+    process.terminate()
+    process.wait(15)
+
+
+def daemon(root: Path, real: Path) -> MpsDaemon:
+    return MpsDaemon(UUID, root / "mps" / "0", real, limit_mib=LIMIT, launcher=HostPod(root))
+
+
+def test_the_agent_limits_watches_and_ends_a_daemon_that_is_no_child_of_its(
+    root: Path, real: Path, host: subprocess.Popen[bytes]
+) -> None:
+    first = daemon(root, real)
+    first.start()
+    (pid,) = daemons_of(first.directory)
+    assert f"PPid:\t{host.pid}\n" in Path(f"/proc/{pid}/status").read_text()
+    assert first.health().limit_mib == LIMIT
+    second = daemon(root, real)  # the agent of the next version
+    second.start()
+    assert daemons_of(first.directory) == [pid]
+    second.stop()
+    assert daemons_of(first.directory) == []
+    second.start()
+    assert daemons_of(first.directory) != []
+
+
+def test_the_host_takes_its_daemons_along_when_it_is_told_to_stop(
+    root: Path, real: Path, host: subprocess.Popen[bytes]
+) -> None:
+    running = daemon(root, real)
+    running.start()
+    host.terminate()
+    assert host.wait(15) == 0
+    assert daemons_of(running.directory) == []
+    with pytest.raises(MpsError, match=r"does not answer on .*host\.sock"):
+        running.start()
+
+
+class Modes:
+    """One GPU's compute mode."""
+
+    def __init__(self) -> None:
+        self.mode: ComputeMode = ComputeMode.DEFAULT
+
+    def compute_mode(self, uuid: str) -> ComputeMode:
+        assert uuid == UUID
+        return self.mode
+
+    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
+        assert uuid == UUID
+        self.mode = mode
+
+
+def test_when_the_host_ends_the_gpu_is_as_it_was(root: Path, driver: Path) -> None:
+    (driver / "usr" / "lib" / "libnvidia-ml.so.1").touch()
+    modes = Modes()
+    host = mps_host.Host(root, DriverRoot(driver), modes)
+    with serving(root, host):
+        agents = MpsDaemon(
+            UUID, root / "mps" / "0", driver / PROGRAM, limit_mib=LIMIT, modes=modes, launcher=HostPod(root)
+        )
+        agents.start()
+        assert modes.compute_mode(UUID) is ComputeMode.EXCLUSIVE_PROCESS
+    host.stop()
+    assert modes.compute_mode(UUID) is ComputeMode.DEFAULT
+    assert daemons_of(root / "mps" / "0") == []
+    assert not (root / "mps" / "0" / "daemon.json").exists()
+
+
+@contextmanager
+def serving(root: Path, host: mps_host.Host) -> Iterator[None]:
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            mps_host.serve(listener, host, 0.1)
+
+    with mps_host.listen(root) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(10)
+
+
+def test_it_says_who_it_is_and_survives_nonsense(root: Path, host: subprocess.Popen[bytes]) -> None:
+    assert HostPod(root).pid() == host.pid
+    for line in (b"\n", b"[]\n", b"{\n", b'{"gpu": "x"}\n', b"x" * 5000 + b"\n", b'{"gpu": "' + b"[" * 4000):
+        assert "error" in asked(root, line)
+    assert HostPod(root).pid() == host.pid
+
+
+def asked(root: Path, line: bytes) -> dict[str, object]:
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(str(root / "mps" / "host.sock"))
+        channel.sendall(line)
+        channel.shutdown(socket.SHUT_WR)
+        return dict(json.loads(channel.makefile("rb").readline()))
+
+
+def test_a_driver_without_the_program_is_a_sentence(root: Path) -> None:
+    (root / "mps" / "0" / "log").mkdir(parents=True)
+    host = mps_host.Host(root, DriverRoot(root))
+    answer = host.answer(json.dumps({"gpu": UUID, "folder": "0"}).encode())
+    assert "no nvidia-cuda-mps-control below" in str(answer["error"])
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"gpu": "all", "folder": "0"}, "gpu 'all' is no UUID"),
+        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is no index"),
+        ({"gpu": UUID, "folder": 0}, "folder 0 is no index"),
+        ({"gpu": None, "folder": "0"}, "gpu None is no UUID"),
+    ],
+)
+def test_only_folders_of_gpus_are_served(request_: dict[str, object], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_request(json.dumps(request_).encode(), tmp_path)
+
+
+def test_the_socket_is_for_root_alone(root: Path) -> None:
+    with mps_host.listen(root):
+        assert (root / "mps" / "host.sock").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,127 @@
+"""The program helm, and the chart rendered by it."""
+
+import importlib
+import inspect
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpushare.errors import GpuShareError
+from tests.support.need import missing
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CHART: Final = ROOT / "deploy" / "helm" / "gpu-share"
+INSTALL: Final = ROOT / "deploy" / "manifests" / "install.yaml"
+SYSTEM: Final = "gpu-share-system"
+KUBERNETES: Final = "1.36.0"
+"""What is rendered for where no cluster is asked: the oldest version served."""
+HEADER: Final = """\
+# gpu-share, rendered from deploy/helm/gpu-share with its default values by `make manifests`; change the chart instead.
+#   kubectl apply --server-side -f install.yaml
+# Needs Kubernetes 1.36 or newer. Other values, and what each is for: deploy/README.md.
+"""
+
+
+ORDER: Final = (
+    "Namespace", "DeviceClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingWebhookConfiguration",
+)  # fmt: skip
+"""What has to exist before the rest; Helm's own order differs between its versions."""
+
+
+class HelmError(Exception):
+    """Helm said no; the message is what it said."""
+
+
+def find() -> Path | None:
+    """``$HELM``, else the helm on PATH, else the one the test cluster was given or built."""
+    if given := os.environ.get("HELM"):
+        return Path(given)
+    if on_path := shutil.which("helm"):
+        return Path(on_path)
+    return _of_the_test_cluster()
+
+
+def _of_the_test_cluster() -> Path | None:
+    binaries = importlib.import_module("tests.cluster.binaries")
+    wanted = binaries.wanted
+    groups = inspect.signature(wanted).parameters and binaries.Group
+    for each in [one for group in groups for one in wanted(group)] if groups else wanted():
+        if each.name == "helm":
+            found: Path | None = binaries.find(each)
+            return found
+    return None
+
+
+def need() -> Path:
+    """Helm's path; where there is none the test is skipped, in CI failed."""
+    found = find()
+    if found is None:
+        missing("helm is in none of $HELM, PATH and the test cluster's cache: `make e2e` builds it (or set HELM)")
+    return found
+
+
+def run(*arguments: str, **environment: str) -> str:
+    """Run helm; returns what it printed.
+
+    Raises:
+        HelmError: it failed.
+    """
+    command = [str(find() or "helm"), *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **environment}
+        )
+    except OSError as error:
+        raise HelmError(f"helm cannot be run: {error}; set HELM to it") from error
+    if done.returncode:
+        raise HelmError(done.stderr or done.stdout)
+    return done.stdout
+
+
+def template(*options: str, kubernetes: str = KUBERNETES) -> str:
+    """The chart's text with these options (``--set a=b``, ``-f FILE``), hooks included."""
+    return run("template", "gpu-share", str(CHART), "--namespace", SYSTEM, "--kube-version", kubernetes, *options)
+
+
+@cache
+def objects(*options: str) -> tuple[dict[str, Any], ...]:
+    """The same as objects. Shared between callers: look, do not change."""
+    return tuple(each for each in yaml.safe_load_all(template(*options)) if each)
+
+
+def manifests() -> str:
+    """What ``deploy/manifests/install.yaml`` has to be: the default values, our namespace, no hooks."""
+    text = template("--no-hooks", "--set", "namespace.create=true")
+    documents = sorted((_tidy(each) for each in f"\n{text}".split("\n---\n") if each.strip()), key=_rank)
+    return HEADER + "".join(f"---\n{each}\n" for each in documents)
+
+
+def _tidy(document: str) -> str:
+    lines = document.splitlines()
+    return "\n".join(line for line in lines if line.strip() and not line.startswith("# Source: "))
+
+
+def _rank(document: str) -> tuple[int, str, str]:
+    kind, name = (yaml.safe_load(document)[key] for key in ("kind", "metadata"))
+    return ORDER.index(kind) if kind in ORDER else len(ORDER), kind, name["name"]
+
+
+def main() -> int:
+    """``python -m tests.support.helm``: write the manifests anew."""
+    try:
+        INSTALL.write_text(manifests())
+    except (HelmError, GpuShareError) as error:
+        print(f"deploy/manifests/install.yaml was not written: {error}")
+        return 1
+    print(f"wrote {INSTALL.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,101 @@
+"""Pods and claims as the API server has them: pods go through the real rewriting, claims come from their templates."""
+
+import uuid
+from typing import Any
+
+from enforcer.inventory import STATUS_DEVICE
+from gpushare import contract
+from webhook.claims import claim_plan, template_for
+from webhook.namespace import NamespacePolicy
+from webhook.plan import read_plan
+from webhook.podview import read_pod
+from webhook.rewrite import rewrite
+from webhook.settings import Settings
+
+Object = dict[str, Any]
+NODE = "gpu-7"
+NAMESPACE = "asr"
+MIB = 1024 * 1024
+
+
+def made_uid(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+
+
+def container(name: str, **more: Any) -> Object:
+    return {"name": name, "image": "tts", **more}
+
+
+def pod(name: str, annotations: dict[str, str], *apps: Object, inits: tuple[Object, ...] = ()) -> Object:
+    """A pod as it is after admission, bound to the node."""
+    written: Object = {
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
+        "spec": {"containers": list(apps or [container("model")]), "initContainers": list(inits)},
+    }
+    view = read_pod(written)
+    plan = read_plan(view, NamespacePolicy(), Settings())
+    admitted = rewrite(view, plan, claim_plan(plan), Settings()).pod
+    return bound(admitted)
+
+
+def bound(admitted: Object) -> Object:
+    name = admitted["metadata"]["name"]
+    entries = admitted["spec"].get("resourceClaims") or []
+    statuses = [{"name": each["name"], "resourceClaimName": f"{name}-{each['name']}"} for each in entries]
+    return {
+        **admitted,
+        "metadata": {**admitted["metadata"], "uid": made_uid(name)},
+        "spec": {**admitted["spec"], "nodeName": NODE},
+        "status": {"resourceClaimStatuses": statuses},
+    }
+
+
+def claim(admitted: Object, device: str = "gpu-0", **devices: str) -> Object:
+    """The claim of an admitted pod, allocated: every request on ``device`` but those of ``devices``."""
+    template = template_for(admitted)
+    assert template is not None
+    results = [
+        result(each, devices.get(each["name"].replace("-", "_"), device))
+        for each in template["spec"]["spec"]["devices"]["requests"]
+    ]
+    return allocated(f"{admitted['metadata']['name']}-{contract.CLAIM}", admitted, *results)
+
+
+def result(request: Object, device: str) -> Object:
+    exactly = request["exactly"]
+    found: Object = {"request": request["name"], "driver": contract.DRIVER, "pool": NODE, "device": device}
+    found["shareID"] = made_uid(f"{request['name']}-{device}")
+    if exactly["deviceClassName"] == contract.STATUS_DEVICE_CLASS:
+        return found | {"device": STATUS_DEVICE}
+    return found | {"consumedCapacity": {contract.CAPACITY_COMPUTE: "0", **exactly["capacity"]["requests"]}}
+
+
+def gpu(request: str, mib: int, compute: int = 0, device: str = "gpu-0", **more: Any) -> Object:
+    consumed = {contract.CAPACITY_MEMORY: f"{mib}Mi", contract.CAPACITY_COMPUTE: str(compute)}
+    found = {"request": request, "driver": contract.DRIVER, "pool": NODE, "device": device}
+    return found | {"consumedCapacity": consumed, **more}
+
+
+def allocated(name: str, user: Object, *results: Object) -> Object:
+    reserved = {"resource": "pods", "name": user["metadata"]["name"], "uid": user["metadata"]["uid"]}
+    return {
+        "metadata": {"name": name, "namespace": NAMESPACE, "uid": made_uid(f"claim {name}")},
+        "status": {"allocation": {"devices": {"results": list(results)}}, "reservedFor": [reserved]},
+    }
+
+
+def by_hand(name: str, claims: dict[str, str], *apps: Object, inits: tuple[Object, ...] = ()) -> Object:
+    """A pod that nobody rewrote, with claims it names itself: entry to claim."""
+    entries = [{"name": entry, "resourceClaimName": target} for entry, target in claims.items()]
+    spec = {"containers": list(apps), "initContainers": list(inits), "resourceClaims": entries, "nodeName": NODE}
+    return {"metadata": {"name": name, "namespace": NAMESPACE, "uid": made_uid(name)}, "spec": spec, "status": {}}
+
+
+def using(name: str, *requests: str | None, entry: str = "gpu", **more: Any) -> Object:
+    """A container that uses requests of a claim, or with ``None`` all of it."""
+    claims = [{"name": entry} | ({"request": each} if each else {}) for each in requests]
+    return container(name, resources={"claims": claims}, **more)
+
+
+def namespace(annotations: dict[str, str] | None = None) -> Object:
+    return {"metadata": {"name": NAMESPACE, "uid": "ns", "annotations": annotations or {}}}

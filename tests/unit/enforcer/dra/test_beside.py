@@ -1,0 +1,299 @@
+"""What runs beside preparing: quotas, claims that nobody undoes, the claims' status, the wait for MPS."""
+
+import copy
+import shutil
+import threading
+import time
+from collections.abc import Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.dra.announce import Announcer, status_of
+from enforcer.dra.cdi import file_name
+from enforcer.dra.driver import Ref
+from enforcer.dra.enforced import joined, quotas_of_prepared
+from enforcer.dra.prepared import Prepared
+from enforcer.dra.tidying import Forgotten, Strays, living_pods
+from enforcer.foreign import leaving_mib
+from enforcer.model import OnExceed, Quota
+from enforcer.offering import MpsKeeper
+from enforcer.view import View
+from gpushare import contract
+from gpushare.cluster import APPLY_PATCH, CORE_V1, path
+from gpushare.errors import MpsError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
+from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.made import GPU, holder
+from tests.unit.enforcer.test_loop import card
+
+FIRST, SECOND = "a" * 64, "b" * 64
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def pod_of(world: World, name: str, container_id: str | None = None) -> Object:
+    found = copy.deepcopy(world.api.objects[path(CORE_V1, "pods", name, NAMESPACE)])
+    if container_id is not None:
+        found["status"]["containerStatuses"] = [{"name": "model", "containerID": f"containerd://{container_id}"}]
+    return found
+
+
+def enforced(world: World, *pods: Object, policy: dict[str, str] | None = None, before: Any = ()) -> list[Quota]:
+    return list(quotas_of_prepared(world.store.prepared(), pods, [namespace(policy)], before))
+
+
+def prepared(world: World, name: str = "tts") -> Prepared:
+    world.driver.prepare(world.tenant(name))
+    return world.published[-1]  # type: ignore[no-any-return]
+
+
+def test_what_was_frozen_is_enforced_on_the_containers_that_run(world: World) -> None:
+    claim = prepared(world)
+    (found,) = enforced(world, pod_of(world, "tts", FIRST))
+    assert (found.pod, found.container_id, found.gpu, found.memory_mib) == ("tts", FIRST, GPU, 4096)
+    assert found.claim_uid == claim.uid
+    (again,) = enforced(world, pod_of(world, "tts", SECOND), before=[found])
+    assert again.container_id == SECOND
+
+
+def test_later_edits_of_the_pod_change_no_quota(world: World) -> None:
+    prepared(world)
+    edited = pod_of(world, "tts", FIRST)
+    edited["metadata"]["annotations"] = {contract.MEMORY: "99Gi"}
+    edited["spec"]["containers"] = []
+    assert [each.memory_mib for each in enforced(world, edited)] == [4096]
+
+
+def test_a_pod_that_is_gone_from_the_api_server_is_enforced_until_its_claim_is_undone(world: World) -> None:
+    claim = prepared(world)
+    before = enforced(world, pod_of(world, "tts", FIRST))
+    assert [each.container_id for each in enforced(world, before=before)] == [FIRST]
+    world.driver.unprepare(Ref(claim.namespace, claim.name, claim.uid))
+    assert enforced(world, before=before) == []
+
+
+def test_the_namespaces_policy_is_the_one_of_now(world: World) -> None:
+    prepared(world)
+    assert [each.on_exceed for each in enforced(world, policy={contract.ON_EXCEED: "warn"})] == [OnExceed.WARN]
+    assert [each.on_exceed for each in enforced(world)] == [OnExceed.KILL]
+
+
+def test_a_pod_that_joins_a_prepared_claim_is_limited_too_and_found(world: World) -> None:
+    one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
+    world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
+    assert [(each.pod, each.memory_mib) for each in enforced(world, one, two)] == [("two", 3000), ("one", 3000)]
+    (claim,) = world.store.prepared()
+    assert [each.pod for each in joined(claim, [one, two])] == ["two"]
+    elsewhere = {**two, "metadata": {**two["metadata"], "namespace": "other"}}
+    assert list(joined(claim, [one, elsewhere])) == []
+
+
+def forgotten(world: World, pods: Collection[str] | None, living: Collection[str] = ()) -> Forgotten:
+    return Forgotten(world.api, world.store, world.driver, lambda: pods, lambda: living)  # type: ignore[arg-type]
+
+
+def test_a_claim_nobody_undoes_is_let_go_after_two_looks(world: World) -> None:
+    claim = prepared(world)
+    world.forget(Ref(claim.namespace, claim.name, claim.uid), "tts")
+    tidy = forgotten(world, ())
+    tidy.turn()
+    assert len(world.store.prepared()) == 1
+    tidy.turn()
+    assert (world.store.prepared(), world.tree()) == ((), {})
+
+
+@pytest.mark.parametrize("sign", ["pod listed", "never listed", "processes", "pod exists", "claim exists", "no answer"])
+def test_while_there_is_any_sign_of_its_pod_a_claim_stays(world: World, sign: str) -> None:
+    claim = prepared(world)
+    kept = dict(world.api.objects)
+    world.forget(Ref(claim.namespace, claim.name, claim.uid), "tts")
+    pods: Collection[str] | None = {"pod listed": {made_uid("tts")}, "never listed": None}.get(sign, ())
+    living = {made_uid("tts")} if sign == "processes" else ()
+    exists = {"pod exists": "/pods/", "claim exists": "/resourceclaims/"}.get(sign, "nothing")
+    world.api.objects |= {where: item for where, item in kept.items() if exists in where}
+    world.api.down = sign == "no answer"
+    tidy = forgotten(world, pods, living)
+    tidy.turn()
+    tidy.turn()
+    assert len(world.store.prepared()) == 1
+
+
+def test_another_object_of_the_same_name_is_no_sign(world: World) -> None:
+    claim = prepared(world)
+    for where in (path(CORE_V1, "pods", "tts", NAMESPACE), world.where(claim.name)):
+        world.api.objects[where] = {"metadata": {"name": "again", "uid": "another"}}
+    tidy = forgotten(world, ())
+    tidy.turn()
+    tidy.turn()
+    assert world.store.prepared() == ()
+
+
+def strays(world: World, pods: Collection[str] | None = ()) -> Strays:
+    return Strays(world.api, world.store, world.files, world.driver, lambda: pods)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loss", ["all", "torn"])
+def test_a_lost_checkpoint_is_made_again_from_what_is_still_there(world: World, loss: str) -> None:
+    prepared(world)
+    tree = world.tree()
+    for file in (world.state / "claims").iterdir():
+        file.unlink() if loss == "all" else file.write_text("{")
+    world.restart()
+    assert (world.store.prepared(), enforced(world)) == ((), [])
+    strays(world, {made_uid("tts")}).turn()
+    assert (world.tree(), len(enforced(world)), list(world.store.problems())) == (tree, 1, [])
+
+
+def test_files_in_nobodys_name_go_after_two_looks(world: World) -> None:
+    claim = prepared(world)
+    shutil.rmtree(world.state / "claims")
+    world.forget(Ref(claim.namespace, claim.name, claim.uid), "tts")
+    world.restart()
+    tree, tidy = world.tree(), strays(world)
+    world.api.down = True
+    tidy.turn()
+    tidy.turn()
+    assert file_name(claim.uid) in {file.name for file in world.cdi.iterdir()}
+    world.api.down = False
+    tidy.turn()
+    assert "cdi/" + file_name(claim.uid) in tree
+    tidy.turn()
+    assert world.tree() == {}
+
+
+def test_nothing_of_a_claim_that_is_prepared_or_of_a_pod_that_exists_is_stray(world: World) -> None:
+    prepared(world)
+    (world.run / "status" / "existing").mkdir()
+    tree, tidy = world.tree(), strays(world, {"existing"})
+    world.api.objects.clear()
+    tidy.turn()
+    tidy.turn()
+    assert world.tree() == tree
+
+
+def test_pods_with_processes_are_found(world: World, tmp_path: Path) -> None:
+    for name in ("1", "77", "self"):
+        (tmp_path / "proc" / name).mkdir(parents=True)
+    world.pods.pids[77] = "pod"
+    assert living_pods(world.pods, tmp_path / "proc") == {"pod"}
+
+
+def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> None:
+    body = status_of(prepared(world), "mps", datetime(2026, 11, 20, tzinfo=UTC))
+    entries = {each["device"]: each for each in body["status"]["devices"]}
+    assert entries["gpu-0"]["data"] == {
+        "uuid": GPU, "mode": "mps", "memoryMiB": 4096, "computePercent": 0,
+        "limits": [{"container": "model", "memoryMiB": 4096, "computePercent": None}],
+    }  # fmt: skip
+    condition = entries["gpu-0"]["conditions"][0]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "ClaimPrepared")
+    assert all(each["shareID"] and each["driver"] == contract.DRIVER for each in entries.values())
+    assert "data" not in entries["status"]
+
+
+def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
+    announcer = Announcer(world.api, "mps")  # type: ignore[arg-type]
+    announcer.start()
+    world.api.refuse_patches = True
+    claim = prepared(world)
+    announcer.publish(claim)
+    announcer.wait()
+    world.api.refuse_patches = False
+    announcer.publish(claim)
+    announcer.wait()
+    ((where, body, content_type),) = world.api.patched
+    assert (where, content_type) == (f"{world.where(claim.name)}/status", APPLY_PATCH)
+    assert body["metadata"]["uid"] == claim.uid
+
+
+class Manager:
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.turns = self.asked = 0
+        self.failure: MpsError | None = None
+
+    def health(self, gpus: Collection[str]) -> dict[str, Any]:
+        self.turns += 1
+        return {gpu: "fine" if gpu in self.there else MpsError("silent") for gpu in gpus}
+
+    def noted(self) -> frozenset[str]:
+        return frozenset()
+
+    def start(self, gpus: Collection[str]) -> dict[str, Any]:
+        if self.failure is not None:
+            return dict.fromkeys(gpus, self.failure)
+        self.there |= set(gpus)
+        return {}
+
+    def answers(self, gpu: str) -> bool:
+        self.asked += 1
+        if self.failure is not None and self.failure.reason is Reason.CONTROL_BLOCKED:
+            raise self.failure
+        return gpu in self.there
+
+
+def test_a_missing_daemon_is_started_at_once_for_who_waits() -> None:
+    manager = Manager()
+    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
+    assert keeper.hindrance(GPU) is None
+    assert (keeper.hindrance(GPU), manager.turns) == (None, 1)
+    manager.there.clear()
+    manager.failure = MpsError("no such program")
+    assert keeper.hindrance(GPU) == "no such program"
+    assert keeper.hindrance("GPU-other") == "GPU-other is not shared on this node"
+
+
+def test_those_who_wait_together_ask_once() -> None:
+    manager, gate = Manager(), threading.Event()
+    manager.failure = MpsError("no such program")
+    health = manager.health
+
+    def slow(gpus: Collection[str]) -> dict[str, Any]:
+        gate.wait(5)
+        return health(gpus)
+
+    manager.health = slow  # type: ignore[method-assign]
+    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
+    threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(10)]
+    for each in threads:
+        each.start()
+    time.sleep(0.1)
+    gate.set()
+    for each in threads:
+        each.join(5)
+    assert manager.turns <= 2
+
+
+def test_pods_that_start_together_ask_a_daemon_that_serves_once() -> None:
+    manager = Manager()
+    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=60)  # type: ignore[arg-type]
+    threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(30)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(5)
+    assert (manager.turns, manager.asked) == (1, 0)
+    keeper.turn()
+    assert keeper.hindrance(GPU) is None
+    assert manager.asked == 0
+
+
+def test_a_blocked_daemon_is_said() -> None:
+    manager = Manager()
+    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
+    assert keeper.hindrance(GPU) is None
+    manager.failure = MpsError("blocked", Reason.CONTROL_BLOCKED)
+    assert keeper.hindrance(GPU) == "blocked"
+
+
+def test_memory_of_processes_that_outlive_their_claim_is_not_offered() -> None:
+    seen = [View(gpu=card(GPU, 0), holders=(holder(1, 1000, pod="leaving"), holder(2, 2000, pod="staying")))]
+    assert leaving_mib(seen, ()) == {GPU: 0}
+    assert leaving_mib(seen, {"leaving"}) == {GPU: 1024}

@@ -1,0 +1,80 @@
+"""All of it together in one process: sockets, checkpoint, CDI, quotas; GPUs, daemons and API server are played."""
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from enforcer.checkpoint import Checkpoint
+from enforcer.dra.cdi import file_name
+from enforcer.dra.running import KubeletSide, Setup
+from enforcer.inventory import InventoryPolicy
+from enforcer.metrics import Metrics
+from enforcer.watch import Watch
+from gpushare import contract
+from gpushare.errors import ConfigError
+from tests.support.kubelet import KubeletCalls
+from tests.unit.enforcer.dra.objects import NODE
+from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.made import GPU, OTHER_GPU
+
+
+class Manager:
+    def pipes(self) -> dict[str, Path]:
+        return {gpu: Path(f"/mps/{gpu}/pipe") for gpu in (GPU, OTHER_GPU)}
+
+
+class Keeper:
+    def hindrance(self, _: str) -> str | None:
+        return None
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="dra-") as made:
+        yield Path(made)
+
+
+def side(world: World) -> KubeletSide:
+    setup = Setup(
+        node=NODE, state=world.state, run=world.run, kubelet_root=world.folder / "kubelet", cdi_root=world.cdi,
+        policy=InventoryPolicy(), cluster=world.api,  # type: ignore[arg-type]
+        watch=Watch(world.reader, world.pods), attributor=world.pods, metrics=Metrics(),
+        mps=(Manager(), Keeper()),  # type: ignore[arg-type]
+        quotas=Checkpoint(world.state).read,
+    )  # fmt: skip
+    return KubeletSide(setup)
+
+
+def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
+    world = World(folder)
+    kubelet, stopped = side(world), threading.Event()
+    kubelet.start(stopped)
+    assert list(kubelet.problems()) == ["the kubelet has not registered the driver yet"]
+    ref = world.tenant("tts")
+    with KubeletCalls(folder / "kubelet") as calls:
+        calls.register()
+        assert kubelet.registered.is_set()
+        assert list(kubelet.problems()) == []
+        assert calls.prepare((ref.namespace, ref.name, ref.uid))[ref.uid].error == ""
+    kubelet.books.reset("pods", [])
+    kubelet.books.reset("namespaces", [])
+    assert [(each.pod, each.gpu, each.memory_mib) for each in kubelet.books.quotas() or ()] == [("tts", GPU, 4096)]
+    edits = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]
+    assert [(each["hostPath"], each["containerPath"]) for each in edits["mounts"]] == [
+        (f"/mps/{GPU}/pipe", contract.PIPE_PATH)
+    ]
+    stopped.set()
+    kubelet.stop()
+    assert not (folder / "kubelet" / contract.REGISTRATION_SOCKET).exists()
+
+
+def test_a_state_that_cannot_hold_claims_is_wrong_use(folder: Path) -> None:
+    world = World(folder)
+    (world.state / "claims").rmdir()
+    (world.state / "claims").write_text("")
+    with pytest.raises(ConfigError, match="files of prepared claims cannot be brought in order"):
+        side(world).start(threading.Event())

@@ -1,0 +1,153 @@
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from enforcer.dra.driver import Ref
+from enforcer.dra.ready import MpsReady
+from enforcer.dra.server import BUG, PluginService, Sockets
+from enforcer.metrics import Metrics
+from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
+from gpushare.errors import ConfigError
+from tests.support.kubelet import KubeletCalls
+from tests.unit.enforcer.dra.world import World
+
+
+class Served:
+    def __init__(self, folder: Path) -> None:
+        self.world, self.metrics, self.root = World(folder), Metrics(), folder / "kubelet"
+        self.registered: list[bool] = []
+        plugin = PluginService(self.world.driver, self.metrics)
+        self.sockets = Sockets(self.root, plugin, lambda: self.registered.append(True))
+        self.sockets.start()
+        self.kubelet = KubeletCalls(self.root)
+
+    def counted(self, text: str) -> bool:
+        return text in generate_latest(self.metrics.registry).decode()
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A path short enough for sockets below it."""
+    with tempfile.TemporaryDirectory(prefix="dra-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    made = Served(tmp_path)
+    yield made
+    made.kubelet.close()
+    made.sockets.stop()
+
+
+def key(ref: Ref) -> tuple[str, str, str]:
+    return ref.namespace, ref.name, ref.uid
+
+
+def test_the_kubelet_learns_who_it_is(served: Served) -> None:
+    assert "has not registered" in (served.sockets.registration.problem or "")
+    info = served.kubelet.register()
+    assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", DRIVER, ["v1.DRAPlugin"])
+    assert info.endpoint == str(served.root / DRIVER_SOCKET)
+    assert (served.registered, served.sockets.registration.problem) == ([True], None)
+
+
+def test_a_kubelet_that_refuses_is_said_and_nothing_is_offered(served: Served) -> None:
+    served.kubelet.register(accepted=False, error="version too old")
+    assert (served.registered, "version too old" in (served.sockets.registration.problem or "")) == ([], True)
+
+
+def test_each_claim_of_a_call_has_its_own_answer(served: Served) -> None:
+    good, bad = served.world.tenant("tts"), Ref("asr", "missing", "no-such-uid")
+    served.kubelet.register()
+    answers = served.kubelet.prepare(key(good), key(bad))
+    assert "not found" in answers[bad.uid].error
+    assert not answers[bad.uid].devices
+    devices = {each.request_names[0]: each for each in answers[good.uid].devices}
+    assert (answers[good.uid].error, set(devices)) == ("", {"model", "gpu-share"})
+    assert devices["model"].cdi_device_ids == [f"gpu-share.io/share={good.uid}-model"]
+    assert (devices["model"].pool_name, devices["model"].device_name) == ("gpu-7", "gpu-0")
+    assert devices["model"].share_id
+    assert served.kubelet.unprepare(key(good), key(bad)) == {good.uid: "", bad.uid: ""}
+    assert served.world.tree() == {}
+    assert served.counted('gpu_share_claim_failures_total{operation="prepare",reason="ClaimUnknown"} 1.0')
+    assert served.counted('gpu_share_claim_duration_seconds_count{operation="prepare"} 2.0')
+
+
+def test_a_bug_is_answered_and_the_next_claim_served(served: Served, monkeypatch: Any) -> None:
+    ref = served.world.tenant("tts")
+    served.kubelet.register()
+    with monkeypatch.context() as patch:
+        patch.setattr(served.world.files, "write", lambda _: 1 / 0)
+        assert served.kubelet.prepare(key(ref))[ref.uid].error == BUG
+    assert served.kubelet.prepare(key(ref))[ref.uid].error == ""
+
+
+def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path) -> None:
+    free = threading.Event()
+    hindered = {"gpu-0": "starting"}
+    made = World(tmp_path)
+    made.ready = MpsReady(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"], 20)
+    made.restart()
+    sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), lambda: None)
+    sockets.start()
+    waiting = [made.tenant(f"slow-{number}", "1Gi") for number in range(12)]
+    ref = made.tenant("quick", "1Gi", "gpu-1")
+    with KubeletCalls(tmp_path / "kubelet") as kubelet:
+        kubelet.register()
+        threads = [threading.Thread(target=kubelet.prepare, args=(key(each),)) for each in waiting]
+        for each in threads:
+            each.start()
+        time.sleep(0.3)
+        before = time.monotonic()
+        assert kubelet.prepare(key(ref))[ref.uid].error == ""
+        assert time.monotonic() - before < 2
+        free.set()
+        for each in threads:
+            each.join(20)
+    sockets.stop()
+    assert len(made.store.prepared()) == 13
+
+
+def test_stale_sockets_are_replaced_and_ours_go_at_the_end(tmp_path: Path) -> None:
+    root = tmp_path / "kubelet"
+    for name in (DRIVER_SOCKET, REGISTRATION_SOCKET):
+        (root / name).parent.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(root / name))
+    served = Served(tmp_path)
+    served.kubelet.register()
+    assert (root / REGISTRATION_SOCKET).stat().st_mode & 0o777 == 0o600
+    served.sockets.stop()
+    assert not (root / DRIVER_SOCKET).exists()
+    assert not (root / REGISTRATION_SOCKET).exists()
+
+
+def test_a_socket_that_was_removed_is_made_again(served: Served) -> None:
+    (served.root / REGISTRATION_SOCKET).unlink()
+    (served.root / DRIVER_SOCKET).unlink()
+    served.sockets.check()
+    served.kubelet.register()
+    ref = served.world.tenant("tts")
+    assert served.kubelet.prepare(key(ref))[ref.uid].error == ""
+
+
+def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100)
+    sockets = Sockets(deep, PluginService(World(tmp_path).driver, Metrics()), lambda: None)
+    with pytest.raises(ConfigError, match=r"--kubelet-root: .* is longer than a socket's path can be"):
+        sockets.start()
+
+
+def test_a_root_that_cannot_be_used_is_wrong_use(tmp_path: Path) -> None:
+    (tmp_path / "kubelet").write_text("")
+    sockets = Sockets(tmp_path / "kubelet", PluginService(World(tmp_path).driver, Metrics()), lambda: None)
+    with pytest.raises(ConfigError, match="cannot be listened on"):
+        sockets.start()

@@ -1,0 +1,100 @@
+"""A node for the driver's tests: its files are real, its GPUs and its API server are not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from enforcer.attribute import Identity, Owner
+from enforcer.dra.cdi import file_name
+from enforcer.dra.driver import Driver, Parts, Ready, Ref
+from enforcer.dra.files import NodeFiles
+from enforcer.dra.ready import AlwaysReady
+from enforcer.dra.store import ClaimStore
+from enforcer.inventory import InventoryPolicy, capacity_mib
+from enforcer.watch import Watch
+from gpushare import contract
+from gpushare.cluster import CORE_V1, RESOURCE_V1, path
+from tests.support.api import Api
+from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, Object, claim, namespace, pod
+from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.test_loop import CARD, Reader
+
+CAPACITY = CARD - 512 - 1024
+
+
+class Pods:
+    """Says which pod a pid belongs to."""
+
+    def __init__(self) -> None:
+        self.pids: dict[int, str] = {}
+
+    def identify(self, pid: int) -> Identity | None:
+        owner = Owner(self.pids[pid], "c" * 64) if pid in self.pids else None
+        return Identity(pid=pid, start=pid, owner=owner)
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.api, self.reader, self.pods = folder, Api(), Reader(), Pods()
+        self.cdi, self.run, self.state = folder / "cdi", folder / "run", folder / "state"
+        self.changes = 0
+        self.published: list[Any] = []
+        self.ready: Ready = AlwaysReady()
+        self.api.objects[path(CORE_V1, "namespaces", NAMESPACE)] = namespace()
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process on the same disk."""
+        pipes = {gpu: f"/mps/{gpu}/pipe" for gpu in (GPU, OTHER_GPU)}
+        policy = InventoryPolicy()
+        self.store = ClaimStore(self.state)
+        self.files = NodeFiles(self.cdi, self.run, pipes)
+        self.driver = Driver(
+            Parts(
+                node=NODE, cluster=self.api,  # type: ignore[arg-type]
+                store=self.store, files=self.files,
+                look=Watch(self.reader, self.pods).look, ready=self.ready,
+                capacity=lambda gpu: capacity_mib(gpu, policy),
+                changed=self._changed, published=self.published.append,
+            )
+        )  # fmt: skip
+        self.driver.recover()
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def tenant(self, name: str, memory: str = "4Gi", device: str = "gpu-0") -> Ref:
+        """A pod that was admitted, placed and bound."""
+        made = pod(name, {contract.MEMORY: memory})
+        return self.add(made, claim(made, device))
+
+    def add(self, pod: Object, *claims: Object) -> Ref:
+        self.api.objects[path(CORE_V1, "pods", pod["metadata"]["name"], NAMESPACE)] = pod
+        for each in claims:
+            self.api.objects[self.where(each["metadata"]["name"])] = each
+        metadata = claims[0]["metadata"]
+        return Ref(NAMESPACE, metadata["name"], metadata["uid"])
+
+    def forget(self, ref: Ref, name: str) -> None:
+        """The objects are gone from the API server."""
+        del self.api.objects[self.where(ref.name)]
+        del self.api.objects[path(CORE_V1, "pods", name, NAMESPACE)]
+
+    def where(self, claim: str) -> str:
+        return path(RESOURCE_V1, "resourceclaims", claim, NAMESPACE)
+
+    def document(self, ref: Ref) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.cdi / file_name(ref.uid)).read_text())
+        return found
+
+    def tree(self) -> dict[str, str]:
+        """Everything that is on disk below the node's directories."""
+        return {
+            str(file.relative_to(self.folder)): file.read_text().replace(str(self.folder), "") if file.is_file() else ""
+            for root in (self.cdi, self.run / "status", self.state / "claims")
+            for file in root.rglob("*")
+        }
+
+
+Step = Callable[[], object]

@@ -1,0 +1,84 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enforcer.health import APPLICATION_XIDS, PATIENCE, WELL_AFTER, XID_LOOKS, Effect, Health, Standing, looked
+from enforcer.inventory import InventoryPolicy, offer
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.test_loop import card
+
+LOST, SILENT = Reason.GPU_LOST, Reason.NVML_UNAVAILABLE
+
+
+def after(*seen: Reason | None, begun: Health | None = None) -> Health:
+    health = begun or Health()
+    for each in seen:
+        health = looked(health, each)
+    return health
+
+
+def test_what_does_not_pass_is_believed_at_once_and_what_may_pass_after_a_few_looks() -> None:
+    assert after(LOST).ill is LOST
+    assert after(*[SILENT] * (PATIENCE - 1)).ill is None
+    assert after(SILENT, SILENT, None, SILENT, SILENT).ill is None
+    assert after(*[SILENT] * PATIENCE).ill is SILENT
+
+
+def test_it_is_well_again_after_a_while_and_not_before() -> None:
+    assert after(LOST, *[None] * (WELL_AFTER - 1)).ill is LOST
+    assert after(LOST, *[None] * WELL_AFTER).ill is None
+    assert after(LOST, *[None] * (WELL_AFTER - 1), SILENT, *[None] * (WELL_AFTER - 1)).ill is LOST
+
+
+def test_the_first_reason_stays_while_it_lasts() -> None:
+    assert after(LOST, SILENT, SILENT, SILENT).ill is LOST
+
+
+def test_a_critical_error_is_held_against_it_for_minutes() -> None:
+    struck = looked(Health(), None, xid=True)
+    assert struck.ill is Reason.CRITICAL_XID
+    assert after(*[None] * XID_LOOKS, begun=struck).ill is Reason.CRITICAL_XID
+    assert after(*[None] * (XID_LOOKS + WELL_AFTER), begun=struck).ill is None
+
+
+def test_errors_of_programs_are_no_illness_and_a_card_off_its_bus_is() -> None:
+    assert 31 in APPLICATION_XIDS
+    assert not {48, 79, 95} & APPLICATION_XIDS
+
+
+@given(st.lists(st.sampled_from([None, LOST, SILENT, Reason.ECC_UNCORRECTABLE]), max_size=80))
+def test_a_judgement_never_changes_faster_than_it_may(seen: list[Reason | None]) -> None:
+    health, changes = Health(), []
+    for number, each in enumerate(seen):
+        before, health = health, looked(health, each)
+        if (before.ill is None) != (health.ill is None):
+            changes.append((number, health.ill))
+    falls = [number for number, ill in changes if ill is None]
+    rises = [number for number, ill in changes if ill is not None]
+    assert all(fall - rise >= WELL_AFTER for rise, fall in zip(rises, falls, strict=False))
+
+
+@pytest.mark.parametrize("effect", [Effect.NO_SCHEDULE, Effect.NO_EXECUTE])
+def test_an_ill_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
+    cards = [card(GPU, 0), card(OTHER_GPU, 1)]
+    policy = InventoryPolicy(health_taint=effect)
+    devices = offer(cards, policy, standing=Standing(ill={GPU: LOST})).devices
+    taint = {"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": str(effect)}
+    assert [(device["name"], device.get("taints")) for device in devices] == [
+        ("gpu-0", [taint]), ("gpu-1", []), ("status", None),
+    ]  # fmt: skip
+    assert devices[0]["capacity"] == offer(cards, policy).devices[0]["capacity"]
+
+
+def test_taints_can_be_switched_off() -> None:
+    policy = InventoryPolicy(health_taint=Effect.NONE)
+    assert offer([card(GPU, 0)], policy, standing=Standing(ill={GPU: LOST})).devices[0]["taints"] == []
+
+
+def test_a_contested_gpu_is_left_out_and_the_reason_said() -> None:
+    found = offer(
+        [card(GPU, 0), card(OTHER_GPU, 1)], InventoryPolicy(), standing=Standing(contested={GPU: "it is X's"})
+    )
+    assert [device["name"] for device in found.devices] == ["gpu-1", "status"]
+    assert [(out.uuid, out.why) for out in found.left_out] == [(GPU, "Contested: it is X's")]
