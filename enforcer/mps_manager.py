@@ -29,12 +29,8 @@ class MpsManager:
         made = {gpu: MpsDaemon(gpu, root / gpu, binary, limit_mib=mib, modes=modes) for gpu, mib in limits_mib.items()}
         return cls(made)
 
-    def pipe(self, gpu: str) -> Path:
-        """The directory that tenants of a GPU get as their pipe directory."""
-        return self._daemons[gpu].pipe
-
     def pipes(self) -> dict[str, Path]:
-        """By GPU, the pipe directory of its daemon."""
+        """By GPU, the directory that tenants get as their pipe directory."""
         return {gpu: daemon.pipe for gpu, daemon in self._daemons.items()}
 
     def answers(self, gpu: str) -> bool:

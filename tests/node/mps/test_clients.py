@@ -141,7 +141,7 @@ def test_a_node_gets_a_daemon_per_gpu_in_directories_of_their_own(
     reader = SimReader(sim)
     manager = MpsManager.for_gpus(dict.fromkeys(uuids, 14848), root, stand_in, reader)
     assert manager.start() == {}
-    assert [manager.pipe(uuid) for uuid in uuids] == [root / uuid / "pipe" for uuid in uuids]
+    assert manager.pipes() == {uuid: root / uuid / "pipe" for uuid in uuids}
     assert all(reader.compute_mode(uuid) is ComputeMode.EXCLUSIVE_PROCESS for uuid in uuids)
     manager.stop()
     assert all(reader.compute_mode(uuid) is ComputeMode.DEFAULT for uuid in uuids)
