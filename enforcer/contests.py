@@ -25,7 +25,7 @@ SLICES: Final = "other drivers' ResourceSlices"
 
 
 class Contests:
-    """Which GPUs are contested. While a source does not answer, what it said last stands.
+    """Which GPUs are contested. While a source does not answer, what it said last stands; before it has, all are.
 
     Args:
         cluster: to read ResourceSlices from.
@@ -48,6 +48,7 @@ class Contests:
         """When each GPU was last offered by somebody else, and by whom."""
         self.current: Mapping[str, str] = {}
         """By UUID, who else offers a contested GPU, as a sentence."""
+        self._told: Mapping[str, str] = {}
 
     def look(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
         """Look at both sources, and say what changed."""
@@ -60,12 +61,13 @@ class Contests:
                 found = {gpu: said for known in self._known.values() for gpu, said in known.items()}
                 self._seen |= {gpu: (now, said) for gpu, said in found.items()}
                 self._take({gpu: said for gpu, (when, said) in self._seen.items() if now - when <= QUIET} | found)
+                self._add_unsure(gpus)
             return self.current
 
     def problems(self) -> Iterator[str]:
         """Say which source does not answer, and what is assumed meanwhile."""
         for source, error in list(self._failed.items()):
-            meanwhile = "what it said last stands" if source in self._known else "it is taken to offer no GPU"
+            meanwhile = "what it said last stands" if source in self._known else "no GPU is shared until it can"
             yield f"{source} cannot be read: {error}; {meanwhile}"
 
     def _slices(self) -> list[dict[str, object]]:
@@ -84,7 +86,7 @@ class Contests:
             self._failed[source] = error.message
 
     def _take(self, found: Mapping[str, str]) -> None:
-        before, self.current = self.current, dict(found)
+        before, self._told = self._told, dict(found)
         for gpu in found.keys() - before.keys():
             note = f"GPU {gpu} is not shared any more: {found[gpu]}; its tenants stay. Let only one of them offer it."
             self._reporter.report(NodeNews(Reason.CONTESTED, note))
@@ -93,3 +95,11 @@ class Contests:
         for gpu in before.keys() - found.keys():
             note = f"GPU {gpu} is offered by nobody else any more: it may be shared again"
             self._reporter.report(NodeNews(Reason.RECOVERED, note, warning=False))
+
+    def _add_unsure(self, gpus: Sequence[Gpu]) -> None:
+        """Until a source has answered once, it may offer any of them: at boot, plugins may be slower than we are."""
+        silent = next((source for source in (KUBELET, SLICES) if source not in self._known), None)
+        unsure = {} if silent is None else {gpu.uuid: f"{silent} cannot be read yet" for gpu in gpus}
+        if self.current.keys() - unsure.keys() - self._told.keys():
+            self.changed.set()
+        self.current = {**unsure, **self._told}

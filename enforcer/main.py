@@ -24,6 +24,7 @@ from enforcer.attribute import Attributor
 from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
 from enforcer.cluster import Books, PodEvents, follow_quotas
+from enforcer.contest import Allocatable
 from enforcer.dra.podresources import allocatable
 from enforcer.dra.running import KubeletSide, Setup
 from enforcer.driver_root import DriverRoot
@@ -44,7 +45,7 @@ from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
 from enforcer.sharing import Sharing
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
-from gpushare.errors import ConfigError, GpuShareError, NvmlError, RecordError
+from gpushare.errors import ConfigError, GpuShareError, KubeletError, NvmlError, RecordError
 from gpushare.reasons import Reason
 
 FINE: Final = 0
@@ -142,7 +143,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         watch = Watch(reader, attributor)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node, side)
-        side.sharing = Sharing(cluster, options.node, partial(allocatable, options.kubelet_root))
+        side.sharing = Sharing(cluster, options.node, _others(options))
         side.problems.append(lambda: list(side.sharing.problems()))
         mps = _mps(options, watch, cluster, side)
         pods = PodFiles(options.run, sink, side.serves)
@@ -206,6 +207,19 @@ def _sink(cluster: Cluster | None, node: str, side: Side) -> Sink:
     events = PodEvents(cluster, node)
     events.start(side.stopped)
     return events
+
+
+def _others(options: argparse.Namespace) -> Callable[[], Allocatable]:
+    """Ask the kubelet what others offer. Where it is not served it may not be there at all."""
+    ask = partial(allocatable, options.kubelet_root)
+
+    def found() -> Allocatable:
+        try:
+            return ask()
+        except KubeletError:
+            return ()
+
+    return found if options.no_dra else ask
 
 
 def _policy(options: argparse.Namespace) -> InventoryPolicy:

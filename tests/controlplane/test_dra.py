@@ -24,6 +24,7 @@ from tests.fakegpu.need import need_library
 from tests.fakegpu.state import Sim
 from tests.support.kubelet import KubeletCalls
 from tests.support.need import missing
+from tests.support.podresources import pod_resources
 
 pytestmark = pytest.mark.controlplane
 NODE = "with-kubelet"
@@ -91,7 +92,8 @@ def machine(bed: Bed) -> Iterator[Machine]:
         bed=bed, sim=sim, calls=KubeletCalls(folder / "kubelet"), kubelet=kubelet, folder=folder, command=command,
         environment=environment, agent=bed.plane.add("agent-dra", command, environment),
     )  # fmt: skip
-    yield made
+    with pod_resources(folder / "kubelet"):
+        yield made
     kubelet.close()
     made.calls.close()
     bed.stop(made.agent)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from enforcer.contests import QUIET
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, path
 from gpushare.contract import LEFT_OUT, UNHEALTHY
 from gpushare.reasons import Reason
@@ -98,7 +99,7 @@ def test_a_gpu_a_device_plugin_offers_is_left_alone_from_the_start(machine: Mach
 
 def test_it_is_shared_once_the_plugin_has_left_and_daemon_and_tenants_stay_when_it_comes_back(machine: Machine) -> None:
     machine.plugins.clear()
-    machine.bed.until("the GPU is offered", lambda: "gpu-1" in machine.devices(), 30)
+    machine.bed.until("the GPU is offered", lambda: "gpu-1" in machine.devices(), QUIET + 30)
     machine.bed.until("MPS serves it", (machine.root / "agent/run/mps/1/pipe/tenants").exists, 20)
     daemon = json.loads((machine.root / "agent/run/mps/1/daemon.json").read_text())["pid"]
     machine.plugins.append(("nvidia.com/gpu", [machine.gpu(1)]))
@@ -107,7 +108,7 @@ def test_it_is_shared_once_the_plugin_has_left_and_daemon_and_tenants_stay_when_
     assert machine.sim.compute_mode(machine.gpu(1)) == EXCLUSIVE
     assert machine.told() == [Reason.CONTESTED, Reason.RECOVERED, Reason.CONTESTED]
     machine.plugins.clear()
-    machine.bed.until("the GPU is offered again", lambda: "gpu-1" in machine.devices(), 30)
+    machine.bed.until("the GPU is offered again", lambda: "gpu-1" in machine.devices(), QUIET + 30)
 
 
 def test_a_lost_gpu_is_tainted_within_seconds_and_new_shares_go_elsewhere(machine: Machine) -> None:

@@ -114,11 +114,17 @@ def test_what_was_known_stands_while_a_source_is_away() -> None:
     assert (found.look(CARDS), list(found.problems())) == ({}, [])
 
 
-def test_a_source_that_never_answered_contests_nothing_and_is_a_problem() -> None:
-    node = Node(plugins=None)
-    found = contests(node, Reporter())
-    assert found.look(CARDS) == {}
-    assert ["it is taken to offer no GPU" in problem for problem in found.problems()] == [True]
+def test_before_a_source_has_answered_no_gpu_is_ours() -> None:
+    """At boot a device plugin may be slower than we are: setting its GPUs' compute mode would break it."""
+    node, reporter = Node(plugins=None), Reporter()
+    found = contests(node, reporter)
+    assert found.look(CARDS) == dict.fromkeys((GPU, OTHER_GPU), "the kubelet's PodResources cannot be read yet")
+    assert ["no GPU is shared until it can" in problem for problem in found.problems()] == [True]
+    assert not found.changed.is_set()
+    node.plugins = [("nvidia.com/gpu", [GPU])]
+    assert set(found.look(CARDS)) == {GPU}
+    assert found.changed.is_set(), "the other one's daemon has to be started"
+    assert reporter.said() == [(Reason.CONTESTED, True)]
 
 
 def test_either_source_is_enough() -> None:
