@@ -124,7 +124,7 @@ def make_certificates(place: Place) -> None:
 
 def test_everything_is_accepted_by_a_real_api_server_and_no_bundle_is_in_it(installed: Place) -> None:
     assert installed.bundle() == ""
-    assert names(installed, path(APPS, "daemonsets", namespace=SYSTEM)) == {"gpu-share-agent"}
+    assert names(installed, path(APPS, "daemonsets", namespace=SYSTEM)) == {"gpu-share-agent", "gpu-share-mps"}
 
 
 @pytest.mark.parametrize(
