@@ -32,6 +32,8 @@ SYSTEM: Final = "gpu-share-system"
 TEAM: Final = "asr"
 OPTIONS: Final = "--set simulate.enabled=true"
 SECONDS: Final = 60.0
+OUT_OF_REACH: Final = "failed calling webhook"
+OUT_OF_REACH_SECONDS: Final = 150.0
 APPS_V1: Final = "/apis/apps/v1"
 NAME: Final = "app.kubernetes.io/name"
 BATCH_V1: Final = "/apis/batch/v1"
@@ -95,8 +97,18 @@ class Site:
         return self.bed.namespace(name, annotations=annotations)
 
     def create(self, namespace: str, body: Object) -> Object:
-        """Create a pod as the tenant does; refused by the webhook's absence it is tried again for a while."""
-        return self.bed.create(namespace, body)
+        """Create a pod as the tenant does, while the webhook is out of the API server's reach again and again.
+
+        After an outage Kubernetes takes up to a minute or two to count a node's pods among a Service's endpoints again.
+        """
+        deadline = time.monotonic() + OUT_OF_REACH_SECONDS
+        while True:
+            try:
+                return self.bed.create(namespace, body)
+            except ClusterError as error:
+                if OUT_OF_REACH not in error.message or time.monotonic() > deadline:
+                    raise
+            time.sleep(1)
 
     def apply(self, namespace: str, base: str, kind: str, body: Object) -> Object:
         """Create another object as the tenant does."""
