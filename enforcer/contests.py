@@ -90,8 +90,6 @@ class Contests:
         for gpu in found.keys() - before.keys():
             note = f"GPU {gpu} is not shared any more: {found[gpu]}; its tenants stay. Let only one of them offer it."
             self._reporter.report(NodeNews(Reason.CONTESTED, note))
-        if before.keys() - found.keys():
-            self.changed.set()
         for gpu in before.keys() - found.keys():
             note = f"GPU {gpu} is offered by nobody else any more: it may be shared again"
             self._reporter.report(NodeNews(Reason.RECOVERED, note, warning=False))

@@ -4,7 +4,6 @@ Exit codes: 0 stopped when asked to, 1 something it cannot do without failed, 2 
 """
 
 import argparse
-import logging
 import os
 import signal
 import sys
@@ -14,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -39,7 +38,7 @@ from enforcer.mps_manager import MpsManager
 from enforcer.notice import Notice, Sink
 from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, MpsTools, Offering, Shared, daemons, every
 from enforcer.options import parse
-from enforcer.outlet import Outlet
+from enforcer.outlet import log_to_stderr
 from enforcer.podfiles import PodFiles
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
 from enforcer.sharing import Sharing
@@ -65,7 +64,7 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
     """
     try:
         options = parse(argv)
-        _log_to_stderr(options.log_level)
+        log_to_stderr(options.log_level)
         return _run(options, reader or _nvml(options), attributor or CgroupAttributor())
     except ConfigError as error:
         sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
@@ -320,20 +319,6 @@ def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint, kubelet: Ku
         log.warning("GPUs not offered", reason=str(error.reason), error=error.message)
         return
     offering.publish(views, checkpoint.read(), kubelet.leaving() if kubelet is not None else ())
-
-
-def _log_to_stderr(level: str) -> None:
-    processors: list[Any] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        structlog.processors.JSONRenderer(),
-    ]
-    structlog.configure(
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(Outlet(sys.stderr)),  # type: ignore[arg-type]
-    )
 
 
 if __name__ == "__main__":

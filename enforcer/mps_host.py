@@ -26,7 +26,8 @@ from enforcer.driver_root import HERE, DriverRoot
 from enforcer.gpu import NvmlReader
 from enforcer.mps import ComputeModes, MpsDaemon
 from enforcer.mps_launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, read_request
-from gpushare.errors import GpuShareError, MpsError
+from enforcer.outlet import log_to_stderr
+from gpushare.errors import GpuShareError
 from gpushare.reasons import Reason
 
 POLL_SECONDS: Final = 1.0
@@ -96,9 +97,10 @@ class Host:
 def main(argv: Sequence[str]) -> int:
     """Run until SIGTERM; returns the exit code."""
     options = _parser().parse_args(argv)
+    log_to_stderr()
     try:
         listener = listen(options.run)
-    except (OSError, MpsError) as error:
+    except OSError as error:
         sys.stderr.write(f"gpu-share mps: --run {options.run}: {error}\n")
         return 1
     driver = DriverRoot(options.driver_root)

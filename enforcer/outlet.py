@@ -3,10 +3,14 @@
 A full disk, a reader that is gone or one that sleeps would raise in, or stop, whoever logs. Such lines are lost.
 """
 
+import logging
 import os
 import select
+import sys
 from contextlib import suppress
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
+
+import structlog
 
 MAX_LINE: Final = 4096
 """Bytes of one line: a pipe that takes anything at all takes these at once (``PIPE_BUF``)."""
@@ -44,3 +48,19 @@ class Outlet:
         poll.register(descriptor, select.POLLOUT)
         if any(event & select.POLLOUT for _, event in poll.poll(0)):
             os.write(descriptor, data)
+
+
+def log_to_stderr(level: str = "info") -> None:
+    """Let this process log JSON lines to standard error, from that level on."""
+    processors: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(),
+    ]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        # A text stream as far as structlog uses one.
+        logger_factory=structlog.PrintLoggerFactory(Outlet(sys.stderr)),  # type: ignore[arg-type]
+    )

@@ -223,6 +223,7 @@ def _load(configuration: client.Configuration, kubeconfig: str | None, context: 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
     """Return the namespace that a context of the user's kubeconfig names; ``default`` where it names none."""
     with suppress(*_UNUSABLE):
+        # The official client has no annotations.
         contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
         chosen = next((each for each in contexts if each["name"] == context), current)
         return str(chosen["context"].get("namespace") or "default")

@@ -139,7 +139,7 @@ def cpu_share(process: subprocess.Popen[bytes]) -> float:
 
 
 def process_folder(process: subprocess.Popen[bytes]) -> Path:
-    words = list(map(str, process.args))  # type: ignore[arg-type]
+    words = list(map(str, process.args))  # type: ignore[arg-type] # a list: so it was started
     return Path(words[words.index("--status") + 1])
 
 

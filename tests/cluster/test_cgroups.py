@@ -10,6 +10,7 @@ import pytest
 from tests.cluster import cgroups, node_files
 from tests.cluster.cgroups import Hierarchy
 from tests.cluster.errors import BedError
+from tests.support.need import missing
 
 TOP = Path("/sys/fs/cgroup")
 V2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -57,14 +58,15 @@ def test_a_node_mounts_what_the_machine_has() -> None:
 
 
 @pytest.mark.node
-@pytest.mark.skipif(os.geteuid() != 0, reason="control groups need root")
 def test_a_group_is_ended_with_all_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
+    if os.geteuid() != 0:
+        missing("control groups need root")
     try:
         mounted, name = cgroups.hierarchies(), f"gpu-share-bed-test-{os.getpid()}"
         cgroups.create(name, mounted)
     except BedError as error:
-        pytest.skip(str(error))
+        missing(str(error))
     below = mounted[-1].where / name / cgroups.LEAF / "below"
     below.mkdir()
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:

@@ -80,6 +80,7 @@ def test_a_pod_with_a_native_sidecar_runs_and_its_job_completes(node: Node) -> N
 def test_what_runs_is_attributed_to_its_pod_as_on_a_machine_of_its_own(node: Node) -> None:
     _running(node, "forever", "sleep 600")
     uid = _pod(node, "forever")["metadata"]["uid"]
+    # Processes end while they are read, which makes cat complain.
     said = node.run("sh", "-c", "cat /proc/[0-9]*/cgroup 2>/dev/null || true")
     assert f":/kubepods/besteffort/pod{uid}/" in said
 
@@ -178,6 +179,7 @@ def test_two_nodes_live_beside_each_other_and_their_pods_meet(node: Node) -> Non
         _running(node, "left", "httpd -f -p 8080 -h /etc", on="node-1")
         _running(node, "right", "sleep 600", on="node-2")
         where = f"http://{_pod(node, 'left')['status']['podIP']}:8080/passwd"
+        # Not there yet is no failure of exec; it is asked again.
         _until(lambda: "root" in _kubectl(node, "exec", "right", "--", "sh", "-c", f"wget -q -O- {where} || true"))
     finally:
         second.stop()

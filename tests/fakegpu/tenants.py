@@ -76,6 +76,7 @@ class Tenants:
         while True:
             for key, _ in self._selector.select(LOOK):
                 with self._lock:
+                    # Sockets alone are registered, where the selector would take descriptors too.
                     self._take(key.fileobj) if key.data is None else self._hear(key.fileobj, key.data)  # type: ignore[arg-type]
             with self._lock:
                 self._tell_the_struck()

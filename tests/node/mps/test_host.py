@@ -145,6 +145,17 @@ def asked(root: Path, line: bytes) -> dict[str, object]:
         return dict(json.loads(channel.makefile("rb").readline()))
 
 
+def test_what_it_says_is_json_on_standard_error(root: Path) -> None:
+    command = [sys.executable, "-m", "enforcer.mps_host", "--run", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until((root / "mps" / "host.sock").exists)
+        asked(root, b"[]\n")
+        process.terminate()
+        out, err = process.communicate(timeout=15)
+    assert out == ""
+    assert [json.loads(line)["error"] for line in err.splitlines()] == ["a request is an object"]
+
+
 def test_a_driver_without_the_program_is_a_sentence(root: Path) -> None:
     (root / "mps" / "0" / "log").mkdir(parents=True)
     host = mps_host.Host(root, DriverRoot(root))
