@@ -8,11 +8,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Final
 
 import structlog
@@ -33,15 +31,19 @@ from enforcer.judge import Rules
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuReader
-from enforcer.mps_launch import HostPod
-from enforcer.mps_manager import MpsManager
-from enforcer.notice import Notice, Sink
-from enforcer.offering import EVERY, MPS_EVERY, MpsKeeper, MpsTools, Offering, Shared, daemons, every
+from enforcer.mps.keeper import EVERY as MPS_EVERY
+from enforcer.mps.keeper import MpsKeeper, Shared
+from enforcer.mps.launch import HostPod
+from enforcer.mps.roster import MpsTools, daemons
+from enforcer.notice import Sink
+from enforcer.offering import EVERY, Offering
 from enforcer.options import parse
 from enforcer.outlet import log_to_stderr
 from enforcer.podfiles import PodFiles
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
+from enforcer.repeat import every
 from enforcer.sharing import Sharing
+from enforcer.side import LoggedNotices, Seeing, Side
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, NvmlError, RecordError
@@ -72,60 +74,6 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
     except GpuShareError as error:
         sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
         return NOT_FINE
-
-
-@dataclass(slots=True)
-class Side:
-    """What runs beside the loop, and what hinders it."""
-
-    stopped: threading.Event = field(default_factory=threading.Event)
-    problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
-    serves: Callable[[str], bool] = bool
-    """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
-    mps: tuple[MpsManager, MpsKeeper] | None = None
-    """The daemons, where there are any."""
-    sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
-    """Which GPUs may be shared."""
-
-    hindrances: list[Callable[[], str | None]] = field(default_factory=list)
-    """What has to be well before shares can be had here."""
-
-    def hindrance(self) -> str | None:
-        """Say why no share can be had here yet; ``None`` where one can."""
-        return next((why for get in self.hindrances if (why := get()) is not None), None)
-
-    def failures(self) -> Mapping[str, GpuShareError]:
-        """Say which daemons do not serve."""
-        return {} if self.mps is None else self.mps[1].failures
-
-    def servers(self) -> frozenset[int]:
-        """Say which processes are MPS's own."""
-        return frozenset() if self.mps is None else self.mps[0].pids()
-
-    def complain(self, get: Callable[[], str | None]) -> None:
-        """Ask this for a problem after every look."""
-        self.problems.append(lambda: [problem] if (problem := get()) is not None else [])
-
-    def all(self) -> list[str]:
-        """All there is to complain about."""
-        return list(chain.from_iterable(get() for get in self.problems))
-
-
-@dataclass(frozen=True, slots=True)
-class Seeing:
-    """What is seen, by whom, and what is counted."""
-
-    watch: Watch
-    attributor: Attributor
-    metrics: Metrics
-
-
-class LoggedNotices:
-    """Without an API server, notices go to the log alone."""
-
-    def notify(self, notice: Notice) -> None:
-        """Write it."""
-        log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
 
 
 def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor) -> int:

@@ -10,7 +10,7 @@ from enforcer.contests import Contests
 from enforcer.doctor import Doctor, Examiner
 from enforcer.health import LOOK_EVERY, Standing
 from enforcer.model import Gpu
-from enforcer.offering import every
+from enforcer.repeat import every
 from enforcer.slices import SlicePublisher
 from enforcer.view import View
 from gpushare.cluster import Cluster

@@ -21,9 +21,10 @@ from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.inventory import InventoryPolicy, capacity_mib
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
-from enforcer.mps_manager import MpsManager
-from enforcer.offering import MpsKeeper, every
+from enforcer.mps.keeper import MpsKeeper
+from enforcer.mps.manager import MpsManager
 from enforcer.quotas import Object
+from enforcer.repeat import every
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError

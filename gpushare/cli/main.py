@@ -26,7 +26,7 @@ PARTS: Final = {
     "sidecar": "report a sharing pod's state from inside the pod",
     "certs": "make and renew the certificate authority and the serving certificate",
 }
-_MODULES: Final = {"mps": "enforcer.mps_host"}
+_MODULES: Final = {"mps": "enforcer.mps.host"}
 """Where a process is not the ``main`` of a part of its name."""
 VERBS: Final = {
     "inject": "rewrite manifests as the webhook would, without a cluster",

@@ -16,7 +16,7 @@ import pytest
 from enforcer.audit import FOLDER, segments
 from enforcer.checkpoint import Checkpoint
 from enforcer.driver_root import DriverRoot
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from enforcer.record import read
 from gpushare import contract
 from tests.fakegpu import node

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from gpushare.errors import MpsError
 from tests.fakegpu import mps_control
 from tests.fakegpu.state import MpsFault

@@ -4,7 +4,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.experiments.figures import ratio
 from tests.gpu.experiments.loops import asked, wrong
 from tests.gpu.experiments.scene import Scene, Tenant

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from enforcer.proc import CgroupAttributor
 from gpushare.errors import GpuShareError
 from gpushare.quantity import MIB

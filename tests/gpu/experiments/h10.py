@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pynvml  # noqa: TID251 - a constant of its memory call
 
-from enforcer import mps_protocol as protocol
-from enforcer.mps import MpsDaemon
+from enforcer.mps import protocol
+from enforcer.mps.daemon import MpsDaemon
 from gpushare.contract import MPS_MEMORY_LIMIT
 from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.machine import logs_of

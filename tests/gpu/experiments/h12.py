@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml  # noqa: TID251 - no part of the product listens to events yet
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.experiments.guard import Guard
 from tests.gpu.experiments.loops import asked, settle, until, wrong
 from tests.gpu.experiments.scene import Scene, Tenant

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from enforcer.judge import Rules
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.experiments.figures import spread
 from tests.gpu.experiments.guard import MANY, RULES, Guard, ended_pids
 from tests.gpu.experiments.h4 import statuses

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.kit.backend import Backend
 from tests.gpu.kit.client import ClientGoneError, ClientTimeoutError
 from tests.gpu.kit.registry import experiment

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from enforcer import mps_protocol as protocol
-from enforcer.mps import MpsDaemon
-from enforcer.mps_control import Deadline
+from enforcer.mps import protocol
+from enforcer.mps.control import Deadline
+from enforcer.mps.daemon import MpsDaemon
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.gpu.kit.backend import Backend, Said

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from gpushare.errors import MpsError
 from tests.gpu.experiments.figures import spread
 from tests.gpu.experiments.guard import Guard

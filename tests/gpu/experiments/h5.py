@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.experiments.figures import spread
 from tests.gpu.experiments.guard import Guard, Sampler
 from tests.gpu.experiments.loops import asked, until

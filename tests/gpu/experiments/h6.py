@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.experiments.guard import Guard
 from tests.gpu.experiments.h4 import statuses
 from tests.gpu.experiments.loops import Loop, asked, settle, turn, until, wrong

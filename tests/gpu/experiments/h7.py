@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from enforcer.mps import MpsDaemon
-from enforcer.mps_protocol import start_server
+from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.protocol import start_server
 from tests.gpu.experiments.figures import spread
 from tests.gpu.experiments.h4 import servers
 from tests.gpu.experiments.loops import until

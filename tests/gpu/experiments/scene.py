@@ -10,8 +10,8 @@ from typing import Any, Self
 from enforcer.attribute import Owner
 from enforcer.judge import Rules
 from enforcer.model import Quota
-from enforcer.mps import MpsDaemon
-from enforcer.mps_manager import MpsManager
+from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.manager import MpsManager
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT, MPS_PIPE_DIRECTORY, MPS_THREAD_PERCENTAGE
 from gpushare.errors import NvmlError
 from tests.gpu.experiments.guard import RULES, Guard

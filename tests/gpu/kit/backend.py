@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from enforcer.attribute import Owner
 from enforcer.gpu import NvmlReader
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.kit.client import Client
 from tests.gpu.kit.journal import Journal
 

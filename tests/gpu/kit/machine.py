@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_PIPE_DIRECTORY
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from tests.gpu.kit import cgroups, raw_nvml

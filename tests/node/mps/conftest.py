@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps import MpsDaemon
+from enforcer.mps.daemon import MpsDaemon
 from gpushare.errors import MpsError, NvmlError
 from tests.fakegpu import mps_control
 from tests.fakegpu.mps_binary import need_mps_control

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from enforcer.model import ComputeMode
-from enforcer.mps_control import Deadline
-from enforcer.mps_manager import MpsManager
-from enforcer.mps_protocol import ServerStatus
+from enforcer.mps.control import Deadline
+from enforcer.mps.manager import MpsManager
+from enforcer.mps.protocol import ServerStatus
 from gpushare.errors import MpsError, NvmlError
 from gpushare.reasons import Reason
 from tests.fakegpu.reader import SimReader
@@ -123,7 +123,7 @@ def test_where_mps_never_came_up_nobody_is_its_client(make: Make) -> None:
 def test_a_daemon_that_is_blocked_at_the_start_may_still_have_clients(
     stand_in: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enforcer.mps_control.Deadline.__init__.__defaults__", (3.0,))
+    monkeypatch.setattr("enforcer.mps.control.Deadline.__init__.__defaults__", (3.0,))
     make(stand_in).start()
     again = make(stand_in)
     manager = MpsManager({again.gpu: again})

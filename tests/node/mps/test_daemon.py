@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from enforcer.model import ComputeMode
-from enforcer.mps import MpsDaemon
-from enforcer.mps_control import Deadline
-from enforcer.mps_manager import MpsManager
+from enforcer.mps.control import Deadline
+from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.manager import MpsManager
 from gpushare.errors import ConfigError, MpsError
 from gpushare.reasons import Reason
 from tests.fakegpu.reader import SimReader

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from enforcer import mps_host
 from enforcer.driver_root import DriverRoot
 from enforcer.model import ComputeMode
-from enforcer.mps import MpsDaemon
-from enforcer.mps_launch import HostPod, read_request
+from enforcer.mps import host as mps_host
+from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.launch import HostPod, read_request
 from gpushare.errors import MpsError
 from tests.node.mps.conftest import LIMIT, daemons_of, until
 
@@ -39,7 +39,7 @@ def _driver(root: Path, real: Path) -> Path:
 
 @pytest.fixture(name="host")
 def _host(root: Path, driver: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "enforcer.mps_host", "--run", str(root), "--driver-root", "/"]
+    command = [sys.executable, "-m", "enforcer.mps.host", "--run", str(root), "--driver-root", "/"]
     environment = {**os.environ, "PATH": f"{driver / 'usr' / 'bin'}:{os.environ['PATH']}"}
     process = subprocess.Popen(command, env=environment)
     until((root / "mps" / "host.sock").exists)
@@ -146,7 +146,7 @@ def asked(root: Path, line: bytes) -> dict[str, object]:
 
 
 def test_what_it_says_is_json_on_standard_error(root: Path) -> None:
-    command = [sys.executable, "-m", "enforcer.mps_host", "--run", str(root)]
+    command = [sys.executable, "-m", "enforcer.mps.host", "--run", str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         until((root / "mps" / "host.sock").exists)
         asked(root, b"[]\n")

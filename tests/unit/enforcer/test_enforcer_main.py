@@ -10,8 +10,11 @@ from enforcer.checkpoint import Checkpoint
 from enforcer.inventory import InventoryPolicy, Mode
 from enforcer.main import main
 from enforcer.model import GpuSample
-from enforcer.offering import MpsKeeper, MpsTools, Offering, Shared, daemons, every, held_mib
+from enforcer.mps.keeper import MpsKeeper, Shared
+from enforcer.mps.roster import MpsTools, daemons
+from enforcer.offering import Offering, held_mib
 from enforcer.options import parse
+from enforcer.repeat import every
 from enforcer.view import View
 from enforcer.watch import Watch
 from gpushare import contract

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps import MpsDaemon
-from enforcer.mps_manager import MpsManager
+from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.manager import MpsManager
 from enforcer.proc import read_stat
 from gpushare.errors import MpsError
 from tests.unit.enforcer.made import GPU

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer import mps_protocol as protocol
-from enforcer.mps_protocol import ServerStatus
+from enforcer.mps import protocol
+from enforcer.mps.protocol import ServerStatus
 from gpushare.errors import ConfigError, MpsError
 from gpushare.reasons import Reason
 

@@ -12,7 +12,7 @@ from enforcer.cluster import NodeNews, NodeReporter
 from enforcer.contests import Contests
 from enforcer.doctor import Doctor
 from enforcer.health import PATIENCE, WELL_AFTER
-from enforcer.offering import Shared
+from enforcer.mps.keeper import Shared
 from enforcer.sharing import Sharing
 from enforcer.slices import SlicePublisher
 from enforcer.view import View

@@ -19,7 +19,7 @@ from enforcer.dra.prepared import Prepared
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.foreign import leaving_mib
 from enforcer.model import OnExceed, Quota
-from enforcer.offering import MpsKeeper
+from enforcer.mps.keeper import MpsKeeper
 from enforcer.view import View
 from gpushare import contract
 from gpushare.cluster import APPLY_PATCH, CORE_V1, path

@@ -2,10 +2,10 @@
 
 One GPU per daemon, so that a fault stays on one GPU and ordinal 0 is always the right one. The daemon runs in the
 foreground form (``-f``): its pid is known from the first moment, and nothing has to be guessed when it has to go. It
-outlives us (``mps_launch``): restarting the enforcer must not end a tenant. Whoever starts next finds it by asking, and
+outlives us (``launch``): restarting the enforcer must not end a tenant. Whoever starts next finds it by asking, and
 by the note in its directory.
 
-Nothing here waits longer than its deadline: a tenant can stop every administration of its daemon (``mps_control``).
+Nothing here waits longer than its deadline: a tenant can stop every administration of its daemon (``control``).
 """
 
 import json
@@ -22,11 +22,11 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer import mps_protocol as protocol
 from enforcer.model import ComputeMode
-from enforcer.mps_control import Deadline, MpsControl
-from enforcer.mps_launch import Launcher, OwnChildren, Started, variables
-from enforcer.mps_protocol import ServerStatus
+from enforcer.mps import protocol
+from enforcer.mps.control import Deadline, MpsControl
+from enforcer.mps.launch import Launcher, OwnChildren, Started, variables
+from enforcer.mps.protocol import ServerStatus
 from enforcer.proc import PidHandle, read_stat
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason

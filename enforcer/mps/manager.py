@@ -7,7 +7,7 @@ from typing import Self
 
 import structlog
 
-from enforcer.mps import PROGRAM, ComputeModes, MpsDaemon, MpsHealth
+from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon, MpsHealth
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
 

@@ -24,8 +24,8 @@ import structlog
 
 from enforcer.driver_root import HERE, DriverRoot
 from enforcer.gpu import NvmlReader
-from enforcer.mps import ComputeModes, MpsDaemon
-from enforcer.mps_launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, read_request
+from enforcer.mps.daemon import ComputeModes, MpsDaemon
+from enforcer.mps.launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, read_request
 from enforcer.outlet import log_to_stderr
 from gpushare.errors import GpuShareError
 from gpushare.reasons import Reason

@@ -1,0 +1,40 @@
+"""Which GPUs of a node have an MPS daemon, and what each daemon is run with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from enforcer.inventory import InventoryPolicy, capacity_mib, offer
+from enforcer.model import Gpu
+from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
+from enforcer.mps.launch import Launcher
+from enforcer.mps.manager import MpsManager
+
+
+@dataclass(frozen=True, slots=True)
+class MpsTools:
+    """What daemons are run with: NVIDIA's control program, its environment, who starts it, a door to compute modes."""
+
+    modes: ComputeModes
+    program: Path = PROGRAM
+    environment: Mapping[str, str] | None = None
+    launcher: Launcher | None = None
+
+
+def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, tools: MpsTools) -> MpsManager:
+    """One daemon per GPU that can be shared, each in a short directory of its own: socket paths are short."""
+    shared = [gpu for gpu in gpus if not any(out.uuid == gpu.uuid for out in offer([gpu], policy).left_out)]
+    return MpsManager(
+        {
+            gpu.uuid: MpsDaemon(
+                gpu.uuid,
+                run / "mps" / str(gpu.index),
+                tools.program,
+                limit_mib=capacity_mib(gpu, policy),
+                modes=tools.modes,
+                environment=tools.environment,
+                launcher=tools.launcher,
+            )
+            for gpu in shared
+        }
+    )

@@ -1,0 +1,73 @@
+"""What runs beside the loop, and what stands in its way."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import structlog
+
+from enforcer.attribute import Attributor
+from enforcer.metrics import Metrics
+from enforcer.mps.keeper import MpsKeeper
+from enforcer.mps.manager import MpsManager
+from enforcer.notice import Notice
+from enforcer.sharing import Sharing
+from enforcer.watch import Watch
+from gpushare.errors import GpuShareError
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Side:
+    """What runs beside the loop, and what hinders it."""
+
+    stopped: threading.Event = field(default_factory=threading.Event)
+    problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
+    serves: Callable[[str], bool] = bool
+    """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
+    mps: tuple[MpsManager, MpsKeeper] | None = None
+    """The daemons, where there are any."""
+    sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
+    """Which GPUs may be shared."""
+
+    hindrances: list[Callable[[], str | None]] = field(default_factory=list)
+    """What has to be well before shares can be had here."""
+
+    def hindrance(self) -> str | None:
+        """Say why no share can be had here yet; ``None`` where one can."""
+        return next((why for get in self.hindrances if (why := get()) is not None), None)
+
+    def failures(self) -> Mapping[str, GpuShareError]:
+        """Say which daemons do not serve."""
+        return {} if self.mps is None else self.mps[1].failures
+
+    def servers(self) -> frozenset[int]:
+        """Say which processes are MPS's own."""
+        return frozenset() if self.mps is None else self.mps[0].pids()
+
+    def complain(self, get: Callable[[], str | None]) -> None:
+        """Ask this for a problem after every look."""
+        self.problems.append(lambda: [problem] if (problem := get()) is not None else [])
+
+    def all(self) -> list[str]:
+        """All there is to complain about."""
+        return list(chain.from_iterable(get() for get in self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """What is seen, by whom, and what is counted."""
+
+    watch: Watch
+    attributor: Attributor
+    metrics: Metrics
+
+
+class LoggedNotices:
+    """Without an API server, notices go to the log alone."""
+
+    def notify(self, notice: Notice) -> None:
+        """Write it."""
+        log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
