@@ -8,7 +8,6 @@ by the note in its directory.
 Nothing here waits longer than its deadline: a tenant can stop every administration of its daemon (``control``).
 """
 
-import json
 import os
 import shutil
 import signal
@@ -24,8 +23,10 @@ import structlog
 
 from enforcer.model import ComputeMode
 from enforcer.mps import protocol
+from enforcer.mps.client import Client, LegacyClient
 from enforcer.mps.control import Deadline, MpsControl
 from enforcer.mps.launch import Launcher, OwnChildren, Started, variables
+from enforcer.mps.note import Notes
 from enforcer.mps.protocol import ServerStatus
 from enforcer.proc import PidHandle, read_stat
 from gpushare.errors import GpuShareError, MpsError
@@ -36,8 +37,6 @@ ATTEMPTS: Final = 2
 POLL: Final = 0.02
 PROGRAM: Final = Path("nvidia-cuda-mps-control")
 LOG_TAIL: Final = 400
-MAX_PID: Final = 2**22
-"""The kernel's own limit."""
 
 log = structlog.get_logger()
 
@@ -59,23 +58,6 @@ class MpsHealth:
     servers: Mapping[int, ServerStatus | None]
     limit_mib: int
     exclusive: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What the next enforcer has to know: whose the daemon is, and what the GPU was before."""
-
-    pid: int | None = None
-    start: int | None = None
-    previous_mode: int | None = None
-
-    @property
-    def plausible(self) -> bool:
-        """Whether this can have been written by us: what is read decides whom to signal."""
-        numbers = (self.pid, self.start, self.previous_mode)
-        if not all(value is None or type(value) is int for value in numbers):
-            return False
-        return (self.pid is None or 0 < self.pid <= MAX_PID) and self.previous_mode in {None, *ComputeMode}
 
 
 class MpsDaemon:
@@ -111,6 +93,8 @@ class MpsDaemon:
         self._environment = {**(os.environ if environment is None else environment), **variables(gpu, directory)}
         self._launcher = OwnChildren() if launcher is None else launcher
         self.control = MpsControl(binary, directory / "lock", self._environment)
+        self.client: Client = LegacyClient(self.control)
+        self._notes = Notes(directory)
         self._child: Started | None = None
 
     def start(self) -> None:
@@ -134,7 +118,7 @@ class MpsDaemon:
             self._assert_exclusive()
             if not taken_over:
                 self._launch()
-            self._apply_limit()
+            self.client.set_limit(self.limit_mib)
         except (GpuShareError, OSError):
             if not taken_over:
                 with suppress(GpuShareError):
@@ -158,7 +142,7 @@ class MpsDaemon:
     def answers(self) -> bool:
         """Say whether a daemon serves this directory. One that is there but blocked is an ``MpsError``."""
         try:
-            protocol.parse_percentage(self.control.ask(protocol.GET_PERCENTAGE))
+            self.client.percentage()
         except MpsError as error:
             if error.reason is Reason.CONTROL_BLOCKED:
                 raise
@@ -173,8 +157,8 @@ class MpsDaemon:
             NvmlError: the compute mode cannot be read or set.
         """
         deadline = Deadline()
-        protocol.parse_percentage(self.control.ask(protocol.GET_PERCENTAGE, deadline))
-        servers = {pid: self._status(pid, deadline) for pid in self.servers(deadline)}
+        self.client.percentage(deadline)
+        servers = {pid: self.client.status(pid, deadline) for pid in self.servers(deadline)}
         self._restore_limit(deadline)
         with self._explained():
             exclusive = None if self._modes is None else self._assert_exclusive()
@@ -182,11 +166,11 @@ class MpsDaemon:
 
     def servers(self, deadline: Deadline | None = None) -> tuple[int, ...]:
         """Pids of the servers that run. Raises ``MpsError``."""
-        return protocol.parse_pids(self.control.ask(protocol.GET_SERVERS, deadline))
+        return self.client.servers(deadline)
 
     def clients(self, server: int, deadline: Deadline | None = None) -> tuple[int, ...]:
         """Pids of a server's clients. Raises ``MpsError``."""
-        return protocol.parse_pids(self.control.ask(protocol.get_clients(server), deadline))
+        return self.client.clients(server, deadline)
 
     def terminate(self, pid: int, deadline: Deadline | None = None) -> bool | None:
         """End a client's use of the GPU before it is signalled, so that its neighbours survive.
@@ -200,14 +184,14 @@ class MpsDaemon:
             server = self._server_of(pid, limit)
             if server is None:
                 return None
-            answer = self.control.ask(protocol.terminate_client(server, pid), limit)
+            refusal = self.client.terminate(server, pid, limit)
         except MpsError as error:
             reason = error.reason if error.reason is Reason.CONTROL_BLOCKED else Reason.TERMINATE_FAILED
             log.warning(error.message, reason=reason, gpu=self.gpu, pid=pid)
             return False
-        if protocol.parse_terminated(answer):
+        if refusal is None:
             return True
-        log.warning("terminate_client failed", reason=Reason.TERMINATE_FAILED, gpu=self.gpu, pid=pid, answer=answer)
+        log.warning("terminate_client failed", reason=Reason.TERMINATE_FAILED, gpu=self.gpu, pid=pid, answer=refusal)
         return False
 
     def _server_of(self, pid: int, deadline: Deadline) -> int | None:
@@ -222,7 +206,7 @@ class MpsDaemon:
 
     def pids(self) -> frozenset[int]:
         """The daemon's and its servers' processes: never a target. Raises ``MpsError``."""
-        note = self._note()
+        note = self._notes.read()
         return frozenset(self.servers()) | ({note.pid} if note.pid is not None else set())
 
     def stop(self) -> None:
@@ -237,40 +221,34 @@ class MpsDaemon:
 
     def _stop(self) -> None:
         with suppress(MpsError):
-            self.control.ask(protocol.QUIT, Deadline(STOP_SECONDS))
-        known = self._note().pid is not None
+            self.client.quit(Deadline(STOP_SECONDS))
+        known = self._notes.read().pid is not None
         self._end_process()
         if not known and self.answers():
             raise MpsError(f"the MPS control daemon of {self.gpu} does not quit, and its process is not known")
-        note = self._note()
+        note = self._notes.read()
         if self._modes is not None and note.previous_mode is not None:
             self._modes.set_compute_mode(self.gpu, ComputeMode(note.previous_mode))
-        (self.directory / "daemon.json").unlink(missing_ok=True)
+        self._notes.forget()
         log.info("MPS control daemon stopped", reason=Reason.MPS_STOPPED, gpu=self.gpu)
 
     def _launch(self) -> None:
         self._child = self._launcher.launch(self.gpu, self.directory, self._binary, self._environment)
         stat = read_stat(Path(f"/proc/{self._child.pid}/stat"))
-        self._write(replace(self._note(), pid=self._child.pid, start=stat.start if stat else None))
+        self._notes.write(replace(self._notes.read(), pid=self._child.pid, start=stat.start if stat else None))
         deadline = Deadline()
         while not self.answers():
             if self._child.poll() is not None or not deadline.left():
                 raise MpsError(f"the MPS control daemon of {self.gpu} does not start; its log ends: {self._log_tail()}")
             time.sleep(POLL)
 
-    def _apply_limit(self, deadline: Deadline | None = None) -> None:
-        """Set the limit and read it back. It reaches the servers that start from now on."""
-        limit = deadline or Deadline()
-        self.control.ask(protocol.set_limit(self.limit_mib), limit)
-        protocol.check_limit(self.control.ask(protocol.get_limit(), limit), self.limit_mib)
-
     def _restore_limit(self, deadline: Deadline) -> None:
         """Tenants can change it. From 1 GiB on the answer is too coarse to show that, so it is set in any case."""
         try:
-            protocol.check_limit(self.control.ask(protocol.get_limit(), deadline), self.limit_mib)
+            self.client.check_limit(self.limit_mib, deadline)
         except MpsError as error:
             log.warning(error.message, reason=error.reason, gpu=self.gpu)
-        self._apply_limit(deadline)
+        self.client.set_limit(self.limit_mib, deadline)
 
     def _start_server(self) -> None:
         """Start the server early. One that does not come up is said, and comes with its first client or not at all."""
@@ -279,16 +257,13 @@ class MpsDaemon:
         deadline = Deadline()
         try:
             if not self.servers(deadline):
-                self.control.ask(protocol.start_server(self._server_uid), deadline)
-            if any(self._status(pid, deadline) is not ServerStatus.FAULT for pid in self.servers(deadline)):
+                self.client.start_server(self._server_uid, deadline)
+            if any(self.client.status(pid, deadline) is not ServerStatus.FAULT for pid in self.servers(deadline)):
                 return
             said = self._log_tail()
         except MpsError as error:
             said = error.message
         log.warning("the MPS server did not start early", reason=Reason.MPS_UNREACHABLE, gpu=self.gpu, said=said)
-
-    def _status(self, server: int, deadline: Deadline) -> ServerStatus | None:
-        return protocol.parse_status(self.control.ask(protocol.get_status(server), deadline))
 
     def _assert_exclusive(self) -> bool:
         """Only MPS's server may open contexts: a tenant that misses the pipe gets nothing instead of everything."""
@@ -296,16 +271,16 @@ class MpsDaemon:
             return False
         mode = self._modes.compute_mode(self.gpu)
         if mode is not ComputeMode.EXCLUSIVE_PROCESS:
-            note = self._note()
+            note = self._notes.read()
             if note.previous_mode is None:
                 # Noted before it is changed: after a crash in between there is still something to go back to.
-                self._write(replace(note, previous_mode=int(mode)))
+                self._notes.write(replace(note, previous_mode=int(mode)))
             self._modes.set_compute_mode(self.gpu, ComputeMode.EXCLUSIVE_PROCESS)
         return True
 
     def _end_process(self) -> None:
         """End the noted daemon by its pid, if it is still the same process."""
-        note = self._note()
+        note = self._notes.read()
         handle = None if note.pid is None else PidHandle.open(note.pid)
         if handle is not None:
             with handle:
@@ -317,7 +292,7 @@ class MpsDaemon:
                 self._child.wait(STOP_SECONDS)
             self._child = None
         if note.pid is not None:
-            self._write(replace(note, pid=None, start=None))
+            self._notes.write(replace(note, pid=None, start=None))
 
     @staticmethod
     def _signal(handle: PidHandle) -> None:
@@ -332,14 +307,7 @@ class MpsDaemon:
     @property
     def noted(self) -> bool:
         """Whether a daemon of ours was started here and has not been stopped since."""
-        return self._note().pid is not None
-
-    def _note(self) -> Note:
-        try:
-            note = Note(**json.loads((self.directory / "daemon.json").read_text()))
-        except (OSError, ValueError, TypeError, RecursionError):
-            return Note()
-        return note if note.plausible else Note()
+        return self._notes.read().pid is not None
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -348,12 +316,6 @@ class MpsDaemon:
             yield
         except OSError as error:
             raise MpsError(f"the directory of the MPS control daemon of {self.gpu} cannot be used: {error}") from error
-
-    def _write(self, note: Note) -> None:
-        temporary = self.directory / "daemon.json.new"
-        values = {"pid": note.pid, "start": note.start, "previous_mode": note.previous_mode}
-        temporary.write_text(json.dumps(values))
-        temporary.rename(self.directory / "daemon.json")
 
     def _log_tail(self) -> str:
         try:

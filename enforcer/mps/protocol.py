@@ -5,6 +5,7 @@ drops every limit at ``0G``. So only ``<integer>M`` is ever sent, every setting 
 not have the one expected form is an error. Observed on 535.309.01; the commands are those of NVIDIA's MPS v2.
 """
 
+import math
 import re
 from enum import StrEnum
 from typing import Final
@@ -15,9 +16,13 @@ from gpushare.reasons import Reason
 MAX_PIPE_PATH: Final = 86
 """Longer pipe directories make the daemon exit silently: its sockets' paths have to fit into 108 bytes."""
 GET_PERCENTAGE: Final = "get_default_active_thread_percentage"
+GET_PRIORITY: Final = "get_default_client_priority"
 GET_SERVERS: Final = "get_server_list"
 QUIT: Final = "quit"
 MIB_PER_GIB: Final = 1024
+WHOLE: Final = 100
+"""Percent."""
+PRIORITIES: Final = (0, 1)
 _PERCENTAGE: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]+)?", re.ASCII)
 _PID: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 _SHOWN: Final = 120
@@ -70,6 +75,32 @@ def check_limit(answer: str, mib: int) -> None:
         )
 
 
+def set_percentage(percent: float) -> str:
+    """Share of the multiprocessors for clients of servers to come. Raises ``ConfigError``: not above 0 to 100."""
+    if not 0 < percent <= WHOLE:
+        raise ConfigError(f"an MPS thread percentage of {percent} means nothing; write one above 0 up to 100")
+    return f"set_default_active_thread_percentage {percent:g}"
+
+
+def check_percentage(answer: str, percent: float) -> None:
+    """Compare what was read back. Raises ``MpsError``."""
+    if not math.isclose(parse_percentage(answer), percent, abs_tol=0.05):
+        raise MpsError(f"MPS was told a thread percentage of {percent:g} and now says {_shown(answer)}")
+
+
+def set_priority(priority: int) -> str:
+    """Priority of clients to come. Raises ``ConfigError``: neither 0 (normal) nor 1 (below)."""
+    if priority not in PRIORITIES:
+        raise ConfigError(f"an MPS client priority of {priority} means nothing; write 0 (normal) or 1 (below normal)")
+    return f"set_default_client_priority {priority}"
+
+
+def check_priority(answer: str, priority: int) -> None:
+    """Compare what was read back. Raises ``MpsError``."""
+    if parse_priority(answer) != priority:
+        raise MpsError(f"MPS was told a client priority of {priority} and now says {_shown(answer)}")
+
+
 def start_server(uid: int) -> str:
     """Start the server of a user before its first client comes."""
     return f"start_server -uid {uid}"
@@ -107,9 +138,17 @@ def parse_terminated(answer: str) -> bool:
 def parse_percentage(answer: str) -> float:
     """Read a thread percentage, above 0 to 100. Raises ``MpsError``."""
     text = answer.strip()
-    if not _PERCENTAGE.fullmatch(text) or not 0 < float(text) <= 100:  # noqa: PLR2004 - percent
+    if not _PERCENTAGE.fullmatch(text) or not 0 < float(text) <= WHOLE:
         raise MpsError(f"MPS answered {_shown(answer)} where a percentage was expected")
     return float(text)
+
+
+def parse_priority(answer: str) -> int:
+    """Read a client priority, 0 or 1. Raises ``MpsError``."""
+    text = answer.strip()
+    if text not in {str(priority) for priority in PRIORITIES}:
+        raise MpsError(f"MPS answered {_shown(answer)} where a client priority was expected")
+    return int(text)
 
 
 def parse_status(answer: str) -> ServerStatus | None:

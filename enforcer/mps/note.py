@@ -1,0 +1,54 @@
+"""What is written down about a GPU's MPS control daemon, for the enforcer that comes after us."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from enforcer.model import ComputeMode
+
+FILE: Final = "daemon.json"
+MAX_PID: Final = 2**22
+"""The kernel's own limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the next enforcer has to know: whose the daemon is, and what the GPU was before."""
+
+    pid: int | None = None
+    start: int | None = None
+    previous_mode: int | None = None
+
+    @property
+    def plausible(self) -> bool:
+        """Whether this can have been written by us: what is read decides whom to signal."""
+        numbers = (self.pid, self.start, self.previous_mode)
+        if not all(value is None or type(value) is int for value in numbers):
+            return False
+        return (self.pid is None or 0 < self.pid <= MAX_PID) and self.previous_mode in {None, *ComputeMode}
+
+
+class Notes:
+    """The note of one daemon, in its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / FILE
+
+    def read(self) -> Note:
+        """Read it; an empty one where there is none that we can have written."""
+        try:
+            note = Note(**json.loads(self._file.read_text()))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return Note()
+        return note if note.plausible else Note()
+
+    def write(self, note: Note) -> None:
+        """Replace it. Raises ``OSError``."""
+        temporary = self._file.with_name(f"{FILE}.new")
+        temporary.write_text(json.dumps(asdict(note)))
+        temporary.rename(self._file)
+
+    def forget(self) -> None:
+        """Remove it. Raises ``OSError``."""
+        self._file.unlink(missing_ok=True)
