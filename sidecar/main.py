@@ -1,7 +1,4 @@
-"""``gpu-share sidecar``: watches the pod's status file, prints what is new in it, serves /metrics; ends on SIGTERM.
-
-``gpu-share sidecar --probe`` is the start-up probe: 0 once the file says ready, 1 with a sentence before.
-"""
+"""``gpu-share sidecar``: watches the pod's status file, prints what is new in it, serves /metrics; ends on SIGTERM."""
 
 import argparse
 import contextlib
@@ -18,7 +15,6 @@ from sidecar import files, metrics, status
 from sidecar.server import Server
 
 FINE: Final = 0
-NOT_FINE: Final = 1
 WRONG_USE: Final = 2
 LISTEN: Final = "0.0.0.0:9403"
 POLL_SECONDS: Final = 1.0
@@ -87,33 +83,14 @@ class Watcher:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the sidecar, or the probe, and return the exit code."""
+    """Run the sidecar and return the exit code."""
     options = _parser().parse_args(argv)
-    file = f"{options.status}/{status.FILE}"
-    if options.probe:
-        return probe(file)
     try:
         address = _address(options.listen)
     except ValueError as error:
         sys.stderr.write(f"gpu-share sidecar: --listen {options.listen!r:.80}: {error}; write for example {LISTEN}\n")
         return WRONG_USE
-    return _run(Watcher(file, _say), address)
-
-
-def probe(file: str) -> int:
-    """Say whether the share is ready, in the exit code, and why not, in a sentence."""
-    data = files.read(file, status.MAX_BYTES)
-    found = None if data is None else status.parse(data)
-    if found is not None and found.ready:
-        return FINE
-    sys.stdout.write(f"the share of the GPU is not ready: {_why(data, found)} ({file})\n")
-    return NOT_FINE
-
-
-def _why(data: bytes | None, found: status.Status | None) -> str:
-    if data is None:
-        return "there is no status file yet"
-    return "it cannot be read" if found is None else found.waiting or "it says so"
+    return _run(Watcher(f"{options.status}/{status.FILE}", _say), address)
 
 
 def _run(watcher: Watcher, address: tuple[str, int]) -> int:
@@ -178,7 +155,6 @@ def _address(text: str) -> tuple[str, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu-share sidecar", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--probe", action="store_true", help="say whether the share is ready, and end")
     parser.add_argument("--status", default=STATUS_PATH, metavar="DIR", help=f"where {status.FILE} is ({STATUS_PATH})")
     parser.add_argument("--listen", default=LISTEN, metavar="HOST:PORT", help=f"where to serve /metrics ({LISTEN})")
     return parser

@@ -13,6 +13,7 @@ import pytest
 
 from tests.node.containers import PROJECT, Container, alive, wait_for
 from tests.node.enforcing import Node
+from webhook.sidecar_spec import PROBE
 
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
 
@@ -42,8 +43,8 @@ class Pod:
         return self._log.read_text()
 
     def probe(self) -> int:
-        command = [sys.executable, "-m", "gpushare.cli", "sidecar", "--probe", "--status", str(self.folder)]
-        return subprocess.run(command, cwd=PROJECT, check=False, capture_output=True).returncode
+        command = ["sh", "-c", PROBE, str(self.folder / "status.json")]
+        return subprocess.run(command, check=False, capture_output=True).returncode
 
 
 @pytest.fixture(name="stack")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.main import SILENT_SECONDS, Watcher, main, probe
+from sidecar.main import SILENT_SECONDS, Watcher, main
 from sidecar.server import MAX_CONNECTIONS, respond
 from sidecar.status import MAX_BYTES
 
@@ -200,7 +200,6 @@ def test_nothing_else_in_the_files_place_is_believed(tmp_path: Path, make: Calla
     watcher.look()
     assert not (watcher.status and watcher.status.ready)
     assert said == []
-    assert probe(str(tmp_path / "status.json")) == 1
 
 
 def test_what_fills_the_file_to_the_brim_does_not_end_it_or_swell_it(sidecar: Sidecar, tmp_path: Path) -> None:
@@ -273,22 +272,6 @@ def test_a_port_that_is_taken_costs_the_metrics_and_nothing_else(tmp_path: Path)
         assert running.line() == "the share of the GPU is ready"
         assert running.stop()[0] == 0
         running.out.close()
-
-
-def test_the_probe_waits_for_ready(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(tmp_path / "status.json")
-    assert probe(file) == 1
-    assert "no status file yet" in capsys.readouterr().out
-    write(tmp_path, b"{")
-    assert probe(file) == 1
-    write(tmp_path, {"ready": False})
-    assert probe(file) == 1
-    capsys.readouterr()
-    write(tmp_path, {"ready": False, "waiting": "the MPS daemon of GPU-1 does not take clients at the moment"})
-    assert probe(file) == 1
-    assert "not ready: the MPS daemon of GPU-1" in capsys.readouterr().out
-    write(tmp_path, {"ready": True})
-    assert main(["--probe", "--status", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize("listen", ["", "x", "127.0.0.1:", "127.0.0.1:65536", ":80", "127.0.0.1:٣"])
