@@ -42,6 +42,12 @@ def _positive(value: Any) -> int:
     return value
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("must be true or false")
+    return value
+
+
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise TypeError("must be a number of seconds, not negative")
@@ -65,6 +71,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "on_exceed": OnExceed,
     "grace_seconds": _seconds,
     "tolerance_mib": _optional(_positive),
+    "low_priority": _flag,
 }
 _REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gpu", "memory_mib")
 

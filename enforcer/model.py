@@ -94,6 +94,7 @@ class Quota:
     on_exceed: OnExceed = OnExceed.KILL
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     tolerance_mib: int | None = None
+    low_priority: bool = False
 
     @property
     def ceiling_mib(self) -> int:

@@ -11,8 +11,8 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
                "contested": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "ceilingMib": 4352, "computePercent": 25,
-                     "onExceed": "kill", "graceSeconds": 5.0, "state": "Warned", "overFor": 1.5, "killIn": 3.5,
-                     "sentence": "model holds ...", "processes": [{"pid": 31337, "usedMib": 5000}]}],
+                     "priority": "normal", "onExceed": "kill", "graceSeconds": 5.0, "state": "Warned", "overFor": 1.5,
+                     "killIn": 3.5, "sentence": "model holds ...", "processes": [{"pid": 31337, "usedMib": 5000}]}],
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}]}
 
 ``state`` is one of ``enforcer.judge.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read,
@@ -101,6 +101,7 @@ def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> d
         "quotaMib": quota.memory_mib,
         "ceilingMib": quota.ceiling_mib,
         "computePercent": quota.compute_percent,
+        "priority": "low" if quota.low_priority else "normal",
         "onExceed": str(quota.on_exceed),
         "graceSeconds": quota.grace_seconds,
         "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),

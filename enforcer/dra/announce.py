@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import structlog
 
+from enforcer.dra.prepare import LOW, NORMAL
 from enforcer.dra.prepared import Granted, Prepared
 from gpushare.cluster import APPLY_PATCH, RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER
@@ -90,7 +91,7 @@ def _entry(claim: Prepared, granted: Granted, mode: str, time: str) -> Object:
         ]
         entry["data"] = {
             "uuid": granted.gpu, "mode": mode, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
-            "limits": limits,
+            "limits": limits, "priority": LOW if claim.low_priority else NORMAL,
         }  # fmt: skip
     return entry
 

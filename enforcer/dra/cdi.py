@@ -14,6 +14,8 @@ from gpushare import contract
 Object = dict[str, Any]
 VERSION: Final = "0.6.0"
 THOUSAND: Final = 1000
+LOWER: Final = "1"
+"""``CUDA_MPS_CLIENT_PRIORITY`` of a client that gives way; 0 is normal, and there is nothing above."""
 
 
 def file_name(uid: str) -> str:
@@ -71,6 +73,9 @@ def variables(claim: Prepared, granted: Granted, *, mps: bool) -> dict[str, str]
         found[contract.MEMORY_MIB] = str(min(memory))
     if mps:
         found |= _mps_variables(memory, compute)
+    if mps and claim.low_priority:
+        # Where it is not low nothing is said: the daemon's default stands, and a tenant's own can only lower it.
+        found[contract.MPS_CLIENT_PRIORITY] = LOWER
     return found
 
 

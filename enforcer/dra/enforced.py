@@ -76,6 +76,7 @@ def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapp
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(limit.memory_mib),
+        low_priority=claim.low_priority,
     )
 
 

@@ -15,12 +15,15 @@ from enforcer.quotas import Object, claim_names, literal, mib_of, number_of, ter
 from gpushare import contract
 from gpushare.asked import Asked, asked, main_container
 from gpushare.errors import PrepareError, QuantityError
-from gpushare.quantity import format_mib, parse_memory, parse_percent
+from gpushare.quantity import format_mib, parse_memory, parse_percent, shown
 from gpushare.reasons import Reason
 
 APP: Final = "app"
 SIDECAR: Final = "sidecar"
 INIT: Final = "init"
+LOW: Final = "low"
+NORMAL: Final = "normal"
+"""Of ``gpu-share.io/priority``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
         granted=granted,
         limits=limits,
         terms=terms_of(ask.namespace["metadata"].get("annotations") or {}),
+        low_priority=_low_priority(ask.pod),
     )
 
 
@@ -219,6 +223,14 @@ def _read(wanted: Asked, parse: Callable[[object], int]) -> int:
         return parse(wanted.value)
     except QuantityError as error:
         raise PrepareError(f"metadata.annotations[{wanted.key:.120}]: {error.message}", error.reason) from error
+
+
+def _low_priority(pod: Object) -> bool:
+    value = (pod["metadata"].get("annotations") or {}).get(contract.PRIORITY, NORMAL)
+    if value not in {LOW, NORMAL}:
+        message = f'{shown(str(value))} is neither "{LOW}" nor "{NORMAL}"; write "{LOW}", or leave it out'
+        raise PrepareError(f"metadata.annotations[{contract.PRIORITY}]: {message}", Reason.INVALID_VALUE)
+    return bool(value == LOW)
 
 
 def _check_sums(ask: Ask, uses: Sequence[Use], limits: Sequence[Limit], granted: Sequence[Granted]) -> None:

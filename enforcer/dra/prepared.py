@@ -59,6 +59,8 @@ class Prepared:
     granted: tuple[Granted, ...]
     limits: tuple[Limit, ...]
     terms: Terms
+    low_priority: bool = False
+    """Whether its containers' work gives way to that of others on their GPU."""
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -107,6 +109,7 @@ def encode(claim: Prepared) -> bytes:
             "onExceed": str(claim.terms.on_exceed), "graceSeconds": claim.terms.grace_seconds,
             "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
         },
+        "lowPriority": claim.low_priority,
     }  # fmt: skip
     return json.dumps(content, indent=1).encode() + b"\n"
 
@@ -143,6 +146,7 @@ def _decoded(content: Mapping[str, Any]) -> Prepared:
         granted=granted,
         limits=limits,
         terms=_terms(content["terms"]),
+        low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have none
     )
 
 
@@ -190,6 +194,12 @@ def _named(value: Any, form: re.Pattern[str]) -> str:
     if not form.fullmatch(_text(value)):
         raise ValueError(f"{value!r:.80} is no name")
     return str(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r:.40} is neither true nor false")
+    return value
 
 
 def _whole(value: Any) -> int:

@@ -156,7 +156,8 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
         f"ended for exceeding its quota, {use.killed}" if use.shown == nodestatus.KILLED else use.sentence or use.state
     )
     yield f"{use.namespace}/{use.pod} container {use.container}: {use.shown}: {how}"
-    yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid})"
+    low = ", with low priority" if use.low_priority else ""
+    yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
     if use.pids:
         yield f"  processes: {', '.join(map(str, use.pids))}"
 

@@ -49,6 +49,7 @@ class Use:
     state: str
     sentence: str
     pids: tuple[int, ...] = ()
+    low_priority: bool = False
     killed: str = ""
     """When and how it was ended, by the kill log; empty where it was not."""
 
@@ -193,6 +194,7 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             state=_text(one, "state"),
             sentence=_text(one, "sentence"),
             pids=tuple(pid for pid in pids if pid is not None),
+            low_priority=_text(one, "priority") == "low",
             killed=ended.get(_text(one, "containerId") or "-", ""),
         )
 

@@ -51,6 +51,7 @@ class Given:
     compute: str
     where: str
     limits: tuple[Object, ...] = ()
+    priority: str = ""
 
 
 def shares(found: Recorded) -> bool:
@@ -149,8 +150,9 @@ def _amounts(container: Object, given: Sequence[Given]) -> str:
     """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
     name = _text(container, "name")
     frozen = [each for one in given for each in one.limits if each.get("container") == name]
+    low = ", low priority" if any(each.priority == "low" for each in given) else ""
     if frozen:
-        return "; ".join(_amount(each.get("memoryMiB"), each.get("computePercent")) for each in frozen)
+        return "; ".join(_amount(each.get("memoryMiB"), each.get("computePercent")) for each in frozen) + low
     variables = {each.get("name"): each.get("value") for each in _list(container, "env")}
     memory, compute = variables.get(contract.MEMORY_MIB), variables.get(contract.MPS_THREAD_PERCENTAGE)
     if isinstance(memory, str) and memory.isascii() and memory.isdigit():
@@ -180,6 +182,7 @@ def given_of(claim: Object, request: str) -> Iterator[Given]:
             compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
             where=f"{result.get('device')}" + (f" ({', '.join(known)})" if known else ""),
             limits=tuple(_list(data, "limits")),
+            priority=_text(data, "priority"),
         )
 
 

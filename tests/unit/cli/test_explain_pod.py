@@ -66,6 +66,13 @@ def test_a_running_pod_is_fine_and_shows_asked_given_gpu_and_state() -> None:
     assert len(lines) == 3
 
 
+def test_low_priority_is_shown() -> None:
+    content = load("running")
+    (claim,) = content["claims"].values()
+    claim["status"]["devices"][0]["data"]["priority"] = "low"
+    assert row(told(content)[1])[2] == "4Gi, 25%, low priority"
+
+
 def test_a_killed_pod_says_when_and_why() -> None:
     fine, lines = told(load("killed"))
     assert not fine

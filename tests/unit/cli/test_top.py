@@ -70,6 +70,17 @@ def test_gpus_and_containers_are_tables_without_blanks(state: Path, capsys: pyte
     ]
 
 
+def test_low_priority_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = container("tts", 3072, "Within", 7) | {"priority": "low"}
+    (tmp_path / NAME).write_text(json.dumps(status(mine, container("other", 1, "Within"))))
+    assert main(["top", "--state", str(tmp_path)]) == 0
+    out = re.sub(" +", " ", capsys.readouterr().out)
+    assert "0 asr/tts model (low priority) 7 3072/4096 ok" in out
+    assert out.count("low priority") == 1
+    assert main(["explain", "asr/tts", "--state", str(tmp_path)]) == 0
+    assert "with low priority" in capsys.readouterr().out
+
+
 def test_states_are_coloured(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--state", str(state), "--color", "always"]) == 0
     out = capsys.readouterr().out

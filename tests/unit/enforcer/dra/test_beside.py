@@ -191,6 +191,7 @@ def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> 
     assert entries["gpu-0"]["data"] == {
         "uuid": GPU, "mode": "mps", "memoryMiB": 4096, "computePercent": 0,
         "limits": [{"container": "model", "memoryMiB": 4096, "computePercent": None}],
+        "priority": "normal",
     }  # fmt: skip
     condition = entries["gpu-0"]["conditions"][0]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "ClaimPrepared")

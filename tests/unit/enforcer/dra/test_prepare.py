@@ -1,3 +1,4 @@
+import json
 import re
 from typing import Any
 
@@ -87,6 +88,42 @@ def test_the_sidecar_gets_its_status_directory_and_no_gpu() -> None:
     assert [(each["hostPath"], each["containerPath"], "ro" in each["options"]) for each in found["mounts"]] == [
         ("/run/gpu-share/status/pod", contract.STATUS_PATH, True)
     ]
+
+
+def test_low_priority_is_frozen_and_said_to_every_sharing_container() -> None:
+    annotations = {contract.MEMORY: "4Gi", contract.MEMORY_OF + "aux": "1Gi", contract.PRIORITY: "low"}
+    made = pod("tts", annotations, container("model"), container("aux"))
+    found = prepared(claim(made), made)
+    assert found.low_priority
+    assert decode(encode(found)) == found
+    for request in ("model", "aux"):
+        assert env(found, request)[contract.MPS_CLIENT_PRIORITY] == "1"
+        assert contract.MPS_CLIENT_PRIORITY not in env(found, request, mps=False)
+    assert "env" not in edits(found, contract.SIDECAR)
+
+
+@pytest.mark.parametrize("asked", [{}, {contract.PRIORITY: "normal"}])
+def test_of_normal_priority_nothing_is_said(asked: dict[str, str]) -> None:
+    made = pod("tts", {contract.MEMORY: "4Gi", **asked})
+    found = prepared(claim(made), made)
+    assert not found.low_priority
+    assert contract.MPS_CLIENT_PRIORITY not in env(found, "model")
+
+
+def test_a_priority_that_is_none_is_refused_for_claims_written_by_hand_too() -> None:
+    made = by_hand("job", {"gpu": "mine"}, using("main", "card"))
+    made["metadata"]["annotations"] = {contract.PRIORITY: "high"}
+    said = refused(allocated("mine", made, gpu("card", 3000)), made)
+    assert f"metadata.annotations[{contract.PRIORITY}]: 'high' is neither" in said
+
+
+def test_a_claim_kept_by_an_older_agent_is_of_normal_priority() -> None:
+    made = pod("tts", {contract.MEMORY: "4Gi"})
+    old = json.loads(encode(prepared(claim(made), made)))
+    del old["lowPriority"]
+    assert not decode(json.dumps(old).encode()).low_priority
+    with pytest.raises(ConfigError, match="neither true nor false"):
+        decode(json.dumps(old | {"lowPriority": "yes"}).encode())
 
 
 def test_where_gpus_are_only_watched_there_is_nothing_of_mps() -> None:
