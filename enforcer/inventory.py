@@ -5,6 +5,7 @@ emptiest first spreads. Everything here is plain data; ``enforcer.slices`` write
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,6 +43,8 @@ DEFAULT_CONTEXT_MIB: Final = 1024
 SHAREABLE_SINCE: Final = (7, 0)
 """Volta: older GPUs have no memory limit per MPS client."""
 STATUS_DEVICE: Final = "status"
+MAX_LABEL: Final = 63
+_NO_LABEL: Final = re.compile(r"[^a-z0-9]", re.ASCII)
 ARCHITECTURES: Final = (
     ((12, 0), "Blackwell"), ((10, 0), "Blackwell"), ((9, 0), "Hopper"), ((8, 9), "Ada Lovelace"), ((8, 0), "Ampere"),
     ((7, 5), "Turing"), ((7, 0), "Volta"), ((6, 0), "Pascal"), ((5, 0), "Maxwell"),
@@ -183,8 +186,8 @@ def resource_slices(
 
 
 def device_name(gpu: Gpu) -> str:
-    """Name a GPU's device in its pool."""
-    return f"gpu-{gpu.index}"
+    """Name a GPU's device in its pool: by its UUID, as a DNS label, for an index may come to mean another card."""
+    return _NO_LABEL.sub("-", gpu.uuid.lower())[:MAX_LABEL].strip("-")
 
 
 def quantity(mib: int) -> str:

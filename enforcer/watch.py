@@ -74,8 +74,8 @@ class Watch:
 def merged(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Take in a count of the GPUs: one that was there stays, under its index, and is unreadable where it is gone.
 
-    A GPU that falls off its bus leaves the count, and those behind it move up; devices are named by index, so theirs
-    must not come to mean another card. Only an agent that starts afresh forgets.
+    A GPU that falls off its bus leaves the count, and those behind it move up; an operator may have named some by
+    index, and theirs must not come to mean another card. Only an agent that starts afresh forgets.
     """
     known = {gpu.uuid: gpu for gpu in before}
     present = {gpu.uuid: gpu for gpu in found}

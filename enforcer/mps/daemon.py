@@ -94,7 +94,7 @@ class MpsDaemon:
         self._launcher = OwnChildren() if launcher is None else launcher
         self.control = MpsControl(binary, directory / "lock", self._environment)
         self.client: Client = LegacyClient(self.control)
-        self._notes = Notes(directory)
+        self._notes = Notes(directory, gpu)
         self._child: Started | None = None
 
     def start(self) -> None:
@@ -105,6 +105,7 @@ class MpsDaemon:
             NvmlError: the compute mode cannot be set.
         """
         with self._explained():
+            self._notes.check_owner()
             self._start()
 
     def _start(self) -> None:
@@ -217,6 +218,7 @@ class MpsDaemon:
             NvmlError: the compute mode cannot be set back; the note of it stays for the next attempt.
         """
         with self._explained():
+            self._notes.check_owner()
             self._stop()
 
     def _stop(self) -> None:

@@ -8,6 +8,7 @@ A request is one line of JSON, ``{"gpu": UUID, "folder": name}``; so is the answ
 ``{"error": sentence}``.
 """
 
+import hashlib
 import json
 import re
 import socket
@@ -22,10 +23,11 @@ from gpushare.errors import MpsError
 
 FOLDER: Final = "mps"
 SOCKET: Final = "host.sock"
+FOLDER_DIGITS: Final = 12
 LIMIT: Final = 4096
 SECONDS: Final = 5.0
 _GPU: Final = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,64}", re.ASCII)
-_NAME: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
+_NAME: Final = re.compile(rf"[0-9a-f]{{{FOLDER_DIGITS}}}", re.ASCII)
 
 
 class Started(Protocol):
@@ -47,6 +49,11 @@ class Launcher(Protocol):
 
     def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
         """Start the daemon of a GPU. Raises ``MpsError``."""
+
+
+def folder_of(gpu: str) -> str:
+    """Name the directory of a GPU's daemon: the card's own for ever, and short, for paths of sockets are."""
+    return hashlib.sha256(gpu.encode()).hexdigest()[:FOLDER_DIGITS]
 
 
 def variables(gpu: str, directory: Path) -> dict[str, str]:
@@ -151,5 +158,5 @@ def read_request(line: bytes, run: Path) -> tuple[str, Path] | None:
     if not (isinstance(gpu, str) and _GPU.fullmatch(gpu)):
         raise ValueError(f"gpu {gpu!r:.80} is no UUID of a GPU")
     if not (isinstance(folder, str) and _NAME.fullmatch(folder)):
-        raise ValueError(f"folder {folder!r:.80} is no index of a GPU")
+        raise ValueError(f"folder {folder!r:.80} is no directory of a GPU's daemon")
     return gpu, run / FOLDER / folder

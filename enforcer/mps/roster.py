@@ -7,7 +7,7 @@ from pathlib import Path
 from enforcer.inventory import InventoryPolicy, capacity_mib, offer
 from enforcer.model import Gpu
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
-from enforcer.mps.launch import Launcher
+from enforcer.mps.launch import FOLDER, Launcher, folder_of
 from enforcer.mps.manager import MpsManager
 
 
@@ -22,13 +22,13 @@ class MpsTools:
 
 
 def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, tools: MpsTools) -> MpsManager:
-    """One daemon per GPU that can be shared, each in a short directory of its own: socket paths are short."""
+    """One daemon per GPU that can be shared, each in a short directory of its own (``folder_of``)."""
     shared = [gpu for gpu in gpus if not any(out.uuid == gpu.uuid for out in offer([gpu], policy).left_out)]
     return MpsManager(
         {
             gpu.uuid: MpsDaemon(
                 gpu.uuid,
-                run / "mps" / str(gpu.index),
+                run / FOLDER / folder_of(gpu.uuid),
                 tools.program,
                 limit_mib=capacity_mib(gpu, policy),
                 modes=tools.modes,

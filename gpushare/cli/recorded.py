@@ -176,11 +176,11 @@ def given_of(claim: Object, request: str) -> Iterator[Given]:
             continue
         compute = consumed.get(contract.CAPACITY_COMPUTE)
         data = about.get(_share(result), {})
-        known = [str(data[key]) for key in (contract.ATTRIBUTE_MODEL, "uuid") if data.get(key)]
+        model = data.get(contract.ATTRIBUTE_MODEL)
         yield Given(
             memory=str(consumed.get(contract.CAPACITY_MEMORY, NOT_AVAILABLE)),
             compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
-            where=f"{result.get('device')}" + (f" ({', '.join(known)})" if known else ""),
+            where=f"{data.get('uuid') or result.get('device')}" + (f" ({model})" if model else ""),
             limits=tuple(_list(data, "limits")),
             priority=_text(data, "priority"),
         )

@@ -114,7 +114,7 @@ def test_who_may_view_learns_what_was_asked_given_and_done(bed: Bed) -> None:
     assert code == 0, text
     row = text.splitlines()[2].split("  ")
     assert [cell.strip() for cell in row if cell] == [
-        "main", "4Gi, 25%", "4Gi, 25%", f"gpu-0 ({GPU})", "running, restarts: 1",
+        "main", "4Gi, 25%", "4Gi, 25%", GPU, "running, restarts: 1",
     ]  # fmt: skip
     bed.create(namespace, objects.pod("killed", "4Gi", node="explained"))
     pod = bed.wait_bound(namespace, "killed")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.contests import QUIET
+from enforcer.mps.launch import folder_of
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, path
 from gpushare.contract import LEFT_OUT, UNHEALTHY
 from gpushare.reasons import Reason
@@ -48,6 +49,12 @@ class Machine:
     def gpu(self, index: int) -> str:
         return self.sim.machine.gpus[index].uuid
 
+    def device(self, index: int) -> str:
+        return self.gpu(index).lower()
+
+    def daemon(self, index: int) -> Path:
+        return self.root / "agent" / "run" / "mps" / folder_of(self.gpu(index))
+
     def told(self) -> list[str]:
         items, _ = self.bed.cluster.list(path(EVENTS_V1, "events", namespace="default"))
         mine = [each for each in items if (each["regarding"]["kind"], each["regarding"]["name"]) == ("Node", NODE)]
@@ -74,7 +81,7 @@ def _machine(bed: Bed) -> Iterator[Machine]:
         stack.callback(_end_daemons, root / "agent" / "run" / "mps")
         stack.callback(bed.stop, agent)
         machine = Machine(bed=bed, root=root, sim=sim, plugins=plugins)
-        bed.until("the agent offers a GPU", lambda: "gpu-0" in machine.devices(), 20)
+        bed.until("the agent offers a GPU", lambda: machine.device(0) in machine.devices(), 20)
         yield machine
 
 
@@ -87,42 +94,42 @@ def _end_daemons(folder: Path) -> None:
 
 
 def test_a_gpu_a_device_plugin_offers_is_left_alone_from_the_start(machine: Machine) -> None:
-    assert set(machine.devices()) == {"gpu-0", "status"}
+    assert set(machine.devices()) == {machine.device(0), "status"}
     items, _ = machine.bed.cluster.list(path(RESOURCE_V1, SLICES), fieldSelector=f"spec.nodeName={NODE}")
     note = json.loads(items[0]["metadata"]["annotations"][LEFT_OUT])
     assert note == {machine.gpu(1): "Contested: a device plugin offers it as nvidia.com/gpu"}
     machine.bed.until("MPS serves the other", lambda: machine.sim.compute_mode(machine.gpu(0)) == EXCLUSIVE, 20)
     assert machine.sim.compute_mode(machine.gpu(1)) == 0
-    assert not (machine.root / "agent/run/mps/1/daemon.json").exists()
+    assert not (machine.daemon(1) / "daemon.json").exists()
     assert machine.told() == [Reason.CONTESTED]
 
 
 def test_it_is_shared_once_the_plugin_has_left_and_daemon_and_tenants_stay_when_it_comes_back(machine: Machine) -> None:
     machine.plugins.clear()
-    machine.bed.until("the GPU is offered", lambda: "gpu-1" in machine.devices(), QUIET + 30)
-    machine.bed.until("MPS serves it", (machine.root / "agent/run/mps/1/pipe/tenants").exists, 20)
-    daemon = json.loads((machine.root / "agent/run/mps/1/daemon.json").read_text())["pid"]
+    machine.bed.until("the GPU is offered", lambda: machine.device(1) in machine.devices(), QUIET + 30)
+    machine.bed.until("MPS serves it", (machine.daemon(1) / "pipe" / "tenants").exists, 20)
+    daemon = json.loads((machine.daemon(1) / "daemon.json").read_text())["pid"]
     machine.plugins.append(("nvidia.com/gpu", [machine.gpu(1)]))
-    machine.bed.until("the GPU is offered no more", lambda: "gpu-1" not in machine.devices(), 30)
+    machine.bed.until("the GPU is offered no more", lambda: machine.device(1) not in machine.devices(), 30)
     os.kill(daemon, 0)
     assert machine.sim.compute_mode(machine.gpu(1)) == EXCLUSIVE
     assert machine.told() == [Reason.CONTESTED, Reason.RECOVERED, Reason.CONTESTED]
     machine.plugins.clear()
-    machine.bed.until("the GPU is offered again", lambda: "gpu-1" in machine.devices(), QUIET + 30)
+    machine.bed.until("the GPU is offered again", lambda: machine.device(1) in machine.devices(), QUIET + 30)
 
 
 def test_a_lost_gpu_is_tainted_within_seconds_and_new_shares_go_elsewhere(machine: Machine) -> None:
     bed, namespace = machine.bed, machine.bed.namespace("health")
-    before = machine.devices()["gpu-0"]
+    before = machine.devices()[machine.device(0)]
     simulator.break_down(machine.sim, machine.gpu(0), "lost")
-    bed.until("it is tainted", lambda: bool(machine.taints("gpu-0")), 10)
-    assert machine.taints("gpu-0") == [(UNHEALTHY, "GpuLost", "NoSchedule")]
-    assert machine.devices()["gpu-0"] == {**before, "taints": machine.devices()["gpu-0"]["taints"]}
+    bed.until("it is tainted", lambda: bool(machine.taints(machine.device(0))), 10)
+    assert machine.taints(machine.device(0)) == [(UNHEALTHY, "GpuLost", "NoSchedule")]
+    assert machine.devices()[machine.device(0)] == {**before, "taints": machine.devices()[machine.device(0)]["taints"]}
     bed.create(namespace, objects.pod("tts", "4Gi", node=NODE))
-    assert bed.gpus_of(bed.wait_bound(namespace, "tts"))["main"] == "gpu-1"
+    assert bed.gpus_of(bed.wait_bound(namespace, "tts"))["main"] == machine.device(1)
     written = machine.rewrites()
     simulator.break_down(machine.sim, machine.gpu(0), "well")
-    bed.until("the taint leaves", lambda: not machine.taints("gpu-0"), 60)
+    bed.until("the taint leaves", lambda: not machine.taints(machine.device(0)), 60)
     assert machine.rewrites() - written <= 2
     assert machine.told()[-2:] == [Reason.GPU_LOST, Reason.RECOVERED]
     bed.delete_pod(namespace, "tts")

@@ -17,6 +17,7 @@ from enforcer.audit import FOLDER, segments
 from enforcer.checkpoint import Checkpoint
 from enforcer.driver_root import DriverRoot
 from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.launch import folder_of
 from enforcer.record import read
 from gpushare import contract
 from tests.fakegpu import node
@@ -56,7 +57,7 @@ class Machine:
             os.kill(json.loads(note.read_text())["pid"], 9)
 
     def pipe(self) -> Path:
-        return self.run / "mps" / "0" / "pipe"
+        return self.run / "mps" / folder_of(self.gpu) / "pipe"
 
     def hold(self, container: Container, *arguments: str) -> dict[str, Any]:
         variables = {

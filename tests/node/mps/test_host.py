@@ -17,13 +17,14 @@ from enforcer.driver_root import DriverRoot
 from enforcer.model import ComputeMode
 from enforcer.mps import host as mps_host
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import HostPod, read_request
+from enforcer.mps.launch import HostPod, folder_of, read_request
 from gpushare.errors import MpsError
 from tests.node.mps.conftest import LIMIT, daemons_of, until
 
 pytestmark = pytest.mark.node
 PROGRAM = "usr/bin/nvidia-cuda-mps-control"
 UUID = "GPU-a1000000-0000-4000-8000-000000000000"
+NAME = folder_of(UUID)
 
 
 @pytest.fixture(name="driver")
@@ -49,7 +50,7 @@ def _host(root: Path, driver: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def daemon(root: Path, real: Path) -> MpsDaemon:
-    return MpsDaemon(UUID, root / "mps" / "0", real, limit_mib=LIMIT, launcher=HostPod(root))
+    return MpsDaemon(UUID, root / "mps" / NAME, real, limit_mib=LIMIT, launcher=HostPod(root))
 
 
 def test_the_agent_limits_watches_and_ends_a_daemon_that_is_no_child_of_its(
@@ -102,14 +103,14 @@ def test_when_the_host_ends_the_gpu_is_as_it_was(root: Path, driver: Path) -> No
     host = mps_host.Host(root, DriverRoot(driver), modes)
     with serving(root, host):
         agents = MpsDaemon(
-            UUID, root / "mps" / "0", driver / PROGRAM, limit_mib=LIMIT, modes=modes, launcher=HostPod(root)
+            UUID, root / "mps" / NAME, driver / PROGRAM, limit_mib=LIMIT, modes=modes, launcher=HostPod(root)
         )
         agents.start()
         assert modes.compute_mode(UUID) is ComputeMode.EXCLUSIVE_PROCESS
     host.stop()
     assert modes.compute_mode(UUID) is ComputeMode.DEFAULT
-    assert daemons_of(root / "mps" / "0") == []
-    assert not (root / "mps" / "0" / "daemon.json").exists()
+    assert daemons_of(root / "mps" / NAME) == []
+    assert not (root / "mps" / NAME / "daemon.json").exists()
 
 
 @contextmanager
@@ -157,19 +158,19 @@ def test_what_it_says_is_json_on_standard_error(root: Path) -> None:
 
 
 def test_a_driver_without_the_program_is_a_sentence(root: Path) -> None:
-    (root / "mps" / "0" / "log").mkdir(parents=True)
+    (root / "mps" / NAME / "log").mkdir(parents=True)
     host = mps_host.Host(root, DriverRoot(root))
-    answer = host.answer(json.dumps({"gpu": UUID, "folder": "0"}).encode())
+    answer = host.answer(json.dumps({"gpu": UUID, "folder": NAME}).encode())
     assert "no nvidia-cuda-mps-control below" in str(answer["error"])
 
 
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        ({"gpu": "all", "folder": "0"}, "gpu 'all' is no UUID"),
-        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is no index"),
-        ({"gpu": UUID, "folder": 0}, "folder 0 is no index"),
-        ({"gpu": None, "folder": "0"}, "gpu None is no UUID"),
+        ({"gpu": "all", "folder": NAME}, "gpu 'all' is no UUID"),
+        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is no directory"),
+        ({"gpu": UUID, "folder": 0}, "folder 0 is no directory"),
+        ({"gpu": None, "folder": NAME}, "gpu None is no UUID"),
     ],
 )
 def test_only_folders_of_gpus_are_served(request_: dict[str, object], says: str, tmp_path: Path) -> None:

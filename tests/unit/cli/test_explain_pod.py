@@ -61,8 +61,7 @@ def test_a_running_pod_is_fine_and_shows_asked_given_gpu_and_state() -> None:
     fine, lines = told(load("running"))
     assert fine
     assert lines[0] == "explained-1/running: Running on node explained"
-    where = f"gpu-0 ({GPU})"
-    assert row(lines) == ["main", "4Gi, 25%", "4Gi, 25%", where, "running, restarts: 1"]
+    assert row(lines) == ["main", "4Gi, 25%", "4Gi, 25%", GPU, "running, restarts: 1"]
     assert len(lines) == 3
 
 
@@ -78,7 +77,7 @@ def test_a_killed_pod_says_when_and_why() -> None:
     assert not fine
     assert lines[3].startswith("  last kill: 2026-11-20T22:16:07.000000Z Killed: container main holds 9000 MiB")
     assert lines[4].startswith("  2026-11-20T22:16:01.000000Z OverQuota: ")
-    assert row(lines)[1:4] == ["4Gi", "4Gi, no cap", "gpu-0"]
+    assert row(lines)[1:4] == ["4Gi", "4Gi, no cap", GPU.lower()]
 
 
 def test_a_pod_that_came_back_under_its_quota_is_fine_again() -> None:
@@ -166,7 +165,7 @@ def test_what_the_driver_froze_counts_and_not_what_the_pod_says() -> None:
     content["pod"]["metadata"]["annotations"]["gpu-share.io/memory"] = "64Gi"
     assert row(told(content)[1])[1:3] == ["64Gi, 25%", "2Gi, no cap"]
     claim["status"]["devices"] = []
-    assert row(told(content)[1])[2:4] == ["4Gi, 25%", "gpu-0"]
+    assert row(told(content)[1])[2:4] == ["4Gi, 25%", GPU.lower()]
 
 
 def test_two_requests_on_one_gpu_are_told_apart() -> None:

@@ -8,6 +8,8 @@ from enforcer.model import Quota
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 OTHER_GPU = "GPU-00000000-0000-0000-0000-000000000002"
+DEVICE, OTHER_DEVICE = GPU.lower(), OTHER_GPU.lower()
+"""What their devices are called."""
 CONTAINER = "c" * 64
 NEIGHBOUR = "d" * 64
 POD = "0a1b2c3d-1111-2222-3333-444455556666"

@@ -20,7 +20,7 @@ from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, MpsError
 from gpushare.reasons import Reason
-from tests.unit.enforcer.made import GPU, OTHER_GPU, holder, neighbour, quota
+from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
 BASE = ["--node", "gpu-7"]
@@ -124,10 +124,10 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
     api = Api()
     offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
-    assert api.devices() == ["gpu-0", "gpu-1", "status"]
+    assert api.devices() == [DEVICE, OTHER_DEVICE, "status"]
     api.node["metadata"]["annotations"] = {contract.NODE_GPUS: "1"}
     offering.publish(VIEWS, [])
-    assert api.devices() == ["gpu-1", "status"]
+    assert api.devices() == [OTHER_DEVICE, "status"]
     assert offering.problem is None
 
 
@@ -206,7 +206,7 @@ class Kubelet:
         return frozenset()
 
 
-@pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, ["gpu-0", "gpu-1", "status"])])
+@pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, [DEVICE, OTHER_DEVICE, "status"])])
 def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offered: list[str], tmp_path: Path) -> None:
     api = Api()
     offering = Offering(api, "gpu-7", InventoryPolicy())  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from enforcer.health import APPLICATION_XIDS, PATIENCE, WELL_AFTER, XID_LOOKS, Effect, Health, Standing, looked
 from enforcer.inventory import InventoryPolicy, offer
 from gpushare.reasons import Reason
-from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 from tests.unit.enforcer.test_loop import card
 
 LOST, SILENT = Reason.GPU_LOST, Reason.NVML_UNAVAILABLE
@@ -66,7 +66,7 @@ def test_an_ill_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
     devices = offer(cards, policy, standing=Standing(ill={GPU: LOST})).devices
     taint = {"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": str(effect)}
     assert [(device["name"], device.get("taints")) for device in devices] == [
-        ("gpu-0", [taint]), ("gpu-1", []), ("status", None),
+        (DEVICE, [taint]), (OTHER_DEVICE, []), ("status", None),
     ]  # fmt: skip
     assert devices[0]["capacity"] == offer(cards, policy).devices[0]["capacity"]
 
@@ -80,5 +80,5 @@ def test_a_contested_gpu_is_left_out_and_the_reason_said() -> None:
     found = offer(
         [card(GPU, 0), card(OTHER_GPU, 1)], InventoryPolicy(), standing=Standing(contested={GPU: "it is X's"})
     )
-    assert [device["name"] for device in found.devices] == ["gpu-1", "status"]
+    assert [device["name"] for device in found.devices] == [OTHER_DEVICE, "status"]
     assert [(out.uuid, out.why) for out in found.left_out] == [(GPU, "Contested: it is X's")]

@@ -1,5 +1,6 @@
 """What a node offers: which GPUs, how much of each, in which order, in how many slices."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from enforcer.inventory import (
     Order,
     architecture,
     capacity_mib,
+    device_name,
     narrowed,
     offer,
     quantity,
@@ -33,10 +35,14 @@ def _names(devices: Any) -> list[str]:
     return [device["name"] for device in devices]
 
 
+def _called(*indices: int, of: Sequence[Gpu] = FOUR) -> list[str]:
+    return [*(device_name(of[index]) for index in indices), "status"]
+
+
 def test_a_gpu_is_offered_with_what_shares_can_have() -> None:
     gpu = FOUR[2]
     device = offer([gpu], InventoryPolicy()).devices[0]
-    assert device["name"] == "gpu-2"
+    assert device["name"] == gpu.uuid.lower()
     assert device["allowMultipleAllocations"] is True
     assert device["attributes"] == {
         "kind": {"string": "gpu"},
@@ -62,11 +68,24 @@ def test_a_gpu_is_offered_with_what_shares_can_have() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("uuid", "name"),
+    [
+        ("GPU-7C5D1F2E-0000-4000-8000-00000000000a", "gpu-7c5d1f2e-0000-4000-8000-00000000000a"),
+        ("MIG-7c5d1f2e-0000-4000-8000-00000000000a", "mig-7c5d1f2e-0000-4000-8000-00000000000a"),
+        ("MIG-GPU-7c5d1f2e-0000-4000-8000-00000000000a/1/0", "mig-gpu-7c5d1f2e-0000-4000-8000-00000000000a-1-0"),
+        (f"GPU-{'x' * 80}", f"gpu-{'x' * 59}"),
+    ],
+)
+def test_a_device_is_called_by_its_uuid_whatever_its_index(uuid: str, name: str) -> None:
+    assert {device_name(replace(FOUR[0], uuid=uuid, index=index)) for index in range(3)} == {name}
+
+
 def test_the_status_device_comes_last_and_has_no_capacity() -> None:
     assert offer([], InventoryPolicy()).devices == (
         {"name": "status", "allowMultipleAllocations": True, "attributes": {"kind": {"string": "status"}}},
     )
-    assert _names(offer(FOUR, InventoryPolicy()).devices) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3", "status"]
+    assert _names(offer(FOUR, InventoryPolicy()).devices) == _called(0, 1, 2, 3)
 
 
 def test_memory_leaves_out_reserve_context_and_foreign_use() -> None:
@@ -83,15 +102,15 @@ def test_memory_leaves_out_reserve_context_and_foreign_use() -> None:
 def test_binpack_offers_the_fullest_first_and_spread_the_emptiest() -> None:
     held = {FOUR[1].uuid: 40000, FOUR[3].uuid: 60000}
     packed = offer(FOUR, InventoryPolicy(order=Order.BINPACK), held_mib=held).devices
-    assert _names(packed) == ["gpu-3", "gpu-1", "gpu-0", "gpu-2", "status"]
+    assert _names(packed) == _called(3, 1, 0, 2)
     spread = offer(FOUR, InventoryPolicy(order=Order.SPREAD), held_mib=held).devices
-    assert _names(spread) == ["gpu-0", "gpu-2", "gpu-1", "gpu-3", "status"]
+    assert _names(spread) == _called(0, 2, 1, 3)
 
 
 def test_full_is_measured_against_the_size_of_the_card() -> None:
     small, _, large = MIXED
     held = {small.uuid: 8000, large.uuid: 9000}
-    assert _names(offer(MIXED, InventoryPolicy(), held_mib=held).devices) == ["gpu-0", "gpu-2", "status"]
+    assert _names(offer(MIXED, InventoryPolicy(), held_mib=held).devices) == _called(0, 2, of=MIXED)
 
 
 def test_what_cannot_be_shared_is_left_out_with_a_reason() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.launch import folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.proc import read_stat
 from gpushare.errors import MpsError
-from tests.unit.enforcer.made import GPU
+from tests.unit.enforcer.made import GPU, OTHER_GPU
 
 
 def daemon(folder: Path) -> MpsDaemon:
@@ -36,7 +37,8 @@ def test_a_directory_that_cannot_be_used_is_an_answer_and_no_accident(place: str
     "note",
     [
         {"pid": "1"}, {"pid": -1, "start": 5}, {"pid": 0}, {"pid": 2**70}, {"pid": True}, {"pid": 1.5},
-        {"pid": [1]}, {"pid": 7, "start": "soon"}, {"previous_mode": 99}, {"previous_mode": "0"}, [], 5, None,
+        {"pid": [1]}, {"pid": 7, "start": "soon"}, {"previous_mode": 99}, {"previous_mode": "0"},
+        {"gpu": 5, "pid": 7}, [], 5, None,
     ],
 )  # fmt: skip
 def test_a_note_nobody_wrote_is_no_note(note: Any, tmp_path: Path) -> None:
@@ -56,3 +58,23 @@ def test_a_process_that_took_a_dead_daemons_pid_is_not_touched(tmp_path: Path) -
     (tmp_path / "mps" / "daemon.json").write_text(json.dumps(note))
     with pytest.raises(MpsError):
         daemon(tmp_path).start()
+
+
+def test_another_gpus_daemon_is_neither_taken_over_nor_ended(tmp_path: Path) -> None:
+    (tmp_path / "mps").mkdir()
+    stat = read_stat(Path("/proc/self/stat"))
+    assert stat
+    note = json.dumps({"pid": os.getpid(), "start": stat.start, "previous_mode": 0, "gpu": OTHER_GPU})
+    (tmp_path / "mps" / "daemon.json").write_text(note)
+    found = daemon(tmp_path)
+    assert not found.noted
+    for act in (found.start, found.stop):
+        with pytest.raises(MpsError, match=f"belongs to the MPS control daemon of {OTHER_GPU}, not of {GPU}"):
+            act()
+    assert (tmp_path / "mps" / "daemon.json").read_text() == note
+
+
+def test_every_gpu_has_a_folder_of_its_own_for_ever() -> None:
+    assert {len(folder_of(gpu)) for gpu in (GPU, OTHER_GPU)} == {12}
+    assert folder_of(GPU) != folder_of(OTHER_GPU)
+    assert folder_of("GPU-a1000000-0000-4000-8000-000000000000") == "38d05d67b1e0"

@@ -5,6 +5,7 @@ from typing import Any
 
 from enforcer.inventory import STATUS_DEVICE
 from gpushare import contract
+from tests.unit.enforcer.made import DEVICE
 from webhook.claims import claim_plan, template_for
 from webhook.namespace import NamespacePolicy
 from webhook.plan import read_plan
@@ -50,7 +51,7 @@ def bound(admitted: Object) -> Object:
     }
 
 
-def claim(admitted: Object, device: str = "gpu-0", **devices: str) -> Object:
+def claim(admitted: Object, device: str = DEVICE, **devices: str) -> Object:
     """The claim of an admitted pod, allocated: every request on ``device`` but those of ``devices``."""
     template = template_for(admitted)
     assert template is not None
@@ -70,7 +71,7 @@ def result(request: Object, device: str) -> Object:
     return found | {"consumedCapacity": {contract.CAPACITY_COMPUTE: "0", **exactly["capacity"]["requests"]}}
 
 
-def gpu(request: str, mib: int, compute: int = 0, device: str = "gpu-0", **more: Any) -> Object:
+def gpu(request: str, mib: int, compute: int = 0, device: str = DEVICE, **more: Any) -> Object:
     consumed = {contract.CAPACITY_MEMORY: f"{mib}Mi", contract.CAPACITY_COMPUTE: str(compute)}
     found = {"request": request, "driver": contract.DRIVER, "pool": NODE, "device": device}
     return found | {"consumedCapacity": consumed, **more}

@@ -27,7 +27,7 @@ from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
 from tests.unit.enforcer.dra.world import World
-from tests.unit.enforcer.made import GPU, holder
+from tests.unit.enforcer.made import DEVICE, GPU, holder
 from tests.unit.enforcer.test_loop import card
 
 FIRST, SECOND = "a" * 64, "b" * 64
@@ -188,12 +188,12 @@ def test_pods_with_processes_are_found(world: World, tmp_path: Path) -> None:
 def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> None:
     body = status_of(prepared(world), "mps", datetime(2026, 11, 20, tzinfo=UTC))
     entries = {each["device"]: each for each in body["status"]["devices"]}
-    assert entries["gpu-0"]["data"] == {
+    assert entries[DEVICE]["data"] == {
         "uuid": GPU, "mode": "mps", "memoryMiB": 4096, "computePercent": 0,
         "limits": [{"container": "model", "memoryMiB": 4096, "computePercent": None}],
         "priority": "normal",
     }  # fmt: skip
-    condition = entries["gpu-0"]["conditions"][0]
+    condition = entries[DEVICE]["conditions"][0]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "ClaimPrepared")
     assert all(each["shareID"] and each["driver"] == contract.DRIVER for each in entries.values())
     assert "data" not in entries["status"]

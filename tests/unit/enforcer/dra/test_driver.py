@@ -17,7 +17,7 @@ from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, made_uid, pod, using
 from tests.unit.enforcer.dra.objects import claim as claim_of
 from tests.unit.enforcer.dra.world import World
-from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> No
     ref = world.add(first, allocated("mine", first, gpu("card", 3000)))
     world.driver.prepare(ref)
     second = by_hand("two", {"gpu": "mine"}, using("main", "card"))
-    world.add(second, allocated("mine", second, gpu("card", 2000, device="gpu-1")))
+    world.add(second, allocated("mine", second, gpu("card", 2000, device=OTHER_DEVICE)))
     world.driver.prepare(ref)
     found = world.store.get(ref.uid)
     assert found is not None
@@ -199,7 +199,7 @@ def test_while_blind_all_that_was_promised_counts(world: World) -> None:
 
 
 def test_one_that_ends_on_another_gpu_is_in_nobodys_way(world: World) -> None:
-    old, new = world.tenant("old", "12Gi", "gpu-1"), world.tenant("new", "12Gi")
+    old, new = world.tenant("old", "12Gi", OTHER_DEVICE), world.tenant("new", "12Gi")
     world.driver.prepare(old)
     assert world.driver.prepare(new)
 
@@ -208,6 +208,19 @@ def test_gpus_that_cannot_be_read_fail_with_a_sentence_that_names_nobody(world: 
     """What NVML complains of may be another tenant's process."""
     world.reader.all_broken = True
     assert refused(world, world.tenant("tts")).message == "the node's GPUs cannot be read; it is tried again"
+
+
+def test_a_claim_of_a_device_with_an_older_name_is_refused_with_a_sentence_and_undone(world: World) -> None:
+    ref = world.tenant("tts")
+    world.driver.prepare(ref)
+    kept = world.state / "claims" / f"{ref.uid}.json"
+    kept.write_text(kept.read_text().replace(DEVICE, "gpu-0"))
+    world.tenant("tts", device="gpu-0")
+    world.restart()
+    assert [each.device for each in world.store.prepared()[0].granted if each.gpu] == ["gpu-0"]
+    assert "device gpu-0 of pool gpu-7, which node gpu-7 does not have" in refused(world, ref).message
+    world.driver.unprepare(ref)
+    assert world.tree() == {}
 
 
 def test_a_container_of_two_claims_is_refused(world: World) -> None:
@@ -304,7 +317,7 @@ def test_the_toolkits_device_comes_first_where_it_exists(world: World) -> None:
     assert devices["model"][0] == f"nvidia.com/gpu={GPU}"
     assert devices["model"][1].startswith(contract.CDI_KIND)
     assert len(devices[contract.SIDECAR]) == 1
-    other = {each.request: each.cdi_ids for each in world.driver.prepare(world.tenant("two", device="gpu-1"))}
+    other = {each.request: each.cdi_ids for each in world.driver.prepare(world.tenant("two", device=OTHER_DEVICE))}
     assert len(other["model"]) == 1
 
 

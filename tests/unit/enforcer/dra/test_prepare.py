@@ -24,10 +24,10 @@ from tests.unit.enforcer.dra.objects import (
     pod,
     using,
 )
-from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 from tests.unit.enforcer.test_loop import CARD, card
 
-DEVICES = {"gpu-0": card(GPU, 0), "gpu-1": card(OTHER_GPU, 1)}
+DEVICES = {DEVICE: card(GPU, 0), OTHER_DEVICE: card(OTHER_GPU, 1)}
 PIPES = {GPU: "/run/mps/0/pipe", OTHER_GPU: "/x"}
 
 
@@ -221,14 +221,18 @@ REFUSALS: list[tuple[Object, Object, str]] = [
         "container main uses 2 requests (a, b) of claim mine; name one of them",
     ),
     (
-        allocated("mine", HAND, gpu("card", 3000), gpu("card", 3000, device="gpu-1")),
+        allocated("mine", HAND, gpu("card", 3000), gpu("card", 3000, device=OTHER_DEVICE)),
         HAND,
         "request card of claim mine holds several devices",
     ),
-    (allocated("mine", HAND, gpu("card", 3000, device="gpu-9")), HAND, "does not have (gpu-0, gpu-1); delete the pod"),
-    (allocated("mine", HAND, gpu("card", 3000, pool="elsewhere")), HAND, "device gpu-0 of pool elsewhere"),
+    (
+        allocated("mine", HAND, gpu("card", 3000, device="gpu-9")),
+        HAND,
+        f"does not have ({DEVICE}, {OTHER_DEVICE}); delete the pod",
+    ),
+    (allocated("mine", HAND, gpu("card", 3000, pool="elsewhere")), HAND, f"device {DEVICE} of pool elsewhere"),
     (allocated("mine", HAND, gpu("card", 3000, adminAccess=True)), HAND, "adminAccess, which is not served"),
-    (allocated("mine", HAND, gpu("card", 0)), HAND, "consumed no memory of gpu-0"),
+    (allocated("mine", HAND, gpu("card", 0)), HAND, f"consumed no memory of {DEVICE}"),
     (allocated("mine", HAND), HAND, "holds no device of gpu-share.io"),
     (
         allocated("mine", by_hand("other", {}, using("main", "card")), gpu("card", 3000)),
@@ -274,7 +278,7 @@ def test_a_claim_is_the_same_until_pod_device_or_amount_change() -> None:
     assert still_fits(found, NODE, held, DEVICES)
     joined = {**held["status"], "reservedFor": [*held["status"]["reservedFor"], {"resource": "pods", "uid": "joined"}]}
     assert still_fits(found, NODE, {**held, "status": joined}, DEVICES)
-    assert not still_fits(found, NODE, claim(made, "gpu-1"), DEVICES)
+    assert not still_fits(found, NODE, claim(made, OTHER_DEVICE), DEVICES)
     other = pod("tts2", {contract.MEMORY: "4Gi"})
     assert not still_fits(found, NODE, {**held, "status": claim(other)["status"]}, DEVICES)
 

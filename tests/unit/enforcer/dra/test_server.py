@@ -17,6 +17,7 @@ from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
 from tests.support.kubelet import KubeletCalls
 from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.made import DEVICE, OTHER_DEVICE
 
 
 class Served:
@@ -73,7 +74,7 @@ def test_each_claim_of_a_call_has_its_own_answer(served: Served) -> None:
     devices = {each.request_names[0]: each for each in answers[good.uid].devices}
     assert (answers[good.uid].error, set(devices)) == ("", {"model", "gpu-share"})
     assert devices["model"].cdi_device_ids == [f"gpu-share.io/share={good.uid}-model"]
-    assert (devices["model"].pool_name, devices["model"].device_name) == ("gpu-7", "gpu-0")
+    assert (devices["model"].pool_name, devices["model"].device_name) == ("gpu-7", DEVICE)
     assert devices["model"].share_id
     assert served.kubelet.unprepare(key(good), key(bad)) == {good.uid: "", bad.uid: ""}
     assert served.world.tree() == {}
@@ -99,7 +100,7 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path) -> None
     sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), lambda: None)
     sockets.start()
     waiting = [made.tenant(f"slow-{number}", "1Gi") for number in range(12)]
-    ref = made.tenant("quick", "1Gi", "gpu-1")
+    ref = made.tenant("quick", "1Gi", OTHER_DEVICE)
     with KubeletCalls(tmp_path / "kubelet") as kubelet:
         kubelet.register()
         threads = [threading.Thread(target=kubelet.prepare, args=(key(each),)) for each in waiting]

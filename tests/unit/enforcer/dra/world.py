@@ -17,7 +17,7 @@ from gpushare import contract
 from gpushare.cluster import CORE_V1, RESOURCE_V1, path
 from tests.support.api import Api
 from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, Object, claim, namespace, pod
-from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.made import DEVICE, GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import CARD, Reader
 
 CAPACITY = CARD - 512 - 1024
@@ -64,7 +64,7 @@ class World:
     def _changed(self) -> None:
         self.changes += 1
 
-    def tenant(self, name: str, memory: str = "4Gi", device: str = "gpu-0") -> Ref:
+    def tenant(self, name: str, memory: str = "4Gi", device: str = DEVICE) -> Ref:
         """A pod that was admitted, placed and bound."""
         made = pod(name, {contract.MEMORY: memory})
         return self.add(made, claim(made, device))
