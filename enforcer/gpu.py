@@ -81,6 +81,32 @@ class NvmlReader:
         """Change who may open contexts on a GPU; needs root. Raises ``NvmlError``."""
         self._guarded(lambda: self._nvml.nvmlDeviceSetComputeMode(self._handle(uuid), int(mode)))
 
+    def limits_cgroups(self, uuid: str, cgroup: str) -> bool:
+        """Say whether the driver keeps memory limits of cgroups on a GPU (R615 and newer; not in MIG mode).
+
+        Args:
+            uuid: the GPU.
+            cgroup: any directory of the cgroup file system, to ask about.
+
+        Raises:
+            NvmlError: the driver does not answer.
+        """
+        return self._guarded(lambda: self._read_limit(uuid, cgroup) is not None)
+
+    def cgroup_limit_mib(self, uuid: str, cgroup: str) -> int | None:
+        """Read a cgroup directory's hard limit in MiB, rounded down; ``None``: none is set. Raises ``NvmlError``."""
+        found = self._guarded(self._read_limit, uuid, cgroup)
+        return None if found in {None, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX} else found // MIB
+
+    def set_cgroup_limit(self, uuid: str, cgroup: str, mib: int) -> None:
+        """Let allocations in a cgroup fail that would bring it above ``mib``; needs root. Raises ``NvmlError``.
+
+        Hard alone: a soft limit is a reservation, and one that is not taken back before its cgroup goes, as when a
+        container crashes, is lost to the cgroups above until they go too.
+        """
+        wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(cgroup.encode(), 0, mib * MIB)
+        self._guarded(lambda: self._nvml.nvmlDeviceSetMemoryLimits_v1(self._handle(uuid), wanted))
+
     def ailment(self, uuid: str) -> Reason | None:
         """Say whether a GPU has memory errors that only a reset repairs. Raises ``NvmlError``."""
         return self._guarded(self._read_ailment, uuid)
@@ -200,6 +226,15 @@ class NvmlReader:
             return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0] == MIG_ON)
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
             return False
+
+    def _read_limit(self, uuid: str, cgroup: str) -> int | None:
+        """Bytes; ``None`` where the driver knows no such limits."""
+        asked = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=cgroup.encode())
+        try:
+            self._nvml.nvmlDeviceGetMemoryLimits_v1(self._handle(uuid), asked)
+        except (*SILENT, pynvml.NVMLLibraryMismatchError):
+            return None
+        return int(asked.hardLimit)
 
     def _read_ailment(self, uuid: str) -> Reason | None:
         handle = self._handle(uuid)

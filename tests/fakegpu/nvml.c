@@ -219,9 +219,9 @@ EXPORT nvmlDeviceGetAttributes_v2(Device gpu, void *out) { DEVICE_CALL(gpu); (vo
 /* Limits per cgroup came with driver R615; the path is taken as below /sys/fs/cgroup, or below a hierarchy of v1. */
 static const char *below(const char *path) {
     static const char root[] = "/sys/fs/cgroup";
-    const char *pods = strstr(path, "/kubepods");
+    const char *pods = sim_pods_part(path);
     if (strncmp(path, root, sizeof root - 1) != 0) return path;
-    return pods != NULL ? pods : path + sizeof root - 1;
+    return pods != path ? pods : path + sizeof root - 1;
 }
 
 EXPORT nvmlDeviceSetMemoryLimits_v1(Device gpu, SetLimits *limits) {

@@ -1,8 +1,9 @@
 """Asks NVML from a process of its own: LD_LIBRARY_PATH counts only before exec, so tests cannot load it themselves.
 
 Reads JSON lines ``[what, *arguments]`` from standard input and answers each with one JSON line: ``{"value": ...}``, or
-``{"error": message, "reason": reason}``. ``gpus``, ``sample``, ``mode``, ``set_mode`` and ``close`` go to the product's
-reader, ``raw`` calls a function of nvidia-ml-py (``"@GPU-..."`` stands for that GPU's handle).
+``{"error": message, "reason": reason}``. ``gpus``, ``sample``, ``mode``, ``set_mode``, ``close`` and
+``ON_CGROUPS`` go to the product's reader, ``raw`` calls a function of nvidia-ml-py (``"@GPU-..."`` stands for that
+GPU's handle).
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from gpushare.errors import NvmlError
 from tests.fakegpu.state import Sim
 
 ROOT = Path(__file__).parents[2]
+ON_CGROUPS = ("limits_cgroups", "cgroup_limit_mib", "set_cgroup_limit")
 
 
 class Probe:
@@ -56,6 +58,8 @@ def answer(reader: NvmlReader, what: str, *arguments: Any) -> Any:
         return _raw(*arguments)
     if what == "mode":
         return int(reader.compute_mode(*arguments))
+    if what in ON_CGROUPS:
+        return getattr(reader, what)(*arguments)
     if what == "set_mode":
         return reader.set_compute_mode(arguments[0], ComputeMode(arguments[1]))
     if what == "includes_reserve":

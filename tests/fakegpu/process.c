@@ -183,9 +183,11 @@ static int own_cgroup(char *out, size_t room) {
     while (file != NULL && !of_pod && fgets(line, sizeof line, file) != NULL) {
         const char *at = strchr(line, ':');
         at = at == NULL ? NULL : strchr(at + 1, ':');
-        of_pod = at != NULL && strncmp(at + 1, "/kubepods", 9) == 0;
-        if (at == NULL || (!of_pod && strncmp(line, "0::", 3) != 0)) continue;
-        snprintf(out, room, "%.*s", (int)strcspn(at + 1, "\n"), at + 1);
+        if (at == NULL) continue;
+        const char *path = sim_pods_part(at + 1);
+        of_pod = strncmp(path, "/kubepods", 9) == 0;
+        if (!of_pod && strncmp(line, "0::", 3) != 0) continue;
+        snprintf(out, room, "%.*s", (int)strcspn(path, "\n"), path);
         found = 1;
     }
     if (file != NULL) fclose(file);
@@ -206,17 +208,21 @@ static uint64_t left_by_limit(int sort) {
     return less(limit, mine_mib(counts));
 }
 
-/* MiB that the cgroup's hard limit leaves; the limit itself goes out. */
+/* MiB that the hard limits of the process's cgroup and of those above leave; the least limit itself goes out. */
 static uint64_t left_by_cgroup(int sort, uint64_t *hard_mib) {
     char cgroup[4096];
-    uint64_t soft, hard;
+    uint64_t soft, hard, least = ~0ULL;
     *hard_mib = ~0ULL;
-    if (!own_cgroup(cgroup, sizeof cgroup) || sim_get_limits(me.gpu->uuid, cgroup, &soft, &hard) != 0 || hard == ~0ULL)
-        return ~0ULL;
-    *hard_mib = hard / MIB;
-    if (!sim_world("cgroup_limits_bind", 1)) return ~0ULL;
-    if (sort == MANAGED && !sim_world("cgroup_counts_managed", 0)) return ~0ULL;
-    return less(*hard_mib, sim_used_by_cgroup(me.gpu->uuid, cgroup));
+    if (!own_cgroup(cgroup, sizeof cgroup)) return least;
+    int binds = sim_world("cgroup_limits_bind", 1) && (sort != MANAGED || sim_world("cgroup_counts_managed", 0));
+    for (char *end = cgroup + strlen(cgroup); end != NULL && end != cgroup; end = strrchr(cgroup, '/')) {
+        *end = 0;
+        if (sim_get_limits(me.gpu->uuid, cgroup, &soft, &hard) != 0 || hard == ~0ULL) continue;
+        uint64_t here = binds ? less(hard / MIB, sim_used_by_cgroup(me.gpu->uuid, cgroup)) : ~0ULL;
+        if (hard / MIB < *hard_mib) *hard_mib = hard / MIB;
+        if (here < least) least = here;
+    }
+    return least;
 }
 
 static uint64_t left(int sort) {

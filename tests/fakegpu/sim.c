@@ -252,8 +252,15 @@ uint64_t sim_used(const char *uuid) {
     return used == UNKNOWN_MIB ? add_up(uuid, NULL) : used;
 }
 
+const char *sim_pods_part(const char *path) {
+    const char *pods = strstr(path, "/kubepods");
+    return pods == NULL ? path : pods;
+}
+
+/* In the group itself or below it. */
 static int in_cgroup(unsigned pid, const char *cgroup) {
-    char path[PATH], line[LINE];
+    char path[PATH], line[PATH];
+    size_t length = strlen(cgroup);
     int found = 0;
     snprintf(path, sizeof path, "/proc/%u/cgroup", pid);
     FILE *file = fopen(path, "r");
@@ -261,7 +268,9 @@ static int in_cgroup(unsigned pid, const char *cgroup) {
         line[strcspn(line, "\n")] = 0;
         const char *at = strchr(line, ':');
         at = at == NULL ? NULL : strchr(at + 1, ':');
-        found = at != NULL && strcmp(at + 1, cgroup) == 0;
+        if (at == NULL) continue;
+        at = sim_pods_part(at + 1);
+        found = strncmp(at, cgroup, length) == 0 && (at[length] == 0 || at[length] == '/');
     }
     if (file != NULL) fclose(file);
     return found;

@@ -43,7 +43,9 @@ int sim_put_number(const char *folder, const char *name, int number);
 /* Limits of one cgroup on one GPU; returns 0, or -1 where none was set. */
 int sim_get_limits(const char *uuid, const char *cgroup, uint64_t *soft, uint64_t *hard);
 int sim_put_limits(const char *uuid, const char *cgroup, uint64_t soft, uint64_t hard);
-/* MiB held by processes of a cgroup (the path below /sys/fs/cgroup) on a GPU. */
+/* A cgroup path from the kubelet's own group on: what leads there depends on who looks. */
+const char *sim_pods_part(const char *path);
+/* MiB held by processes of a cgroup (the path below /sys/fs/cgroup), and of those below it, on a GPU. */
 uint64_t sim_used_by_cgroup(const char *uuid, const char *cgroup);
 /* The n-th critical error: its number and GPU, or 0 where there is none yet. */
 int sim_xid(int n, char *uuid);

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from tests.fakegpu import cgroup_limits
+
 ENV: Final = "GPU_SHARE_SIM"
 KINDS: Final = ("compute", "graphics", "mps")
 FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers", "ecc", "no-mps")
@@ -194,11 +196,11 @@ class Sim:
         """Take ``mib`` more, as a CUDA program would.
 
         Raises:
-            OutOfGpuMemoryError: the card has less left.
+            OutOfGpuMemoryError: the card, or the process's cgroup, has less left.
         """
         usable = self.gpu(gpu).usable_mib
         with self._locked():
-            left = usable - self.used(gpu)
+            left = min(usable - self.used(gpu), cgroup_limits.left(self.folder, gpu, pid, self._held(gpu)))
             if mib > left:
                 raise OutOfGpuMemoryError(f"{gpu} has {left} MiB left, {mib} MiB were asked for")
             mine = self._read(pid)
@@ -225,7 +227,11 @@ class Sim:
 
     def used(self, gpu: str) -> int:
         """MiB held on a GPU by live processes; the driver's reserve is not in it."""
-        return sum(h.memory_mib or 0 for _, held in self._all() for h in held if h.gpu == gpu and h.seen != "rows")
+        return sum(mib for _, mib in self._held(gpu))
+
+    def _held(self, gpu: str) -> list[tuple[int, int]]:
+        every = ((pid, h) for pid, held in self._all() for h in held)
+        return [(pid, h.memory_mib or 0) for pid, h in every if h.gpu == gpu and h.seen != "rows"]
 
     def strike(self, pid: int, gpu: str, error: int, *, fault: bool = False, wrong: bool = False) -> None:
         """From now on every CUDA call of a process fails, or computes wrongly.
