@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -48,6 +48,16 @@ def sources(node: str) -> dict[str, tuple[str, Mapping[str, str]]]:
     }
 
 
+class PodListener(Protocol):
+    """Somebody who wants to see this node's pods as they are listed and watched."""
+
+    def listed(self, pods: Sequence[Object]) -> None:
+        """Take in all there are."""
+
+    def changed(self, change: str, pod: Object) -> None:
+        """Take in one event: ADDED, MODIFIED or DELETED."""
+
+
 Rule = Callable[[Mapping[str, Sequence[Object]]], tuple[Quota, ...]]
 """From what was seen, by kind, to the quotas."""
 
@@ -72,12 +82,15 @@ class Books:
         self.kinds: Final = frozenset(self._kinds)
         self._lock = threading.Lock()
         self.changed: Final = threading.Event()
+        self.listeners: Final[list[PodListener]] = []
+        """Told of pods; to be added before anything is followed."""
 
     def reset(self, kind: str, items: list[Object]) -> None:
         """Know exactly these objects of one kind."""
         with self._lock:
             self._kinds[kind] = {item["metadata"]["uid"]: item for item in items if _matters(kind, item)}
         self.changed.set()
+        self._tell(kind, lambda each: each.listed(items))
 
     def event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""
@@ -90,6 +103,15 @@ class Books:
             else:
                 known[item["metadata"]["uid"]] = item
         self.changed.set()
+        self._tell(kind, lambda each: each.changed(change, item))
+
+    def _tell(self, kind: str, what: Callable[[PodListener], None]) -> None:
+        """Tell the listeners. The watch they hang on must not end by a bug of theirs."""
+        for each in self.listeners if kind == "pods" else ():
+            try:
+                what(each)
+            except Exception:
+                log.exception("a pod's change not taken in", reason=str(Reason.INTERNAL), listener=type(each).__name__)
 
     def quotas(self) -> tuple[Quota, ...] | None:
         """Work out the quotas; ``None`` while something has never been listed."""

@@ -25,6 +25,7 @@ from enforcer.contest import Allocatable
 from enforcer.dra.podresources import allocatable
 from enforcer.dra.running import KubeletSide, Setup
 from enforcer.driver_root import DriverRoot
+from enforcer.endings.running import released_in_time
 from enforcer.gpu import NvmlReader
 from enforcer.inventory import InventoryPolicy, Mode
 from enforcer.judge import Rules
@@ -234,6 +235,8 @@ def _join_cluster(
     side: Side,
 ) -> None:
     books = Books(options.node) if kubelet is None else kubelet.books
+    if side.mps is not None:
+        released_in_time(books, side.mps[0], checkpoint.read, seeing.attributor, seeing.metrics, side.stopped)
     follow_quotas(cluster, books, options.node, checkpoint.write, side.stopped)
     if options.no_publish:
         return

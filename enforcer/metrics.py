@@ -32,6 +32,9 @@ class Metrics:
         self.violations: Final = self._counter("limit_violations", "Containers found over quota.", "action")
         self.results: Final = self._counter("kill_results", "What came of decisions to kill.", "reason")
         self.signalled: Final = self._counter("processes_ended", "Processes acted upon.", "reason")
+        self.released: Final = self._counter(
+            "clients_released", "MPS clients of pods being deleted, released before they are killed.", "reason"
+        )
         self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
         self.record_errors: Final = self._counter("record_errors", "Records that could not be made durable.")
         self.claim_seconds: Final = Histogram(

@@ -29,6 +29,11 @@ class MpsManager:
         made = {gpu: MpsDaemon(gpu, root / gpu, binary, limit_mib=mib, modes=modes) for gpu, mib in limits_mib.items()}
         return cls(made)
 
+    @property
+    def daemons(self) -> Mapping[str, MpsDaemon]:
+        """All of them by GPU, those that do not run included."""
+        return self._daemons
+
     def pipes(self) -> dict[str, Path]:
         """By GPU, the directory that tenants get as their pipe directory."""
         return {gpu: daemon.pipe for gpu, daemon in self._daemons.items()}

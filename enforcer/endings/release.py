@@ -1,0 +1,168 @@
+"""Releasing MPS clients of pods that are being deleted, before the kubelet kills them.
+
+A lane for each GPU, in a thread of its own: one daemon that does not answer keeps no other GPU's pods waiting.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from enforcer.act import protected
+from enforcer.attribute import Attributor, Identity
+from enforcer.endings.departures import Departures
+from enforcer.endings.terminating import Departure, in_turn, pace
+from enforcer.metrics import Metrics
+from enforcer.model import Quota
+from enforcer.proc import PidHandle
+from gpushare.errors import MpsError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+RELIST: Final = 1.0
+"""Seconds between two questions for the clients, while pods are about to be killed."""
+SLOW: Final = 10.0
+"""The same for pods that should long be dead: what is left of them hangs."""
+OVERDUE: Final = 5.0
+ROUND: Final = 2.0
+"""Seconds for which one list of clients is good enough to act on."""
+
+
+class Served(Protocol):
+    """The clients of one GPU's MPS daemon."""
+
+    def clients(self) -> Mapping[int, int]:
+        """Pids of all clients, each with its server's. Raises ``MpsError``."""
+
+    def release(self, server: int, pid: int) -> str | None:
+        """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A process that is held on to, and the server it is a client of."""
+
+    identity: Identity
+    handle: PidHandle
+    server: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTools:
+    """What a lane needs of the world."""
+
+    departures: Departures
+    quotas: Callable[[], Sequence[Quota]]
+    attributor: Attributor
+    metrics: Metrics
+    stopped: threading.Event
+    open_handle: Callable[[int], PidHandle | None] = PidHandle.open
+    clock: Callable[[], float] = time.monotonic
+
+
+class Lane:
+    """The releases on one GPU, one after the other.
+
+    Args:
+        gpu: its UUID.
+        served: its daemon.
+        tools: see there.
+    """
+
+    def __init__(self, gpu: str, served: Served, tools: LaneTools) -> None:
+        self._gpu, self._served, self._tools = gpu, served, tools
+        self._silent = False
+        self.woken: Final = threading.Event()
+
+    def turn(self) -> None:
+        """Go on until no pod is leaving this GPU."""
+        while not self._tools.stopped.is_set() and (wait := self.step()) is not None:
+            self.woken.wait(wait)
+            self.woken.clear()
+
+    def step(self) -> float | None:
+        """Release those whose time has come; seconds until there may be more to do, ``None`` where nobody leaves."""
+        now = self._tools.clock()
+        pods = {quota.pod_uid for quota in self._tools.quotas() if quota.gpu == self._gpu}
+        leaving = self._tools.departures.of(pods)
+        if not leaving:
+            return None
+        first = min(each.due(len(leaving)) for each in leaving)
+        if first > now:
+            return first - now
+        try:
+            self._round(leaving, now)
+            self._silent = False
+        except MpsError as error:
+            self._complain(error)
+        return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
+
+    def _round(self, leaving: Sequence[Departure], now: float) -> None:
+        """Ask once who the clients are, and release those in turn. Raises ``MpsError``."""
+        with ExitStack() as stack:
+            held = self._hold(stack, {each.uid for each in leaving})
+            ready = in_turn([each for each in leaving if each.uid in held], now)
+            for done, each in enumerate(ready, 1):
+                began = self._tools.clock()
+                for client in held[each.uid]:
+                    self._release(client)
+                left = len(ready) - done
+                if not left or self._tools.clock() - now > ROUND:
+                    return
+                rest = pace(left, ready[-1].end - self._tools.clock()) - (self._tools.clock() - began)
+                self._tools.stopped.wait(max(0.0, rest))
+
+    def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:
+        """Take hold of the clients that are in these pods, by the pod's UID."""
+        found: dict[str, list[Client]] = {}
+        for pid, server in self._served.clients().items():
+            try:
+                handle = self._tools.open_handle(pid)
+            except OSError as error:  # too many open files: the next round finds the others
+                log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
+                break
+            if handle is None:
+                continue
+            stack.enter_context(handle)
+            identity = self._tools.attributor.identify(pid)
+            if identity is None or identity.owner is None or identity.owner.pod_uid not in pods:
+                handle.close()
+            else:
+                found.setdefault(identity.owner.pod_uid, []).append(Client(identity, handle, server))
+        return found
+
+    def _release(self, client: Client) -> None:
+        """Release one client, if it still is the process that was found."""
+        if protected(client.identity) or not self._same(client):
+            return
+        try:
+            said = self._served.release(client.server, client.identity.pid)
+        except MpsError as error:
+            said = error.message
+        if said is not None and not self._same(client):
+            return  # it ended meanwhile, which is all that was wanted
+        reason = Reason.CLIENT_TERMINATED if said is None else Reason.TERMINATE_FAILED
+        self._tools.metrics.released.labels(str(reason)).inc()
+        tell = log.info if said is None else log.warning
+        tell(
+            "MPS client of a pod that is being deleted", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
+            pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, said=said,
+        )  # fmt: skip
+
+    def _same(self, client: Client) -> bool:
+        """Whether a process is still the one that was found. What /proc says counts if it is there afterwards."""
+        identity = self._tools.attributor.identify(client.identity.pid)
+        return identity == client.identity and not client.handle.ended()
+
+    def _complain(self, error: MpsError) -> None:
+        if not self._silent:
+            log.warning(
+                "clients of pods being deleted not released; tried again", reason=str(error.reason), gpu=self._gpu,
+                error=error.message,
+            )  # fmt: skip
+        self._silent = True

@@ -1,0 +1,114 @@
+"""When the processes of a pod that is being deleted have to have let go of their GPU. Pure.
+
+The kubelet sends SIGTERM, waits for the grace period, and kills. Killing a live MPS client can harm its neighbours, so
+what is still a client towards the end is released first: late enough for a program that ends by itself, early enough
+to be done with all of them. Times are seconds of one clock that never goes back.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+Object = Mapping[str, Any]
+
+LEAD: Final = 2.0
+"""Seconds before the end at which a pod is released, at the latest."""
+LEAD_SHARE: Final = 0.1
+"""The same as a share of the grace period, where that is more."""
+PACE: Final = 0.5
+"""Seconds between two pods of one GPU: while it lets go of a client, an MPS server refuses new ones."""
+MARGIN: Final = 1.0
+"""Seconds before the end by which the last is to have been released."""
+AT_ONCE: Final = 1.0
+"""Grace periods up to this leave no time to wait in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A pod on its way out.
+
+    ``end`` is when the kubelet kills what is left, ``earliest`` when half of the grace period is over: before that
+    nothing is done. ``stamp`` is the API server's word for the end, to see it changed.
+    """
+
+    uid: str
+    grace: float
+    end: float
+    earliest: float
+    stamp: str = ""
+
+    def due(self, beside: int) -> float:
+        """When to release it, where so many pods leave the same GPU, itself included."""
+        return max(self.earliest, self.end - lead(self.grace, beside))
+
+
+def lead(grace: float, pods: int) -> float:
+    """Seconds before the end at which the first of so many pods has to be released; never over half of the grace."""
+    return min(grace / 2, max(LEAD, LEAD_SHARE * grace, PACE * pods))
+
+
+def pace(left: int, seconds: float) -> float:
+    """Seconds until the next pod's turn, of ``left`` pods that have to be released in so many seconds."""
+    return min(PACE, max(0.0, seconds - MARGIN) / max(1, left))
+
+
+def departure(
+    pod: Object, now: float, wall: datetime, before: Departure | None = None, *, alive: bool = False
+) -> Departure | None:
+    """Read a pod that may be on its way out; ``None`` where it is not.
+
+    Args:
+        pod: the object.
+        now: by our own clock.
+        wall: the same moment by the wall clock.
+        before: what was read of it before.
+        alive: it was seen alive before, so its deletion has just begun: then half of its grace is left to it even where
+            the API server's clock is ahead of, or behind, ours.
+    """
+    stamp = pod["metadata"].get("deletionTimestamp")
+    if not stamp:
+        return None
+    if before is not None and stamp == before.stamp:
+        return before
+    grace = max(0.0, float(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
+    if grace <= AT_ONCE:
+        return leaving_now(pod["metadata"]["uid"], now, stamp)
+    told = now + (_moment(stamp, wall) - wall).total_seconds()
+    end = min(told, now + grace)
+    found = Departure(
+        uid=pod["metadata"]["uid"], grace=grace, end=end, stamp=stamp,
+        earliest=now + grace / 2 if alive else end - grace / 2,
+    )  # fmt: skip
+    return found if before is None else _sooner(before, found)
+
+
+def leaving_now(uid: str, now: float, stamp: str = "") -> Departure:
+    """Read a pod that is given no time, or whose object is gone while its processes may live."""
+    return Departure(uid=uid, grace=0.0, end=now, earliest=now, stamp=stamp)
+
+
+def running(pod: Object) -> bool:
+    """Whether some container of a pod ran when its status was written last."""
+    status = pod.get("status") or {}
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    return any("running" in (each.get("state") or {}) for each in every)
+
+
+def in_turn(departures: Sequence[Departure], now: float) -> list[Departure]:
+    """Of the pods that leave one GPU and still use it, those to release now: who is killed first comes first."""
+    ready = [each for each in departures if each.due(len(departures)) <= now]
+    return sorted(ready, key=lambda each: each.end)
+
+
+def _sooner(before: Departure, found: Departure) -> Departure:
+    """A deletion asked for again can only shorten the time."""
+    return replace(found, end=min(before.end, found.end), earliest=min(before.earliest, found.earliest))
+
+
+def _moment(stamp: str, otherwise: datetime) -> datetime:
+    try:
+        found = datetime.fromisoformat(stamp)
+    except ValueError:
+        return otherwise
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

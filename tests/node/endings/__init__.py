@@ -1,0 +1,1 @@
+"""Containers that come to their end, with real processes."""

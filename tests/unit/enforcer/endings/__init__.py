@@ -1,0 +1,1 @@
+"""How containers come to their end."""

@@ -1,0 +1,122 @@
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from enforcer.cluster import Books
+from enforcer.endings.departures import GONE_SECONDS, Departures
+from tests.unit.enforcer.endings.test_terminating import WALL, pod
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(name="clock")
+def _clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(name="seen")
+def _seen(clock: Clock) -> Departures:
+    return Departures(clock, lambda: WALL)
+
+
+def named(uid: str, source: dict[str, Any]) -> dict[str, Any]:
+    source["metadata"]["uid"] = uid
+    return source
+
+
+RUNNING: dict[str, Any] = {"containerStatuses": [{"state": {"running": {}}}]}
+ENDED: dict[str, Any] = {"containerStatuses": [{"state": {"terminated": {}}}]}
+
+
+def test_a_pod_leaves_from_its_deletion_until_its_object_is_gone(seen: Departures) -> None:
+    seen.listed([pod()])
+    assert seen.of({"a"}) == []
+    seen.changed("MODIFIED", pod(30))
+    assert [each.end for each in seen.of({"a"})] == [1030.0]
+    assert seen.of({"b"}) == []
+    seen.changed("DELETED", pod(30, **ENDED))
+    assert seen.of({"a"}) == []
+
+
+def test_half_of_its_grace_counts_from_when_we_saw_it_begin(seen: Departures) -> None:
+    seen.listed([pod()])
+    seen.changed("MODIFIED", pod(-60))
+    (found,) = seen.of({"a"})
+    assert found.earliest == 1015.0
+
+
+def test_a_forced_deletion_is_followed_until_its_processes_are_dead(seen: Departures, clock: Clock) -> None:
+    seen.listed([pod(**RUNNING)])
+    seen.changed("DELETED", pod(**RUNNING))
+    assert [each.due(1) for each in seen.of({"a"})] == [1000.0]
+    clock.now += GONE_SECONDS + 1
+    assert seen.of({"a"}) == []
+
+
+def test_a_pod_that_is_missing_in_a_new_list_was_deleted_by_force_or_is_dead(seen: Departures, clock: Clock) -> None:
+    seen.listed([named("a", pod()), named("b", pod(30)), named("c", pod())])
+    seen.listed([named("c", pod())])
+    assert sorted(each.uid for each in seen.of({"a", "b", "c"})) == ["a", "b"]
+    clock.now += GONE_SECONDS - 1
+    seen.listed([named("c", pod())])
+    clock.now += 2
+    assert seen.of({"a", "b", "c"}) == [], "another list does not begin it anew"
+
+
+def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: Departures) -> None:
+    woken = threading.Event()
+    seen.wake.append(woken)
+    seen.listed([pod()])
+    seen.changed("MODIFIED", pod())
+    assert not woken.is_set()
+    seen.changed("MODIFIED", pod(30))
+    assert woken.is_set()
+    woken.clear()
+    seen.changed("MODIFIED", pod(30, **RUNNING))
+    assert not woken.is_set()
+
+
+def test_it_hears_of_pods_from_the_watch_that_quotas_come_from(seen: Departures) -> None:
+    books = Books("gpu-7")
+    books.listeners.append(seen)
+    books.reset("claims", [named("x", pod(30))])
+    assert seen.of({"x"}) == []
+    books.reset("pods", [pod()])
+    books.event("pods", "MODIFIED", pod(30))
+    assert len(seen.of({"a"})) == 1
+
+
+def test_a_listeners_bug_ends_neither_the_watch_nor_the_others(
+    seen: Departures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken:
+        def listed(self, pods: Any) -> None:
+            raise RuntimeError("bug")
+
+        def changed(self, change: str, pod: Any) -> None:
+            raise RuntimeError("bug")
+
+    books = Books("gpu-7")
+    books.listeners.extend([Broken(), seen])
+    books.reset("pods", [pod()])
+    books.event("pods", "MODIFIED", pod(30))
+    assert len(seen.of({"a"})) == 1
+    assert books.pods() == frozenset({"a"})
+    assert "InternalError" in capsys.readouterr().out
+
+
+def test_the_wall_clock_is_read_in_utc() -> None:
+    seen = Departures(lambda: 0.0)
+    seen.listed(
+        [{"metadata": {"uid": "a", "deletionTimestamp": "2000-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}]
+    )
+    (found,) = seen.of({"a"})
+    assert found.end == pytest.approx((datetime(2000, 1, 1, tzinfo=UTC) - datetime.now(UTC)).total_seconds(), abs=5)

@@ -1,0 +1,238 @@
+import threading
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from enforcer.attribute import Identity, Owner
+from enforcer.endings.departures import Departures
+from enforcer.endings.release import RELIST, SLOW, Lane, LaneTools
+from enforcer.endings.terminating import PACE
+from enforcer.metrics import Metrics
+from enforcer.proc import PidHandle
+from gpushare.errors import MpsError
+from tests.unit.enforcer.endings.test_departures import Clock
+from tests.unit.enforcer.endings.test_terminating import WALL, pod
+from tests.unit.enforcer.made import GPU, OTHER_GPU, quota
+
+
+class Handle(PidHandle):
+    def __init__(self, pid: int, world: "World") -> None:
+        super().__init__(pid, -1)
+        self.world = world
+
+    def ended(self, seconds: float = 0.0) -> bool:
+        return self.pid not in self.world.clients
+
+
+class Stopped(threading.Event):
+    """Waiting takes the clock's time and nobody else's."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.clock.now += timeout or 0
+        return self.is_set()
+
+
+class World:
+    """A daemon with clients of pods ``p0``, ``p1``, ..., pid 100 and on; what it was told stands in ``told``."""
+
+    def __init__(self, pods: int = 1, gpu: str = GPU) -> None:
+        self.clock = Clock()
+        self.clients = {100 + number: f"p{number}" for number in range(pods)}
+        self.starts: dict[int, int] = {}
+        self.told: list[tuple[float, int]] = []
+        self.asked = 0
+        self.answer: Any = self.let_go
+        self.departures = Departures(self.clock, lambda: WALL)
+        self.metrics = Metrics()
+        quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
+        tools = LaneTools(
+            departures=self.departures, quotas=lambda: quotas, attributor=self, metrics=self.metrics,
+            stopped=Stopped(self.clock), open_handle=self.open, clock=self.clock,
+        )  # fmt: skip
+        self.lane = Lane(GPU, Daemon(self), tools)
+
+    def open(self, pid: int) -> PidHandle | None:
+        return Handle(pid, self) if pid in self.clients else None
+
+    def identify(self, pid: int) -> Identity | None:
+        if pid not in self.clients:
+            return None
+        return Identity(pid=pid, start=self.starts.get(pid, pid), owner=Owner(self.clients[pid], "c" * 64))
+
+    def let_go(self, pid: int) -> None:
+        del self.clients[pid]
+
+    def leave(self, *pods: str, grace: int = 30) -> None:
+        for uid in pods:
+            source = pod(grace, grace)
+            source["metadata"]["uid"] = uid
+            self.departures.changed("MODIFIED", source)
+
+    def run(self, until: float) -> None:
+        """Take steps up to a moment, as the lane's thread does."""
+        while self.clock.now < until and (wait := self.lane.step()) is not None:
+            self.clock.now += wait
+
+    def counted(self) -> dict[str, float]:
+        rows = [sample for family in self.metrics.released.collect() for sample in family.samples]
+        return {row.labels["reason"]: row.value for row in rows if row.name.endswith("_total")}
+
+
+class Daemon:
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def clients(self) -> dict[int, int]:
+        self.world.asked += 1
+        return dict.fromkeys(self.world.clients, 77)
+
+    def release(self, server: int, pid: int) -> str | None:
+        assert server == 77
+        self.world.told.append((self.world.clock.now - 1000.0, pid))
+        said: str | None = self.world.answer(pid)
+        return said
+
+
+def test_a_client_is_released_shortly_before_its_pod_is_killed() -> None:
+    world = World()
+    world.leave("p0")
+    assert world.lane.step() == 27.0, "nothing is asked before its time"
+    assert world.asked == 0
+    world.run(1060)
+    assert world.told == [(27.0, 100)]
+    assert world.counted() == {"ClientTerminated": 1}
+
+
+def test_a_program_that_ends_by_itself_is_not_touched() -> None:
+    world = World()
+    world.leave("p0")
+    world.lane.step()
+    world.clients.clear()
+    world.run(1040)
+    assert world.told == []
+
+
+def test_pods_that_stay_and_pods_of_other_gpus_are_not_touched() -> None:
+    world = World(pods=3)
+    world.leave("p1")
+    world.run(1040)
+    assert [pid for _, pid in world.told] == [101]
+    elsewhere = World(gpu=OTHER_GPU)
+    elsewhere.leave("p0")
+    assert elsewhere.lane.step() is None
+    assert elsewhere.asked == 0
+
+
+@pytest.mark.parametrize("pods", [48, 300])
+def test_however_many_are_deleted_at_once_all_are_released_in_the_second_half_of_their_grace(pods: int) -> None:
+    world = World(pods)
+    world.leave(*(f"p{number}" for number in range(pods)))
+    world.run(1040)
+    times = [when for when, _ in world.told]
+    assert sorted(pid for _, pid in world.told) == list(range(100, 100 + pods))
+    assert times[0] >= 15.0
+    assert times[-1] < 30.0
+    assert max(times.count(each) for each in times) < pods / 4, "they are spread over the time there is"
+    assert world.asked < 25, "the clients are listed once for several"
+
+
+def test_a_few_are_released_one_after_the_other() -> None:
+    world = World(pods=3)
+    world.leave("p0", "p1", "p2")
+    world.run(1040)
+    times = [when for when, _ in world.told]
+    assert [later - sooner for sooner, later in pairwise(times)] == [PACE, PACE]
+
+
+def test_without_grace_it_is_released_at_once() -> None:
+    world = World()
+    world.leave("p0", grace=0)
+    world.lane.step()
+    assert world.told == [(0.0, 100)]
+
+
+def test_a_client_that_comes_after_the_release_is_released_as_well() -> None:
+    world = World()
+    world.leave("p0")
+    world.run(1028)
+    world.clients[555] = "p0"
+    world.run(1030)
+    assert [pid for _, pid in world.told] == [100, 555]
+
+
+def test_what_the_server_refuses_is_tried_again_until_it_is_done() -> None:
+    world = World()
+    answers = ["700", "700", "0"]
+    world.answer = lambda pid: answers.pop(0) if len(answers) > 1 else world.let_go(pid)
+    world.leave("p0")
+    world.run(1032)
+    assert [when for when, _ in world.told] == [27.0, 28.0, 29.0]
+    assert world.counted() == {"ClientTerminated": 1, "TerminateFailed": 2}
+
+
+def test_a_daemon_that_does_not_answer_is_said_once_and_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    world.leave("p0")
+    silent = Daemon.clients
+
+    def blocked(daemon: Any) -> dict[int, int]:
+        if world.clock.now < 1029:
+            raise MpsError("nobody answers")
+        return silent(daemon)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Daemon, "clients", blocked)
+        world.run(1031)
+    assert world.told == [(29.0, 100)]
+    assert capsys.readouterr().out.count("nobody answers") == 1
+
+
+def test_a_process_that_has_ended_while_others_were_released_is_passed_over() -> None:
+    world = World(pods=2)
+
+    def first_ends_the_other(pid: int) -> None:
+        world.clients.clear()
+
+    world.answer = first_ends_the_other
+    world.leave("p0", "p1")
+    world.run(1040)
+    assert len(world.told) == 1
+
+
+def test_another_process_of_the_same_pid_is_not_touched() -> None:
+    world = World(pods=2)
+
+    def first_renews_the_other(pid: int) -> str | None:
+        del world.clients[pid]
+        world.clients[101], world.starts[101] = "somebody-else", 9
+        return None
+
+    world.answer = first_renews_the_other
+    world.leave("p0", "p1")
+    world.run(1040)
+    assert [pid for _, pid in world.told] == [100]
+
+
+def test_what_hangs_long_after_its_end_is_asked_about_less_often() -> None:
+    world = World()
+    world.answer = lambda _: "700"
+    world.leave("p0", grace=2)
+    assert world.lane.step() == 1.0
+    world.clock.now += 1
+    assert world.lane.step() == RELIST
+    world.clock.now += 100
+    assert world.lane.step() == SLOW
+
+
+def test_a_turn_ends_when_nobody_leaves_and_when_the_agent_stops() -> None:
+    world = World()
+    world.lane.turn()
+    world.leave("p0")
+    world.lane._tools.stopped.set()
+    world.lane.turn()
+    assert world.told == []
