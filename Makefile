@@ -25,10 +25,9 @@ demo: $(STAMP) ## The whole loop in under a minute: rewrite, kill, audit (no roo
 test: $(STAMP) ## Unit, golden, property and node-level tests
 	@$(RUN)/python -m pytest -n auto --dist loadgroup -m "not controlplane"
 
-e2e: $(STAMP) ## The product on a real control plane and a real node (first run builds Kubernetes)
+e2e: $(STAMP) ## The product on real control planes and nodes, in lanes (first run builds Kubernetes; ARGS=FILE runs a part)
 	@$(RUN)/python -m tests.cluster build
-	@$(RUN)/python -m pytest -m "controlplane and not node_e2e"
-	@$(RUN)/python -m pytest -m node_e2e
+	@$(RUN)/python -m tests.e2e $(ARGS)
 
 cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root, or ARGS=--control-plane-only)
 	@$(RUN)/python -m tests.cluster up $(ARGS)

@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
@@ -27,6 +26,7 @@ from tests.cluster.binaries import find_all
 from tests.cluster.errors import BedError
 from tests.cluster.network import Network
 from tests.cluster.processes import Process, alive, end, require_alive, spawn, start_time, tail
+from tests.support.patience import holds_within, patient
 
 ADMIN: Final = "admin"
 OPERATOR: Final = "operator"
@@ -188,12 +188,13 @@ class ControlPlane:
 
     def wait(self, what: str, check: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
         """Poll until ``check()``; a dead server or the end of patience raises ``BedError`` with the logs' ends."""
-        deadline = time.monotonic() + seconds
-        while not check():
+
+        def held() -> bool:
             require_alive(self.processes)
-            if time.monotonic() > deadline:
-                raise BedError(f"waited {seconds:.0f} s in vain until {what}:\n{self.tails()}")
-            time.sleep(0.05)
+            return check()
+
+        if not holds_within(held, seconds):
+            raise BedError(f"waited {patient(seconds):.0f} s in vain until {what}:\n{self.tails()}")
 
     def _ready(self) -> bool:
         try:

@@ -21,6 +21,7 @@ from tests.cluster.errors import BedError
 from tests.cluster.need import require_node
 from tests.cluster.network import run
 from tests.cluster.node import Node
+from tests.support.patience import holds_within
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(300)]
 BUILD = Path(__file__).parents[2] / ".build" / "e2e"
@@ -296,7 +297,4 @@ def _kubectl(node: Node, *command: str) -> str:
 
 
 def _until(check: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
+    assert holds_within(check, seconds), "waited in vain"

@@ -8,7 +8,6 @@ import base64
 import itertools
 import json
 import ssl
-import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from tests.cluster.controlplane import RBAC_V1, TENANT, ControlPlane, free_ports
 from tests.cluster.processes import Process, alive, end
 from tests.controlplane import manifests, objects, programs
 from tests.controlplane.objects import Object
+from tests.support.patience import holds_within, patient
 
 SYSTEM: Final = "gpu-share-system"
 PATIENCE: Final = 30.0
@@ -187,11 +187,8 @@ class Bed:
 
     def until(self, what: str, check: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Poll until ``check()``; otherwise fail with the ends of all logs."""
-        deadline = time.monotonic() + seconds
-        while not check():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"waited {seconds:.0f} s in vain until {what}\n{self.plane.tails(lines=12)}")
-            time.sleep(0.05)
+        if not holds_within(check, seconds, 0.05):
+            raise AssertionError(f"waited {patient(seconds):.0f} s in vain until {what}\n{self.plane.tails(lines=12)}")
 
     def wait_bound(self, namespace: str, name: str, seconds: float = PATIENCE) -> Object:
         """Wait until the scheduler has given the pod a node; returns the pod."""

@@ -24,6 +24,7 @@ import yaml
 
 from gpushare.cluster import Cluster, path
 from gpushare.errors import ClusterError
+from tests.support.patience import patient
 
 Object = dict[str, Any]
 FILE: Final = Path(__file__).resolve().parents[2] / "deploy" / "manifests" / "install.yaml"
@@ -106,7 +107,7 @@ def wait_for_policies(cluster: Cluster, namespace: str, *, seconds: float = 30.0
         "metadata": {"name": "probe-of-policies", "labels": {"gpu-share.io/managed": "true"}},
         "spec": {"containers": [{"name": "a", "image": "a"}], "automountServiceAccountToken": False},
     }
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patient(seconds)
     while time.monotonic() < deadline:
         try:
             cluster.create(path("/api/v1", "pods", namespace=namespace), pod, dryRun="All")

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.support.patience import patient
+
 SECRET: Final = "gpu-share-webhook-tls"
 SYSTEM: Final = "gpu-share-system"
 ROOT: Final = Path(__file__).parents[2]
@@ -60,7 +62,7 @@ def environment(**extra: str) -> dict[str, str]:
 def run(command: Sequence[str], log: Path, seconds: float = 60) -> None:
     """Run a program to its end; a failure shows its output."""
     done = subprocess.run(
-        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+        command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=patient(seconds), check=False
     )
     log.write_text(done.stdout + done.stderr)
     assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"

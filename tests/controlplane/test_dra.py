@@ -24,6 +24,7 @@ from tests.fakegpu.need import need_library
 from tests.fakegpu.state import Sim
 from tests.support.kubelet import KubeletCalls
 from tests.support.need import missing
+from tests.support.patience import patient
 from tests.support.podresources import pod_resources
 
 pytestmark = pytest.mark.controlplane
@@ -135,7 +136,7 @@ def test_a_bound_pod_is_prepared_watched_and_undone(machine: Machine) -> None:
     ]
     container = machine.kubelet.run(pod, "main", tenant(uuid, 3000, grow_to=9000, after=2.0), machine.sim.environment())
     bed.until("the quota has its container", lambda: watched(machine) == container.container_id)
-    assert wait_gone(container.process, 15)
+    assert wait_gone(container.process, patient(15))
     machine.kubelet.containers.remove(container)
     bed.delete_pod(namespace, "tts")
     bed.until("the claim is gone", lambda: bed.find(path(RESOURCE_V1, CLAIMS, key[1], namespace)) is None)
@@ -181,7 +182,7 @@ def test_a_prepared_pod_is_told_how_it_stands_through_its_sidecar(machine: Machi
     ready = f"the share of the GPU is ready: main 4096 MiB on {uuid}"
     machine.bed.until("the sidecar says ready", lambda: ready in Path(sidecar.log).read_text())
     container = machine.kubelet.run(pod, "main", tenant(uuid, 3000, grow_to=9000, after=2.0), machine.sim.environment())
-    assert wait_gone(container.process, 20)
+    assert wait_gone(container.process, patient(20))
     machine.kubelet.containers.remove(container)
     why = " Killed: container main holds 9000 MiB of its 4096 MiB"
     machine.bed.until("the sidecar says why", lambda: why in Path(sidecar.log).read_text())

@@ -24,12 +24,13 @@ from tests.controlplane.objects import Object
 from tests.fakegpu.need import need_library
 from tests.fakegpu.state import Sim
 from tests.support.need import missing
+from tests.support.patience import patient
 
 pytestmark = pytest.mark.controlplane
 NODE = "real"
 GRACE, POLL = 2.0, 0.25
 SAMPLES = 3
-SLACK = 1.5
+SLACK = patient(1.5)
 """Seconds for what is no part of the promise: starting to look, ending a Python process, a busy machine."""
 
 
@@ -110,7 +111,7 @@ def test_a_container_over_its_quota_is_ended_and_its_neighbour_is_not(machine: M
     bed.until("the agent knows both quotas", lambda: machine.quotas() == wanted)
     bed.until("the greedy one has grown", lambda: "grown" in machine.kubelet.output(greedy))
     grown = time.monotonic()
-    assert wait_gone(greedy.process, 20), bed.plane.tails(["agent"])
+    assert wait_gone(greedy.process, patient(20)), bed.plane.tails(["agent"])
     lasted = time.monotonic() - grown
     print(f"\nended {lasted:.2f} s after it grew (grace {GRACE} s, {POLL} s between looks)")
     assert GRACE - 2 * POLL <= lasted <= (SAMPLES + 2) * POLL + GRACE + SLACK

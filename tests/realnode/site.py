@@ -21,6 +21,7 @@ from tests.controlplane.bed import PODS, Bed
 from tests.realnode import breaking, deviceplugin, readme
 from tests.realnode.pods import MAIN, Object
 from tests.realnode.version import SIMULATOR_IMAGE
+from tests.support.patience import holds_within, patient
 
 STATE: Final = "/var/lib/gpu-share"
 RUN: Final = "/run/gpu-share"
@@ -67,7 +68,7 @@ class Site:
         """
         done = subprocess.run(
             ["bash", "-c", command], cwd=self.work, env=self._environment(), capture_output=True, text=True,
-            timeout=seconds, check=False,
+            timeout=patient(seconds), check=False,
         )  # fmt: skip
         if check and done.returncode:
             raise AssertionError(f"$ {command}\n{done.stdout}{done.stderr}\n(exit {done.returncode})\n{self.report()}")
@@ -101,7 +102,7 @@ class Site:
 
         After an outage Kubernetes takes up to a minute or two to count a node's pods among a Service's endpoints again.
         """
-        deadline = time.monotonic() + OUT_OF_REACH_SECONDS
+        deadline = time.monotonic() + patient(OUT_OF_REACH_SECONDS)
         while True:
             try:
                 return self.bed.create(namespace, body)
@@ -257,11 +258,8 @@ class Site:
 
     def until(self, what: str, check: Check, seconds: float = SECONDS) -> None:
         """Poll until it holds; the API server may be away meanwhile."""
-        deadline = time.monotonic() + seconds
-        while not _holds(check):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"waited {seconds:.0f} s in vain until {what}\n{self.report()}")
-            time.sleep(0.2)
+        if not holds_within(lambda: _holds(check), seconds, 0.2):
+            raise AssertionError(f"waited {patient(seconds):.0f} s in vain until {what}\n{self.report()}")
 
     def report(self) -> str:
         """Pods, warnings and the ends of the logs, for a failed test."""

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -14,6 +13,7 @@ from gpushare.errors import ClusterError
 from tests.cluster.controlplane import RBAC_V1, TENANT, ControlPlane
 from tests.controlplane import manifests, objects
 from tests.controlplane.objects import Object
+from tests.support.patience import holds_within
 from webhook.decide import decide
 from webhook.namespace import NamespacePolicy
 from webhook.settings import Settings
@@ -128,7 +128,4 @@ def annotation(value: str | None) -> Object:
 
 def until(what: str, check: Callable[[], bool], seconds: float = 30) -> None:
     """Poll until ``check()``."""
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+    assert holds_within(check, seconds), what

@@ -1,0 +1,107 @@
+"""``python -m tests.e2e [FILE ...]``: the tests that need a cluster, in lanes beside each other; ``make e2e`` runs it.
+
+Each lane writes into ``.build/lanes``; a line now and then says where each is. Exit code 0 when all passed, 1 when a
+lane failed or ran nothing of one of its files, 2 wrong use, 130 when stopped: no cluster is left behind in any case.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.cluster import images
+from tests.cluster.controlplane import sweep
+from tests.e2e import lanes
+from tests.e2e.running import STOPPED, Result, Running
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDER: Final = ROOT / ".build" / "lanes"
+CLUSTERS: Final = (ROOT / ".build" / "e2e", ROOT / ".build" / "realnode")
+NODES: Final = 3
+PATIENCE: Final = 3.0
+EVERY_SECONDS: Final = 60.0
+TAIL_LINES: Final = 120
+WRONG_USE: Final = 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run everything, or the given files, and return the exit code."""
+    asked = _parser().parse_args(argv)
+    files = lanes.marked(ROOT)
+    if unknown := [file for file in asked.files if file not in files]:
+        print(f"{', '.join(unknown)}: no test file of this checkout that needs a cluster", file=sys.stderr)
+        return WRONG_USE
+    chosen = {file: files[file] for file in asked.files or files}
+    clean()
+    if any(chosen.values()):
+        for target in images.targets():
+            images.image(target)
+    running = Running(lanes.deal(chosen, asked.nodes), FOLDER, PATIENCE)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: running.stop())
+    try:
+        return run(running)
+    finally:
+        clean()
+
+
+def clean() -> None:
+    """Remove clusters whose owner is gone; those of living sessions are let alone."""
+    for folder in CLUSTERS:
+        sweep(folder)
+
+
+def run(running: Running, every: float = EVERY_SECONDS) -> int:
+    """Start the lanes, say how they stand, and return the exit code once all have ended."""
+    began = time.monotonic()
+    for lane in running.lanes:
+        print(f"{' then '.join(each.name for each in lane)}: {sum(len(each.files) for each in lane)} files", flush=True)
+    failed, stopped = False, True
+    running.start()
+    try:
+        while running.under_way and not running.stopping:
+            result = running.next(every)
+            lines = running.progress() if result is None else tell(running, result)
+            failed = failed or bool(result and result.trouble)
+            minutes, seconds = divmod(int(time.monotonic() - began), 60)
+            print("\n".join(f"{minutes:>3}:{seconds:02} {line}" for line in lines), flush=True)
+        stopped = running.stopping
+    finally:
+        if stopped:
+            print("stopping: every lane ends its clusters", flush=True)
+            running.stop()
+        running.end()
+    return STOPPED if stopped else int(failed)
+
+
+def tell(running: Running, result: Result) -> list[str]:
+    """What came of a session, with the end of its log where it failed."""
+    took = [f"{seconds:>6.0f} s {ran:>4} tests  {file}" for file, (ran, seconds) in sorted(result.files.items())]
+    if not result.trouble:
+        return [f"{result.session.name:<14} passed", *took]
+    log = running.log(result.session.name)
+    ends = ending(log.read_text(errors="replace").splitlines())
+    return [f"{result.session.name:<14} FAILED: {result.trouble}; {log} ends:", *ends, *took]
+
+
+def ending(lines: list[str]) -> list[str]:
+    """The end of a session's log without what tests that passed have printed."""
+    passes = next((index for index, line in enumerate(lines) if "= PASSES =" in line), len(lines))
+    summary = [line for line in lines[passes:] if line.startswith(("FAILED", "ERROR", "="))]
+    return [*lines[:passes][-TAIL_LINES:], *summary]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tests.e2e", description=__doc__)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="run only these test files (all)")
+    parser.add_argument(
+        "--nodes", type=int, default=NODES, metavar="N", help=f"lanes with a node of their own ({NODES})"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""Which test file runs in which lane: a lane is a row of pytest sessions, one after the other, on clusters of its own.
+
+The first lane has the tests of the control plane, and then what does most of its work with clusters of its own or with
+much of the processor. The other lanes have a node each, and between them the rest, dealt so that they end together.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+NODE_MARK: Final = "node_e2e"
+MARK: Final = re.compile(r"\bpytest\.mark\.(controlplane|node_e2e)\b")
+MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
+UNKNOWN: Final = 90
+"""Seconds of a file that nobody has measured yet."""
+SECONDS: Final = {
+    "tests/realnode/test_blocked.py": 120,
+    "tests/realnode/test_churn.py": 300,
+    "tests/realnode/test_deletion.py": 240,
+    "tests/realnode/test_failures.py": 120,
+    "tests/realnode/test_grace.py": 90,
+    "tests/realnode/test_kill.py": 40,
+    "tests/realnode/test_limits.py": 90,
+    "tests/realnode/test_modes.py": 150,
+    "tests/realnode/test_mps.py": 120,
+    "tests/realnode/test_namespaces.py": 60,
+    "tests/realnode/test_nvml_away.py": 60,
+    "tests/realnode/test_outages.py": 300,
+    "tests/realnode/test_resize.py": 60,
+    "tests/realnode/test_running.py": 60,
+    "tests/realnode/test_tampering.py": 50,
+    "tests/realnode/test_trouble.py": 150,
+    "tests/realnode/test_upgrade_and_uninstall.py": 70,
+}
+"""Measured with ``python -m tests.e2e``, which prints what each file took."""
+FIRST_LANE: Final = ("tests/cluster/test_node.py", "tests/realnode/test_churn.py")
+"""Files of real nodes that come after those of the control plane, in this order."""
+LAST: Final = "tests/realnode/test_upgrade_and_uninstall.py"
+"""It removes the product from its cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One run of pytest: its name, which is that of its log, and its files in order."""
+
+    name: str
+    files: tuple[str, ...]
+
+
+Lane = tuple[Session, ...]
+
+
+def marked(root: Path) -> dict[str, bool]:
+    """Every test file below ``root/tests`` that needs a cluster, and whether it needs a real node."""
+    found: dict[str, bool] = {}
+    for file in sorted((root / "tests").rglob("test_*.py")):
+        lines = (line.strip() for line in file.read_text().splitlines())
+        marks = {mark for line in lines if line.startswith(MARKING) for mark in MARK.findall(line)}
+        if marks:
+            found[file.relative_to(root).as_posix()] = NODE_MARK in marks
+    return found
+
+
+def deal(files: dict[str, bool], nodes: int) -> list[Lane]:
+    """Deal files (and whether each needs a node) over a first lane and ``nodes`` others; none of them is empty."""
+    plain = [file for file in files if not files[file]]
+    own = [file for file in FIRST_LANE if file in files]
+    shared = [file for file in files if files[file] and file not in FIRST_LANE]
+    first = (*_session("control-plane", plain), *_session("churn", own))
+    rest = [_session(f"node-{number}", hand) for number, hand in enumerate(_hands(shared, nodes), 1)]
+    return [lane for lane in (first, *rest) if lane]
+
+
+def _session(name: str, files: Sequence[str]) -> Lane:
+    return (Session(name=name, files=tuple(files)),) if files else ()
+
+
+def _hands(files: Iterable[str], count: int) -> list[list[str]]:
+    """The longest first, each to the hand that has least so far."""
+    hands: list[list[str]] = [[] for _ in range(count)]
+    for file in sorted(files, key=lambda each: (-seconds(each), each)):
+        min(hands, key=lambda hand: sum(map(seconds, hand))).append(file)
+    return [sorted(hand, key=lambda file: (file == LAST, file)) for hand in hands]
+
+
+def seconds(file: str) -> int:
+    """What a file takes, as far as that is known."""
+    return SECONDS.get(file, UNKNOWN)

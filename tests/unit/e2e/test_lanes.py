@@ -1,0 +1,76 @@
+"""Every test file that needs a cluster runs once, whoever forgot to say how long it takes."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import lanes
+
+ROOT = Path(__file__).parents[3]
+FILES = lanes.marked(ROOT)
+
+
+def dealt(files: dict[str, bool], nodes: int) -> list[str]:
+    return [file for lane in lanes.deal(files, nodes) for session in lane for file in session.files]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 30])
+def test_every_file_is_in_exactly_one_lane(nodes: int) -> None:
+    assert len(FILES) > 20
+    assert Counter(dealt(FILES, nodes)) == Counter(list(FILES))
+
+
+def test_a_file_that_the_table_does_not_know_runs_too() -> None:
+    strangers = {"tests/realnode/test_of_tomorrow.py": True, "tests/controlplane/test_of_tomorrow.py": False}
+    assert not strangers.keys() & lanes.SECONDS.keys()
+    run = dealt({**FILES, **strangers}, 3)
+    assert [run.count(each) for each in strangers] == [1, 1]
+
+
+def test_marked_files_are_found_however_they_are_marked(tmp_path: Path) -> None:
+    texts = {
+        "test_module.py": "pytestmark = pytest.mark.controlplane\n",
+        "test_list.py": "pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e]\n",
+        "deep/test_one.py": "@pytest.mark.controlplane\ndef test_it(): ...\n",
+        "test_split.py": "pytestmark = [\n    pytest.mark.timeout(9),\n    pytest.mark.node_e2e,\n]\n",
+        "test_says.py": "TEXT = 'pytest.mark.controlplane'\n",
+        "test_other.py": "pytestmark = pytest.mark.node\n",
+        "helper.py": "pytestmark = pytest.mark.controlplane\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / name).write_text(text)
+    assert lanes.marked(tmp_path) == {
+        "tests/deep/test_one.py": False,
+        "tests/test_list.py": True,
+        "tests/test_module.py": False,
+        "tests/test_split.py": True,
+    }
+
+
+def test_what_ends_the_product_is_the_last_of_its_cluster() -> None:
+    for nodes in (1, 2, 3):
+        sessions = [session for lane in lanes.deal(FILES, nodes) for session in lane]
+        (its,) = [session for session in sessions if lanes.LAST in session.files]
+        assert its.files[-1] == lanes.LAST
+
+
+def test_what_needs_the_processor_comes_after_the_control_planes_tests_and_beside_no_site() -> None:
+    plain, own = lanes.deal(FILES, 3)[0]
+    assert not [file for file in plain.files if FILES[file]]
+    assert own.files == lanes.FIRST_LANE
+
+
+def test_nodes_get_about_the_same_work() -> None:
+    hands = [sum(map(lanes.seconds, session.files)) for (session,) in lanes.deal(FILES, 3)[1:]]
+    longest = max(lanes.seconds(file) for file in FILES if file not in lanes.FIRST_LANE)
+    assert len(hands) == 3
+    assert max(hands) - min(hands) <= longest
+
+
+def test_no_lane_is_empty_and_no_two_sessions_share_a_log() -> None:
+    names = [session.name for lane in lanes.deal(FILES, 30) for session in lane]
+    assert len(set(names)) == len(names)
+    assert all(session.files for lane in lanes.deal({"tests/x/test_a.py": True}, 30) for session in lane)
+    assert lanes.deal({}, 3) == []

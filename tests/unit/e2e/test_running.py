@@ -1,0 +1,181 @@
+"""Lanes run beside each other, are told apart when they fail, and end together when they are told to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import clock
+from tests.e2e.__main__ import ending, run
+from tests.e2e.lanes import Session
+from tests.e2e.running import STOPPED, Running
+from tests.support.patience import holds_within
+
+ROOT = Path(__file__).parents[3]
+NOTE = f"""
+import json, os, pathlib, signal, sys, time
+files = [pathlib.Path(name) for name in sys.argv[1:]]
+def ran(*files):
+    times = {{str(file): [1, 0.5] for file in files}}
+    pathlib.Path(os.environ[{clock.VARIABLE!r}]).write_text(json.dumps(times))
+"""
+Make = Callable[..., Running]
+
+
+def session(name: str, *files: Path) -> Session:
+    return Session(name=name, files=tuple(map(str, files)))
+
+
+@pytest.fixture(name="make")
+def _make(tmp_path: Path) -> Make:
+    """Lanes whose sessions run a script instead of pytest."""
+
+    def make(script: str, *lanes: tuple[Session, ...]) -> Running:
+        return Running(lanes, tmp_path / "logs", 1.0, (sys.executable, "-c", NOTE + script))
+
+    return make
+
+
+def test_lanes_run_beside_each_other(make: Make, tmp_path: Path) -> None:
+    """Each waits for what the other writes."""
+    meet = """
+files[0].touch()
+until = time.monotonic() + 20
+while not all((files[0].parent / name).exists() for name in ("left", "right")):
+    assert time.monotonic() < until
+    time.sleep(0.01)
+ran(*files)
+"""
+    lanes = [(session(name, tmp_path / name),) for name in ("left", "right")]
+    assert run(make(meet, *lanes)) == 0
+
+
+def test_a_lane_that_fails_is_told_with_its_end_and_the_others_go_on(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = "print('::what went wrong'); ran(*files); files[0].touch(); sys.exit(files[0].name == 'bad')"
+    bad, good, later = (session(name, tmp_path / name) for name in ("bad", "good", "later"))
+    assert run(make(script, (bad, later), (good,))) == 1
+    said = capsys.readouterr().out
+    assert "FAILED: pytest ended with 1" in said
+    assert said.count("what went wrong") == 1
+    assert (tmp_path / "good").exists()
+    assert (tmp_path / "later").exists()
+
+
+@pytest.mark.parametrize("script", ["ran(files[0])", "pass"], ids=["one forgotten", "no times at all"])
+def test_a_session_that_runs_nothing_of_a_file_has_failed(
+    make: Make, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(make(script, (session("lane", tmp_path / "seen", tmp_path / "unseen"),))) == 1
+    assert "unseen was run" in capsys.readouterr().out
+
+
+def test_told_to_stop_each_session_is_interrupted_once_and_none_is_started(make: Make, tmp_path: Path) -> None:
+    script = """
+files[0].touch()
+try:
+    signal.pause()
+except KeyboardInterrupt:
+    files[0].write_text("ended its cluster")
+"""
+    first, other, never = (tmp_path / name for name in ("first", "other", "never"))
+    running = make(script, (session("first", first), session("never", never)), (session("other", other),))
+
+    def stop() -> None:
+        holds_within(lambda: first.exists() and other.exists(), 20, 0.05)
+        running.stop()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    assert run(running) == STOPPED
+    stopper.join()
+    assert (first.read_text(), other.read_text()) == ("ended its cluster", "ended its cluster")
+    assert not never.exists()
+
+
+def test_progress_is_a_line_for_each_session_under_way(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = """
+print("tests/test_a.py::test_one PASSED", flush=True)
+until = time.monotonic() + 20
+while not files[0].exists() and time.monotonic() < until:
+    time.sleep(0.01)
+ran(*files)
+"""
+    running = make(script, (session("lane", tmp_path / "go"),))
+    said: list[str] = []
+
+    def watch() -> None:
+        holds_within(lambda: "test_one PASSED" in "".join(running.progress()), 20, 0.05)
+        said.extend(running.progress())
+        (tmp_path / "go").touch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    assert run(running, 0.1) == 0
+    watcher.join()
+    assert said == ["lane           tests/test_a.py::test_one PASSED"]
+    assert "  0:0" in capsys.readouterr().out
+
+
+def test_the_end_of_a_log_is_what_failed_and_not_what_passed() -> None:
+    lines = ["a::b PASSED", "=== FAILURES ===", "why", "=== PASSES ===", "figures", "=== short ===", "FAILED a::c", "x"]
+    assert ending(lines) == [*lines[:3], "=== PASSES ===", "=== short ===", "FAILED a::c"]
+
+
+TIMED = """
+import pytest
+from tests.support.patience import FACTOR
+@pytest.mark.timeout(100)
+def test_marked(request):
+    assert request.node.get_closest_marker("timeout").args == (300.0,)
+def test_unmarked(request):
+    assert (FACTOR, request.node.get_closest_marker("timeout").args) == (3.0, (60.0,))
+@pytest.mark.skip
+def test_skipped(): ...
+"""
+
+
+def test_pytest_is_patient_and_counts_what_it_ran(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TIMED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 20\nmarkers = timeout\n")
+    times = tmp_path / "times.json"
+    env = {**os.environ, clock.VARIABLE: str(times), "GPU_SHARE_PATIENCE": "3", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", clock.__name__, "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran, seconds = json.loads(times.read_text())["test_it.py"]
+    assert (ran, seconds < 60) == (3, True)
+
+
+def test_a_signal_to_the_command_itself_ends_it(tmp_path: Path) -> None:
+    """SIGTERM reaches lanes that ignore nothing: the command ends with its own code, having cleaned up."""
+    script = f"""
+import signal, sys
+from pathlib import Path
+from tests.e2e import __main__ as command
+from tests.e2e.running import Running
+class Waits(Running):
+    def __init__(self, lanes, folder, factor):
+        words = (sys.executable, "-c", "import signal; print('::waits', flush=True); signal.pause()")
+        super().__init__(lanes, folder, factor, words)
+command.Running, command.FOLDER, command.EVERY_SECONDS = Waits, Path({str(tmp_path)!r}), 0.1
+command.images.targets = list
+sys.exit(command.main(["tests/controlplane/test_check.py", "tests/realnode/test_kill.py"]))
+"""
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        logs = [tmp_path / f"{name}.log" for name in ("control-plane", "node-1")]
+        assert holds_within(lambda: all(log.exists() and "::waits" in log.read_text() for log in logs), 30)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == STOPPED
+    assert "stopping" in said
+    assert all("KeyboardInterrupt" in log.read_text() for log in logs)
