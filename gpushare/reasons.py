@@ -56,6 +56,14 @@ class Reason(StrEnum):
     CONTESTED = "Contested"
     MPS_LIMIT_NOT_APPLIED = "MpsLimitNotApplied"
     CONTROL_BLOCKED = "ControlBlocked"
+    # Limits: who keeps them, and whether they are in force.
+    LIMIT_BACKEND = "LimitBackend"
+    LIMIT_SET = "LimitSet"
+    IN_FORCE = "InForce"
+    PER_PROCESS_ONLY = "PerProcessOnly"
+    NOT_APPLIED = "NotApplied"
+    ESCAPED = "Escaped"
+    UNKNOWN = "Unknown"
     # Claims on the node.
     CLAIM_PREPARED = "ClaimPrepared"
     CLAIM_UNPREPARED = "ClaimUnprepared"

@@ -1,0 +1,87 @@
+"""Which back end keeps a container within its memory limit on a GPU: chosen from what the driver can. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Backend(StrEnum):
+    """Who keeps the limit."""
+
+    MPS_V2 = "mps-v2"
+    """MPS: each process of its own, by the variable it started with. A process that grows beyond it gets no memory."""
+    DRIVER_CGROUP = "driver-cgroup"
+    """The driver: all processes of the container's cgroup together."""
+    WATCH_ONLY = "watch-only"
+    """Nobody: whoever stays above its quota is ended."""
+    MIG_INSTANCE = "mig-instance"
+    """The hardware: nothing beyond the instance is there."""
+
+    @property
+    def prevents(self) -> bool:
+        """Whether an allocation beyond the limit fails."""
+        return self is not Backend.WATCH_ONLY
+
+    @property
+    def per_process(self) -> bool:
+        """Whether each process may hold the limit by itself."""
+        return self is Backend.MPS_V2
+
+    @property
+    def at_once(self) -> bool:
+        """Whether another limit binds running processes too, and not only those that start later."""
+        return self in {Backend.DRIVER_CGROUP, Backend.WATCH_ONLY}
+
+
+class Wanted(StrEnum):
+    """What the operator says (``--limit-backend``)."""
+
+    AUTO = "auto"
+    MPS_V2 = "mps-v2"
+    DRIVER_CGROUP = "driver-cgroup"
+    WATCH_ONLY = "watch-only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ability:
+    """What there is for one GPU: an MPS daemon, a driver that keeps limits of cgroups, or it is a MIG instance."""
+
+    mps: bool = False
+    cgroups: bool = False
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A back end; ``problem`` is a sentence where the operator wanted one that cannot work."""
+
+    backend: Backend
+    problem: str | None = None
+
+
+_LACKING: Final = {
+    Wanted.MPS_V2: "there is no MPS daemon for it in this mode",
+    Wanted.DRIVER_CGROUP: "its driver keeps no limits of cgroups (R615 and newer do, on cgroup v2)",
+}
+
+
+def choose(ability: Ability, wanted: Wanted = Wanted.AUTO) -> Choice:
+    """Choose what prevents best: per container before per process, and anything before nothing.
+
+    A MIG instance is limited by itself whatever is wanted: the setting is for GPUs that are shared.
+    """
+    if ability.mig:
+        return Choice(Backend.MIG_INSTANCE)
+    best = _best(ability)
+    possible = {
+        Wanted.AUTO: True, Wanted.MPS_V2: ability.mps, Wanted.DRIVER_CGROUP: ability.cgroups, Wanted.WATCH_ONLY: True,
+    }  # fmt: skip
+    if not possible[wanted]:
+        return Choice(best, f"limits by {wanted} are wanted, but {_LACKING[wanted]}: {best} is used; set auto")
+    return Choice(best if wanted is Wanted.AUTO else Backend(wanted))
+
+
+def _best(ability: Ability) -> Backend:
+    if ability.cgroups:
+        return Backend.DRIVER_CGROUP
+    return Backend.MPS_V2 if ability.mps else Backend.WATCH_ONLY
