@@ -43,6 +43,7 @@ DEFAULT_CONTEXT_MIB: Final = 1024
 SHAREABLE_SINCE: Final = (7, 0)
 """Volta: older GPUs have no memory limit per MPS client."""
 STATUS_DEVICE: Final = "status"
+LIMIT_BACKEND: Final = "limitBackend"
 MAX_LABEL: Final = 63
 _NO_LABEL: Final = re.compile(r"[^a-z0-9]", re.ASCII)
 ARCHITECTURES: Final = (
@@ -152,7 +153,7 @@ def offer(
     shared = [gpu for gpu, why in reasons.items() if why is None]
     sign = -1 if policy.order is Order.BINPACK else 1
     ranked = sorted(shared, key=lambda gpu: (sign * _fullness(gpu, policy, held), gpu.index))
-    offered = (_device(gpu, policy, foreign.get(gpu.uuid, 0)) | _taints(gpu, policy, known) for gpu in ranked)
+    offered = (_offered(gpu, policy, foreign.get(gpu.uuid, 0), known) for gpu in ranked)
     devices = (*offered, _status_device())
     return Offer(devices, tuple(LeftOut(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
 
@@ -222,6 +223,13 @@ def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: St
         # The API server refuses a capacity that has no room for one step above the smallest share.
         return f"{left} MiB are left for shares, not more than the smallest share of {policy.min_memory_mib} MiB"
     return None
+
+
+def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing) -> Object:
+    device = _device(gpu, policy, foreign_mib)
+    backend = standing.backends.get(gpu.uuid)
+    limits = {} if backend is None else {LIMIT_BACKEND: {"string": backend}}
+    return device | {"attributes": device["attributes"] | limits} | _taints(gpu, policy, standing)
 
 
 def _taints(gpu: Gpu, policy: InventoryPolicy, standing: Standing) -> Object:

@@ -29,6 +29,8 @@ from enforcer.endings.running import released_in_time
 from enforcer.gpu import NvmlReader
 from enforcer.inventory import InventoryPolicy, Mode
 from enforcer.judge import Rules
+from enforcer.limits.cgroups import CgroupFolders
+from enforcer.limits.limiter import Limiter
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuReader
@@ -42,6 +44,7 @@ from enforcer.options import parse
 from enforcer.outlet import log_to_stderr
 from enforcer.podfiles import PodFiles
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
+from enforcer.proving import keep_limits
 from enforcer.repeat import every
 from enforcer.sharing import Sharing
 from enforcer.side import LoggedNotices, Seeing, Side
@@ -94,6 +97,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         side.sharing = Sharing(cluster, options.node, _others(options))
         side.problems.append(lambda: list(side.sharing.problems()))
         mps = _mps(options, watch, cluster, side)
+        _limits(options, watch, checkpoint, side)
         pods = PodFiles(options.run, sink, side.serves)
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
         executor = Executor(options.node, tools, Patience(term=options.term_wait))
@@ -200,6 +204,13 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
     return manager
 
 
+def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, side: Side) -> None:
+    limiter = Limiter(_nvml(options), CgroupFolders(), options.limit_backend, lambda gpu: gpu in side.daemons())
+    side.problems.append(lambda: list(limiter.problems()))
+    side.backends = limiter.backends
+    keep_limits(limiter, watch, checkpoint.read, side.stopped)
+
+
 def _kubelet(
     options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, seeing: Seeing, side: Side
 ) -> KubeletSide:
@@ -217,6 +228,7 @@ def _kubelet(
             attributor=seeing.attributor,
             metrics=seeing.metrics,
             mps=side.mps,
+            backends=side.backends,
             quotas=checkpoint.read,
         )
     )
@@ -241,7 +253,7 @@ def _join_cluster(
     if options.no_publish:
         return
     own = _own_pods(options, seeing)
-    offering = Offering(cluster, options.node, _policy(options), side.sharing.standing, own, side.servers)
+    offering = Offering(cluster, options.node, _policy(options), side.standing, own, side.servers)
     side.complain(lambda: offering.problem)
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
     offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)

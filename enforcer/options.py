@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.act import Patience
+from enforcer.backends import Wanted
 from enforcer.driver_root import HERE
 from enforcer.health import Effect
 from enforcer.inventory import Order
@@ -65,6 +66,10 @@ def _parser() -> argparse.ArgumentParser:
         help="taint of a GPU that is not well (%(default)s)",
     )  # fmt: skip
     add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
+    add(
+        "--limit-backend", type=Wanted, choices=list(Wanted), default=Wanted.AUTO,
+        help="who keeps memory limits, where that can work (%(default)s)",
+    )  # fmt: skip
     add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
     add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
     add(

@@ -1,14 +1,17 @@
 """What runs beside the loop, and what stands in its way."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import structlog
 
 from enforcer.attribute import Attributor
+from enforcer.backends import Backend
+from enforcer.health import Standing
 from enforcer.metrics import Metrics
+from enforcer.model import Gpu
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
@@ -29,6 +32,8 @@ class Side:
     """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
     mps: tuple[MpsManager, MpsKeeper] | None = None
     """The daemons, where there are any."""
+    backends: Callable[[], Mapping[str, Backend]] = dict
+    """Who keeps limits on which GPU."""
     sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
     """Which GPUs may be shared."""
 
@@ -39,9 +44,17 @@ class Side:
         """Say why no share can be had here yet; ``None`` where one can."""
         return next((why for get in self.hindrances if (why := get()) is not None), None)
 
+    def standing(self, gpus: Sequence[Gpu]) -> Standing:
+        """Say all that is to be known of these GPUs beside what they hold. May take seconds."""
+        return replace(self.sharing.standing(gpus), backends=self.backends())
+
     def failures(self) -> Mapping[str, GpuShareError]:
         """Say which daemons do not serve."""
         return {} if self.mps is None else self.mps[1].failures
+
+    def daemons(self) -> Collection[str]:
+        """Say which GPUs have a daemon, or are to have one."""
+        return () if self.mps is None else self.mps[0].daemons.keys()
 
     def servers(self) -> frozenset[int]:
         """Say which processes are MPS's own."""

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,14 +25,14 @@ log = structlog.get_logger()
 class Announcer:
     """Writes the status of claims, one after the other, from a thread of its own."""
 
-    def __init__(self, cluster: Cluster, mode: str) -> None:
-        self._cluster, self._mode = cluster, mode
+    def __init__(self, cluster: Cluster, mode: str, backends: Callable[[], Mapping[str, str]] = dict) -> None:
+        self._cluster, self._mode, self._backends = cluster, mode, backends
         self._queue: queue.Queue[Object] = queue.Queue(QUEUE)
 
     def publish(self, claim: Prepared) -> None:
         """Take a claim that was prepared; never waits and never fails."""
         try:
-            self._queue.put_nowait(status_of(claim, self._mode, datetime.now(UTC)))
+            self._queue.put_nowait(status_of(claim, self._mode, datetime.now(UTC), self._backends()))
         except queue.Full:
             log.warning("claim status not written: too many wait", reason=str(Reason.TOO_LARGE), claim=claim.name)
 
@@ -62,18 +63,24 @@ class Announcer:
             )
 
 
-def status_of(claim: Prepared, mode: str, when: datetime) -> Object:
+def status_of(claim: Prepared, mode: str, when: datetime, backends: Mapping[str, str] | None = None) -> Object:
     """Write what server-side apply needs to set our entries, and nobody else's."""
     time = when.isoformat(timespec="seconds").replace("+00:00", "Z")
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
-        "status": {"devices": [_entry(claim, each, mode, time) for each in claim.granted]},
+        "status": {"devices": [_entry(claim, each, _ways(each, mode, backends or {}), time) for each in claim.granted]},
     }
 
 
-def _entry(claim: Prepared, granted: Granted, mode: str, time: str) -> Object:
+def _ways(granted: Granted, mode: str, backends: Mapping[str, str]) -> Object:
+    """How limits are made to hold on its GPU; who keeps them only where that is known by now."""
+    backend = backends.get(granted.gpu or "")
+    return {"mode": mode} | ({} if backend is None else {"limitBackend": str(backend)})
+
+
+def _entry(claim: Prepared, granted: Granted, ways: Object, time: str) -> Object:
     ready = {"type": "Ready", "status": "True", "reason": str(Reason.CLAIM_PREPARED), "lastTransitionTime": time}
     entry: Object = {
         "driver": DRIVER,
@@ -90,7 +97,7 @@ def _entry(claim: Prepared, granted: Granted, mode: str, time: str) -> Object:
             if each.request == granted.request
         ]
         entry["data"] = {
-            "uuid": granted.gpu, "mode": mode, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
+            "uuid": granted.gpu, **ways, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
             "limits": limits, "priority": LOW if claim.low_priority else NORMAL,
         }  # fmt: skip
     return entry

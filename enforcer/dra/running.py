@@ -48,6 +48,8 @@ class Setup:
     metrics: Metrics
     mps: tuple[MpsManager, MpsKeeper] | None
     """``None``: GPUs are only watched."""
+    backends: Callable[[], Mapping[str, str]] = dict
+    """Who keeps limits on which GPU."""
     quotas: Callable[[], Sequence[Quota]]
     """Those in force, which know the containers of pods that are gone from the API server."""
 
@@ -65,7 +67,7 @@ class KubeletSide:
         self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
-        self._announcer = Announcer(setup.cluster, str(setup.policy.mode))
+        self._announcer = Announcer(setup.cluster, str(setup.policy.mode), setup.backends)
         parts = self._parts(setup)
         self._driver = Driver(parts)
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)

@@ -25,6 +25,7 @@ SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
 SAMPLES: Final = {
     "agent.affinity": {"nodeAffinity": {}},
     "agent.healthTaint": "NoExecute",
+    "agent.limitBackend": "watch-only",
     "agent.order": "spread",
     "certs.affinity": {"nodeAffinity": {}},
     "certs.leafDays": 20,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enforcer.health import Standing
 from enforcer.inventory import (
     MAX_DEVICES,
     InventoryPolicy,
@@ -197,3 +198,10 @@ def test_architectures_go_by_compute_capability(capability: tuple[int, int], nam
 def test_the_order_depends_on_nothing_but_what_is_held(held: dict[str, int], order: Order, gpus: list[Gpu]) -> None:
     policy = InventoryPolicy(order=order)
     assert offer(gpus, policy, held_mib=held) == offer(FOUR, policy, held_mib=held)
+
+
+def test_the_device_says_who_keeps_limits_once_that_is_known() -> None:
+    standing = Standing(backends={FOUR[0].uuid: "mps-v2"})
+    first, second, *_ = offer(FOUR, InventoryPolicy(), standing=standing).devices
+    assert first["attributes"]["limitBackend"] == {"string": "mps-v2"}
+    assert "limitBackend" not in second["attributes"]

@@ -199,6 +199,14 @@ def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> 
     assert "data" not in entries["status"]
 
 
+def test_the_claims_status_says_who_keeps_the_limits_where_that_is_known(world: World) -> None:
+    claim = prepared(world)
+    (entry, _) = status_of(claim, "mps", datetime.now(UTC), {GPU: "driver-cgroup"})["status"]["devices"]
+    assert entry["data"]["limitBackend"] == "driver-cgroup"
+    (entry, _) = status_of(claim, "mps", datetime.now(UTC), {"GPU-other": "driver-cgroup"})["status"]["devices"]
+    assert "limitBackend" not in entry["data"]
+
+
 def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
     announcer = Announcer(world.api, "mps")  # type: ignore[arg-type]
     announcer.start()
