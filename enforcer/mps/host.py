@@ -15,7 +15,9 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,7 @@ import structlog
 
 from enforcer.driver_root import HERE, DriverRoot
 from enforcer.gpu import NvmlReader
+from enforcer.model import ComputeMode
 from enforcer.mps.daemon import ComputeModes, MpsDaemon
 from enforcer.mps.launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, read_request
 from enforcer.outlet import log_to_stderr
@@ -36,6 +39,25 @@ PEER: Final = struct.Struct("3i")
 """pid, uid, gid: what the kernel says of who is at the other end."""
 
 log = structlog.get_logger()
+
+
+class _InTurn:
+    """The door to compute modes for several threads: NVML's reader is made for one."""
+
+    _lock: Final = threading.Lock()
+
+    def __init__(self, modes: ComputeModes) -> None:
+        self._modes: Final = modes
+
+    def compute_mode(self, uuid: str) -> ComputeMode:
+        """Say who may open contexts on a GPU."""
+        with self._lock:
+            return self._modes.compute_mode(uuid)
+
+    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
+        """Change it."""
+        with self._lock:
+            self._modes.set_compute_mode(uuid, mode)
 
 
 class Host:
@@ -67,21 +89,25 @@ class Host:
             del self._daemons[directory]
 
     def stop(self) -> None:
-        """End all of them and give the GPUs their compute modes back, for whoever uses them next."""
-        for directory, gpu in self._gpus.items():
-            try:
-                environment = self._driver.environment(self._run)
-                daemon = MpsDaemon(
-                    gpu, directory, self._driver.program(), limit_mib=0, modes=self._modes, environment=environment
-                )
-                daemon.stop()
-            except GpuShareError as error:
-                log.warning("daemon not ended in good order", reason=str(error.reason), gpu=gpu, error=error.message)
-        for daemon_process in self._daemons.values():
+        """End all of them and give the GPUs their compute modes back, for whoever uses them next.
+
+        Side by side: one that hangs takes its patience, and the pod has 30 s for however many GPUs.
+        """
+        if self._gpus:
+            with ThreadPoolExecutor(len(self._gpus)) as pool:
+                list(pool.map(self._end, self._gpus.values(), self._gpus.keys()))
+
+    def _end(self, gpu: str, directory: Path) -> None:
+        try:
+            environment, modes = self._driver.environment(self._run), self._modes and _InTurn(self._modes)
+            MpsDaemon(gpu, directory, self._driver.program(), limit_mib=0, modes=modes, environment=environment).stop()
+        except GpuShareError as error:
+            log.warning("daemon not ended in good order", reason=str(error.reason), gpu=gpu, error=error.message)
+        if process := self._daemons.get(directory):
             with suppress(ProcessLookupError):
-                os.kill(daemon_process.pid, signal.SIGTERM)
+                os.kill(process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                daemon_process.wait(STOP_SECONDS)
+                process.wait(STOP_SECONDS)
 
     def _daemon(self, gpu: str, directory: Path) -> Started:
         """One daemon a directory: whoever asks again while it runs is told of the same."""

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +112,34 @@ def test_when_the_host_ends_the_gpu_is_as_it_was(root: Path, driver: Path) -> No
     assert modes.compute_mode(UUID) is ComputeMode.DEFAULT
     assert daemons_of(root / "mps" / NAME) == []
     assert not (root / "mps" / NAME / "daemon.json").exists()
+
+
+SLOW = """#!/bin/sh
+[ "$1" = -f ] || exit 1
+trap 'touch "$CUDA_VISIBLE_DEVICES.asked"; while [ "$(ls *.asked | wc -l)" -lt 4 ]; do sleep 0.05; done; exit' TERM
+cd "$(dirname "$0")"
+touch "$CUDA_VISIBLE_DEVICES.runs"
+while :; do sleep 0.05; done
+"""
+
+
+def test_daemons_that_take_their_time_are_ended_side_by_side(root: Path) -> None:
+    """None of the four ends before all were asked to: one after the other each would use up the patience with it."""
+    program = root / PROGRAM
+    program.parent.mkdir(parents=True)
+    program.write_text(SLOW)
+    program.chmod(0o755)
+    host = mps_host.Host(root, DriverRoot(root))
+    gpus = [f"{UUID[:-1]}{number}" for number in range(4)]
+    directories = [root / "mps" / folder_of(gpu) for gpu in gpus]
+    for gpu, directory in zip(gpus, directories, strict=True):
+        (directory / "log").mkdir(parents=True)
+        assert "pid" in host.answer(json.dumps({"gpu": gpu, "folder": directory.name}).encode())
+    until(lambda: len(list(program.parent.glob("*.runs"))) == 4)
+    began = time.monotonic()
+    host.stop()
+    assert time.monotonic() - began < mps_host.STOP_SECONDS
+    assert [each for each in directories if daemons_of(each)] == []
 
 
 @contextmanager
