@@ -33,6 +33,9 @@ INIT: Final = 1
 REFUSALS: Final = 3
 """Times that MPS may refuse to let go of a client before signals have to do."""
 MAX_REFUSED: Final = 1024
+_STEPS: Final[dict[bool | Reason | None, str]] = {
+    True: "terminate_client", False: "terminate_client refused", Reason.CONTROL_BLOCKED: str(Reason.CONTROL_BLOCKED),
+}  # fmt: skip
 _KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
 """What the answer to an interrupted INTENT takes over from it."""
 
@@ -47,7 +50,7 @@ class MpsClient(Protocol):
             True where it has, false where it refused, ``None`` where the process is no MPS client.
 
         Raises:
-            MpsError: nobody answered; taken as a refusal.
+            MpsError: nobody answered; taken as a refusal. ``ControlBlocked``: nor at the third attempt.
         """
 
 
@@ -277,12 +280,10 @@ class Executor:
 
     def _climb(self, victim: Victim, gpu: str, steps: list[str]) -> Reason:
         released = self._terminate(victim.holder.identity.pid, gpu)
-        if released is False:
-            steps.append("terminate_client refused")
-            if not self._refused_enough(victim.holder.identity):
-                return Reason.TERMINATE_FAILED
-        if released:
-            steps.append("terminate_client")
+        if said := _STEPS.get(released):
+            steps.append(said)
+        if released is False and not self._refused_enough(victim.holder.identity):
+            return Reason.TERMINATE_FAILED
         for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
             try:
                 sent = victim.handle.send(number)
@@ -303,12 +304,12 @@ class Executor:
         self._refused[identity] += 1
         return self._refused[identity] >= REFUSALS
 
-    def _terminate(self, pid: int, gpu: str) -> bool | None:
+    def _terminate(self, pid: int, gpu: str) -> bool | Reason | None:
         try:
             return self._tools.mps.terminate(pid, gpu)
         except MpsError as error:
             log.warning("MPS did not let go of a client", reason=str(error.reason), pid=pid, error=error.message)
-            return False
+            return error.reason if error.reason is Reason.CONTROL_BLOCKED else False
 
 
 def _concerns(quota: Quota, victim: Victim, holders: Sequence[Holder]) -> bool:

@@ -112,6 +112,10 @@ class PidHandle:
         poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
+    def fileno(self) -> int:
+        """The descriptor, for the kernel's other calls that take one."""
+        return self._descriptor
+
     def send(self, number: signal.Signals) -> bool:
         """Send a signal; false where the process has ended.
 

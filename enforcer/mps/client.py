@@ -5,6 +5,7 @@ servers are named by their pids. Every question raises ``MpsError`` where nobody
 expected form, or (reason ``ControlBlocked``) it does not come before the deadline.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from enforcer.mps import protocol
@@ -15,8 +16,8 @@ from enforcer.mps.protocol import ServerStatus
 class Asking(Protocol):
     """Carries one command to the daemon and its answer back; ``MpsControl`` does."""
 
-    def ask(self, command: str, deadline: Deadline | None = None) -> str:
-        """Send one command. Raises ``MpsError``."""
+    def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] | None = None) -> str:
+        """Send one command, unless it is moot by then. Raises ``MpsError``."""
 
 
 class Client(Protocol):
@@ -64,8 +65,16 @@ class Client(Protocol):
     def start_server(self, uid: int, deadline: Deadline | None = None) -> None:
         """Start a user's server before its first client comes. Whether it came up has to be asked."""
 
-    def terminate(self, server: int, pid: int, deadline: Deadline | None = None) -> str | None:
+    def terminate(
+        self, server: int, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] | None = None
+    ) -> str | None:
         """End a client's contexts without hurting its neighbours; the process lives on.
+
+        Args:
+            server: as ``servers`` names it.
+            pid: the client.
+            deadline: 10 s where none is given.
+            ended: asked while we wait whether that process has ended; its pid may be another client's by then.
 
         Returns:
             ``None`` where it is done, else what the daemon said instead.
@@ -129,9 +138,11 @@ class LegacyClient:
         """See ``Client``."""
         self._control.ask(protocol.start_server(uid), deadline)
 
-    def terminate(self, server: int, pid: int, deadline: Deadline | None = None) -> str | None:
+    def terminate(
+        self, server: int, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] | None = None
+    ) -> str | None:
         """See ``Client``."""
-        answer = self._control.ask(protocol.terminate_client(server, pid), deadline)
+        answer = self._control.ask(protocol.terminate_client(server, pid), deadline, ended)
         return None if protocol.parse_terminated(answer) else answer
 
     def quit(self, deadline: Deadline | None = None) -> None:

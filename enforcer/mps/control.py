@@ -1,16 +1,17 @@
 """Talks to an MPS control daemon through the standard input of NVIDIA's control program.
 
 A tenant that connects to the control socket and stays silent stops every administration of that daemon. So every
-transaction has a deadline, and one transaction runs at a time whoever of this node asks.
+transaction has a deadline and a look-out for those (``door``), and one runs at a time whoever of this node asks.
 """
 
 import fcntl
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -18,6 +19,8 @@ from gpushare.reasons import Reason
 TIMEOUT: Final = 10.0
 """Seconds a transaction, or a chain of them with one purpose, may take."""
 POLL: Final = 0.02
+LOOK: Final = 0.1
+"""Seconds between looks at who is in the way, while an answer is awaited."""
 
 
 class Deadline:
@@ -31,28 +34,54 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
 
+class Lookout(Protocol):
+    """Looks during one transaction what keeps it from being answered."""
+
+    def look(self, ours: int) -> None:
+        """Look, and clear the way. ``ours``: the process that waits for the answer."""
+
+
+class Nobody:
+    """No look-out: who is in the way stays there."""
+
+    def look(self, ours: int) -> None:
+        """See ``Lookout``."""
+
+
 class MpsControl:
-    """The control program's standard input: one transaction at a time, whoever of this node asks."""
+    """The control program's standard input: one transaction at a time, whoever of this node asks.
 
-    def __init__(self, binary: Path, lock: Path, environment: Mapping[str, str]) -> None:
+    Args:
+        binary: NVIDIA's control program.
+        lock: file that whoever has its turn holds locked.
+        environment: of the program.
+        watch: makes a look-out for each transaction.
+    """
+
+    def __init__(
+        self, binary: Path, lock: Path, environment: Mapping[str, str], watch: Callable[[], Lookout] = Nobody
+    ) -> None:
         self._binary, self._lock, self._environment = binary, lock, dict(environment)
+        self._watch = watch
 
-    def ask(self, command: str, deadline: Deadline | None = None) -> str:
+    def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] | None = None) -> str:
         """Send one command and return what is answered.
 
+        Args:
+            command: one line.
+            deadline: 10 s where none is given.
+            moot: asked while we wait whether there is no point in it any more.
+
         Raises:
-            MpsError: no daemon is there, or (reason ``ControlBlocked``) it did not answer in time.
+            MpsError: no daemon is there, it did not answer in time (reason ``ControlBlocked``), or ``moot`` (``Gone``).
         """
         if "\n" in command:
             raise ValueError(f"{command!r} is more than one command")
         limit = deadline or Deadline()
         try:
             with self._turn(limit):
-                done = subprocess.run(  # noqa: S603 - our own program and words
-                    [self._binary], input=f"{command}\n", env=self._environment, capture_output=True,
-                    encoding="ascii", errors="replace", timeout=max(POLL, limit.left()), check=False,
-                )  # fmt: skip
-        except (subprocess.TimeoutExpired, TimeoutError) as error:
+                code, out, err = self._run(f"{command}\n", limit, moot or _never)
+        except TimeoutError as error:
             raise MpsError(
                 f"the MPS control daemon did not answer {command!r} in time; a process that holds its control socket "
                 "and stays silent has this effect",
@@ -60,9 +89,26 @@ class MpsControl:
             ) from error
         except OSError as error:
             raise MpsError(f"{self._binary} cannot be run: {error}") from error
-        if done.returncode != 0:
-            raise MpsError(f"MPS did not take {command!r}: {(done.stderr or done.stdout).strip()}")
-        return done.stdout
+        if code != 0:
+            raise MpsError(f"MPS did not take {command!r}: {(err or out).strip()}")
+        return out
+
+    def _run(self, words: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:
+        """Let the program say something; its exit code, standard output and standard error."""
+        lookout = self._watch()
+        if moot():
+            raise MpsError(f"{words.strip()!r} was not sent: there was no point in it any more", Reason.GONE)
+        program = subprocess.Popen(  # noqa: S603 - our own program and words
+            [self._binary], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, encoding="ascii", errors="replace",
+        )  # fmt: skip
+        with program:
+            try:
+                out, err = _answer(program, words, deadline, partial(_look, lookout, moot))
+            except BaseException:
+                program.kill()
+                raise
+        return program.returncode, out, err
 
     @contextmanager
     def _turn(self, deadline: Deadline) -> Iterator[None]:
@@ -72,6 +118,30 @@ class MpsControl:
                     raise TimeoutError
                 time.sleep(POLL)
             yield
+
+
+def _never() -> bool:
+    return False
+
+
+def _look(lookout: Lookout, moot: Callable[[], bool], ours: int) -> None:
+    if moot():
+        raise MpsError("a command to MPS was given up: there was no point in it any more", Reason.GONE)
+    lookout.look(ours)
+
+
+def _answer(
+    program: subprocess.Popen[str], words: str, deadline: Deadline, look: Callable[[int], None]
+) -> tuple[str, str]:
+    """Standard output and standard error of a program that is told something. Raises ``TimeoutError``."""
+    unsaid: str | None = words
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return program.communicate(unsaid, timeout=max(POLL, min(LOOK, deadline.left())))
+        unsaid = None
+        if not deadline.left():
+            raise TimeoutError
+        look(program.pid)
 
 
 def _locked(descriptor: int) -> bool:

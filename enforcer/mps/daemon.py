@@ -25,6 +25,7 @@ from enforcer.model import ComputeMode
 from enforcer.mps import protocol
 from enforcer.mps.client import Client, LegacyClient
 from enforcer.mps.control import Deadline, MpsControl
+from enforcer.mps.door import Door
 from enforcer.mps.launch import Launcher, OwnChildren, Started, variables
 from enforcer.mps.note import Notes
 from enforcer.mps.protocol import ServerStatus
@@ -34,6 +35,9 @@ from gpushare.reasons import Reason
 
 STOP_SECONDS: Final = 5.0
 ATTEMPTS: Final = 2
+BLOCKED_TRIES: Final = 3
+BLOCKED_SECONDS: Final = 4.0
+"""For each of these tries to reach a daemon that somebody blocks; then signals have to do."""
 POLL: Final = 0.02
 PROGRAM: Final = Path("nvidia-cuda-mps-control")
 LOG_TAIL: Final = 400
@@ -92,9 +96,10 @@ class MpsDaemon:
         self._binary, self._modes, self._server_uid = binary, modes, server_uid
         self._environment = {**(os.environ if environment is None else environment), **variables(gpu, directory)}
         self._launcher = OwnChildren() if launcher is None else launcher
-        self.control = MpsControl(binary, directory / "lock", self._environment)
-        self.client: Client = LegacyClient(self.control)
         self._notes = Notes(directory, gpu)
+        self.door = Door(gpu, self._process)
+        self.control = MpsControl(binary, directory / "lock", self._environment, self.door.watch)
+        self.client: Client = LegacyClient(self.control)
         self._child: Started | None = None
 
     def start(self) -> None:
@@ -178,22 +183,41 @@ class MpsDaemon:
 
         Returns:
             ``True``: it is no client any more. ``False``: it could not be terminated, or the daemon did not answer.
-            ``None``: it is no client of this daemon.
+            ``None``: it is no client of this daemon, or has ended.
+
+        Raises:
+            MpsError: the daemon is blocked (``ControlBlocked``), and was so at each of three attempts.
         """
-        limit = deadline or Deadline()
+        handle = PidHandle.open(pid)
+        if handle is None:
+            return None
+        with handle:
+            for left in reversed(range(1 if deadline else BLOCKED_TRIES)):
+                try:
+                    return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS))
+                except MpsError as error:
+                    if error.reason is Reason.CONTROL_BLOCKED and not left:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _terminate(self, handle: PidHandle, deadline: Deadline) -> bool | None:
         try:
-            server = self._server_of(pid, limit)
+            server = self._server_of(handle.pid, deadline)
             if server is None:
                 return None
-            refusal = self.client.terminate(server, pid, limit)
+            refusal = self.client.terminate(server, handle.pid, deadline, handle.ended)
         except MpsError as error:
-            reason = error.reason if error.reason is Reason.CONTROL_BLOCKED else Reason.TERMINATE_FAILED
-            log.warning(error.message, reason=reason, gpu=self.gpu, pid=pid)
+            if error.reason is Reason.CONTROL_BLOCKED:
+                raise
+            if error.reason is Reason.GONE:
+                return None
+            log.warning(error.message, reason=Reason.TERMINATE_FAILED, gpu=self.gpu, pid=handle.pid)
             return False
-        if refusal is None:
-            return True
-        log.warning("terminate_client failed", reason=Reason.TERMINATE_FAILED, gpu=self.gpu, pid=pid, answer=refusal)
-        return False
+        if refusal is not None:
+            log.warning(
+                "terminate_client failed", reason=Reason.TERMINATE_FAILED, gpu=self.gpu, pid=handle.pid, answer=refusal
+            )
+        return refusal is None
 
     def _server_of(self, pid: int, deadline: Deadline) -> int | None:
         for attempt in range(ATTEMPTS):
@@ -305,6 +329,12 @@ class MpsDaemon:
             handle.send(number)
             if handle.ended(STOP_SECONDS):
                 return
+
+    def _process(self) -> int | None:
+        """The noted daemon, if it is still the same process."""
+        note = self._notes.read()
+        stat = None if note.pid is None else read_stat(Path(f"/proc/{note.pid}/stat"))
+        return note.pid if stat is not None and stat.start == note.start else None
 
     @property
     def noted(self) -> bool:

@@ -155,7 +155,9 @@ def test_a_silent_client_of_the_socket_costs_no_more_than_the_deadline(binary: P
     with pytest.raises(MpsError) as caught:
         daemon.control.ask("get_server_list", Deadline(0.5))
     assert caught.value.reason is Reason.CONTROL_BLOCKED
-    assert daemon.terminate(1, Deadline(0.5)) is False, "not knowing is not the same as no client"
+    with pytest.raises(MpsError) as caught:
+        daemon.terminate(1, Deadline(0.5))
+    assert caught.value.reason is Reason.CONTROL_BLOCKED, "not knowing is not the same as no client"
     assert time.monotonic() - begun < 2
     leave.set()
     holder.join()
@@ -163,6 +165,7 @@ def test_a_silent_client_of_the_socket_costs_no_more_than_the_deadline(binary: P
 
 
 def test_a_blocked_daemon_can_still_be_stopped(binary: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enforcer.mps.door.PATIENCE", 60.0)
     monkeypatch.setattr("enforcer.mps.daemon.STOP_SECONDS", 0.5)
     daemon = make(binary)
     daemon.start()

@@ -228,11 +228,11 @@ def test_all_but_the_agent_would_pass_pod_security_restricted() -> None:
             assert context["readOnlyRootFilesystem"] is True
 
 
-def test_with_simulated_gpus_nothing_is_privileged_and_the_agent_may_only_end_processes() -> None:
+def test_with_simulated_gpus_nothing_is_privileged_and_the_agent_may_only_end_processes_and_look_into_them() -> None:
     spec = agent(*SIMULATED)
     contexts = {c["name"]: c["securityContext"] for c in spec["initContainers"] + spec["containers"]}
     assert not any(each.get("privileged") for each in contexts.values())
-    assert contexts["enforcer"]["capabilities"] == {"drop": ["ALL"], "add": ["KILL"]}
+    assert contexts["enforcer"]["capabilities"] == {"drop": ["ALL"], "add": ["KILL", "SYS_PTRACE"]}
     assert contexts["simulator"]["capabilities"] == {"drop": ["ALL"]}
     assert agent(*PLAIN)["containers"][0]["securityContext"]["privileged"] is True
 

@@ -64,6 +64,7 @@ class World:
         self.notices: list[Notice] = []
         self.answer: bool | None = None
         self.mps_fails = False
+        self.mps_reason: Reason | None = None
 
     def identify(self, pid: int) -> Identity | None:
         process = self.processes.get(pid)
@@ -85,7 +86,7 @@ class World:
     def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
         self.story.append(f"terminate_client {pid}")
         if self.mps_fails:
-            raise MpsError("nobody answers")
+            raise MpsError("nobody answers", self.mps_reason)
         return self.answer
 
     def notify(self, notice: Notice) -> None:
@@ -165,6 +166,13 @@ def test_who_makes_mps_refuse_again_and_again_is_ended_by_signals(tmp_path: Path
     assert world.signals() == []
     assert world.run().reason is Reason.KILLED
     assert world.records()[-1]["targets"][0]["steps"].startswith("terminate_client refused,SIGTERM")
+
+
+def test_a_blocked_daemon_delays_the_end_and_does_not_prevent_it(tmp_path: Path) -> None:
+    world = World(tmp_path, process())
+    world.mps_fails, world.mps_reason = True, Reason.CONTROL_BLOCKED
+    assert world.run().reason is Reason.KILLED
+    assert world.records()[-1]["targets"][0]["steps"].startswith("ControlBlocked,SIGTERM")
 
 
 def test_after_a_refusal_the_others_are_let_be(tmp_path: Path) -> None:

@@ -1,0 +1,167 @@
+"""Who stands in the door of an MPS control daemon, and how the door is cleared without hurting anybody.
+
+The daemon serves one connection at a time and waits for its words without end. So whoever connects and stays silent
+stops every administration (observed on 535.309.01), and every tenant can connect. The kernel shows who it is: a thread
+of the daemon waits in a read of one descriptor. ``pidfd_getfd`` lends us that very connection; it says who made it, and
+shut down from our side it ends for the daemon as if its maker had closed it. No process has to be ended for that, also
+not where the maker handed the connection on and is gone. A client that waits for its server is not read from, and so
+never taken for a silent one.
+
+It needs Linux 5.6 and CAP_SYS_PTRACE; without them nothing is found, and a blocked daemon stays blocked.
+"""
+
+import ctypes
+import os
+import platform
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer.attribute import Attributor
+from enforcer.proc import CgroupAttributor, PidHandle
+from gpushare.reasons import Reason
+
+PATIENCE: Final = 1.0
+"""Seconds of silence; a client speaks within microseconds. After the first in a transaction ``SHORT`` has to do."""
+SHORT: Final = 0.2
+MAX_THREADS: Final = 64
+PIDFD_GETFD: Final = 438
+READS: Final = {"x86_64": frozenset({0, 45, 47}), "aarch64": frozenset({63, 207, 212})}
+"""read, recvfrom, recvmsg."""
+PEER: Final = struct.Struct("3i")
+CONTROL: Final = "/control"
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who made a silent connection. The pid may be another's by now: nobody is ended on its account."""
+
+    pid: int
+    uid: int
+    pod_uid: str | None = None
+    container_id: str | None = None
+
+
+class Door:
+    """The control socket of one daemon.
+
+    Args:
+        gpu: for the log.
+        daemon: says which process the daemon is; ``None``: nobody knows.
+        attributor: says whose processes are.
+        cleared: told of each one that was shut out.
+    """
+
+    def __init__(
+        self,
+        gpu: str,
+        daemon: Callable[[], int | None],
+        attributor: Attributor | None = None,
+        cleared: Callable[[Holder], None] = lambda _: None,
+    ) -> None:
+        self._gpu, self._daemon, self._cleared = gpu, daemon, cleared
+        self._attributor = attributor or CgroupAttributor()
+
+    def watch(self) -> "Vigil":
+        """Begin to look out during one transaction."""
+        return Vigil(self)
+
+    def standing(self, ours: int) -> dict[int, socket.socket]:
+        """Connections the daemon waits for now, by inode, but for that of process ``ours``. The caller closes them."""
+        pid = self._daemon()
+        handle = None if pid is None else PidHandle.open(pid)
+        if pid is None or handle is None:
+            return {}
+        with handle:
+            lent = [_lend(handle, descriptor) for descriptor in sorted(set(_read_from(pid)))]
+        found = {}
+        for connection in filter(None, lent):
+            if _at_the_door(connection) and _peer(connection)[0] != ours:
+                found[os.fstat(connection.fileno()).st_ino] = connection
+            else:
+                connection.close()
+        return found
+
+    def shut(self, connection: socket.socket) -> None:
+        """End a connection for both sides, and say whose it was: to operators, in the log, and to nobody else."""
+        pid, uid = _peer(connection)
+        identity = self._attributor.identify(pid) if pid > 0 else None
+        owner = None if identity is None else identity.owner
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        holder = Holder(pid, uid, owner.pod_uid if owner else None, owner.container_id if owner else None)
+        log.warning(
+            "a silent connection to the MPS control socket was shut", reason=str(Reason.CONTROL_BLOCKED),
+            gpu=self._gpu, pid=pid, uid=uid, pod_uid=holder.pod_uid, container_id=holder.container_id,
+        )  # fmt: skip
+        self._cleared(holder)
+
+
+class Vigil:
+    """The look-out during one transaction."""
+
+    def __init__(self, door: Door) -> None:
+        self._door, self._patience = door, PATIENCE
+        self._since: dict[int, float] = {}
+
+    def look(self, ours: int) -> None:
+        """Look who is in the way, and shut out who has been for too long. ``ours``: the process that is waiting."""
+        now = time.monotonic()
+        with ExitStack() as stack:
+            standing = self._door.standing(ours)
+            for connection in standing.values():
+                stack.enter_context(closing(connection))
+            self._since = {inode: self._since.get(inode, now) for inode in standing}
+            for inode, connection in standing.items():
+                if now - self._since[inode] >= self._patience:
+                    self._door.shut(connection)
+                    self._patience = SHORT
+
+
+def _read_from(pid: int) -> Iterator[int]:
+    """Descriptors that threads of a process wait for in a read."""
+    reads = READS.get(platform.machine(), frozenset())
+    with suppress(OSError):
+        for task in sorted(Path(f"/proc/{pid}/task").iterdir())[:MAX_THREADS]:
+            words = (task / "syscall").read_text().split()
+            if len(words) > 1 and words[0].isdigit() and int(words[0]) in reads:
+                yield int(words[1], 16)
+
+
+def _lend(handle: PidHandle, descriptor: int) -> socket.socket | None:
+    """The same open connection in our own hand; ``None`` where it is no socket, or we may not."""
+    found = _libc().syscall(PIDFD_GETFD, handle.fileno(), descriptor, 0)
+    if found < 0:
+        return None
+    try:
+        return socket.socket(fileno=found)
+    except OSError:
+        os.close(found)
+        return None
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _at_the_door(connection: socket.socket) -> bool:
+    """Whether it is a connection to the socket on which commands are given."""
+    if connection.family != socket.AF_UNIX or connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return False
+    name = connection.getsockname()
+    return isinstance(name, str) and name.endswith(CONTROL)
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Pid and uid of who connected."""
+    pid, uid, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return pid, uid
