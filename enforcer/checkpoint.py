@@ -72,6 +72,7 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "grace_seconds": _seconds,
     "tolerance_mib": _optional(_positive),
     "low_priority": _flag,
+    "reserved_mib": _optional(_positive),
 }
 _REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gpu", "memory_mib")
 

@@ -99,6 +99,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         mps = _mps(options, watch, cluster, side)
         _limits(options, watch, checkpoint, side)
         pods = PodFiles(options.run, sink, side.serves)
+        side.tell = pods.notify
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
         executor = Executor(options.node, tools, Patience(term=options.term_wait))
         metrics = Metrics()
@@ -230,6 +231,7 @@ def _kubelet(
             mps=side.mps,
             backends=side.backends,
             quotas=checkpoint.read,
+            tell=side.tell,
         )
     )
     side.problems.append(lambda: list(kubelet.problems()))

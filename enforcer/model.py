@@ -95,6 +95,8 @@ class Quota:
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     tolerance_mib: int | None = None
     low_priority: bool = False
+    reserved_mib: int | None = None
+    """What its request consumed; ``None`` where a quota comes from elsewhere."""
 
     @property
     def ceiling_mib(self) -> int:

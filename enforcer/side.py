@@ -37,6 +37,8 @@ class Side:
     sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
     """Which GPUs may be shared."""
 
+    tell: Callable[[Notice], None] = lambda _: None
+    """Takes what owners of pods are to be told."""
     hindrances: list[Callable[[], str | None]] = field(default_factory=list)
     """What has to be well before shares can be had here."""
 

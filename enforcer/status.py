@@ -10,9 +10,10 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
                "usedMib": 9000, "unattributedMib": 0, "blind": null, "unhealthy": "GpuLost",
                "contested": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
-                     "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "ceilingMib": 4352, "computePercent": 25,
-                     "priority": "normal", "onExceed": "kill", "graceSeconds": 5.0, "state": "Warned", "overFor": 1.5,
-                     "killIn": 3.5, "sentence": "model holds ...", "processes": [{"pid": 31337, "usedMib": 5000}]}],
+                     "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
+                     "computePercent": 25, "priority": "normal", "onExceed": "kill", "graceSeconds": 5.0,
+                     "state": "Warned", "overFor": 1.5, "killIn": 3.5, "sentence": "model holds ...",
+                     "processes": [{"pid": 31337, "usedMib": 5000}]}],
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}]}
 
 ``state`` is one of ``enforcer.judge.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read,
@@ -99,6 +100,7 @@ def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> d
         "gpu": quota.gpu,
         "usedMib": None if blind else sum(holder.used_mib for holder in holders),
         "quotaMib": quota.memory_mib,
+        "reservedMib": quota.reserved_mib,
         "ceilingMib": quota.ceiling_mib,
         "computePercent": quota.compute_percent,
         "priority": "low" if quota.low_priority else "normal",

@@ -23,6 +23,10 @@ MEMORY_OF: Final = f"memory.{GROUP}/"
 """Prefix: ``memory.gpu-share.io/<container>``."""
 COMPUTE_OF: Final = f"compute.{GROUP}/"
 """Prefix: ``compute.gpu-share.io/<container>``."""
+RESIZE_OF: Final = f"resize.{GROUP}/"
+"""Prefix: ``resize.gpu-share.io/<container>``, on a running pod: another quota, see ``gpushare.resizing``."""
+RESIZE_RIGHT: Final = "podresizes"
+"""Who may ``update`` this resource of our group may set such annotations; it exists in RBAC only."""
 POD_ANNOTATIONS: Final = (MEMORY, COMPUTE, PRIORITY, GPU_MODEL, SAME_GPU)
 
 # Namespace annotations: what an operator writes.

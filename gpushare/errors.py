@@ -73,6 +73,12 @@ class PrepareError(GpuShareError):
     reason = Reason.CLAIM_UNSUPPORTED
 
 
+class ResizeRefused(GpuShareError):
+    """A quota that cannot be changed as somebody wishes. Tenants read the sentence."""
+
+    reason = Reason.RESIZE_REFUSED
+
+
 class KubeletError(GpuShareError):
     """The kubelet did not answer a question."""
 

@@ -72,6 +72,8 @@ class Reason(StrEnum):
     CLAIM_UNSUPPORTED = "ClaimUnsupported"
     CLAIM_FORGOTTEN = "ClaimForgotten"
     GPU_STILL_HELD = "GpuStillHeld"
+    RESIZED = "Resized"
+    RESIZE_REFUSED = "ResizeRefused"
     API_UNREACHABLE = "ApiUnreachable"
     DRIVER_REGISTERED = "DriverRegistered"
     DRIVER_NOT_REGISTERED = "DriverNotRegistered"

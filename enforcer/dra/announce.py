@@ -96,11 +96,25 @@ def _entry(claim: Prepared, granted: Granted, ways: Object, time: str) -> Object
             for each in claim.limits
             if each.request == granted.request
         ]
-        entry["data"] = {
+        entry["data"] = _answers(claim, granted) | {
             "uuid": granted.gpu, **ways, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
             "limits": limits, "priority": LOW if claim.low_priority else NORMAL,
         }  # fmt: skip
     return entry
+
+
+def _answers(claim: Prepared, granted: Granted) -> Object:
+    """What came of wishes for other quotas; nothing where there were none."""
+    here = {each.container for each in claim.limits if each.request == granted.request}
+    answers = [
+        {
+            "container": each.container, "asked": each.asked, "done": each.done, "beforeMiB": each.before_mib,
+            "reason": each.reason, "note": each.note, "effect": each.effect,
+        }
+        for each in claim.answers
+        if each.container in here
+    ]  # fmt: skip
+    return {"resizes": answers} if answers else {}
 
 
 def _sentence(claim: Prepared, granted: Granted) -> str:

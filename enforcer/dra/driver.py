@@ -123,6 +123,8 @@ class Driver:
             except (PrepareError, OSError) as error:  # its GPU has left, or the disk is full: the kubelet may ask again
                 reason = error.reason if isinstance(error, PrepareError) else Reason.RECORD_UNWRITABLE
                 log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
+            if claim.answers:  # somebody may still wait for one
+                self._parts.published(claim)
 
     def prepare(self, ref: Ref, wanted: Callable[[], bool] = lambda: True) -> tuple[Device, ...]:
         """Prepare a claim, or say again what it was given.
@@ -173,6 +175,26 @@ class Driver:
         log.info(
             "claim undone", reason=str(Reason.CLAIM_UNPREPARED), namespace=ref.namespace, claim=ref.name, pod=claim.pod
         )
+
+    def alter(self, uid: str, change: Callable[[Prepared], Prepared]) -> Prepared | None:
+        """Put a prepared claim in force as ``change`` makes it; ``None`` where it is prepared no more.
+
+        On disk first, so that whoever starts after a crash writes the files that belong to it.
+
+        Raises:
+            PrepareError: the disk refuses. Asked again, the files are brought to what is kept.
+        """
+        with self._claims.held(uid), _explained():
+            known = self._parts.store.get(uid)
+            if known is None:
+                return None
+            claim = change(known)
+            if claim != known:
+                self._parts.store.put(claim)
+                self._parts.changed()
+            self._parts.files.write(claim)
+        self._parts.published(claim)
+        return claim
 
     def settle(self) -> None:
         """Forget those undone claims whose processes have ended by now."""

@@ -63,6 +63,7 @@ def _joined_limits(claim: Prepared, pod: Object, entries: set[str]) -> Iterator[
 def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> Quota:
     """Write one limit as a quota, under its namespace's policy as it is now, else as it was when it was prepared."""
     terms = policy.get(claim.namespace, claim.terms)
+    granted = next(each for each in claim.granted if each.request == limit.request and each.gpu is not None)
     return Quota(
         claim_uid=claim.uid,
         namespace=claim.namespace,
@@ -70,13 +71,14 @@ def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapp
         pod_uid=claim.pod_uid,
         container=limit.container,
         container_id=container_id,
-        gpu=next(each.gpu for each in claim.granted if each.request == limit.request and each.gpu is not None),
+        gpu=granted.gpu or "",
         memory_mib=limit.memory_mib,
         compute_percent=limit.compute,
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(limit.memory_mib),
         low_priority=claim.low_priority,
+        reserved_mib=granted.memory_mib,
     )
 
 

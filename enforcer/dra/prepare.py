@@ -66,7 +66,7 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
     uses = list(_uses(ask, granted))
     limits = _limits(ask.pod, uses)
     _check_sums(ask, uses, limits, granted)
-    _check_variables(uses, limits)
+    check_variables(uses, limits)
     metadata, pod = ask.claim["metadata"], ask.pod["metadata"]
     return Prepared(
         uid=metadata["uid"],
@@ -279,10 +279,13 @@ def peak(shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
     return memory, compute
 
 
-def _check_variables(uses: Sequence[Use], limits: Sequence[Limit]) -> None:
+def check_variables(uses: Sequence[Use], limits: Sequence[Limit]) -> None:
     """Where containers with different limits use one request, each must state its own.
 
     CDI writes the same variables into all of them, so there it can only be silent about what differs.
+
+    Raises:
+        PrepareError: one of them does not.
     """
     for use, limit in zip(uses, limits, strict=True):
         beside = [each for each in limits if each.request == limit.request]

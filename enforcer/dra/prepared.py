@@ -15,6 +15,8 @@ from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 
 VERSION: Final = 1
+KEPT: Final = 100
+"""Characters of an annotation that are kept to know it again."""
 _UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
 _REQUEST: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
@@ -48,6 +50,27 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of a wish for another quota, the last one of a container.
+
+    ``asked`` is the annotation as it stood, so that it is answered once; ``effect`` is when the limit itself changes,
+    empty where nothing does. ``reason`` is a ``Reason``, ``note`` a sentence for the container's owner.
+    """
+
+    container: str
+    asked: str
+    done: bool
+    before_mib: int
+    reason: str
+    note: str
+    effect: str = ""
+
+    def answers(self, container: str, asked: Any) -> bool:
+        """Tell whether this is the answer to that wish."""
+        return (self.container, self.asked) == (container, kept(asked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """One claim as it was prepared, for the one pod that uses it."""
 
@@ -61,6 +84,7 @@ class Prepared:
     terms: Terms
     low_priority: bool = False
     """Whether its containers' work gives way to that of others on their GPU."""
+    answers: tuple[Answer, ...] = ()
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -75,6 +99,11 @@ class Prepared:
     def on(self, gpu: str) -> int:
         """MiB it consumed of one GPU."""
         return sum(each.memory_mib for each in self.granted if each.gpu == gpu)
+
+
+def kept(asked: Any) -> str:
+    """Shorten what an annotation says to what is kept of it."""
+    return str(asked)[:KEPT]
 
 
 def safe_uid(uid: str) -> bool:
@@ -110,6 +139,13 @@ def encode(claim: Prepared) -> bytes:
             "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
         },
         "lowPriority": claim.low_priority,
+        "answers": [
+            {
+                "container": each.container, "asked": each.asked, "done": each.done, "beforeMib": each.before_mib,
+                "reason": each.reason, "note": each.note, "effect": each.effect,
+            }
+            for each in claim.answers
+        ],
     }  # fmt: skip
     return json.dumps(content, indent=1).encode() + b"\n"
 
@@ -146,7 +182,8 @@ def _decoded(content: Mapping[str, Any]) -> Prepared:
         granted=granted,
         limits=limits,
         terms=_terms(content["terms"]),
-        low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have none
+        low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have neither
+        answers=tuple(_answer(row) for row in content.get("answers", [])),
     )
 
 
@@ -169,6 +206,18 @@ def _limit(row: Mapping[str, Any]) -> Limit:
         request=_named(row["request"], _REQUEST),
         memory_mib=_whole(row["memoryMib"]),
         compute=None if row["compute"] is None else _whole(row["compute"]),
+    )
+
+
+def _answer(row: Mapping[str, Any]) -> Answer:
+    return Answer(
+        container=_text(row["container"]),
+        asked=str(row["asked"]),
+        done=_flag(row["done"]),
+        before_mib=_whole(row["beforeMib"]),
+        reason=_text(row["reason"]),
+        note=_text(row["note"]),
+        effect=str(row["effect"]),
     )
 
 

@@ -8,21 +8,25 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribute import Attributor
+from enforcer.backends import Backend
 from enforcer.cluster import WITH_KUBELET, Books, Rule
 from enforcer.dra.announce import Announcer
 from enforcer.dra.driver import Driver, Parts
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.files import NodeFiles
 from enforcer.dra.ready import AlwaysReady, MpsReady
+from enforcer.dra.resizing import EVERY as RESIZE_EVERY
+from enforcer.dra.resizing import Means, Resizer
 from enforcer.dra.server import PluginService, Sockets
 from enforcer.dra.store import ClaimStore
 from enforcer.dra.tidying import EVERY as TIDY_EVERY
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
-from enforcer.inventory import InventoryPolicy, capacity_mib
+from enforcer.inventory import InventoryPolicy, Mode, capacity_mib
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
+from enforcer.notice import Notice
 from enforcer.quotas import Object
 from enforcer.repeat import every
 from enforcer.watch import Watch
@@ -52,6 +56,8 @@ class Setup:
     """Who keeps limits on which GPU."""
     quotas: Callable[[], Sequence[Quota]]
     """Those in force, which know the containers of pods that are gone from the API server."""
+    tell: Callable[[Notice], None] = lambda _: None
+    """Takes what owners of pods are to be told."""
 
 
 class KubeletSide:
@@ -73,6 +79,7 @@ class KubeletSide:
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
         files, living = parts.files, partial(living_pods, setup.attributor)
         self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods)
+        self._resizer = Resizer(self._means(setup))
         self._forgotten = Forgotten(setup.cluster, self._store, self._driver, self.books.pods, living)
 
     def start(self, stopped: threading.Event) -> None:
@@ -88,6 +95,7 @@ class KubeletSide:
         self._announcer.start()
         self._sockets.start()
         every(SETTLE_EVERY, "settle", self._settle, stopped)
+        every(RESIZE_EVERY, "resize", self._resizer.turn, stopped, self._resizer.wanted)
         every(TIDY_EVERY, "tidy", self._tidy, stopped)
 
     def stop(self) -> None:
@@ -128,9 +136,21 @@ class KubeletSide:
                 for claim in prepared
                 for other in joined(claim, pods)
             )
+            self._resizer.see(pods, seen["namespaces"])
             return quotas_of_prepared(prepared, pods, seen["namespaces"], setup.quotas())
 
         return quotas
+
+    def _means(self, setup: Setup) -> Means:
+        return Means(
+            driver=self._driver,
+            store=self._store,
+            look=setup.watch.look,
+            tell=setup.tell,
+            at_once=partial(_at_once, setup),
+            mps=setup.mps is not None,
+            min_mib=setup.policy.min_memory_mib,
+        )
 
     def _parts(self, setup: Setup) -> Parts:
         manager, keeper = setup.mps or (None, None)
@@ -146,3 +166,9 @@ class KubeletSide:
             changed=self.books.changed.set,
             published=self._announcer.publish,
         )
+
+
+def _at_once(setup: Setup, gpu: str) -> bool:
+    """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
+    backend = setup.backends().get(gpu)
+    return setup.policy.mode is not Mode.MPS if backend is None else Backend(backend).at_once

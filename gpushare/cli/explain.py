@@ -157,6 +157,8 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     )
     yield f"{use.namespace}/{use.pod} container {use.container}: {use.shown}: {how}"
     low = ", with low priority" if use.low_priority else ""
+    if use.reserved:
+        quota += f" ({format_mib(use.reserved)} reserved)"
     yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
     if use.pids:
         yield f"  processes: {', '.join(map(str, use.pids))}"

@@ -50,8 +50,14 @@ class Use:
     sentence: str
     pids: tuple[int, ...] = ()
     low_priority: bool = False
+    reserved_mib: int | None = None
     killed: str = ""
     """When and how it was ended, by the kill log; empty where it was not."""
+
+    @property
+    def reserved(self) -> int | None:
+        """MiB that were reserved, where that is not the quota."""
+        return None if self.reserved_mib == self.quota_mib else self.reserved_mib
 
     @property
     def shown(self) -> str:
@@ -194,6 +200,7 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             state=_text(one, "state"),
             sentence=_text(one, "sentence"),
             pids=tuple(pid for pid in pids if pid is not None),
+            reserved_mib=_number(one, "reservedMib"),
             low_priority=_text(one, "priority") == "low",
             killed=ended.get(_text(one, "containerId") or "-", ""),
         )

@@ -45,13 +45,17 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What one request of a claim was given; ``limits`` are the driver's entries of the containers that use it."""
+    """What one request of a claim was given; ``limits`` are the driver's entries of the containers that use it.
+
+    ``reserved`` is the memory in MiB as the driver has it.
+    """
 
     memory: str
     compute: str
     where: str
     limits: tuple[Object, ...] = ()
     priority: str = ""
+    reserved: object = None
 
 
 def shares(found: Recorded) -> bool:
@@ -149,15 +153,22 @@ def _wanted(claim: Object, name: str) -> Iterator[str]:
 def _amounts(container: Object, given: Sequence[Given]) -> str:
     """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
     name = _text(container, "name")
-    frozen = [each for one in given for each in one.limits if each.get("container") == name]
+    frozen = [(each, one.reserved) for one in given for each in one.limits if each.get("container") == name]
     low = ", low priority" if any(each.priority == "low" for each in given) else ""
     if frozen:
-        return "; ".join(_amount(each.get("memoryMiB"), each.get("computePercent")) for each in frozen) + low
+        return "; ".join(_frozen(each, reserved) for each, reserved in frozen) + low
     variables = {each.get("name"): each.get("value") for each in _list(container, "env")}
     memory, compute = variables.get(contract.MEMORY_MIB), variables.get(contract.MPS_THREAD_PERCENTAGE)
     if isinstance(memory, str) and memory.isascii() and memory.isdigit():
         return _amount(int(memory), compute)
     return "; ".join(f"{each.memory}, {each.compute}" for each in given)
+
+
+def _frozen(limit: Object, reserved: object) -> str:
+    """One limit; with what was reserved for it where that is another amount."""
+    mib = limit.get("memoryMiB")
+    beside = f" ({format_mib(reserved)} reserved)" if isinstance(reserved, int) and reserved not in {mib, 0} else ""
+    return _amount(mib, limit.get("computePercent")) + beside
 
 
 def _amount(mib: object, compute: object) -> str:
@@ -183,6 +194,7 @@ def given_of(claim: Object, request: str) -> Iterator[Given]:
             where=f"{data.get('uuid') or result.get('device')}" + (f" ({model})" if model else ""),
             limits=tuple(_list(data, "limits")),
             priority=_text(data, "priority"),
+            reserved=data.get("memoryMiB"),
         )
 
 

@@ -99,7 +99,8 @@ def _gpu(gpu: GpuUse) -> tuple[object, ...]:
 def _rows(gpu: GpuUse, use: Use) -> list[tuple[object, ...]]:
     """Return one row per container; its processes are listed in it, and none is not available."""
     pids = ",".join(map(str, use.pids)) or NOT_AVAILABLE
-    memory = f"{cell(use.used_mib)}/{cell(use.quota_mib)}"
+    reserved = f" of {use.reserved}" if use.reserved else ""
+    memory = f"{cell(use.used_mib)}/{cell(use.quota_mib)}{reserved}"
     container = f"{use.container} (low priority)" if use.low_priority else use.container
     return [(gpu.index, f"{use.namespace}/{use.pod}", container, pids, memory, use.shown)]
 

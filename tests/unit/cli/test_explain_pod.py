@@ -72,6 +72,13 @@ def test_low_priority_is_shown() -> None:
     assert row(told(content)[1])[2] == "4Gi, 25%, low priority"
 
 
+def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
+    content = load("running")
+    (claim,) = content["claims"].values()
+    claim["status"]["devices"][0]["data"]["limits"][0]["memoryMiB"] = 3072
+    assert row(told(content)[1])[2] == "3Gi, 25% (4Gi reserved)"
+
+
 def test_a_killed_pod_says_when_and_why() -> None:
     fine, lines = told(load("killed"))
     assert not fine
@@ -163,7 +170,7 @@ def test_what_the_driver_froze_counts_and_not_what_the_pod_says() -> None:
     [claim] = content["claims"].values()
     claim["status"]["devices"][0]["data"]["limits"][0] |= {"memoryMiB": 2048, "computePercent": None}
     content["pod"]["metadata"]["annotations"]["gpu-share.io/memory"] = "64Gi"
-    assert row(told(content)[1])[1:3] == ["64Gi, 25%", "2Gi, no cap"]
+    assert row(told(content)[1])[1:3] == ["64Gi, 25%", "2Gi, no cap (4Gi reserved)"]
     claim["status"]["devices"] = []
     assert row(told(content)[1])[2:4] == ["4Gi, 25%", GPU.lower()]
 

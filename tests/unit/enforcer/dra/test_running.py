@@ -3,6 +3,7 @@
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from enforcer.dra.cdi import file_name
 from enforcer.dra.running import KubeletSide, Setup
 from enforcer.inventory import InventoryPolicy
 from enforcer.metrics import Metrics
+from enforcer.notice import Notice
 from enforcer.watch import Watch
 from gpushare import contract
+from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ConfigError
 from tests.support.kubelet import KubeletCalls
-from tests.unit.enforcer.dra.objects import NODE
+from tests.unit.enforcer.dra.objects import NAMESPACE, NODE
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 
@@ -38,20 +41,21 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def side(world: World) -> KubeletSide:
+def side(world: World, told: list[Notice] | None = None) -> KubeletSide:
     setup = Setup(
         node=NODE, state=world.state, run=world.run, kubelet_root=world.folder / "kubelet", cdi_root=world.cdi,
         policy=InventoryPolicy(), cluster=world.api,  # type: ignore[arg-type]
         watch=Watch(world.reader, world.pods), attributor=world.pods, metrics=Metrics(),
         mps=(Manager(), Keeper()),  # type: ignore[arg-type]
-        quotas=Checkpoint(world.state).read,
+        quotas=Checkpoint(world.state).read, tell=(told if told is not None else []).append,
     )  # fmt: skip
     return KubeletSide(setup)
 
 
 def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     world = World(folder)
-    kubelet, stopped = side(world), threading.Event()
+    told = list[Notice]()
+    kubelet, stopped = side(world, told), threading.Event()
     kubelet.start(stopped)
     assert list(kubelet.problems()) == ["the kubelet has not registered the driver yet"]
     ref = world.tenant("tts")
@@ -67,6 +71,14 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     assert [(each["hostPath"], each["containerPath"]) for each in edits["mounts"]] == [
         (f"/mps/{GPU}/pipe", contract.PIPE_PATH)
     ]
+    pod = world.api.objects[path(CORE_V1, "pods", "tts", NAMESPACE)]
+    pod["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi"
+    kubelet.books.reset("pods", [pod])
+    deadline = time.monotonic() + 20
+    while [each.memory_mib for each in kubelet.books.quotas() or ()] != [2048]:
+        assert time.monotonic() < deadline, "the wish for another quota is not carried out"
+        time.sleep(0.05)
+    assert [each.note[:30] for each in told] == ["container model may hold 2Gi f"]
     stopped.set()
     kubelet.stop()
     assert not (folder / "kubelet" / contract.REGISTRATION_SOCKET).exists()

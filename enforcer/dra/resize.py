@@ -1,0 +1,225 @@
+"""Another quota for a container that runs: whether it can have it, and what the claim then says. Pure.
+
+What the claim consumed is the bound: it was reserved when the pod was placed, so nobody else is asked. The rules are
+those by which a claim is prepared in the first place; here they are held against the limits as they would become.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+from enforcer.dra.prepare import Use, check_variables, containers, peak
+from enforcer.dra.prepared import Answer, Limit, Prepared, kept
+from enforcer.quotas import Object
+from gpushare import contract
+from gpushare.errors import PrepareError, QuantityError, ResizeRefused
+from gpushare.quantity import DEFAULT_MIN_MIB, format_mib, parse_memory
+from gpushare.reasons import Reason
+from gpushare.resizing import Wish, parse_wish
+
+AT_ONCE: Final = "at once"
+AT_START: Final = "at next start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What holds besides what was reserved: the smallest share, and the namespace's ceiling for each container."""
+
+    min_mib: int = DEFAULT_MIN_MIB
+    max_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """How it stands on the node.
+
+    ``held_mib`` is what the container's processes hold of the GPU, ``None`` where that cannot be seen; ``at_once`` says
+    whether what keeps the limit follows while a process runs, ``mps`` whether such a process has one of MPS as well.
+    """
+
+    held_mib: int | None
+    at_once: bool
+    mps: bool = True
+
+    def effect(self, before: int, after: int) -> str:
+        """Say when the limit itself changes: what MPS lets a process have is never more than when it began."""
+        return AT_ONCE if self.at_once and (after <= before or not self.mps) else AT_START
+
+
+def answered(claim: Prepared, pod: Object, container: str, asked: Any, bounds: Bounds, now: Now) -> Prepared:
+    """Return the claim with an answer to a wish, and with the other limit where it is granted.
+
+    Args:
+        claim: as it is prepared.
+        pod: that uses it.
+        container: one that has a limit there.
+        asked: what the annotation says.
+        bounds: the operator's.
+        now: how it stands.
+    """
+    before = limit_of(claim, container).memory_mib
+    blank = Answer(container=container, asked=kept(asked), done=False, before_mib=before, reason="", note="")
+    try:
+        wish = parse_wish(asked)
+        after = resized(claim, pod, container, wish.memory_mib, bounds)
+        _check_held(container, before, wish, now)
+    except (ResizeRefused, QuantityError) as error:
+        return _with(claim, replace(blank, reason=str(error.reason), note=error.message))
+    effect = now.effect(before, wish.memory_mib)
+    note = _note(container, before, wish.memory_mib, effect, mps=now.mps)
+    return _with(after, replace(blank, done=True, reason=str(Reason.RESIZED), note=note, effect=effect))
+
+
+def resized(claim: Prepared, pod: Object, container: str, mib: int, bounds: Bounds) -> Prepared:
+    """Return the claim with another limit of one container.
+
+    Raises:
+        ResizeRefused: it cannot have that; the sentence says what it can have.
+    """
+    check_known(claim, pod, container)
+    limit = limit_of(claim, container)
+    if mib < bounds.min_mib:
+        message = f"{format_mib(mib)} is below the minimum of {format_mib(bounds.min_mib)}"
+        raise ResizeRefused(message, Reason.BELOW_MINIMUM)
+    if bounds.max_mib is not None and mib > max(bounds.max_mib, limit.memory_mib):
+        message = f"{format_mib(mib)} is above this namespace's {contract.MAX_MEMORY} of {format_mib(bounds.max_mib)}"
+        raise ResizeRefused(f"{message}; ask for less", Reason.ABOVE_MAXIMUM)
+    limits = tuple(replace(each, memory_mib=mib) if each is limit else each for each in claim.limits)
+    after = replace(claim, limits=limits)
+    if mib > limit.memory_mib and held_at_once(after, pod, _gpu(claim, limit)) > claim.on(_gpu(claim, limit)):
+        raise ResizeRefused(_beyond(claim, pod, limit, mib), Reason.ABOVE_MAXIMUM)
+    _check_variables(after, pod, limit)
+    return after
+
+
+def check_known(claim: Prepared, pod: Object, container: str) -> None:
+    """Make sure that a container has a limit in this claim.
+
+    Raises:
+        ResizeRefused: it is no container of the pod, or has no share.
+    """
+    sharing = [each.container for each in claim.limits]
+    if container in sharing:
+        return
+    names = [str(raw["name"]) for raw, _ in containers(pod)]
+    if container in names:
+        message = f"container {container} has no share of a GPU; those with one are {', '.join(sharing)}"
+        raise ResizeRefused(message, Reason.UNKNOWN_CONTAINER)
+    near = get_close_matches(container[:64], sharing, 1)
+    hint = f"did you mean {near[0]}?" if near else f"those with a share are {', '.join(sharing)}"
+    raise ResizeRefused(f"the pod has no container named {container[:64]!r}; {hint}", Reason.UNKNOWN_CONTAINER)
+
+
+def held_at_once(claim: Prepared, pod: Object, gpu: str) -> int:
+    """MiB of one GPU that a claim's containers can hold at once under their limits."""
+    kinds = {str(raw["name"]): kind for raw, kind in containers(pod)}
+    here = [each for each in claim.limits if _gpu(claim, each) == gpu]
+    return peak([(kinds.get(each.container, ""), each.memory_mib, 0) for each in here])[0]
+
+
+def most_mib(claim: Prepared, pod: Object, container: str) -> int:
+    """MiB that one container can have at most, beside what the others have now."""
+    limit = limit_of(claim, container)
+    gpu, reserved = _gpu(claim, limit), claim.on(_gpu(claim, limit))
+    whole = tuple(replace(each, memory_mib=reserved) if each is limit else each for each in claim.limits)
+    return max(0, 2 * reserved - held_at_once(replace(claim, limits=whole), pod, gpu))
+
+
+def limit_of(claim: Prepared, container: str) -> Limit:
+    """Find the limit of a container that has one."""
+    return next(each for each in claim.limits if each.container == container)
+
+
+def ceiling_of(namespace: Mapping[str, str]) -> int | None:
+    """Read a namespace's ceiling from its annotations; one that cannot be read is none, as in admission's absence."""
+    try:
+        return parse_memory(namespace[contract.MAX_MEMORY])
+    except (KeyError, QuantityError):
+        return None
+
+
+def outstanding(claim: Prepared, wished: Mapping[str, Any]) -> dict[str, Any]:
+    """Those wishes about containers of a claim that have not been answered; what takes least comes first."""
+    mine = {each.container: each.memory_mib for each in claim.limits}
+    new = [
+        (name, asked)
+        for name, asked in wished.items()
+        if name in mine and not any(each.answers(name, asked) for each in claim.answers)
+    ]
+    return dict(sorted(new, key=lambda each: (_growth(each[1], mine[each[0]]), each[0])))
+
+
+def _growth(asked: Any, before: int) -> int:
+    try:
+        return parse_wish(asked).memory_mib - before
+    except QuantityError:
+        return 0
+
+
+def _check_held(container: str, before: int, wish: Wish, now: Now) -> None:
+    if wish.force or wish.memory_mib >= before:
+        return
+    if now.held_mib is None:
+        message = f"what container {container} holds cannot be seen now; try again, or ask with force"
+        raise ResizeRefused(message, Reason.NVML_UNAVAILABLE)
+    if now.held_mib > wish.memory_mib:
+        message = (
+            f"container {container} holds {now.held_mib} MiB now: with {format_mib(wish.memory_mib)} it would be ended"
+        )
+        raise ResizeRefused(f"{message}; let it free memory first, or ask with force", Reason.OVER_QUOTA)
+
+
+def _check_variables(after: Prepared, pod: Object, limit: Limit) -> None:
+    """Containers that use one request get the same variables, so one of them cannot be given another limit alone."""
+    granted = {each.request: each for each in after.granted}
+    raws = {str(raw["name"]): (raw, kind) for raw, kind in containers(pod)}
+    pairs = [(Use(*raws[each.container], granted[each.request], own=True), each) for each in after.limits
+             if each.container in raws]  # fmt: skip
+    try:
+        check_variables([use for use, _ in pairs], [each for _, each in pairs])
+    except PrepareError as error:
+        others = [
+            each.container
+            for each in after.limits
+            if each.request == limit.request and each.container != limit.container
+        ]
+        message = (
+            f"container {limit.container} shares request {limit.request} with {', '.join(others)}, so both get the"
+        )
+        hint = "its quota cannot be another while it runs; delete the pod and ask for it in the annotations"
+        raise ResizeRefused(f"{message} same variables: {hint}", Reason.CLAIM_MISMATCH) from error
+
+
+def _beyond(claim: Prepared, pod: Object, limit: Limit, mib: int) -> str:
+    gpu = _gpu(claim, limit)
+    others = [
+        f"{each.container} {format_mib(each.memory_mib)}"
+        for each in claim.limits
+        if each is not limit and _gpu(claim, each) == gpu
+    ]
+    beside = f" for all its containers there ({', '.join(others)} beside it)" if others else ""
+    most = most_mib(claim, pod, limit.container)
+    said = f"{format_mib(mib)} is more than was reserved: the pod has {format_mib(claim.on(gpu))} of that GPU{beside}"
+    return f"{said}; container {limit.container} can have {format_mib(most)}"
+
+
+def _note(container: str, before: int, after: int, effect: str, *, mps: bool) -> str:
+    if after == before:
+        return f"container {container} has {format_mib(after)} as before"
+    said = f"container {container} may hold {format_mib(after)} from now on, not {format_mib(before)}"
+    if effect == AT_ONCE:
+        return said
+    if not mps:
+        return f"{said}; what the GPU itself allows stays what it is"
+    lasting = f"{said}; MPS keeps a running process at the limit it began with until the container starts again"
+    return f"{lasting}, and one that goes above its quota is ended" if after < before else lasting
+
+
+def _with(claim: Prepared, answer: Answer) -> Prepared:
+    others = tuple(each for each in claim.answers if each.container != answer.container)
+    return replace(claim, answers=(*others, answer))
+
+
+def _gpu(claim: Prepared, limit: Limit) -> str:
+    return next(each.gpu for each in claim.granted if each.request == limit.request and each.gpu is not None)

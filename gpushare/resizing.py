@@ -1,0 +1,56 @@
+"""What an annotation ``resize.gpu-share.io/<container>`` says: another quota for a container that runs. Pure.
+
+``3Gi`` is enough. ``3Gi;force`` also ends a process that holds more than that, and ``3Gi;id=5f3a`` is a wish of its own
+each time its mark is another: whoever waits for an answer knows it for theirs.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.errors import QuantityError
+from gpushare.quantity import parse_memory, shown
+
+FORCE: Final = "force"
+MAX_LENGTH: Final = 80
+"""Characters; what is longer is read by nobody."""
+_MARK: Final = re.compile(r"id=[0-9a-z]{1,16}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Another quota for one container: MiB, and whether a process above it may be ended for it."""
+
+    memory_mib: int
+    force: bool = False
+
+
+def parse_wish(value: object) -> Wish:
+    """Read what an annotation says.
+
+    Raises:
+        QuantityError: it is no quantity of memory, or another word than ``force`` and ``id=...`` follows.
+    """
+    if not isinstance(value, str) or len(value) > MAX_LENGTH:
+        raise QuantityError("it is no short text; write for example 3Gi")
+    amount, *words = value.split(";")
+    wrong = [word for word in words if word != FORCE and not _MARK.fullmatch(word)]
+    if wrong:
+        raise QuantityError(f"{shown(wrong[0])} means nothing here; write for example 3Gi or 3Gi;{FORCE}")
+    return Wish(parse_memory(amount), FORCE in words)
+
+
+def write_wish(wish: Wish, mark: str) -> str:
+    """Write a wish as an annotation says it; ``mark`` is up to 16 small letters and digits."""
+    return f"{wish.memory_mib}Mi" + (f";{FORCE}" if wish.force else "") + f";id={mark}"
+
+
+def wishes(annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect, by container, what is wished; values as they stand."""
+    return {
+        key.removeprefix(contract.RESIZE_OF): value
+        for key, value in annotations.items()
+        if key.startswith(contract.RESIZE_OF)
+    }

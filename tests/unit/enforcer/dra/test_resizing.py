@@ -1,0 +1,228 @@
+"""Wishes for other quotas, carried out on a node: once each, on disk first, whatever fails in between."""
+
+import copy
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.dra.announce import status_of
+from enforcer.dra.resizing import Means, Resizer
+from enforcer.notice import Notice
+from enforcer.watch import Watch
+from gpushare import contract
+from gpushare.cluster import CORE_V1, path
+from gpushare.reasons import Reason
+from tests.unit.enforcer.dra.objects import NAMESPACE, Object, made_uid, namespace
+from tests.unit.enforcer.dra.test_crash import Power
+from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.made import GPU
+
+RUNNING = "c" * 64
+LIMIT = f"{contract.MPS_MEMORY_LIMIT}=0=2048M"
+
+
+class Node:
+    """A world with a resizer, whose tenant ``tts`` runs."""
+
+    def __init__(self, folder: Path, *, at_once: bool = False) -> None:
+        self.world, self.at_once = World(folder), at_once
+        self.told = list[Notice]()
+        self.ref = self.world.tenant("tts")
+        self.world.driver.prepare(self.ref)
+        self.annotations: dict[str, str] = {}
+        self.policy: dict[str, str] = {}
+        self.pod: Object = copy.deepcopy(self.world.api.objects[path(CORE_V1, "pods", "tts", NAMESPACE)])
+        self.pod["status"]["containerStatuses"] = [{"name": "model", "containerID": f"containerd://{RUNNING}"}]
+        self.start()
+
+    def start(self) -> None:
+        """A resizer that knows nothing of an earlier one."""
+        world = self.world
+        means = Means(
+            driver=world.driver, store=world.store, look=Watch(world.reader, world.pods).look, tell=self.told.append,
+            at_once=lambda _: self.at_once, mps=True, min_mib=512,
+        )  # fmt: skip
+        self.resizer = Resizer(means)
+
+    def restart(self) -> None:
+        """A new agent on the same disk."""
+        self.world.restart()
+        self.start()
+
+    def holds(self, mib: int) -> None:
+        self.world.pods.pids[77] = made_uid("tts")
+        self.world.reader.held[GPU] = {77: mib}
+
+    def wish(self, asked: str | None = None) -> None:
+        """Somebody writes it on the pod, and the agent sees it."""
+        if asked is not None:
+            self.annotations[f"{contract.RESIZE_OF}model"] = asked
+        metadata = self.pod["metadata"] | {"annotations": self.pod["metadata"]["annotations"] | self.annotations}
+        self.resizer.see([{**self.pod, "metadata": metadata}], [namespace(self.policy)])
+        self.resizer.turn()
+
+    @property
+    def limit(self) -> int:
+        (claim,) = self.world.store.prepared()
+        return claim.limits[0].memory_mib
+
+    def variables(self) -> list[str]:
+        (device,) = [each for each in self.world.document(self.ref)["devices"] if "env" in each["containerEdits"]]
+        found: list[str] = device["containerEdits"]["env"]
+        return found
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_wish_changes_limit_variables_and_status_and_its_owner_is_told(node: Node) -> None:
+    changes = node.world.changes
+    node.wish("2Gi;id=1")
+    assert node.limit == 2048
+    assert LIMIT in node.variables()
+    assert node.world.changes == changes + 1, "quotas are worked out anew"
+    (notice,) = node.told
+    assert (notice.reason, notice.action, notice.warning) == (Reason.RESIZED, "Resize", False)
+    assert (notice.quota.pod_uid, notice.quota.container, notice.quota.memory_mib) == (made_uid("tts"), "model", 2048)
+    body = status_of(node.world.published[-1], "mps", datetime(2026, 11, 22, tzinfo=UTC))
+    data = next(each["data"] for each in body["status"]["devices"] if "data" in each)
+    assert data["memoryMiB"] == 4096, "what was consumed is what it was"
+    assert [each["memoryMiB"] for each in data["limits"]] == [2048]
+    assert [(each["asked"], each["done"], each["effect"]) for each in data["resizes"]] == [
+        ("2Gi;id=1", True, "at next start")
+    ]
+
+
+def test_it_is_answered_once_also_after_a_restart(node: Node) -> None:
+    node.wish("9Gi")
+    assert (node.limit, [each.reason for each in node.told]) == (4096, [Reason.RESIZE_REFUSED])
+    node.wish()
+    node.restart()
+    node.wish()
+    assert len(node.told) == 1
+    node.wish("9Gi;id=2")
+    assert len(node.told) == 2
+
+
+def test_a_refusal_does_not_become_a_grant_later(node: Node) -> None:
+    node.holds(3000)
+    node.wish("2Gi")
+    node.holds(10)
+    node.restart()
+    node.wish()
+    assert (node.limit, len(node.told)) == (4096, 1)
+    node.wish("2Gi;id=2")
+    assert node.limit == 2048
+
+
+def test_asked_by_the_kubelet_again_it_says_what_it_said_with_the_new_limit(node: Node) -> None:
+    before = node.world.driver.prepare(node.ref)
+    node.wish("2Gi")
+    assert node.world.driver.prepare(node.ref) == before
+    node.restart()
+    assert node.world.driver.prepare(node.ref) == before
+    assert (node.limit, LIMIT in node.variables()) == (2048, True)
+
+
+def test_only_what_this_container_holds_counts(node: Node) -> None:
+    node.world.pods.pids |= {77: made_uid("tts"), 78: made_uid("other")}
+    node.world.reader.held[GPU] = {77: 1000, 79: 9000}
+    node.wish("1Gi")
+    assert node.limit == 1024
+
+
+def test_while_the_gpus_cannot_be_read_nothing_is_lowered(node: Node) -> None:
+    node.world.reader.all_broken = True
+    node.start()
+    node.wish("2Gi")
+    assert (node.limit, node.told[0].reason) == (4096, Reason.RESIZE_REFUSED)
+    assert "cannot be seen now" in node.told[0].note
+
+
+def test_a_container_that_does_not_run_holds_nothing(node: Node) -> None:
+    node.world.reader.all_broken = True
+    node.pod["status"]["containerStatuses"] = []
+    node.wish("2Gi")
+    assert node.limit == 2048
+
+
+def test_a_namespaces_ceiling_holds(node: Node) -> None:
+    node.wish("1Gi")
+    node.policy = {contract.MAX_MEMORY: "2Gi"}
+    node.wish("3Gi")
+    assert (node.limit, node.told[-1].reason) == (1024, Reason.RESIZE_REFUSED)
+    assert contract.MAX_MEMORY in node.told[-1].note
+
+
+def test_a_pod_on_its_way_out_and_one_without_a_wish_are_left_alone(node: Node) -> None:
+    node.wish()
+    assert not node.resizer.wanted.is_set()
+    node.pod["metadata"]["deletionTimestamp"] = "2026"
+    node.wish("2Gi")
+    assert (node.limit, node.told, node.resizer.wanted.is_set()) == (4096, [], False)
+
+
+def test_a_wish_wakes_who_answers(node: Node) -> None:
+    node.annotations = {f"{contract.RESIZE_OF}model": "2Gi"}
+    metadata = node.pod["metadata"] | {"annotations": node.annotations}
+    node.resizer.see([{**node.pod, "metadata": metadata}], [])
+    assert node.resizer.wanted.is_set()
+
+
+def test_a_claim_undone_meanwhile_is_no_trouble(node: Node) -> None:
+    metadata = node.pod["metadata"] | {"annotations": {f"{contract.RESIZE_OF}model": "2Gi"}}
+    node.resizer.see([{**node.pod, "metadata": metadata}], [])
+    assert node.world.driver.alter("unknown", lambda claim: claim) is None
+    node.world.driver.unprepare(node.ref)
+    node.resizer.turn()
+    assert node.told == []
+
+
+@pytest.mark.parametrize("failing", ["store", "files"])
+def test_what_the_disk_refuses_is_tried_again_and_said_once_it_is_done(
+    node: Node, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    owner, name = (node.world.store, "put") if failing == "store" else (node.world.files, "write")
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, full)
+        node.wish("2Gi")
+        assert node.told == []
+    assert LIMIT not in node.variables()
+    node.resizer.turn()
+    assert (LIMIT in node.variables(), [each.reason for each in node.told]) == (True, [Reason.RESIZED])
+    node.resizer.turn()
+    assert len(node.told) == 1
+
+
+@pytest.fixture
+def power(monkeypatch: pytest.MonkeyPatch) -> Power:
+    return Power(monkeypatch)
+
+
+def test_after_a_crash_anywhere_the_next_agent_brings_it_to_its_end(tmp_path: Path, power: Power) -> None:
+    undisturbed = Node(tmp_path / "undisturbed")
+    undisturbed.wish("2Gi")
+    steps = 0
+    while True:
+        node = Node(tmp_path / str(steps))
+        crashed = power.fails_after(steps, partial(node.wish, "2Gi"))
+        node.restart()
+        (claim,) = node.world.store.prepared()
+        half = LIMIT in node.variables()
+        assert half == (claim.limits[0].memory_mib == 2048), "files are what is kept"
+        assert half is bool(claim.answers)
+        assert not half or node.world.published[-1] == claim, "who waits for the answer gets it"
+        node.wish()
+        assert node.world.tree() == undisturbed.world.tree()
+        if not crashed:
+            break
+        steps += 1
+    assert steps > 5, "the disk was hardly touched: the counting does not see it"
