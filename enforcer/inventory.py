@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from enforcer.health import Effect, Standing
-from enforcer.model import Gpu
+from enforcer.model import Gpu, Mode
+from enforcer.modes import Ways
 from gpushare.contract import (
     ATTRIBUTE_MODEL,
     ATTRIBUTE_UUID,
@@ -59,16 +60,9 @@ class Order(StrEnum):
     SPREAD = "spread"
 
 
-class Mode(StrEnum):
-    """How limits are made to hold on a GPU."""
-
-    MPS = "mps"
-    WATCH_ONLY = "watch-only"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryPolicy:
-    """What the operator decides about offering GPUs; memory in MiB."""
+    """What the operator decides about offering GPUs; memory in MiB. ``mode`` is a node's that has no label for it."""
 
     order: Order = Order.BINPACK
     mode: Mode = Mode.MPS
@@ -125,9 +119,9 @@ def narrowed(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
 
 
-def capacity_mib(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int = 0) -> int:
+def capacity_mib(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int = 0, mode: Mode | None = Mode.MPS) -> int:
     """MiB that shares can have: without the driver's reserve, the MPS server's context, and foreign processes' use."""
-    context = policy.context_mib if policy.mode is Mode.MPS else 0
+    context = policy.context_mib if mode is Mode.MPS else 0
     return max(0, gpu.memory_mib - gpu.reserved_mib - context - foreign_mib)
 
 
@@ -138,6 +132,7 @@ def offer(
     foreign_mib: Mapping[str, int] | None = None,
     held_mib: Mapping[str, int] | None = None,
     standing: Standing | None = None,
+    ways: Ways | None = None,
 ) -> Offer:
     """Turn GPUs into the devices of a pool, in order of choice, the status device last.
 
@@ -147,13 +142,15 @@ def offer(
         foreign_mib: by UUID, memory held by processes of no live claim; it is taken off the capacity.
         held_mib: by UUID, memory that claims have been allocated; it decides the order alone.
         standing: which are contested, and left out, and which are ill, and tainted.
+        ways: how they are shared; by default as the policy says.
     """
     foreign, held, known = foreign_mib or {}, held_mib or {}, standing or Standing()
-    reasons = {gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0), known) for gpu in gpus}
+    how = ways or Ways(policy.mode)
+    reasons = {gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0), known, how) for gpu in gpus}
     shared = [gpu for gpu, why in reasons.items() if why is None]
     sign = -1 if policy.order is Order.BINPACK else 1
     ranked = sorted(shared, key=lambda gpu: (sign * _fullness(gpu, policy, held), gpu.index))
-    offered = (_offered(gpu, policy, foreign.get(gpu.uuid, 0), known) for gpu in ranked)
+    offered = (_offered(gpu, policy, foreign.get(gpu.uuid, 0), known, how.of(gpu.uuid)) for gpu in ranked)
     devices = (*offered, _status_device())
     return Offer(devices, tuple(LeftOut(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
 
@@ -210,23 +207,26 @@ def architecture(compute_capability: tuple[int, int]) -> str:
     return next((name for since, name in ARCHITECTURES if compute_capability >= since), "Unknown")
 
 
-def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing) -> str | None:
+def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing, ways: Ways) -> str | None:
     """Say why a GPU is not shared, or ``None``."""
     if gpu.uuid in standing.contested:
         return f"{Reason.CONTESTED}: {standing.contested[gpu.uuid]}"
     if gpu.mig_enabled:
         return "it is in MIG mode; its instances are not shared through MPS"
-    if policy.mode is Mode.MPS and gpu.compute_capability < SHAREABLE_SINCE:
+    if (changing := ways.objection(gpu.uuid)) is not None:
+        return changing
+    mode = ways.of(gpu.uuid)
+    if mode is Mode.MPS and gpu.compute_capability < SHAREABLE_SINCE:
         return f"it is a {architecture(gpu.compute_capability)} GPU; sharing through MPS needs Volta or newer"
-    left = capacity_mib(gpu, policy, foreign_mib)
+    left = capacity_mib(gpu, policy, foreign_mib, mode)
     if left <= policy.min_memory_mib:
         # The API server refuses a capacity that has no room for one step above the smallest share.
         return f"{left} MiB are left for shares, not more than the smallest share of {policy.min_memory_mib} MiB"
     return None
 
 
-def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing) -> Object:
-    device = _device(gpu, policy, foreign_mib)
+def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing, mode: Mode | None) -> Object:
+    device = _device(gpu, policy, foreign_mib, mode)
     backend = standing.backends.get(gpu.uuid)
     limits = {} if backend is None else {LIMIT_BACKEND: {"string": backend}}
     return device | {"attributes": device["attributes"] | limits} | _taints(gpu, policy, standing)
@@ -244,13 +244,13 @@ def _fullness(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> flo
     return held.get(gpu.uuid, 0) / max(1, capacity_mib(gpu, policy))
 
 
-def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int) -> Object:
-    memory = quantity(capacity_mib(gpu, policy, foreign_mib))
+def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> Object:
+    memory = quantity(capacity_mib(gpu, policy, foreign_mib, mode))
     smallest = {"min": quantity(policy.min_memory_mib), "step": "1Mi"}
     return {
         "name": device_name(gpu),
         "allowMultipleAllocations": True,
-        "attributes": _attributes(gpu, policy),
+        "attributes": _attributes(gpu, mode),
         "capacity": {
             CAPACITY_MEMORY: {"value": memory, "requestPolicy": {"default": memory, "validRange": smallest}},
             CAPACITY_COMPUTE: {
@@ -265,13 +265,13 @@ def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int) -> Object:
     }
 
 
-def _attributes(gpu: Gpu, policy: InventoryPolicy) -> Object:
+def _attributes(gpu: Gpu, mode: Mode | None) -> Object:
     strings = {
         "kind": KIND_GPU,
         ATTRIBUTE_UUID.partition("/")[2]: gpu.uuid,
         ATTRIBUTE_MODEL: gpu.model,
         "architecture": architecture(gpu.compute_capability),
-        "mode": str(policy.mode),
+        "mode": str(mode),
         "pciBusID": gpu.pci_bus_id,
     }
     versions = {

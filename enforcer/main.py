@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -20,20 +21,21 @@ from enforcer.act import Executor, MpsClient, NoMps, Patience, Tools, close_inte
 from enforcer.attribute import Attributor
 from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
-from enforcer.cluster import Books, PodEvents, follow_quotas
+from enforcer.cluster import Books, NodeNews, NodeReporter, PodEvents, follow_quotas
 from enforcer.contest import Allocatable
 from enforcer.dra.podresources import allocatable
 from enforcer.dra.running import KubeletSide, Setup
-from enforcer.driver_root import DriverRoot
+from enforcer.driver_root import PROGRAM, DriverRoot
 from enforcer.endings.running import released_in_time
 from enforcer.gpu import NvmlReader
-from enforcer.inventory import InventoryPolicy, Mode
+from enforcer.inventory import InventoryPolicy
 from enforcer.judge import Rules
 from enforcer.limits.cgroups import CgroupFolders
 from enforcer.limits.limiter import Limiter
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import GpuReader
+from enforcer.model import GpuReader, Mode
+from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import EVERY as MPS_EVERY
 from enforcer.mps.keeper import MpsKeeper, Shared
 from enforcer.mps.launch import HostPod
@@ -50,7 +52,7 @@ from enforcer.sharing import Sharing
 from enforcer.side import LoggedNotices, Seeing, Side
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
-from gpushare.errors import ConfigError, GpuShareError, KubeletError, NvmlError, RecordError
+from gpushare.errors import ConfigError, GpuShareError, KubeletError, MpsError, NvmlError, RecordError
 from gpushare.reasons import Reason
 
 FINE: Final = 0
@@ -96,6 +98,8 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         sink = _sink(cluster, options.node, side)
         side.sharing = Sharing(cluster, options.node, _others(options))
         side.problems.append(lambda: list(side.sharing.problems()))
+        side.modes = _modes(options, cluster, side.sharing.healed)
+        side.complain(lambda: side.modes.problem)
         mps = _mps(options, watch, cluster, side)
         _limits(options, watch, checkpoint, side)
         pods = PodFiles(options.run, sink, side.serves)
@@ -176,8 +180,16 @@ def _others(options: argparse.Namespace) -> Callable[[], Allocatable]:
 
 
 def _policy(options: argparse.Namespace) -> InventoryPolicy:
-    mode = Mode.WATCH_ONLY if options.no_mps else Mode.MPS
-    return InventoryPolicy(order=options.order, mode=mode, health_taint=options.health_taint)
+    return InventoryPolicy(order=options.order, mode=options.mode, health_taint=options.health_taint)
+
+
+def _modes(options: argparse.Namespace, cluster: Cluster | None, changed: threading.Event | None) -> GpuModes:
+    if options.no_mps:
+        return GpuModes.fixed(Mode.TIME_SLICING)
+    if cluster is None:
+        return GpuModes.fixed(options.mode)
+    reporter = NodeReporter(cluster, options.node)
+    return GpuModes(options.mode, lambda said: reporter.report(NodeNews(Reason.MODE_UNKNOWN, said)), changed)
 
 
 def _nvml(options: argparse.Namespace) -> NvmlReader:
@@ -195,12 +207,13 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
         raise NvmlError(f"{error.message} MPS daemons cannot be started without it (--no-mps does without)") from error
     driver = DriverRoot(options.driver_root)
     launcher = HostPod(options.run) if options.mps_host else None
-    tools = MpsTools(_nvml(options), driver.program(), driver.environment(options.run), launcher)
+    tools = MpsTools(_nvml(options), *_mps_program(options, driver), launcher)
     manager = daemons(gpus, options.run, _policy(options), tools)
-    keeper = MpsKeeper(manager, Shared(cluster, options.node, gpus, manager.noted(), side.sharing.contested))
+    shared = Shared(cluster, options.node, gpus, manager.noted(), side.sharing.contested, side.modes)
+    keeper = MpsKeeper(manager, shared, modes=side.modes)
     side.problems.append(lambda: list(keeper.problems()))
     side.serves = keeper.serves
-    every(MPS_EVERY, "mps", keeper.turn, side.stopped, side.sharing.healed)
+    every(MPS_EVERY, "mps", keeper.turn, side.stopped, side.modes.changed)
     side.mps = (manager, keeper)
     return manager
 
@@ -210,6 +223,20 @@ def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, s
     side.problems.append(lambda: list(limiter.problems()))
     side.backends = limiter.backends
     keep_limits(limiter, watch, checkpoint.read, side.stopped)
+
+
+def _mps_program(options: argparse.Namespace, driver: DriverRoot) -> tuple[Path, Mapping[str, str]]:
+    """Find NVIDIA's control program and its environment; a node of another mode may do without, until it is labelled.
+
+    Raises:
+        MpsError: it is missing.
+    """
+    try:
+        return driver.program(), driver.environment(options.run)
+    except MpsError:
+        if options.mode is not Mode.TIME_SLICING:
+            raise
+        return Path(PROGRAM), dict(os.environ)
 
 
 def _kubelet(
@@ -228,6 +255,7 @@ def _kubelet(
             watch=seeing.watch,
             attributor=seeing.attributor,
             metrics=seeing.metrics,
+            modes=side.modes,
             mps=side.mps,
             backends=side.backends,
             quotas=checkpoint.read,
@@ -255,7 +283,9 @@ def _join_cluster(
     if options.no_publish:
         return
     own = _own_pods(options, seeing)
-    offering = Offering(cluster, options.node, _policy(options), side.standing, own, side.servers)
+    if kubelet is None:
+        side.modes.follow(dict)  # without prepared claims nobody says how a GPU was shared
+    offering = Offering(cluster, options.node, _policy(options), side.standing, own, side.servers, side.modes)
     side.complain(lambda: offering.problem)
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
     offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)

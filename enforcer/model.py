@@ -18,6 +18,18 @@ class ComputeMode(IntEnum):
     EXCLUSIVE_PROCESS = 3
 
 
+class Mode(StrEnum):
+    """How a GPU is shared, and so what its limits rest on.
+
+    ``MPS``: side by side, with limits that NVIDIA's daemon keeps. ``TIME_SLICING``: by turns, as the driver does it;
+    limits are watched, and compute is not limited at all. ``MIG``: an instance cut out of the GPU has one tenant.
+    """
+
+    MPS = "mps"
+    TIME_SLICING = "time-slicing"
+    MIG = "mig"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One physical GPU as NVML describes it. Memory in MiB; ``reserved_mib`` is what the driver keeps for itself."""

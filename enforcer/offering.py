@@ -10,6 +10,7 @@ from enforcer.foreign import Steady, foreign_mib, leaving_mib, steadied
 from enforcer.health import Standing
 from enforcer.inventory import InventoryPolicy, LeftOut, offer, resource_slices, shared_gpus
 from enforcer.model import Gpu, Quota
+from enforcer.modeswitch import GpuModes
 from enforcer.slices import SlicePublisher
 from enforcer.view import View
 from gpushare.cluster import CORE_V1, Cluster, path
@@ -41,6 +42,7 @@ class Offering:
         standing: asked at each offer which of these GPUs are contested or ill.
         own: asked for the UIDs of our own pods, whose memory is accounted for.
         servers: asked for the pids of MPS's servers, whose memory is.
+        modes: how these GPUs are shared; by default as the policy says.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class Offering:
         standing: Callable[[Sequence[Gpu]], Standing] = lambda _: Standing(),
         own: Callable[[], Collection[str]] = frozenset,
         servers: Callable[[], Collection[int]] = tuple,
+        modes: GpuModes | None = None,
     ) -> None:
         self._cluster, self._node, self._policy = cluster, node, policy
-        self._standing, self._own, self._ask_servers = standing, own, servers
+        self._standing, self._own, self._ask_servers, self._modes = standing, own, servers, modes
         self._servers: frozenset[int] = frozenset()
         self._foreign: dict[str, Steady] = {}
         self._publisher = SlicePublisher(cluster, node)
@@ -67,10 +70,11 @@ class Offering:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         try:
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
+            ways = None if self._modes is None else self._modes.read(node)
             gpus = shared_gpus([view.gpu for view in views], node)
             found = offer(
                 gpus, self._policy, foreign_mib=self._taken(views, quotas, leaving), held_mib=held_mib(quotas),
-                standing=self._standing(gpus),
+                standing=self._standing(gpus), ways=ways,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
             slices = resource_slices(self._node, found.devices, owner, found.left_out) if gpus else []

@@ -12,6 +12,8 @@ from enforcer.driver_root import HERE
 from enforcer.health import Effect
 from enforcer.inventory import Order
 from enforcer.judge import Rules
+from enforcer.model import Mode
+from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 
 MIN_POLL: Final = 0.01
@@ -56,7 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
     add("--no-enforce", action="store_true", help="warn only, end nobody")
-    add("--no-mps", action="store_true", help="run no MPS daemons, end processes by signals alone")
+    add(
+        "--mode", type=Mode, choices=list(Mode), default=Mode.MPS,
+        help=f"how GPUs are shared where the node has no label {NODE_MODE} (%(default)s)",
+    )  # fmt: skip
+    add("--no-mps", action="store_true", help="run no MPS daemons: time-slicing, whatever mode and label say")
     add("--no-dra", action="store_true", help="serve no kubelet: quotas come from allocated claims as they are")
     add("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory (%(default)s)")
     add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where CDI specs go (%(default)s)")

@@ -11,7 +11,8 @@ from enforcer.attribute import Attributor
 from enforcer.backends import Backend
 from enforcer.health import Standing
 from enforcer.metrics import Metrics
-from enforcer.model import Gpu
+from enforcer.model import Gpu, Mode
+from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
@@ -36,6 +37,8 @@ class Side:
     """Who keeps limits on which GPU."""
     sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
     """Which GPUs may be shared."""
+    modes: GpuModes = field(default_factory=GpuModes.fixed)
+    """How they are."""
 
     tell: Callable[[Notice], None] = lambda _: None
     """Takes what owners of pods are to be told."""
@@ -56,7 +59,8 @@ class Side:
 
     def daemons(self) -> Collection[str]:
         """Say which GPUs have a daemon, or are to have one."""
-        return () if self.mps is None else self.mps[0].daemons.keys()
+        known = () if self.mps is None else self.mps[0].daemons.keys()
+        return frozenset(gpu for gpu in known if self.modes.of(gpu) in {None, Mode.MPS})
 
     def servers(self) -> frozenset[int]:
         """Say which processes are MPS's own."""

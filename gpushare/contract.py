@@ -11,6 +11,8 @@ DRIVER: Final = GROUP
 # Labels.
 NAMESPACE_LABEL: Final = f"{GROUP}/enabled"
 NODE_LABEL: Final = f"{GROUP}/enabled"
+NODE_MODE: Final = f"{GROUP}/mode"
+"""On a node: how its GPUs are shared; wins over the chart's ``agent.mode``."""
 MANAGED_LABEL: Final = f"{GROUP}/managed"
 
 # Pod annotations: what a tenant writes.

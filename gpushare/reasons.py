@@ -56,6 +56,8 @@ class Reason(StrEnum):
     CONTESTED = "Contested"
     MPS_LIMIT_NOT_APPLIED = "MpsLimitNotApplied"
     CONTROL_BLOCKED = "ControlBlocked"
+    MODE_CHOSEN = "ModeChosen"
+    MODE_UNKNOWN = "ModeUnknown"
     # Limits: who keeps them, and whether they are in force.
     LIMIT_BACKEND = "LimitBackend"
     LIMIT_SET = "LimitSet"

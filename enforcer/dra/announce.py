@@ -10,6 +10,7 @@ import structlog
 
 from enforcer.dra.prepare import LOW, NORMAL
 from enforcer.dra.prepared import Granted, Prepared
+from enforcer.model import Mode
 from gpushare.cluster import APPLY_PATCH, RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError
@@ -25,14 +26,14 @@ log = structlog.get_logger()
 class Announcer:
     """Writes the status of claims, one after the other, from a thread of its own."""
 
-    def __init__(self, cluster: Cluster, mode: str, backends: Callable[[], Mapping[str, str]] = dict) -> None:
-        self._cluster, self._mode, self._backends = cluster, mode, backends
+    def __init__(self, cluster: Cluster, backends: Callable[[], Mapping[str, str]] = dict) -> None:
+        self._cluster, self._backends = cluster, backends
         self._queue: queue.Queue[Object] = queue.Queue(QUEUE)
 
     def publish(self, claim: Prepared) -> None:
         """Take a claim that was prepared; never waits and never fails."""
         try:
-            self._queue.put_nowait(status_of(claim, self._mode, datetime.now(UTC), self._backends()))
+            self._queue.put_nowait(status_of(claim, datetime.now(UTC), self._backends()))
         except queue.Full:
             log.warning("claim status not written: too many wait", reason=str(Reason.TOO_LARGE), claim=claim.name)
 
@@ -63,21 +64,21 @@ class Announcer:
             )
 
 
-def status_of(claim: Prepared, mode: str, when: datetime, backends: Mapping[str, str] | None = None) -> Object:
+def status_of(claim: Prepared, when: datetime, backends: Mapping[str, str] | None = None) -> Object:
     """Write what server-side apply needs to set our entries, and nobody else's."""
     time = when.isoformat(timespec="seconds").replace("+00:00", "Z")
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
-        "status": {"devices": [_entry(claim, each, _ways(each, mode, backends or {}), time) for each in claim.granted]},
+        "status": {"devices": [_entry(claim, each, _ways(each, backends or {}), time) for each in claim.granted]},
     }
 
 
-def _ways(granted: Granted, mode: str, backends: Mapping[str, str]) -> Object:
+def _ways(granted: Granted, backends: Mapping[str, str]) -> Object:
     """How limits are made to hold on its GPU; who keeps them only where that is known by now."""
     backend = backends.get(granted.gpu or "")
-    return {"mode": mode} | ({} if backend is None else {"limitBackend": str(backend)})
+    return {"mode": str(granted.mode)} | ({} if backend is None else {"limitBackend": str(backend)})
 
 
 def _entry(claim: Prepared, granted: Granted, ways: Object, time: str) -> Object:
@@ -120,5 +121,10 @@ def _answers(claim: Prepared, granted: Granted) -> Object:
 def _sentence(claim: Prepared, granted: Granted) -> str:
     if granted.gpu is None:
         return "status directory of the pod"
-    names = [each.container for each in claim.limits if each.request == granted.request]
-    return f"{granted.memory_mib} MiB of {granted.gpu} for {', '.join(names) or 'no container'}"
+    limits = [each for each in claim.limits if each.request == granted.request]
+    names = ", ".join(each.container for each in limits) or "no container"
+    said = f"{granted.memory_mib} MiB of {granted.gpu} for {names}"
+    if granted.mode is Mode.TIME_SLICING and any(each.compute for each in limits):
+        # The scheduler counts the percentage all the same; nothing on the node holds anybody to it.
+        said += "; its GPU is shared by turns, so compute is not limited"
+    return said

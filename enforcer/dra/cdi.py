@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from enforcer.dra.prepared import Granted, Prepared
+from enforcer.model import Mode
 from gpushare import contract
 
 Object = dict[str, Any]
@@ -40,7 +41,7 @@ def document(claim: Prepared, pipes: Mapping[str, str], status: str) -> Object:
 
     Args:
         claim: as it was prepared.
-        pipes: by GPU, the pipe directory of its MPS daemon on the host; a GPU without one is only watched.
+        pipes: by GPU, the pipe directory of its MPS daemon on the host; only GPUs shared through MPS need one.
         status: directory of the pod's status on the host.
     """
     devices = [
@@ -48,7 +49,7 @@ def document(claim: Prepared, pipes: Mapping[str, str], status: str) -> Object:
             "name": _device_name(claim, granted),
             "containerEdits": _status_edits(status)
             if granted.gpu is None
-            else _gpu_edits(claim, granted, pipes.get(granted.gpu)),
+            else _gpu_edits(claim, granted, pipes.get(granted.gpu) if granted.mode is Mode.MPS else None),
         }
         for granted in claim.granted
     ]

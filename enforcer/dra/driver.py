@@ -23,10 +23,12 @@ from enforcer.dra.prepare import Ask, prepare, still_fits, user_of
 from enforcer.dra.prepared import Prepared, safe_uid
 from enforcer.dra.store import ClaimStore
 from enforcer.inventory import device_name
-from enforcer.model import Gpu
+from enforcer.model import Gpu, Mode
+from enforcer.modeswitch import GpuModes
 from enforcer.quotas import Object
 from enforcer.view import View
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.contract import NODE_MODE
 from gpushare.errors import ClusterError, NvmlError, PrepareError
 from gpushare.reasons import Reason
 
@@ -89,8 +91,10 @@ class Parts:
     files: NodeFiles
     look: Callable[[], Sequence[View]]
     ready: Ready
-    capacity: Callable[[Gpu], int]
-    """MiB of a GPU that shares can have."""
+    modes: GpuModes
+    """How GPUs are shared."""
+    capacity: Callable[[Gpu, Mode | None], int]
+    """MiB of a GPU that shares can have, shared like this."""
     changed: Callable[[], None]
     """Called whenever the set of prepared claims is another."""
     published: Callable[[Prepared], None] = lambda _: None
@@ -142,11 +146,13 @@ class Driver:
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
             kept = known is not None and self._fits(known, ref)
-            claim = known if known is not None and kept else self._ask(ref, call)
-            self._parts.ready.wait(claim.gpus)
-            if not kept:
-                self._freeze_when_there_is_room(claim, known, call)
-            devices = self._parts.files.write(claim)
+            asked = known if known is not None and kept else self._ask(ref, call)
+            with self._parts.modes.kept(asked.gpus) as modes:
+                claim = _shared_by(asked, modes)
+                self._parts.ready.wait(claim.gpus)
+                if not kept:
+                    self._freeze_when_there_is_room(claim, known, call)
+                devices = self._parts.files.write(claim)
         if not kept:
             self._parts.published(claim)
             log.info(
@@ -276,12 +282,21 @@ class Driver:
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             _check_alone(claim, others)
             views = {view.gpu.uuid: view for view in self._parts.look()}
-            capacity = {gpu: self._parts.capacity(view.gpu) for gpu, view in views.items()}
+            capacity = {gpu: self._parts.capacity(view.gpu, claim.modes.get(gpu)) for gpu, view in views.items()}
             room.check_room(claim, others, self._parts.store.ending(), views, capacity)
             if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
                 self._parts.files.remove_status(before.pod_uid)
             self._parts.store.put(claim)
         self._parts.changed()
+
+
+def _shared_by(claim: Prepared, modes: Mapping[str, Mode | None]) -> Prepared:
+    """Prepare a claim for its GPUs as they are shared now."""
+    unknown = next((gpu for gpu, mode in modes.items() if mode is None), None)
+    if unknown is not None:
+        message = f"it is not known how {unknown} is shared (its node's label {NODE_MODE} says it)"
+        raise PrepareError(f"{message}; it is tried again", Reason.MODE_UNKNOWN)
+    return claim.shared_by(modes)
 
 
 def _check_alone(claim: Prepared, others: Sequence[Prepared]) -> None:

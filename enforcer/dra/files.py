@@ -14,6 +14,7 @@ import yaml
 
 from enforcer.dra import cdi
 from enforcer.dra.prepared import Prepared, safe_uid
+from enforcer.model import Mode
 from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
@@ -34,7 +35,7 @@ class NodeFiles:
     Args:
         cdi_root: directory of CDI specs that are made at run time.
         run: directory below which pods' status directories are.
-        pipes: by GPU UUID, the pipe directory of its MPS daemon; ``None`` where GPUs are only watched.
+        pipes: by GPU UUID, the pipe directory of its MPS daemon; ``None`` where there are none.
     """
 
     def __init__(self, cdi_root: Path, run: Path, pipes: Mapping[str, str] | None) -> None:
@@ -49,7 +50,8 @@ class NodeFiles:
         Raises:
             PrepareError: a GPU has no MPS daemon here.
         """
-        lacking = [] if self._pipes is None else [gpu for gpu in claim.gpus if gpu not in self._pipes]
+        through_mps = [gpu for gpu, mode in claim.modes.items() if mode is Mode.MPS]
+        lacking = [gpu for gpu in through_mps if gpu not in (self._pipes or {})]
         if lacking:
             message = f"{lacking[0]} has no MPS daemon on this node, so no share of it can be used"
             raise PrepareError(message, Reason.MPS_UNREACHABLE)

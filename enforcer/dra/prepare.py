@@ -316,7 +316,7 @@ def still_fits(prepared: Prepared, node: str, claim: Object, devices: Mapping[st
     users = (claim.get("status") or {}).get("reservedFor") or []
     try:
         mine = any(user.get("uid") == prepared.pod_uid for user in users)
-        return mine and granted_of(node, claim, devices) == prepared.granted
+        return mine and granted_of(node, claim, devices) == prepared.shared_by({}).granted
     except PrepareError:
         return False
 

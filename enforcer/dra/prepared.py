@@ -6,10 +6,10 @@ Kept as one JSON object per claim, version 1, with the fields below in lowerCame
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
-from enforcer.model import OnExceed
+from enforcer.model import Mode, OnExceed
 from enforcer.quotas import Terms
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
@@ -26,7 +26,7 @@ class Granted:
     """What one request was allocated: a device and, where that is a GPU, how much of it.
 
     ``gpu`` is ``None`` for the status device. ``memory_mib`` and ``compute`` (percent) are what was consumed,
-    ``device_mib`` is the memory of the whole card.
+    ``device_mib`` is the memory of the whole card. ``mode`` is how the GPU is shared while this claim lasts.
     """
 
     request: str
@@ -37,6 +37,7 @@ class Granted:
     memory_mib: int = 0
     compute: int = 0
     device_mib: int = 0
+    mode: Mode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,15 @@ class Prepared:
         """Whether a container of the pod reads the pod's status directory."""
         return any(each.gpu is None for each in self.granted)
 
+    @property
+    def modes(self) -> dict[str, Mode]:
+        """By GPU, how it is shared."""
+        return {each.gpu: each.mode for each in self.granted if each.gpu is not None and each.mode is not None}
+
+    def shared_by(self, modes: Mapping[str, Mode | None]) -> Self:
+        """Say the same of GPUs that are shared like this."""
+        return replace(self, granted=tuple(replace(each, mode=modes.get(each.gpu or "")) for each in self.granted))
+
     def on(self, gpu: str) -> int:
         """MiB it consumed of one GPU."""
         return sum(each.memory_mib for each in self.granted if each.gpu == gpu)
@@ -124,6 +134,7 @@ def encode(claim: Prepared) -> bytes:
             {
                 "request": each.request, "pool": each.pool, "device": each.device, "shareId": each.share_id,
                 "gpu": each.gpu, "memoryMib": each.memory_mib, "compute": each.compute, "deviceMib": each.device_mib,
+                "mode": None if each.mode is None else str(each.mode),
             }
             for each in claim.granted
         ],
@@ -197,7 +208,14 @@ def _granted(row: Mapping[str, Any]) -> Granted:
         memory_mib=_whole(row["memoryMib"]),
         compute=_whole(row["compute"]),
         device_mib=_whole(row["deviceMib"]),
+        mode=_mode(row),
     )
+
+
+def _mode(row: Mapping[str, Any]) -> Mode | None:
+    """How its GPU was shared; of a claim from before there were several ways, through MPS."""
+    value = row.get("mode", None if row["gpu"] is None else Mode.MPS)
+    return None if value is None else Mode(value)
 
 
 def _limit(row: Mapping[str, Any]) -> Limit:

@@ -21,9 +21,10 @@ from enforcer.dra.server import PluginService, Sockets
 from enforcer.dra.store import ClaimStore
 from enforcer.dra.tidying import EVERY as TIDY_EVERY
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
-from enforcer.inventory import InventoryPolicy, Mode, capacity_mib
+from enforcer.inventory import InventoryPolicy, capacity_mib
 from enforcer.metrics import Metrics
-from enforcer.model import Quota
+from enforcer.model import Mode, Quota
+from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
@@ -50,8 +51,10 @@ class Setup:
     watch: Watch
     attributor: Attributor
     metrics: Metrics
+    modes: GpuModes
+    """How GPUs are shared; told here of prepared claims."""
     mps: tuple[MpsManager, MpsKeeper] | None
-    """``None``: GPUs are only watched."""
+    """``None``: no GPU is shared through MPS."""
     backends: Callable[[], Mapping[str, str]] = dict
     """Who keeps limits on which GPU."""
     quotas: Callable[[], Sequence[Quota]]
@@ -73,7 +76,8 @@ class KubeletSide:
         self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
-        self._announcer = Announcer(setup.cluster, str(setup.policy.mode), setup.backends)
+        self._announcer = Announcer(setup.cluster, setup.backends)
+        self._modes = setup.modes
         parts = self._parts(setup)
         self._driver = Driver(parts)
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
@@ -92,6 +96,7 @@ class KubeletSide:
             self._driver.recover()
         except OSError as error:
             raise ConfigError(f"the files of prepared claims cannot be brought in order: {error}") from error
+        self._modes.follow(self._store.modes)
         self._announcer.start()
         self._sockets.start()
         every(SETTLE_EVERY, "settle", self._settle, stopped)
@@ -162,7 +167,8 @@ class KubeletSide:
             files=NodeFiles(setup.cdi_root, setup.run, pipes),
             look=setup.watch.look,
             ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
-            capacity=partial(capacity_mib, policy=setup.policy),
+            modes=setup.modes,
+            capacity=lambda gpu, mode: capacity_mib(gpu, setup.policy, mode=mode),
             changed=self.books.changed.set,
             published=self._announcer.publish,
         )
@@ -171,4 +177,4 @@ class KubeletSide:
 def _at_once(setup: Setup, gpu: str) -> bool:
     """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
     backend = setup.backends().get(gpu)
-    return setup.policy.mode is not Mode.MPS if backend is None else Backend(backend).at_once
+    return setup.modes.of(gpu) is Mode.TIME_SLICING if backend is None else Backend(backend).at_once

@@ -15,6 +15,7 @@ import structlog
 
 from enforcer.checkpoint import replace
 from enforcer.dra.prepared import Prepared, decode, encode, safe_uid
+from enforcer.model import Mode
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 
@@ -60,6 +61,12 @@ class ClaimStore:
         """All that were undone while processes of theirs lived on."""
         with self._lock:
             return tuple(self._ending[uid] for uid in sorted(self._ending))
+
+    def modes(self) -> dict[str, Mode]:
+        """By GPU, how it is shared, of all claims that hold something or still may."""
+        with self._lock:
+            claims = [*self._ending.values(), *self._prepared.values()]
+        return {gpu: mode for claim in claims for gpu, mode in claim.modes.items()}
 
     def torn(self) -> frozenset[str]:
         """The claims whose files cannot be read."""

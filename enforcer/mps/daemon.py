@@ -341,6 +341,12 @@ class MpsDaemon:
         """Whether a daemon of ours was started here and has not been stopped since."""
         return self._notes.read().pid is not None
 
+    @property
+    def marked(self) -> bool:
+        """Whether there is something of ours to undo here: a daemon, or the compute mode it took."""
+        note = self._notes.read()
+        return note.pid is not None or note.previous_mode is not None
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """A directory that cannot be used is something to say, not to die of."""

@@ -19,7 +19,7 @@ class MpsManager:
 
     def __init__(self, daemons: Mapping[str, MpsDaemon]) -> None:
         self._daemons = dict(daemons)
-        self._absent = self._daemons.keys() - self.noted()
+        self._absent: set[str] = set(self._daemons.keys() - self.noted())
 
     @classmethod
     def for_gpus(
@@ -45,6 +45,20 @@ class MpsManager:
     def noted(self) -> frozenset[str]:
         """The GPUs whose daemon was started and not stopped since, also by an enforcer before us."""
         return frozenset(gpu for gpu, daemon in self._daemons.items() if daemon.noted)
+
+    def marked(self) -> frozenset[str]:
+        """The GPUs that had a daemon, and are not what they were before it yet: it runs, or their compute mode is."""
+        return frozenset(gpu for gpu, daemon in self._daemons.items() if daemon.marked)
+
+    def end(self, gpu: str) -> dict[str, GpuShareError]:
+        """End one daemon, and give its GPU its compute mode back; by UUID, what went wrong."""
+        try:
+            self._daemons[gpu].stop()
+        except GpuShareError as error:
+            log.error(error.message, reason=error.reason, gpu=gpu)  # noqa: TRY400 - a sentence, no traceback
+            return {gpu: error}
+        self._absent |= {gpu}
+        return {}
 
     def start(self, gpus: Collection[str] | None = None) -> dict[str, GpuShareError]:
         """Start those of ``gpus`` (``None``: all) that are not there; by UUID, what went wrong with which."""

@@ -1,11 +1,11 @@
 """Which GPUs of a node have an MPS daemon, and what each daemon is run with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from enforcer.inventory import InventoryPolicy, capacity_mib, offer
-from enforcer.model import Gpu
+from enforcer.model import Gpu, Mode
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
 from enforcer.mps.launch import FOLDER, Launcher, folder_of
 from enforcer.mps.manager import MpsManager
@@ -23,7 +23,8 @@ class MpsTools:
 
 def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, tools: MpsTools) -> MpsManager:
     """One daemon per GPU that can be shared, each in a short directory of its own (``folder_of``)."""
-    shared = [gpu for gpu in gpus if not any(out.uuid == gpu.uuid for out in offer([gpu], policy).left_out)]
+    through_mps = replace(policy, mode=Mode.MPS)  # whatever the node's mode is now, it may become that
+    shared = [gpu for gpu in gpus if not any(out.uuid == gpu.uuid for out in offer([gpu], through_mps).left_out)]
     return MpsManager(
         {
             gpu.uuid: MpsDaemon(

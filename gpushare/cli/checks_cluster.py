@@ -4,7 +4,8 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
@@ -217,10 +218,20 @@ def published(api: Cluster) -> Finding:
     tainted = sum(1 for device in gpus if device.get("taints"))
     if not gpus:
         return warning("none", "label a GPU node; its agent then publishes the GPUs")
-    detail = f"{len(gpus)} on {len({item['spec'].get('nodeName') for item in items})} nodes"
+    detail = f"{len(gpus)} on {len({item['spec'].get('nodeName') for item in items})} nodes ({_modes(gpus)})"
     return (
         warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else fine(detail)
     )
+
+
+def _modes(devices: Iterable[Mapping[str, Any]]) -> str:
+    """Count devices by how they are shared."""
+    modes = Counter(str(_attribute(each, "mode") or "no mode") for each in devices)
+    return ", ".join(f"{count} {mode}" for mode, count in sorted(modes.items()))
+
+
+def _attribute(device: Mapping[str, Any], name: str) -> object:
+    return ((device.get("attributes") or {}).get(name) or {}).get("string")
 
 
 def left_out(api: Cluster) -> Finding:

@@ -6,7 +6,8 @@ import pytest
 
 from enforcer import contests
 from enforcer.health import Effect, Standing
-from enforcer.inventory import InventoryPolicy, Mode, offer, resource_slices
+from enforcer.inventory import InventoryPolicy, offer, resource_slices
+from enforcer.model import Mode
 from enforcer.offering import Offering
 from enforcer.sharing import Sharing
 from enforcer.slices import SlicePublisher

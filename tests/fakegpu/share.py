@@ -175,7 +175,7 @@ class Program:
 
     def _door(self, patience: float) -> socket.socket:
         """A connection to whatever gives out GPU memory here."""
-        folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or os.environ.get(DEVICE_FOLDER)
+        folder = _folder()
         if not folder or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             raise CudaError(
                 NO_DEVICE,
@@ -188,6 +188,12 @@ class Program:
                 raise CudaError(MPS_FAILED, f"nothing of the simulated GPU listens in {folder}")
             time.sleep(min(POLL, patience))
         return connection
+
+
+def _folder() -> str | None:
+    """Where GPU memory is given out. As CUDA does: a pipe directory that is not there is as good as none."""
+    pipe, device = os.environ.get("CUDA_MPS_PIPE_DIRECTORY"), os.environ.get(DEVICE_FOLDER)
+    return device if device and not (pipe and Path(pipe).is_dir()) else pipe
 
 
 def own_limit() -> int | None:

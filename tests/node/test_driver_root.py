@@ -40,11 +40,11 @@ class Machine:
         self.kubelet = Kubelet()
         self.agent: subprocess.Popen[bytes] | None = None
 
-    def start(self, driver: Path) -> None:
+    def start(self, driver: Path, *more: str) -> None:
         options = ["--node", "n1", "--no-cluster", "--allow-any-pid-namespace", "--poll", "0.1", "--term-wait", "5"]
         places = ["--state", str(self.state), "--run", str(self.run), "--driver-root", str(driver)]
         self.agent = subprocess.Popen(
-            [sys.executable, "-m", "enforcer.main", *options, *places],
+            [sys.executable, "-m", "enforcer.main", *options, *places, *more],
             cwd=PROJECT, env={"PATH": os.environ["PATH"]}, stderr=subprocess.PIPE,
         )  # fmt: skip
         self._stack.callback(self.end)
@@ -59,12 +59,12 @@ class Machine:
     def pipe(self) -> Path:
         return self.run / "mps" / folder_of(self.gpu) / "pipe"
 
-    def hold(self, container: Container, *arguments: str) -> dict[str, Any]:
+    def hold(self, container: Container, *arguments: str, **more: str) -> dict[str, Any]:
         variables = {
             contract.CUDA_VISIBLE_DEVICES: self.gpu, contract.MPS_PIPE_DIRECTORY: str(self.pipe()),
             contract.MPS_MEMORY_LIMIT: "0=4096M",
         }  # fmt: skip
-        process = container.spawn(TENANT, "hold", *arguments, env=variables)
+        process = container.spawn(TENANT, "hold", *arguments, env=variables | more)
         assert process.stdout is not None
         said: dict[str, Any] = json.loads(process.stdout.readline())
         return said

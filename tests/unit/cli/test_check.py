@@ -89,10 +89,12 @@ def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
     for ask in (checks_cluster.agents, checks_cluster.webhooks):
         assert ask(empty).level == "wrong"  # type: ignore[arg-type]
     assert checks_cluster.device_class(empty, "gpu-share.io").level == "wrong"  # type: ignore[arg-type]
-    device: Any = {"capacity": {"memory": {"value": "15Gi"}}}
+    device: Any = {
+        "capacity": {"memory": {"value": "15Gi"}}, "attributes": {"mode": {"string": "time-slicing"}},
+    }  # fmt: skip
     slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
     found = checks_cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type]
-    assert (found.level, found.detail) == ("ok", "1 on 1 nodes")
+    assert (found.level, found.detail) == ("ok", "1 on 1 nodes (1 time-slicing)")
     device["taints"] = [{"key": "unhealthy"}]
     assert checks_cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
 

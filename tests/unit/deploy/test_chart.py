@@ -26,6 +26,7 @@ SAMPLES: Final = {
     "agent.affinity": {"nodeAffinity": {}},
     "agent.healthTaint": "NoExecute",
     "agent.limitBackend": "watch-only",
+    "agent.mode": "time-slicing",
     "agent.order": "spread",
     "certs.affinity": {"nodeAffinity": {}},
     "certs.leafDays": 20,
@@ -268,7 +269,9 @@ def test_the_simulator_lays_the_driver_where_the_agent_looks_and_programs_may_ru
     assert f"--driver-root={root}/driver" in enforcer["args"]
     assert simulator["restartPolicy"] == "Always"
     volumes = {each["name"]: each for each in spec["volumes"]}
-    assert {each["mountPath"] for each in simulator["volumeMounts"]} == {root, "/tmp"}, "it sees no kill log"
+    mounts = {each["mountPath"] for each in simulator["volumeMounts"]}
+    assert mounts == {root, VALUES["cdiRoot"], "/tmp"}, "it sees no kill log"
+    assert f"--cdi-root={VALUES['cdiRoot']}" in simulator["args"], "else there is no GPU without MPS"
     assert volumes["simulator"]["hostPath"]["path"] == root
     assert not root.startswith("/run"), "/run is often mounted noexec"
 

@@ -7,9 +7,10 @@ import pytest
 
 from enforcer import main as program
 from enforcer.checkpoint import Checkpoint
-from enforcer.inventory import InventoryPolicy, Mode
+from enforcer.inventory import InventoryPolicy
 from enforcer.main import main
-from enforcer.model import GpuSample
+from enforcer.model import GpuSample, Mode
+from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper, Shared
 from enforcer.mps.roster import MpsTools, daemons
 from enforcer.offering import Offering, held_mib
@@ -31,6 +32,7 @@ def test_the_defaults_are_those_of_the_manifests() -> None:
     assert (str(options.state), str(options.run), options.poll) == ("/var/lib/gpu-share", "/run/gpu-share", 0.5)
     assert (options.no_enforce, options.no_mps, options.no_publish, options.address) == (False, False, False, None)
     roots = (str(options.kubelet_root), str(options.cdi_root))
+    assert options.mode is Mode.MPS
     assert (options.no_dra, *roots) == (False, "/var/lib/kubelet", "/var/run/cdi")
 
 
@@ -117,7 +119,7 @@ class Api:
 
 
 VIEWS = [View(gpu=card(GPU, 0)), View(gpu=card(OTHER_GPU, 1))]
-POLICY = InventoryPolicy(mode=Mode.WATCH_ONLY)
+POLICY = InventoryPolicy(mode=Mode.TIME_SLICING)
 
 
 def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None:
@@ -129,6 +131,25 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
     offering.publish(VIEWS, [])
     assert api.devices() == [OTHER_DEVICE, "status"]
     assert offering.problem is None
+
+
+def test_a_gpu_that_changes_offers_nothing_until_its_last_tenant_has_gone() -> None:
+    api, held, modes = Api(), {GPU: Mode.MPS}, GpuModes()
+    modes.follow(lambda: held)
+    offering = Offering(api, "gpu-7", InventoryPolicy(), modes=modes)  # type: ignore[arg-type]
+    offering.publish(VIEWS, [])
+    assert api.devices() == [DEVICE, OTHER_DEVICE, "status"]
+    api.node["metadata"]["labels"][contract.NODE_MODE] = "time-slicing"
+    offering.publish(VIEWS, [])
+    assert api.devices() == [OTHER_DEVICE, "status"]
+    held.clear()
+    offering.publish(VIEWS, [])
+    assert api.devices() == [DEVICE, OTHER_DEVICE, "status"]
+    api.node["metadata"]["labels"][contract.NODE_MODE] = "mpss"
+    offering.publish(VIEWS, [])
+    assert api.devices() == ["status"]
+    (only,) = api.slices.values()
+    assert "'mpss' is no mode" in only["metadata"]["annotations"][contract.LEFT_OUT]
 
 
 def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
@@ -223,6 +244,9 @@ class Manager:
 
     def noted(self) -> frozenset[str]:
         return frozenset({OTHER_GPU})
+
+    def marked(self) -> frozenset[str]:
+        return frozenset()
 
     def health(self, gpus: Collection[str]) -> dict[str, Any]:
         return {gpu: answer for gpu, answer in self.answers.items() if gpu in gpus}

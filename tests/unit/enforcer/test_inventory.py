@@ -12,7 +12,6 @@ from enforcer.health import Standing
 from enforcer.inventory import (
     MAX_DEVICES,
     InventoryPolicy,
-    Mode,
     Order,
     architecture,
     capacity_mib,
@@ -23,7 +22,8 @@ from enforcer.inventory import (
     resource_slices,
     version,
 )
-from enforcer.model import Gpu
+from enforcer.model import Gpu, Mode
+from enforcer.modes import Ways
 from gpushare.errors import ConfigError
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.state import Machine
@@ -93,7 +93,7 @@ def test_memory_leaves_out_reserve_context_and_foreign_use() -> None:
     gpu = FOUR[0]
     assert capacity_mib(gpu, InventoryPolicy()) == 81559 - 551 - 1024
     assert capacity_mib(gpu, InventoryPolicy(context_mib=300)) == 81559 - 551 - 300
-    assert capacity_mib(gpu, InventoryPolicy(mode=Mode.WATCH_ONLY)) == 81559 - 551
+    assert capacity_mib(gpu, InventoryPolicy(), mode=Mode.TIME_SLICING) == 81559 - 551
     assert capacity_mib(gpu, InventoryPolicy(), 5000) == 81559 - 551 - 1024 - 5000
     assert capacity_mib(gpu, InventoryPolicy(), 99999) == 0
     devices = offer(FOUR, InventoryPolicy(), foreign_mib={gpu.uuid: 64}).devices
@@ -119,7 +119,19 @@ def test_what_cannot_be_shared_is_left_out_with_a_reason() -> None:
     assert [(out.uuid, "MIG" in out.why) for out in found.left_out] == [(MIXED[1].uuid, True)]
     old = replace(FOUR[0], compute_capability=(6, 1))
     assert "Volta" in offer([old], InventoryPolicy()).left_out[0].why
-    assert offer([old], InventoryPolicy(mode=Mode.WATCH_ONLY)).left_out == ()
+    assert offer([old], InventoryPolicy(mode=Mode.TIME_SLICING)).left_out == ()
+
+
+def test_the_mode_of_a_device_is_that_of_its_gpu_now() -> None:
+    ways = Ways(Mode.TIME_SLICING, {FOUR[1].uuid: Mode.TIME_SLICING, FOUR[2].uuid: Mode.MPS})
+    found = offer(FOUR, InventoryPolicy(), ways=ways)
+    assert [each["attributes"]["mode"]["string"] for each in found.devices[:-1]] == ["time-slicing"] * 3
+    assert [each["capacity"]["memory"]["value"] for each in found.devices[:-1]] == ["81008Mi"] * 3, "no MPS context"
+    assert [(each.uuid, each.why) for each in found.left_out] == [
+        (FOUR[2].uuid, "it changes from mps to time-slicing when the last of its tenants has gone")
+    ]
+    unknown = offer(FOUR, InventoryPolicy(), ways=Ways(None, {}, "who knows"))
+    assert (len(unknown.devices), {each.why for each in unknown.left_out}) == (1, {"who knows"})
 
 
 @pytest.mark.parametrize(("left", "offered"), [(0, False), (512, False), (513, True)])

@@ -18,7 +18,8 @@ from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.prepared import Prepared
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.foreign import leaving_mib
-from enforcer.model import OnExceed, Quota
+from enforcer.model import Mode, OnExceed, Quota
+from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.view import View
 from gpushare import contract
@@ -29,6 +30,7 @@ from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_han
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, holder
 from tests.unit.enforcer.test_loop import card
+from tests.unit.enforcer.test_modes import labelled
 
 FIRST, SECOND = "a" * 64, "b" * 64
 
@@ -186,7 +188,7 @@ def test_pods_with_processes_are_found(world: World, tmp_path: Path) -> None:
 
 
 def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> None:
-    body = status_of(prepared(world), "mps", datetime(2026, 11, 20, tzinfo=UTC))
+    body = status_of(prepared(world), datetime(2026, 11, 20, tzinfo=UTC))
     entries = {each["device"]: each for each in body["status"]["devices"]}
     assert entries[DEVICE]["data"] == {
         "uuid": GPU, "mode": "mps", "memoryMiB": 4096, "computePercent": 0,
@@ -201,14 +203,14 @@ def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> 
 
 def test_the_claims_status_says_who_keeps_the_limits_where_that_is_known(world: World) -> None:
     claim = prepared(world)
-    (entry, _) = status_of(claim, "mps", datetime.now(UTC), {GPU: "driver-cgroup"})["status"]["devices"]
+    (entry, _) = status_of(claim, datetime.now(UTC), {GPU: "driver-cgroup"})["status"]["devices"]
     assert entry["data"]["limitBackend"] == "driver-cgroup"
-    (entry, _) = status_of(claim, "mps", datetime.now(UTC), {"GPU-other": "driver-cgroup"})["status"]["devices"]
+    (entry, _) = status_of(claim, datetime.now(UTC), {"GPU-other": "driver-cgroup"})["status"]["devices"]
     assert "limitBackend" not in entry["data"]
 
 
 def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
-    announcer = Announcer(world.api, "mps")  # type: ignore[arg-type]
+    announcer = Announcer(world.api)  # type: ignore[arg-type]
     announcer.start()
     world.api.refuse_patches = True
     claim = prepared(world)
@@ -234,6 +236,14 @@ class Manager:
 
     def noted(self) -> frozenset[str]:
         return frozenset()
+
+    def marked(self) -> frozenset[str]:
+        return frozenset(self.there)
+
+    def end(self, gpu: str) -> dict[str, Any]:
+        if self.failure is None:
+            self.there.discard(gpu)
+        return {} if self.failure is None else {gpu: self.failure}
 
     def start(self, gpus: Collection[str]) -> dict[str, Any]:
         if self.failure is not None:
@@ -300,6 +310,73 @@ def test_a_blocked_daemon_is_said() -> None:
     assert keeper.hindrance(GPU) is None
     manager.failure = MpsError("blocked", Reason.CONTROL_BLOCKED)
     assert keeper.hindrance(GPU) == "blocked"
+
+
+@pytest.fixture
+def changing() -> tuple[Manager, MpsKeeper, GpuModes, dict[str, Mode]]:
+    """A keeper on a node that can be labelled, and the modes of the claims on it."""
+    manager, held = Manager(), dict[str, Mode]()
+    modes = GpuModes()
+    modes.follow(lambda: held)
+    modes.read(labelled())
+
+    def shared() -> set[str]:
+        return {GPU} if modes.of(GPU) is Mode.MPS else set()
+
+    return manager, MpsKeeper(manager, shared, fresh=0, modes=modes), modes, held  # type: ignore[arg-type]
+
+
+Changing = tuple[Manager, MpsKeeper, GpuModes, dict[str, Mode]]
+
+
+def test_a_daemon_goes_when_the_last_claim_of_its_gpu_has_gone(changing: Changing) -> None:
+    manager, keeper, modes, held = changing
+    held[GPU] = Mode.MPS
+    keeper.turn()
+    modes.read(labelled("time-slicing"))
+    keeper.turn()
+    assert manager.there == {GPU}, "its tenants live on it"
+    assert keeper.hindrance(GPU) is None
+    held.clear()
+    keeper.turn()
+    assert (manager.there, keeper.hindrance(GPU)) == (set(), None)
+    modes.read(labelled())
+    assert (keeper.hindrance(GPU), manager.there) == (None, {GPU})
+
+
+def test_a_daemon_stays_while_nobody_can_say_how_its_gpu_is_shared(changing: Changing) -> None:
+    manager, keeper, modes, _ = changing
+    keeper.turn()
+    modes.read(labelled("time-sliced"))
+    keeper.turn()
+    assert manager.there == set() | {GPU}
+    silent = Manager()
+    silent.there = {GPU}
+    MpsKeeper(silent, set, modes=GpuModes()).turn()  # type: ignore[arg-type]
+    assert silent.there == {GPU}, "nor before the claims were read"
+
+
+def test_who_shares_by_turns_waits_for_the_end_of_the_daemon(changing: Changing) -> None:
+    manager, keeper, modes, _ = changing
+    keeper.turn()
+    manager.failure = MpsError("it does not quit")
+    modes.read(labelled("time-slicing"))
+    assert keeper.hindrance(GPU) == f"the MPS daemon of {GPU} has not ended yet"
+    assert list(keeper.problems()) == [f"MPS on {GPU}: it does not quit"]
+    manager.failure = None
+    assert keeper.hindrance(GPU) is None
+
+
+def test_a_daemon_is_not_ended_under_a_claim_that_is_just_prepared(changing: Changing) -> None:
+    manager, keeper, modes, held = changing
+    keeper.turn()
+    with modes.kept([GPU]):
+        modes.read(labelled("time-slicing"))
+        keeper.turn()
+        assert (manager.there, keeper.hindrance(GPU)) == ({GPU}, None)
+        held[GPU] = Mode.MPS
+    keeper.turn()
+    assert manager.there == {GPU}
 
 
 def test_memory_of_processes_that_outlive_their_claim_is_not_offered() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from enforcer.dra.cdi import document, fraction
 from enforcer.dra.prepare import Ask, peak, prepare, still_fits
 from enforcer.dra.prepared import Prepared, decode, encode
-from enforcer.model import OnExceed
+from enforcer.model import Mode, OnExceed
 from gpushare import contract
 from gpushare.errors import ConfigError, PrepareError
 from tests.unit.enforcer.dra.objects import (
@@ -28,6 +28,7 @@ from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 from tests.unit.enforcer.test_loop import CARD, card
 
 DEVICES = {DEVICE: card(GPU, 0), OTHER_DEVICE: card(OTHER_GPU, 1)}
+THROUGH_MPS = dict.fromkeys((GPU, OTHER_GPU), Mode.MPS)
 PIPES = {GPU: "/run/mps/0/pipe", OTHER_GPU: "/x"}
 
 
@@ -44,7 +45,8 @@ def env(found: Prepared, request: str, *, mps: bool = True) -> dict[str, str]:
 
 
 def edits(found: Prepared, request: str, *, mps: bool = True) -> Object:
-    written = document(found, PIPES if mps else {}, "/run/gpu-share/status/pod")
+    shared = found.shared_by(dict.fromkeys(PIPES, Mode.MPS if mps else Mode.TIME_SLICING))
+    written = document(shared, PIPES, "/run/gpu-share/status/pod")
     by_name = {each["name"]: each["containerEdits"] for each in written["devices"]}
     edit: Object = by_name[f"{found.uid}-{request}"]
     return edit
@@ -354,3 +356,26 @@ def test_a_fraction_is_never_more_than_its_part(mib: int, of: int) -> None:
     said = fraction(mib, of)
     assert re.fullmatch(r"[01]\.[0-9]{3}", said)
     assert float(said) <= min(1.0, mib / of) < float(said) + 0.001 or mib >= of
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_how_a_gpu_is_shared_is_kept_with_the_claim(mode: Mode) -> None:
+    made = pod("tts", {contract.MEMORY: "4Gi"})
+    found = prepared(claim(made), made).shared_by({GPU: mode})
+    assert (decode(encode(found)), found.modes) == (found, {GPU: mode})
+    assert still_fits(found, NODE, claim(made), DEVICES), "the API server does not say how"
+
+
+def test_a_claim_from_before_there_were_modes_is_of_a_gpu_shared_through_mps() -> None:
+    made = pod("tts", {contract.MEMORY: "4Gi"})
+    content = json.loads(encode(prepared(claim(made), made)))
+    for row in content["granted"]:
+        del row["mode"]
+    assert decode(json.dumps(content).encode()).modes == {GPU: Mode.MPS}
+
+
+def test_a_claim_of_no_known_mode_is_not_read() -> None:
+    made = pod("tts", {contract.MEMORY: "4Gi"})
+    text = encode(prepared(claim(made), made).shared_by(THROUGH_MPS)).replace(b'"mps"', b'"magic"')
+    with pytest.raises(ConfigError, match="magic"):
+        decode(text)

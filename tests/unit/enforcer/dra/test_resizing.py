@@ -89,7 +89,7 @@ def test_a_wish_changes_limit_variables_and_status_and_its_owner_is_told(node: N
     (notice,) = node.told
     assert (notice.reason, notice.action, notice.warning) == (Reason.RESIZED, "Resize", False)
     assert (notice.quota.pod_uid, notice.quota.container, notice.quota.memory_mib) == (made_uid("tts"), "model", 2048)
-    body = status_of(node.world.published[-1], "mps", datetime(2026, 11, 22, tzinfo=UTC))
+    body = status_of(node.world.published[-1], datetime(2026, 11, 22, tzinfo=UTC))
     data = next(each["data"] for each in body["status"]["devices"] if "data" in each)
     assert data["memoryMiB"] == 4096, "what was consumed is what it was"
     assert [each["memoryMiB"] for each in data["limits"]] == [2048]

@@ -14,6 +14,7 @@ from enforcer.dra.cdi import file_name
 from enforcer.dra.running import KubeletSide, Setup
 from enforcer.inventory import InventoryPolicy
 from enforcer.metrics import Metrics
+from enforcer.modeswitch import GpuModes
 from enforcer.notice import Notice
 from enforcer.watch import Watch
 from gpushare import contract
@@ -46,7 +47,7 @@ def side(world: World, told: list[Notice] | None = None) -> KubeletSide:
         node=NODE, state=world.state, run=world.run, kubelet_root=world.folder / "kubelet", cdi_root=world.cdi,
         policy=InventoryPolicy(), cluster=world.api,  # type: ignore[arg-type]
         watch=Watch(world.reader, world.pods), attributor=world.pods, metrics=Metrics(),
-        mps=(Manager(), Keeper()),  # type: ignore[arg-type]
+        modes=GpuModes.fixed(), mps=(Manager(), Keeper()),  # type: ignore[arg-type]
         quotas=Checkpoint(world.state).read, tell=(told if told is not None else []).append,
     )  # fmt: skip
     return KubeletSide(setup)

@@ -12,6 +12,7 @@ from enforcer.dra.files import NodeFiles
 from enforcer.dra.ready import AlwaysReady
 from enforcer.dra.store import ClaimStore
 from enforcer.inventory import InventoryPolicy, capacity_mib
+from enforcer.modeswitch import GpuModes
 from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.cluster import CORE_V1, RESOURCE_V1, path
@@ -41,6 +42,7 @@ class World:
         self.changes = 0
         self.published: list[Any] = []
         self.ready: Ready = AlwaysReady()
+        self.modes = GpuModes.fixed()
         self.api.objects[path(CORE_V1, "namespaces", NAMESPACE)] = namespace()
         self.restart()
 
@@ -55,7 +57,7 @@ class World:
                 node=NODE, cluster=self.api,  # type: ignore[arg-type]
                 store=self.store, files=self.files,
                 look=Watch(self.reader, self.pods).look, ready=self.ready,
-                capacity=lambda gpu: capacity_mib(gpu, policy),
+                modes=self.modes, capacity=lambda gpu, mode: capacity_mib(gpu, policy, mode=mode),
                 changed=self._changed, published=self.published.append,
             )
         )  # fmt: skip

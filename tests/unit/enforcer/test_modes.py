@@ -1,0 +1,111 @@
+"""How GPUs are shared: who says it, and when it changes."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from enforcer.model import Mode
+from enforcer.modes import Ways, mode_for, mode_of
+from enforcer.modeswitch import GpuModes
+from gpushare.contract import NODE_MODE
+from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, OTHER_GPU
+
+INSTANCE = "MIG-00000000-0000-0000-0000-000000000003"
+
+
+def labelled(value: str | None = None) -> dict[str, Any]:
+    return {"metadata": {"labels": {} if value is None else {NODE_MODE: value}}}
+
+
+@pytest.mark.parametrize("default", Mode)
+def test_the_label_wins_over_the_operators_default(default: Mode) -> None:
+    assert mode_of(labelled(), default) is default
+    assert mode_of({"metadata": {}}, default) is default
+    assert [mode_of(labelled(str(mode)), default) for mode in Mode] == list(Mode)
+
+
+@pytest.mark.parametrize("value", ["", "MPS", "mps ", "timeslicing", "time_slicing", "true", "x" * 1000])
+def test_a_label_that_is_mistyped_is_an_error_that_says_what_there_is(value: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"gpu-share.io/mode: '.*is no mode; write one of mps, time-slicing, mig"
+    ) as error:
+        mode_of(labelled(value), Mode.MPS)
+    assert len(error.value.message) < 300
+
+
+def test_a_node_with_instances_shares_its_other_gpus_through_mps() -> None:
+    assert [mode_for(GPU, mode) for mode in (*Mode, None)] == [Mode.MPS, Mode.TIME_SLICING, Mode.MPS, None]
+    assert [mode_for(INSTANCE, mode) for mode in (*Mode, None)] == [None, None, Mode.MIG, None]
+
+
+def test_a_gpu_in_use_is_shared_as_it_was_and_offers_nothing_new_in_another_way() -> None:
+    ways = Ways(Mode.TIME_SLICING, {GPU: Mode.MPS, INSTANCE: Mode.MIG})
+    assert [ways.of(gpu) for gpu in (GPU, OTHER_GPU, INSTANCE)] == [Mode.MPS, Mode.TIME_SLICING, Mode.MIG]
+    assert ways.objection(GPU) == "it changes from mps to time-slicing when the last of its tenants has gone"
+    assert ways.objection(INSTANCE) == "it changes from mig to not shared when the last of its tenants has gone"
+    assert ways.objection(OTHER_GPU) is None
+    assert Ways(Mode.MPS, {GPU: Mode.MPS}).objection(GPU) is None
+    assert Ways(None, {}, "no such mode").objection(GPU) == "no such mode"
+    assert Ways(None).objection(GPU) == "how its node shares GPUs is not known yet"
+
+
+def test_nothing_is_known_before_label_and_claims_were_read() -> None:
+    modes = GpuModes()
+    assert (modes.of(GPU), modes.read(labelled()).of(GPU)) == (None, None), "claims may hold it in any way"
+    modes.follow(dict)
+    assert modes.of(GPU) is Mode.MPS
+    unread = GpuModes()
+    unread.follow(lambda: {GPU: Mode.TIME_SLICING})
+    assert [unread.of(gpu) for gpu in (GPU, OTHER_GPU)] == [Mode.TIME_SLICING, None]
+
+
+def test_a_mistyped_label_is_told_once_and_shares_nothing_anew() -> None:
+    told: list[str] = []
+    modes = GpuModes(Mode.MPS, told.append)
+    modes.follow(lambda: {GPU: Mode.MPS})
+    for _ in range(3):
+        ways = modes.read(labelled("mpss"))
+        assert (ways.of(GPU), ways.of(OTHER_GPU)) == (Mode.MPS, None)
+        assert ways.objection(GPU) == ways.objection(OTHER_GPU) == modes.problem
+    assert len(told) == 1
+    assert (modes.read(labelled("mps")).of(OTHER_GPU), modes.problem) == (Mode.MPS, None)
+    modes.read(labelled("mpss"))
+    assert len(told) == 2
+
+
+def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
+    changed = threading.Event()
+    modes = GpuModes(changed=changed)
+    modes.follow(dict)
+    assert changed.is_set()
+    for value, expected in ((None, True), (None, False), ("time-slicing", True), ("time-slicing", False), ("x", True)):
+        changed.clear()
+        modes.read(labelled(value))
+        assert changed.is_set() is expected, value
+
+
+def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
+    modes = GpuModes()
+    modes.follow(dict)
+    modes.read(labelled())
+    with modes.kept([GPU]) as first:
+        modes.read(labelled("time-slicing"))
+        with modes.kept([GPU, OTHER_GPU]) as second:
+            assert (first, second) == ({GPU: Mode.MPS}, {GPU: Mode.MPS, OTHER_GPU: Mode.TIME_SLICING})
+        assert modes.of(GPU) is Mode.MPS
+    assert modes.of(GPU) is Mode.TIME_SLICING
+
+
+def test_a_fixed_mode_heeds_no_label() -> None:
+    modes = GpuModes.fixed(Mode.TIME_SLICING)
+    assert modes.read(labelled("mps")).of(GPU) is Mode.TIME_SLICING
+    assert modes.read(labelled("nonsense")).objection(GPU) is None
+
+
+def test_reasons_are_told_apart() -> None:
+    with pytest.raises(ConfigError) as error:
+        mode_of(labelled("x"), Mode.MPS)
+    assert error.value.reason is Reason.INVALID_VALUE
