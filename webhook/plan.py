@@ -205,6 +205,8 @@ def _names(pod: PodView) -> list[str]:
 
 
 def _unknown_key(pod: PodView, key: str) -> str:
+    if key.startswith(contract.RESIZE_OF):
+        return f"changes the quota of a container that runs; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
     if key in contract.NAMESPACE_ANNOTATIONS:
         return "is an annotation of namespaces, set by the operator; remove it from the pod"
     if key == contract.NAMESPACE_LABEL:

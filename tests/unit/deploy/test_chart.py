@@ -358,3 +358,13 @@ def test_an_agent_is_ready_when_the_kubelet_knows_it_and_its_gpus_are_on_offer()
     container = agent()["containers"][0]
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
     assert f"--metrics=0.0.0.0:{container['ports'][0]['containerPort']}" in container["args"]
+
+
+def test_tenants_change_quotas_of_what_runs_only_where_an_operator_says_so() -> None:
+    def rights(*options: str) -> bool:
+        (policy,) = [
+            each for each in of(options, "ValidatingAdmissionPolicy") if each["metadata"]["name"] == "gpu-share-resize"
+        ]
+        return contract.RESIZE_RIGHT in str(policy["spec"]["validations"])
+
+    assert (rights(), rights("--set=tenantResize=true")) == (True, False)
