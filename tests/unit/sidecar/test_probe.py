@@ -1,6 +1,7 @@
 """The start-up probe as the kubelet runs it: a shell that reads the pod's status file."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,17 @@ CALM: dict[str, Any] = {"version": 1, "time": "2026-11-20T22:16:05Z", "ready": T
 QUOTED = 'container "x": {"ready": true, "waiting": ""}'
 
 
-def probe(file: Path) -> tuple[bool, str]:
-    """Whether it passes, and what it says."""
+def probe(file: Path, sleep: str = "") -> tuple[bool, str]:
+    """Whether it passes, and what it says; ``sleep`` is what it does where it would wait."""
+    programs = file.parent / "programs"
+    programs.mkdir(exist_ok=True)
+    (programs / "sleep").write_text(f"#!/bin/sh\n{sleep}\n")
+    (programs / "sleep").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     started = sidecar_spec.container(Settings())["startupProbe"]["exec"]["command"]
     command = [str(file) if word == sidecar_spec.STATUS else word for word in started]
     assert command != started, "it reads the status file"
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     return done.returncode == 0, done.stdout + done.stderr
 
 
@@ -41,6 +47,19 @@ def test_it_passes_without_a_word_once_the_share_is_ready(tmp_path: Path, separa
     file = tmp_path / status.FILE
     file.write_text(json.dumps(CALM, separators=separators))
     assert probe(file) == (True, "")
+
+
+def test_it_waits_a_moment_for_a_share_that_is_about_to_be_ready(tmp_path: Path) -> None:
+    ready = written(tmp_path, CALM).rename(tmp_path / "ready")
+    written(tmp_path, {**CALM, "ready": False})
+    assert probe(tmp_path / status.FILE, f"cp {ready} {tmp_path}/{status.FILE}") == (True, "")
+
+
+def test_it_gives_up_before_the_kubelet_does(tmp_path: Path) -> None:
+    waits = tmp_path / "waits"
+    assert not probe(tmp_path / status.FILE, f"echo $1 >> {waits}")[0]
+    asked = [float(each) for each in waits.read_text().split()]
+    assert 5 <= sum(asked) <= sidecar_spec.container(Settings())["startupProbe"]["timeoutSeconds"] / 2
 
 
 def test_without_a_status_file_it_fails_and_says_so(tmp_path: Path) -> None:
