@@ -21,6 +21,8 @@ from tests.support import patience
 STOP_SECONDS: Final = 90.0
 """What a session is given to end its cluster, once it is told to stop."""
 STOPPED: Final = 130
+SPARING: Final = {"GOGC": "400", "GOMEMLIMIT": "600MiB"}
+"""Kubernetes and its runtime collect garbage more rarely: memory for processor time, which is what lanes lack."""
 COMMAND: Final = (
     sys.executable, "-m", "pytest", "-v", "-r", "aP", "-p", "no:cacheprovider", "-p", clock.__name__,
 )  # fmt: skip
@@ -118,7 +120,7 @@ class Running:
     def _run(self, session: Session) -> Result:
         times = self.folder / f"{session.name}.json"
         times.unlink(missing_ok=True)
-        env = {**os.environ, patience.VARIABLE: str(self.factor), clock.VARIABLE: str(times)}
+        env = {**SPARING, **os.environ, patience.VARIABLE: str(self.factor), clock.VARIABLE: str(times)}
         with self.log(session.name).open("wb") as log, self._lock:
             # A session of its own: Ctrl-C reaches us alone, and we tell it once.
             process = subprocess.Popen(
