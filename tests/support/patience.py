@@ -30,4 +30,4 @@ def holds_within(check: Callable[[], object], seconds: float, pause: float = 0.1
         asked = time.monotonic()
         if asked > deadline:
             return False
-        time.sleep(max(pause, asked - began))
+        time.sleep(max(pause, 2 * (asked - began)))
