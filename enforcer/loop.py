@@ -3,11 +3,11 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -66,6 +66,8 @@ class Parts:
     """See ``Executor.catch_up``."""
     tell_pods: Callable[[Snapshot], object] = id
     """Bring the pods' own status files up to date; by default there are none."""
+    findings: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    """What was found of containers that failed; see ``endings.inquest``."""
     standing: Callable[[], Standing] = Standing
     """What is known of the GPUs beside what they hold."""
 
@@ -228,7 +230,7 @@ class Agent:
         snapshot = Snapshot(
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views, quotas=quotas,
             state=self._state, rules=self._rules, head=self._parts.kill_log.head, problems=self._problems(),
-            standing=self._parts.standing(),
+            standing=self._parts.standing(), failures=self._parts.findings(),
         )  # fmt: skip
         found = status.status(snapshot)
         self._parts.metrics.latest.status = found

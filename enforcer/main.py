@@ -26,6 +26,7 @@ from enforcer.contest import Allocatable
 from enforcer.dra.podresources import allocatable
 from enforcer.dra.running import KubeletSide, Setup
 from enforcer.driver_root import PROGRAM, DriverRoot
+from enforcer.endings.inquest import Inquest, both
 from enforcer.endings.running import released_in_time
 from enforcer.gpu import NvmlReader
 from enforcer.inventory import InventoryPolicy
@@ -107,11 +108,14 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
         executor = Executor(options.node, tools, Patience(term=options.term_wait))
         metrics = Metrics()
+        inquest = Inquest(pods, metrics)
+        side.listeners.append(inquest)
         if options.address is not None:
             stack.callback(pages.serve(options.address, pages.app(metrics.registry, side.hindrance)))
         parts = Parts(
             watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=pods, metrics=metrics,
-            problems=side.all, catch_up=executor.catch_up, tell_pods=pods.write, standing=side.sharing.now,
+            problems=side.all, catch_up=executor.catch_up, tell_pods=both(inquest.look, pods.write),
+            standing=side.sharing.now, findings=inquest.findings,
         )  # fmt: skip
         rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
         agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
@@ -277,6 +281,7 @@ def _join_cluster(
     side: Side,
 ) -> None:
     books = Books(options.node) if kubelet is None else kubelet.books
+    books.listeners.extend(side.listeners)
     if side.mps is not None:
         released_in_time(books, side.mps[0], checkpoint.read, seeing.attributor, seeing.metrics, side.stopped)
     follow_quotas(cluster, books, options.node, checkpoint.write, side.stopped)

@@ -35,6 +35,9 @@ class Metrics:
         self.released: Final = self._counter(
             "clients_released", "MPS clients of pods being deleted, released before they are killed.", "reason"
         )
+        self.failed: Final = self._counter(
+            "memory_failures", "Containers that failed, likely for want of GPU memory.", "reason", "gpu"
+        )
         self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
         self.record_errors: Final = self._counter("record_errors", "Records that could not be made durable.")
         self.claim_seconds: Final = Histogram(

@@ -9,6 +9,7 @@ import structlog
 
 from enforcer.attribute import Attributor
 from enforcer.backends import Backend
+from enforcer.cluster import PodListener
 from enforcer.health import Standing
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, Mode
@@ -42,6 +43,8 @@ class Side:
 
     tell: Callable[[Notice], None] = lambda _: None
     """Takes what owners of pods are to be told."""
+    listeners: list[PodListener] = field(default_factory=list)
+    """Who wants to see this node's pods."""
     hindrances: list[Callable[[], str | None]] = field(default_factory=list)
     """What has to be well before shares can be had here."""
 

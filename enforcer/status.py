@@ -14,11 +14,14 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
                      "computePercent": 25, "priority": "normal", "onExceed": "kill", "graceSeconds": 5.0,
                      "state": "Warned", "overFor": 1.5, "killIn": 3.5, "sentence": "model holds ...",
                      "processes": [{"pid": 31337, "usedMib": 5000}]}],
-     "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}]}
+     "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}],
+     "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
+                   "reason": "GpuFull", "sentence": "...", "finished": 1763678165.0, "holders": ["a/b/c: 9216 MiB"]}]}
 
 ``state`` is one of ``enforcer.judge.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read,
 ``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process
-of ``strangers`` belongs to no container with a quota on that GPU.
+of ``strangers`` belongs to no container with a quota on that GPU; ``failures`` are containers that likely failed for
+want of GPU memory, the latest last, with who held how much then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,6 +55,7 @@ class Snapshot:
     head: Head
     problems: Sequence[str]
     standing: Standing = field(default_factory=Standing)
+    failures: Sequence[Mapping[str, Any]] = ()
 
 
 def status(snapshot: Snapshot) -> dict[str, Any]:
@@ -68,6 +72,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "gpus": [_gpu(view, snapshot.standing) for view in snapshot.views],
         "containers": [_container(snapshot, quota, views) for quota in snapshot.quotas],
         "strangers": [row for view in snapshot.views for row in _strangers(view, snapshot.quotas)],
+        "failures": list(snapshot.failures),
     }
 
 

@@ -84,6 +84,8 @@ class Reason(StrEnum):
     OVER_QUOTA = "OverQuota"
     LIMIT_EXCEEDED = "LimitExceeded"
     BACK_UNDER_QUOTA = "BackUnderQuota"
+    QUOTA_REACHED = "QuotaReached"
+    GPU_FULL = "GpuFull"
     CLIENT_TERMINATED = "ClientTerminated"
     TERMINATE_FAILED = "TerminateFailed"
     IDENTITY_CHANGED = "IdentityChanged"

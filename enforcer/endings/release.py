@@ -29,7 +29,7 @@ RELIST: Final = 1.0
 SLOW: Final = 10.0
 """The same for pods that should long be dead: what is left of them hangs."""
 OVERDUE: Final = 5.0
-ROUND: Final = 2.0
+ROUND: Final = 4.0
 """Seconds for which one list of clients is good enough to act on."""
 
 
@@ -96,26 +96,31 @@ class Lane:
         if first > now:
             return first - now
         try:
-            self._round(leaving, now)
+            cut_short = self._round(leaving, now)
             self._silent = False
         except MpsError as error:
+            cut_short = False
             self._complain(error)
+        if cut_short:
+            return 0.0
         return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
 
-    def _round(self, leaving: Sequence[Departure], now: float) -> None:
-        """Ask once who the clients are, and release those in turn. Raises ``MpsError``."""
+    def _round(self, leaving: Sequence[Departure], now: float) -> bool:
+        """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
         with ExitStack() as stack:
             held = self._hold(stack, {each.uid for each in leaving})
             ready = in_turn([each for each in leaving if each.uid in held], now)
+            listed = self._tools.clock()
             for done, each in enumerate(ready, 1):
                 began = self._tools.clock()
                 for client in held[each.uid]:
                     self._release(client)
                 left = len(ready) - done
-                if not left or self._tools.clock() - now > ROUND:
-                    return
+                if left and self._tools.clock() - listed > ROUND:
+                    return True
                 rest = pace(left, ready[-1].end - self._tools.clock()) - (self._tools.clock() - began)
-                self._tools.stopped.wait(max(0.0, rest))
+                self._tools.stopped.wait(max(0.0, rest) if left else 0.0)
+        return False
 
     def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:
         """Take hold of the clients that are in these pods, by the pod's UID."""
@@ -144,14 +149,15 @@ class Lane:
             said = self._served.release(client.server, client.identity.pid)
         except MpsError as error:
             said = error.message
-        if said is not None and not self._same(client):
+        alive = self._same(client)
+        if said is not None and not alive:
             return  # it ended meanwhile, which is all that was wanted
         reason = Reason.CLIENT_TERMINATED if said is None else Reason.TERMINATE_FAILED
         self._tools.metrics.released.labels(str(reason)).inc()
         tell = log.info if said is None else log.warning
         tell(
             "MPS client of a pod that is being deleted", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
-            pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, said=said,
+            pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, said=said,
         )  # fmt: skip
 
     def _same(self, client: Client) -> bool:

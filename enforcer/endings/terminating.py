@@ -18,6 +18,8 @@ LEAD_SHARE: Final = 0.1
 """The same as a share of the grace period, where that is more."""
 PACE: Final = 0.5
 """Seconds between two pods of one GPU: while it lets go of a client, an MPS server refuses new ones."""
+BUDGET: Final = 1.0
+"""Seconds that each pod adds to the lead of those that leave with it: twice the pace, for a machine that is busy."""
 MARGIN: Final = 1.0
 """Seconds before the end by which the last is to have been released."""
 AT_ONCE: Final = 1.0
@@ -45,7 +47,7 @@ class Departure:
 
 def lead(grace: float, pods: int) -> float:
     """Seconds before the end at which the first of so many pods has to be released; never over half of the grace."""
-    return min(grace / 2, max(LEAD, LEAD_SHARE * grace, PACE * pods))
+    return min(grace / 2, max(LEAD, LEAD_SHARE * grace, BUDGET * pods))
 
 
 def pace(left: int, seconds: float) -> float:

@@ -162,6 +162,7 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
     if use.pids:
         yield f"  processes: {', '.join(map(str, use.pids))}"
+    yield from (f"  {each}" for each in use.failed[-1:])
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -53,6 +53,8 @@ class Use:
     reserved_mib: int | None = None
     killed: str = ""
     """When and how it was ended, by the kill log; empty where it was not."""
+    failed: tuple[str, ...] = ()
+    """Why it likely failed lately for want of memory, and who held how much then, one line each."""
 
     @property
     def reserved(self) -> int | None:
@@ -203,7 +205,17 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             reserved_mib=_number(one, "reservedMib"),
             low_priority=_text(one, "priority") == "low",
             killed=ended.get(_text(one, "containerId") or "-", ""),
+            failed=tuple(_failed(raw, one)),
         )
+
+
+def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
+    same = ("podUid", "container", "gpu")
+    for one in _objects(raw, "failures"):
+        if all(_text(one, key) == _text(container, key) for key in same):
+            found = one.get("holders")
+            held = ", ".join(_clean(str(each)) for each in found) if isinstance(found, list) else "not known"
+            yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; held then: {held}"
 
 
 def _objects(value: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:

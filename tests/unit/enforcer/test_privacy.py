@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from enforcer import notice
 from enforcer.attribute import Identity, Owner
 from enforcer.cluster import event_of
+from enforcer.endings.postmortem import Failure, likely, told
+from enforcer.endings.pressure import marked
 from enforcer.judge import Decision, Holder, Rules, State, Verdict, judge
 from enforcer.model import GpuSample, OnExceed, Quota
 from enforcer.notice import Ending, Notice
@@ -155,6 +157,25 @@ def test_no_status_file_page_or_log_line_names_another_pod(*, tenants: list[Tena
         page = metrics.render(found, messages=1, rss_bytes=1).decode()
         lines = "\n".join(map(str, found.messages)) + found.waiting
         assert not foreign(data.decode() + page + lines, own_names(uid, tenants), tenants)
+
+
+@thoroughly
+@given(TENANTS)
+def test_what_is_said_of_a_container_that_failed_names_another_pod_to_nobody_but_operators(
+    tenants: list[Tenant],
+) -> None:
+    snapshot, _ = world(tenants, blind=False)
+    marks = marked({}, Seen.of(snapshot), 5.0).values()
+    for mark in marks:
+        uid = mark.quota.pod_uid
+        failed = Failure(pod_uid=uid, container_id=mark.quota.container_id or "", exit_code=1, finished=5.0)
+        verdict = likely(failed, [replace(mark, ended=None)])
+        assert verdict is not None
+        words = told(failed, *verdict)
+        event = event_of("gpu-7", words, datetime(2026, 11, 20, tzinfo=UTC))
+        assert not foreign(json.dumps(event) + message(words, "2026").text, own_names(uid, tenants), tenants)
+    with_neighbours = [mark for mark in marks if len(mark.holders) > 1]
+    assert all(any(each.mib for each in mark.holders) for mark in with_neighbours), "operators are told who"
 
 
 @thoroughly
