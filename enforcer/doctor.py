@@ -19,6 +19,7 @@ WORDS: Final = {
     Reason.CRITICAL_XID: "the driver reported a critical error of it (XID, see the kernel's log)",
     Reason.NVML_UNAVAILABLE: "it does not answer",
     Reason.MPS_UNREACHABLE: "its MPS daemon cannot be kept running",
+    Reason.MPS_FAULT: "a fault stopped its MPS server, which takes nobody until the clients it had are gone",
 }
 
 
@@ -81,7 +82,9 @@ class Doctor:
                 return found
         except NvmlError as error:
             log.debug("not examined", reason=str(error.reason), gpu=view.gpu.uuid, error=error.message)
-        return Reason.MPS_UNREACHABLE if mps is not None and _daemon_fails(mps) else None
+        if mps is None or not _daemon_fails(mps):
+            return None
+        return Reason.MPS_FAULT if mps.reason is Reason.MPS_FAULT else Reason.MPS_UNREACHABLE
 
     def _struck(self) -> frozenset[str]:
         try:

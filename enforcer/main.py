@@ -37,7 +37,6 @@ from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuReader, Mode
 from enforcer.modeswitch import GpuModes
-from enforcer.mps.keeper import EVERY as MPS_EVERY
 from enforcer.mps.keeper import MpsKeeper, Shared
 from enforcer.mps.launch import HostPod
 from enforcer.mps.roster import MpsTools, daemons
@@ -51,6 +50,7 @@ from enforcer.proving import keep_limits
 from enforcer.repeat import every
 from enforcer.sharing import Sharing
 from enforcer.side import LoggedNotices, Seeing, Side
+from enforcer.telling import keep_telling
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, MpsError, NvmlError, RecordError
@@ -110,6 +110,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         metrics = Metrics()
         inquest = Inquest(pods, metrics)
         side.listeners.append(inquest)
+        keep_telling(side.incidents, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
         if options.address is not None:
             stack.callback(pages.serve(options.address, pages.app(metrics.registry, side.hindrance)))
         parts = Parts(
@@ -211,13 +212,13 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
         raise NvmlError(f"{error.message} MPS daemons cannot be started without it (--no-mps does without)") from error
     driver = DriverRoot(options.driver_root)
     launcher = HostPod(options.run) if options.mps_host else None
-    tools = MpsTools(_nvml(options), *_mps_program(options, driver), launcher)
+    tools = MpsTools(_nvml(options), *_mps_program(options, driver), launcher, side.incidents)
     manager = daemons(gpus, options.run, _policy(options), tools)
     shared = Shared(cluster, options.node, gpus, manager.noted(), side.sharing.contested, side.modes)
     keeper = MpsKeeper(manager, shared, modes=side.modes)
     side.problems.append(lambda: list(keeper.problems()))
     side.serves = keeper.serves
-    every(MPS_EVERY, "mps", keeper.turn, side.stopped, side.modes.changed)
+    every(options.mps_seconds, "mps", keeper.turn, side.stopped, side.modes.changed)
     side.mps = (manager, keeper)
     return manager
 

@@ -20,6 +20,7 @@ MIN_POLL: Final = 0.01
 MAX_POLL: Final = 60.0
 MAX_TERM_WAIT: Final = 300.0
 """Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
+MIN_MPS_SECONDS: Final = 1.0
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -38,6 +39,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         )
     if not 0 <= options.term_wait <= MAX_TERM_WAIT:
         raise ConfigError(f"--term-wait {options.term_wait} is no wait; write seconds from 0 to {MAX_TERM_WAIT}")
+    if not MIN_MPS_SECONDS <= options.mps_seconds <= MAX_TERM_WAIT:
+        raise ConfigError(
+            f"--mps-seconds {options.mps_seconds} is no interval; write seconds from {MIN_MPS_SECONDS:g} to "
+            f"{MAX_TERM_WAIT:g}, such as 30"
+        )
     if options.max_kills < 1:
         raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
     options.address = _address(options.metrics)
@@ -71,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "--health-taint", type=Effect, choices=list(Effect), default=Effect.NO_SCHEDULE,
         help="taint of a GPU that is not well (%(default)s)",
     )  # fmt: skip
+    add("--mps-seconds", type=float, default=30.0, metavar="S", help="seconds between looks at MPS (%(default)s)")
     add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
     add(
         "--limit-backend", type=Wanted, choices=list(Wanted), default=Wanted.AUTO,

@@ -14,6 +14,7 @@ from enforcer.health import Standing
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, Mode
 from enforcer.modeswitch import GpuModes
+from enforcer.mps.incidents import Incidents
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
@@ -36,6 +37,8 @@ class Side:
     """The daemons, where there are any."""
     backends: Callable[[], Mapping[str, Backend]] = dict
     """Who keeps limits on which GPU."""
+    incidents: Incidents = field(default_factory=Incidents)
+    """What happened to them."""
     sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
     """Which GPUs may be shared."""
     modes: GpuModes = field(default_factory=GpuModes.fixed)

@@ -23,9 +23,11 @@ import structlog
 
 from enforcer.model import ComputeMode
 from enforcer.mps import protocol
+from enforcer.mps.checkup import Checkup
 from enforcer.mps.client import Client, LegacyClient
 from enforcer.mps.control import Deadline, MpsControl
 from enforcer.mps.door import Door
+from enforcer.mps.incidents import Incidents
 from enforcer.mps.launch import Launcher, OwnChildren, Started, variables
 from enforcer.mps.note import Notes
 from enforcer.mps.protocol import ServerStatus
@@ -33,6 +35,8 @@ from enforcer.proc import PidHandle, read_stat
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
 
+STANDING: Final = frozenset({Reason.CONTROL_BLOCKED, Reason.MPS_FAULT})
+"""What is wrong with a daemon that is there: to start it is no help."""
 STOP_SECONDS: Final = 5.0
 ATTEMPTS: Final = 2
 BLOCKED_TRIES: Final = 3
@@ -71,11 +75,13 @@ class MpsDaemon:
         gpu: the GPU's UUID.
         directory: of this daemon alone; ``pipe`` and ``log`` in it are what tenants get mounted.
         binary: NVIDIA's control program.
-        limit_mib: default limit of each client. A client's own only lowers it, so this is what shares can have in all.
+        limit_mib: what shares can have in all; the next whole GiB, which can be read back exactly, is each client's
+            default limit. A client's own only lowers it.
         modes: to set EXCLUSIVE_PROCESS while the daemon runs, and what there was before afterwards; ``None``: leave it.
         server_uid: user whose server is started before the first client comes; ``None``: MPS starts it when one comes.
         environment: what else the daemon finds in its environment.
         launcher: who starts it.
+        incidents: told of what happens to it.
     """
 
     def __init__(  # noqa: PLR0913 - one thing each, given by name
@@ -89,17 +95,20 @@ class MpsDaemon:
         server_uid: int | None = None,
         environment: Mapping[str, str] | None = None,
         launcher: Launcher | None = None,
+        incidents: Incidents | None = None,
     ) -> None:
-        self.gpu, self.directory, self.limit_mib = gpu, directory, limit_mib
+        self.gpu, self.directory, self.limit_mib = gpu, directory, protocol.whole_gib(limit_mib)
         self.pipe, self.log = directory / "pipe", directory / "log"
         protocol.check_pipe_path(str(self.pipe))
         self._binary, self._modes, self._server_uid = binary, modes, server_uid
         self._environment = {**(os.environ if environment is None else environment), **variables(gpu, directory)}
         self._launcher = OwnChildren() if launcher is None else launcher
         self._notes = Notes(directory, gpu)
-        self.door = Door(gpu, self._process)
+        self._incidents = Incidents() if incidents is None else incidents
+        self.door = Door(gpu, self._process, self._incidents)
         self.control = MpsControl(binary, directory / "lock", self._environment, self.door.watch)
         self.client: Client = LegacyClient(self.control)
+        self._checkup = Checkup(gpu, self.client, self.limit_mib, self._incidents)
         self._child: Started | None = None
 
     def start(self) -> None:
@@ -146,28 +155,31 @@ class MpsDaemon:
                 Path(entry.path).unlink(missing_ok=True)
 
     def answers(self) -> bool:
-        """Say whether a daemon serves this directory. One that is there but blocked is an ``MpsError``."""
+        """Say whether a daemon serves this directory.
+
+        Raises:
+            MpsError: one is there but blocked; or it cannot be said, because the control program fails while the
+                daemon's process lives.
+        """
         try:
             self.client.percentage()
         except MpsError as error:
-            if error.reason is Reason.CONTROL_BLOCKED:
+            said = protocol.NO_DAEMON in error.message
+            if error.reason is Reason.CONTROL_BLOCKED or (not said and self._process() is not None):
                 raise
             return False
         return True
 
     def health(self) -> MpsHealth:
-        """Ask the daemon how it is, and put limit and compute mode right where they were changed.
+        """Ask the daemon how it is, and put defaults and compute mode right where they were changed.
 
         Raises:
-            MpsError: it does not answer, or does not keep its limit.
+            MpsError: it does not answer, or does not keep its settings; or (``MpsFault``) it is there and takes nobody.
             NvmlError: the compute mode cannot be read or set.
         """
-        deadline = Deadline()
-        self.client.percentage(deadline)
-        servers = {pid: self.client.status(pid, deadline) for pid in self.servers(deadline)}
-        self._restore_limit(deadline)
         with self._explained():
             exclusive = None if self._modes is None else self._assert_exclusive()
+        servers = self._checkup.look(Deadline())
         return MpsHealth(servers=servers, limit_mib=self.limit_mib, exclusive=exclusive)
 
     def servers(self, deadline: Deadline | None = None) -> tuple[int, ...]:
@@ -267,14 +279,6 @@ class MpsDaemon:
             if self._child.poll() is not None or not deadline.left():
                 raise MpsError(f"the MPS control daemon of {self.gpu} does not start; its log ends: {self._log_tail()}")
             time.sleep(POLL)
-
-    def _restore_limit(self, deadline: Deadline) -> None:
-        """Tenants can change it. From 1 GiB on the answer is too coarse to show that, so it is set in any case."""
-        try:
-            self.client.check_limit(self.limit_mib, deadline)
-        except MpsError as error:
-            log.warning(error.message, reason=error.reason, gpu=self.gpu)
-        self.client.set_limit(self.limit_mib, deadline)
 
     def _start_server(self) -> None:
         """Start the server early. One that does not come up is said, and comes with its first client or not at all."""

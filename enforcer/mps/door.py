@@ -18,13 +18,11 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from enforcer.attribute import Attributor
+from enforcer.mps.incidents import Incident, Incidents
 from enforcer.proc import CgroupAttributor, PidHandle
 from gpushare.reasons import Reason
 
@@ -38,18 +36,6 @@ READS: Final = {"x86_64": frozenset({0, 45, 47}), "aarch64": frozenset({63, 207,
 PEER: Final = struct.Struct("3i")
 CONTROL: Final = "/control"
 
-log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who made a silent connection. The pid may be another's by now: nobody is ended on its account."""
-
-    pid: int
-    uid: int
-    pod_uid: str | None = None
-    container_id: str | None = None
-
 
 class Door:
     """The control socket of one daemon.
@@ -57,18 +43,18 @@ class Door:
     Args:
         gpu: for the log.
         daemon: says which process the daemon is; ``None``: nobody knows.
+        incidents: told of each one that was shut out.
         attributor: says whose processes are.
-        cleared: told of each one that was shut out.
     """
 
     def __init__(
         self,
         gpu: str,
         daemon: Callable[[], int | None],
+        incidents: Incidents,
         attributor: Attributor | None = None,
-        cleared: Callable[[Holder], None] = lambda _: None,
     ) -> None:
-        self._gpu, self._daemon, self._cleared = gpu, daemon, cleared
+        self._gpu, self._daemon, self._incidents = gpu, daemon, incidents
         self._attributor = attributor or CgroupAttributor()
 
     def watch(self) -> "Vigil":
@@ -92,18 +78,18 @@ class Door:
         return found
 
     def shut(self, connection: socket.socket) -> None:
-        """End a connection for both sides, and say whose it was: to operators, in the log, and to nobody else."""
+        """End a connection for both sides, and say whose it was: to operators, in the log, and to nobody else.
+
+        Its maker's pid may be another's by now, so nobody is ended on its account.
+        """
         pid, uid = _peer(connection)
         identity = self._attributor.identify(pid) if pid > 0 else None
         owner = None if identity is None else identity.owner
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
-        holder = Holder(pid, uid, owner.pod_uid if owner else None, owner.container_id if owner else None)
-        log.warning(
-            "a silent connection to the MPS control socket was shut", reason=str(Reason.CONTROL_BLOCKED),
-            gpu=self._gpu, pid=pid, uid=uid, pod_uid=holder.pod_uid, container_id=holder.container_id,
-        )  # fmt: skip
-        self._cleared(holder)
+        note = f"a silent connection to the MPS control socket of {self._gpu} was shut"
+        whose = {} if owner is None else {"pod_uid": owner.pod_uid, "container_id": owner.container_id}
+        self._incidents.tell(Incident(self._gpu, Reason.CONTROL_BLOCKED, note), pid=pid, uid=uid, **whose)
 
 
 class Vigil:

@@ -11,10 +11,10 @@ from typing import Final
 from enforcer.inventory import shared_gpus
 from enforcer.model import Gpu, Mode
 from enforcer.modeswitch import GpuModes
+from enforcer.mps.daemon import STANDING
 from enforcer.mps.manager import MpsManager
 from gpushare.cluster import CORE_V1, Cluster, path
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
-from gpushare.reasons import Reason
 
 EVERY: Final = 30.0
 """Seconds between looks at every daemon: a command costs milliseconds of CPU."""
@@ -116,7 +116,7 @@ class MpsKeeper:
             ended = self._end()
             found = self._manager.health(shared)
             failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
-            blocked = {gpu: error for gpu, error in failures.items() if error.reason is Reason.CONTROL_BLOCKED}
+            blocked = {gpu: error for gpu, error in failures.items() if error.reason in STANDING}
             again = self._failures.keys()
             started = self._manager.start(shared) if failures.keys() - blocked.keys() else {}
             self._failures = ended | blocked | started

@@ -15,6 +15,8 @@ from gpushare.reasons import Reason
 
 MAX_PIPE_PATH: Final = 86
 """Longer pipe directories make the daemon exit silently: its sockets' paths have to fit into 108 bytes."""
+NO_DAEMON: Final = "Cannot find MPS control daemon process"
+"""What the control program says where nobody listens."""
 GET_PERCENTAGE: Final = "get_default_active_thread_percentage"
 GET_PRIORITY: Final = "get_default_client_priority"
 GET_SERVERS: Final = "get_server_list"
@@ -55,6 +57,11 @@ def set_limit(mib: int) -> str:
 def get_limit() -> str:
     """Ask for the limit of the daemon's one GPU, which is its ordinal 0 whatever the node calls it."""
     return "get_default_device_pinned_mem_limit 0"
+
+
+def whole_gib(mib: int) -> int:
+    """The next whole GiB, which the daemon shows exactly; less than one is shown exactly as it is."""
+    return mib if mib < MIB_PER_GIB else -(-mib // MIB_PER_GIB) * MIB_PER_GIB
 
 
 def expected_limit(mib: int) -> str:

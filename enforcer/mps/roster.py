@@ -1,12 +1,13 @@
 """Which GPUs of a node have an MPS daemon, and what each daemon is run with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from enforcer.inventory import InventoryPolicy, capacity_mib, offer
 from enforcer.model import Gpu, Mode
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
+from enforcer.mps.incidents import Incidents
 from enforcer.mps.launch import FOLDER, Launcher, folder_of
 from enforcer.mps.manager import MpsManager
 
@@ -19,6 +20,7 @@ class MpsTools:
     program: Path = PROGRAM
     environment: Mapping[str, str] | None = None
     launcher: Launcher | None = None
+    incidents: Incidents = field(default_factory=Incidents)
 
 
 def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, tools: MpsTools) -> MpsManager:
@@ -35,6 +37,7 @@ def daemons(gpus: Sequence[Gpu], run: Path, policy: InventoryPolicy, tools: MpsT
                 modes=tools.modes,
                 environment=tools.environment,
                 launcher=tools.launcher,
+                incidents=tools.incidents,
             )
             for gpu in shared
         }

@@ -20,7 +20,7 @@ from tests.fakegpu.mps_binary import need_mps_control
 from tests.fakegpu.state import Sim
 
 ROOT = Path(__file__).parents[3]
-LIMIT = 14848
+LIMIT = 15360
 Make = Callable[..., MpsDaemon]
 
 

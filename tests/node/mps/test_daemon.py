@@ -36,7 +36,7 @@ def _silent(path: str, connected: Any, leave: Any) -> None:
 def test_a_daemon_is_started_limited_and_stopped(binary: Path, make: Make) -> None:
     daemon = make(binary)
     daemon.start()
-    assert daemon.control.ask("get_default_device_pinned_mem_limit 0") == "14G\n"
+    assert daemon.control.ask("get_default_device_pinned_mem_limit 0") == "15G\n"
     health = daemon.health()
     assert (health.servers, health.limit_mib, health.exclusive) == ({}, LIMIT, None)
     assert daemon.pids() == set(daemons_of(daemon.directory))
@@ -68,7 +68,7 @@ def test_the_daemon_sees_one_gpu_and_its_own_directories(binary: Path, make: Mak
     } <= set(environment)
     assert os.getsid(pid) == pid, "it has a session of its own and outlives us"
     # The daemon answers first and writes its log afterwards.
-    told = "Cmd:set_default_device_pinned_mem_limit 0 14848M"
+    told = "Cmd:set_default_device_pinned_mem_limit 0 15360M"
     until(lambda: told in (daemon.log / "control.log").read_text())
 
 
@@ -140,7 +140,7 @@ def test_a_limit_that_a_tenant_changed_is_put_right(binary: Path, make: Make) ->
     for tampering in "set_default_device_pinned_mem_limit 0 700M", "set_default_device_pinned_mem_limit 0 0G":
         daemon.control.ask(tampering)
         daemon.health()
-        assert daemon.control.ask("get_default_device_pinned_mem_limit 0") == "14G\n"
+        assert daemon.control.ask("get_default_device_pinned_mem_limit 0") == "15G\n"
 
 
 def test_a_silent_client_of_the_socket_costs_no_more_than_the_deadline(binary: Path, make: Make) -> None:

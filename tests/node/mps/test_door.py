@@ -16,7 +16,8 @@ import pytest
 from enforcer.attribute import Identity, Owner
 from enforcer.mps import door as doors
 from enforcer.mps.control import Deadline
-from enforcer.mps.door import Door, Holder
+from enforcer.mps.door import Door
+from enforcer.mps.incidents import Incidents
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.node.mps.conftest import Make
@@ -123,30 +124,33 @@ def test_where_it_cannot_be_looked_the_daemon_stays_blocked_and_alive(
 
 class Whose:
     def identify(self, pid: int) -> Identity | None:
-        return Identity(pid=pid, start=1, owner=Owner("pod", "container"))
+        return Identity(pid=pid, start=1, owner=Owner("pod-uid", "container-id"))
 
 
 def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) -> None:
     daemon = make(binary)
     daemon.start()
-    told: list[Holder] = []
     (pid,) = daemon.pids()
-    vigil = Door("GPU-x", lambda: pid, Whose(), told.append).watch()
+    incidents = Incidents()
+    vigil = Door("GPU-x", lambda: pid, incidents, Whose()).watch()
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
-        while not told:
+        while not incidents.counts:
             vigil.look(0)
             time.sleep(0.02)
-        assert told == [Holder(holder.pid, os.getuid(), "pod", "container")]
         assert said(holder) == "shut out\n"
-    said_ = capsys.readouterr().out
-    assert ("ControlBlocked" in said_, f"pid={holder.pid}" in said_) == (True, True)
+    assert incidents.counts == {("GPU-x", Reason.CONTROL_BLOCKED): 1}
+    (told,) = incidents.unsaid()
+    line = next(line for line in capsys.readouterr().out.splitlines() if "was shut" in line)
+    words = (f"pid={holder.pid}", f"uid={os.getuid()}", "pod_uid=pod-uid", "container_id=container-id")
+    assert all(word in line for word in words)
+    assert not any(word in told.note for word in words), "the node's Event names nobody"
 
 
 def test_what_waits_for_us_is_never_shut(binary: Path, make: Make) -> None:
     daemon = make(binary)
     daemon.start()
     (pid,) = daemon.pids()
-    door = Door("GPU-x", lambda: pid)
+    door = Door("GPU-x", lambda: pid, Incidents())
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         deadline = time.monotonic() + 5
         while not (standing := door.standing(0)):
@@ -183,7 +187,7 @@ def test_a_client_that_is_not_read_from_is_no_holder(root: Path, reads: str) -> 
         waiting.connect(str(root / "control"))
         private.connect(str(root / "other"))
         assert said(process) == "accepted\n"
-        door = Door("GPU-x", lambda: process.pid)
+        door = Door("GPU-x", lambda: process.pid, Incidents())
         end = time.monotonic() + 5
         while not list(doors._read_from(process.pid)):
             assert time.monotonic() < end

@@ -1,0 +1,94 @@
+"""One look at a daemon that answers: its defaults, which any tenant can change, and how its servers are.
+
+A fatal GPU error puts a server into FAULT. It then takes no new client until every one that it had is gone (NVIDIA's
+order); all of them have lost their contexts already. So new shares are kept away, and those that linger are let go of
+through MPS; the processes themselves are nobody's to end for that: they are innocent, and most end by their error.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from enforcer.mps.client import Client
+from enforcer.mps.control import Deadline
+from enforcer.mps.incidents import Incident, Incidents
+from enforcer.mps.protocol import WHOLE, ServerStatus
+from gpushare.errors import MpsError
+from gpushare.reasons import Reason
+
+INITIALIZING_SECONDS: Final = 60.0
+"""A server may take so long to come up; then it never will."""
+NORMAL: Final = 0
+
+
+class Checkup:
+    """Looks at one daemon, again and again.
+
+    Args:
+        gpu: its GPU's UUID.
+        client: asks it.
+        limit_mib: default limit of its clients.
+        incidents: told of what was wrong.
+    """
+
+    def __init__(self, gpu: str, client: Client, limit_mib: int, incidents: Incidents) -> None:
+        self._gpu, self._client, self._limit_mib, self._incidents = gpu, client, limit_mib, incidents
+        self._initializing: dict[int, float] = {}
+        self._faulty: frozenset[int] = frozenset()
+
+    def look(self, deadline: Deadline) -> Mapping[int, ServerStatus | None]:
+        """Put defaults right, and say how each server is.
+
+        Raises:
+            MpsError: it does not answer or does not keep its settings; or (reason ``MpsFault``) a server takes nobody.
+        """
+        self._restore(deadline)
+        found = {server: self._client.status(server, deadline) for server in self._client.servers(deadline)}
+        self._await(found)
+        self._clear(found, deadline)
+        return found
+
+    def _restore(self, deadline: Deadline) -> None:
+        """Set right what was changed. From 1 GiB on the answer is coarse, so the limit is set in any case."""
+        changed = []
+        try:
+            self._client.check_limit(self._limit_mib, deadline)
+        except MpsError as error:
+            if error.reason is not Reason.MPS_LIMIT_NOT_APPLIED:
+                raise
+            changed.append("the memory limit")
+        self._client.set_limit(self._limit_mib, deadline)
+        if self._client.percentage(deadline) != WHOLE:
+            changed.append("the thread percentage")
+            self._client.set_percentage(WHOLE, deadline)
+        if self._client.priority(deadline) != NORMAL:
+            changed.append("the client priority")
+            self._client.set_priority(NORMAL, deadline)
+        if changed:
+            note = f"{' and '.join(changed)} of the MPS daemon of {self._gpu} had been changed and was put right"
+            self._incidents.tell(Incident(self._gpu, Reason.MPS_TAMPERED, note))
+
+    def _await(self, found: Mapping[int, ServerStatus | None]) -> None:
+        """Be patient with servers that come up."""
+        now = time.monotonic()
+        coming = {server for server, status in found.items() if status is ServerStatus.INITIALIZING}
+        self._initializing = {server: self._initializing.get(server, now) for server in coming}
+        late = [server for server, since in self._initializing.items() if now - since > INITIALIZING_SECONDS]
+        if late:
+            raise MpsError(f"the MPS server {late[0]} of {self._gpu} does not come up", Reason.MPS_FAULT)
+
+    def _clear(self, found: Mapping[int, ServerStatus | None], deadline: Deadline) -> None:
+        """Let go of the clients of servers that were in FAULT at the last look already."""
+        before, self._faulty = self._faulty, frozenset(s for s, status in found.items() if status is ServerStatus.FAULT)
+        if not self._faulty:
+            if before:
+                self._incidents.tell(Incident(self._gpu, Reason.RECOVERED, f"MPS on {self._gpu} serves again"))
+            return
+        lingering = [(server, pid) for server in self._faulty for pid in self._client.clients(server, deadline)]
+        for server, pid in lingering:
+            if server in before:
+                self._client.terminate(server, pid, deadline)
+        note = f"a GPU fault stopped MPS on {self._gpu}: it takes nobody until the clients it had are gone"
+        pids = [pid for _, pid in lingering]
+        self._incidents.tell(Incident(self._gpu, Reason.MPS_FAULT, note), lingering=pids)
+        raise MpsError(f"{note} ({len(pids)} left)", Reason.MPS_FAULT)
