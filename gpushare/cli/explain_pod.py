@@ -20,15 +20,21 @@ def recorded(api: Cluster, namespace: str, name: str) -> Recorded:
         GpuShareError: there is no such pod, or the user may not read it.
         ClusterError: the API server cannot be asked.
     """
-    pod = _pod(api, namespace, name)
-    claims = _allowed(lambda: _claims(api, namespace, list(claim_names(pod).values())))
+    pod = pod_of(api, namespace, name)
+    claims = _allowed(lambda: claims_of(api, namespace, list(claim_names(pod).values())))
     # Events of the old group: those of events.k8s.io are the same objects, but no role of Kubernetes' own shows them.
     about = f"involvedObject.uid={pod['metadata']['uid']}"
     events = _allowed(lambda: api.list(path(CORE_V1, "events", namespace=namespace), fieldSelector=about)[0])
     return Recorded(pod=pod, claims=claims, events=events)
 
 
-def _pod(api: Cluster, namespace: str, name: str) -> Object:
+def pod_of(api: Cluster, namespace: str, name: str) -> Object:
+    """Read a pod.
+
+    Raises:
+        GpuShareError: there is none of that name, or the user may not read it.
+        ClusterError: the API server cannot be asked.
+    """
     try:
         return api.get(path(CORE_V1, "pods", name, namespace))
     except ClusterError as error:
@@ -40,7 +46,12 @@ def _pod(api: Cluster, namespace: str, name: str) -> Object:
         raise
 
 
-def _claims(api: Cluster, namespace: str, names: list[str]) -> dict[str, Object]:
+def claims_of(api: Cluster, namespace: str, names: list[str]) -> dict[str, Object]:
+    """Read those claims that are there, by name.
+
+    Raises:
+        ClusterError: the user may not, or the API server cannot be asked.
+    """
     found = {}
     for name in names:
         try:

@@ -33,6 +33,7 @@ VERBS: Final = {
     "check": "find out whether this machine and this cluster are ready",
     "top": "show GPUs, the containers on them, and their use against quota",
     "explain": "say what was or would be done to a pod, and why",
+    "resize": "change what a running container may hold, within what its pod reserved",
     "audit": "show the kill log and verify its chain",
     "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",
     "completion": "print a completion script for bash, zsh or fish",
