@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final, Protocol
 
+from gpushare.reasons import Reason
+
 DEFAULT_GRACE_SECONDS: Final = 5.0
 MIN_TOLERANCE_MIB: Final = 256
 TOLERANCE_SHARE: Final = 20
@@ -115,3 +117,15 @@ class Quota:
         """Memory above which the container is over its quota: the quota plus the tolerance."""
         default = max(MIN_TOLERANCE_MIB, self.memory_mib // TOLERANCE_SHARE)
         return self.memory_mib + (default if self.tolerance_mib is None else self.tolerance_mib)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """Whether a container's limit on a GPU is in force (``enforcer.proof.judge`` says what each state means).
+
+    ``backend`` is who keeps the limit, ``sentence`` what the state rests on.
+    """
+
+    state: Reason
+    backend: str
+    sentence: str

@@ -1,0 +1,144 @@
+"""Whether a limit is in force: every state, what may never be said, and how often something has to be seen."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enforcer.backends import Backend
+from enforcer.model import Proven
+from enforcer.proof.judge import BAD, Evidence, Known, Process, judge, settle
+from enforcer.proof.said import Said
+from gpushare.reasons import Reason
+
+QUOTA, CEILING = 4096, 4352
+LIMITED = Said(QUOTA)
+STATES = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.NOT_APPLIED, Reason.ESCAPED, Reason.UNKNOWN)
+
+
+def client(pid: int = 1, **changes: Any) -> Process:
+    values: dict[str, Any] = {"pid": pid, "used_mib": 1000, "said": LIMITED, "client": True}
+    return Process(**(values | changes))
+
+
+def seen(*processes: Process, backend: Backend = Backend.MPS_V2, **changes: Any) -> Evidence:
+    values: dict[str, Any] = {"quota_mib": QUOTA, "ceiling_mib": CEILING, "processes": processes}
+    return Evidence(backend=backend, **(values | changes))
+
+
+def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
+    return seen(*processes, backend=Backend.DRIVER_CGROUP, **({"applied_mib": QUOTA} | changes))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "state", "words"),
+    [
+        (seen(client()), Reason.IN_FORCE, "4096 MiB"),
+        (seen(client(said=Said(1000))), Reason.IN_FORCE, "or less"),
+        (seen(client(said=None)), Reason.IN_FORCE, "MPS client"),
+        (seen(client(1), client(2)), Reason.PER_PROCESS_ONLY, "2 processes"),
+        (seen(client(), client(7, said=Said())), Reason.NOT_APPLIED, "process 7 was started without its limit"),
+        (seen(client(7, said=Said(QUOTA, "1"))), Reason.ESCAPED, "process 7 names a GPU it does not see"),
+        (seen(client(7, said=Said(9000))), Reason.ESCAPED, "with a limit of 9000 MiB, not 4096"),
+        (seen(client(7, client=False)), Reason.ESCAPED, "process 7 holds GPU memory and is no MPS client"),
+        (seen(client(7, used_mib=CEILING + 1)), Reason.ESCAPED, "holds 4353 MiB under a limit of 4096"),
+        (seen(client(client=None)), Reason.UNKNOWN, "MPS daemon cannot be read"),
+        (seen(), Reason.UNKNOWN, "nothing to see"),
+        (seen(processes=None), Reason.UNKNOWN, "cannot be read"),
+        (by_cgroup(), Reason.IN_FORCE, "the driver limits its cgroup to 4096 MiB"),
+        (by_cgroup(client(1), client(2, said=Said(), client=False)), Reason.IN_FORCE, "cgroup"),
+        (by_cgroup(applied_mib=None), Reason.NOT_APPLIED, "no limit"),
+        (by_cgroup(applied_mib=9000), Reason.NOT_APPLIED, "9000 MiB, not 4096"),
+        (by_cgroup(client(used_mib=3000), client(2, used_mib=3000)), Reason.ESCAPED, "6000 MiB"),
+        (by_cgroup(unread="the driver is away"), Reason.UNKNOWN, "the driver is away"),
+        (by_cgroup(processes=None), Reason.UNKNOWN, "cannot be read"),
+        (seen(client(), backend=Backend.WATCH_ONLY), Reason.NOT_APPLIED, "it is ended"),
+        (seen(client(), backend=Backend.MIG_INSTANCE), Reason.IN_FORCE, "instance"),
+        (seen(processes=None, backend=Backend.MIG_INSTANCE), Reason.UNKNOWN, "cannot be read"),
+    ],
+)
+def test_each_state_has_its_evidence(evidence: Evidence, state: Reason, words: str) -> None:
+    found = judge(evidence)
+    assert (found.state, found.backend) == (state, str(evidence.backend))
+    assert words in found.sentence
+
+
+SAID = st.none() | st.builds(Said, st.none() | st.integers(1, 9999), st.none() | st.just("1"))
+PROCESSES = st.builds(
+    Process, pid=st.integers(1, 9), used_mib=st.integers(0, 9999), said=SAID, client=st.none() | st.booleans()
+)
+EVIDENCE = st.builds(
+    Evidence, backend=st.sampled_from(Backend), quota_mib=st.just(QUOTA), ceiling_mib=st.just(CEILING),
+    processes=st.none() | st.lists(PROCESSES, max_size=4).map(tuple),
+    applied_mib=st.none() | st.integers(1, 9999), unread=st.none() | st.just("away"),
+)  # fmt: skip
+
+
+@given(EVIDENCE)
+def test_in_force_is_only_said_where_nothing_speaks_against_it_and_the_back_end_speaks_for_it(found: Evidence) -> None:
+    if judge(found).state is not Reason.IN_FORCE:
+        return
+    assert found.processes is not None
+    assert found.backend is not Backend.WATCH_ONLY
+    if found.backend is Backend.MPS_V2:
+        assert [each.client for each in found.processes] == [True]
+        assert found.processes[0].used_mib <= CEILING
+        assert found.processes[0].said is None or found.processes[0].said.unseen is None
+    if found.backend is Backend.DRIVER_CGROUP:
+        assert (found.applied_mib, found.unread) == (QUOTA, None)
+
+
+@given(st.lists(PROCESSES, min_size=1, max_size=4).map(tuple), SAID)
+def test_an_environment_can_only_speak_against_a_limit(processes: tuple[Process, ...], said: Said | None) -> None:
+    """Whatever a tenant writes into its environment, it gets no better a state than without one to be read."""
+    order = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.NOT_APPLIED, Reason.ESCAPED)
+    first, *rest = processes
+    plain = judge(seen(_with(first, None), *rest)).state
+    assert order.index(judge(seen(_with(first, said), *rest)).state) >= order.index(plain)
+
+
+def _with(process: Process, said: Said | None) -> Process:
+    return Process(pid=process.pid, used_mib=process.used_mib, said=said, client=process.client)
+
+
+def proven(state: Reason) -> Proven:
+    return Proven(state=state, backend="mps-v2", sentence="")
+
+
+def told(*states: Reason, idle: bool = False) -> list[Reason | None]:
+    known, found = Known(), []
+    for state in states:
+        known = settle(known, proven(state), idle=idle)
+        found.append(None if known.told is None else known.told.state)
+    return found
+
+
+def test_well_is_said_at_once() -> None:
+    assert told(Reason.IN_FORCE) == [Reason.IN_FORCE]
+    assert told(Reason.ESCAPED, Reason.ESCAPED, Reason.IN_FORCE)[-1] is Reason.IN_FORCE
+
+
+@pytest.mark.parametrize("state", [*BAD, Reason.PER_PROCESS_ONLY])
+def test_bad_is_said_when_it_was_seen_twice_in_a_row(state: Reason) -> None:
+    assert told(Reason.IN_FORCE, state, state)[1:] == [Reason.IN_FORCE, state]
+    assert told(state, state) == [None, state]
+    assert told(Reason.IN_FORCE, state, Reason.IN_FORCE, state)[-1] is Reason.IN_FORCE
+
+
+def test_two_different_doubts_are_not_one_seen_twice() -> None:
+    assert told(Reason.IN_FORCE, Reason.ESCAPED, Reason.NOT_APPLIED)[-1] is Reason.IN_FORCE
+
+
+def test_one_silent_moment_makes_nothing_unknown_and_idleness_never_does() -> None:
+    assert told(Reason.IN_FORCE, Reason.UNKNOWN)[-1] is Reason.IN_FORCE
+    assert told(Reason.IN_FORCE, Reason.UNKNOWN, Reason.UNKNOWN)[-1] is Reason.UNKNOWN
+    assert told(Reason.IN_FORCE, Reason.UNKNOWN, Reason.UNKNOWN, idle=True)[-1] is Reason.IN_FORCE
+    assert told(Reason.UNKNOWN, idle=True) == [Reason.UNKNOWN]
+
+
+@given(st.lists(st.sampled_from(STATES), min_size=1, max_size=12))
+def test_nothing_bad_is_told_that_was_not_seen_twice_in_a_row(states: list[Reason]) -> None:
+    pairs = {first for first, second in pairwise(states) if first is second}
+    assert {each for each in told(*states) if each in BAD} <= pairs
