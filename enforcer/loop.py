@@ -17,7 +17,7 @@ from enforcer.audit import KillLog, utc_now
 from enforcer.health import Standing
 from enforcer.judge import Decision, Rules, State, Verdict, judge, settle
 from enforcer.metrics import Metrics
-from enforcer.model import OnExceed, Quota
+from enforcer.model import OnExceed, Proven, Quota
 from enforcer.notice import Sink
 from enforcer.record import Kind
 from enforcer.status import Snapshot
@@ -70,6 +70,8 @@ class Parts:
     """What was found of containers that failed; see ``endings.inquest``."""
     standing: Callable[[], Standing] = Standing
     """What is known of the GPUs beside what they hold."""
+    proven: Callable[[], Mapping[tuple[str, str], Proven]] = dict
+    """What is known of each limit, by container id and GPU."""
 
 
 class Agent:
@@ -230,7 +232,7 @@ class Agent:
         snapshot = Snapshot(
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views, quotas=quotas,
             state=self._state, rules=self._rules, head=self._parts.kill_log.head, problems=self._problems(),
-            standing=self._parts.standing(), failures=self._parts.findings(),
+            standing=self._parts.standing(), failures=self._parts.findings(), proven=self._parts.proven(),
         )  # fmt: skip
         found = status.status(snapshot)
         self._parts.metrics.latest.status = found

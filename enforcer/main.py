@@ -46,7 +46,8 @@ from enforcer.options import parse
 from enforcer.outlet import log_to_stderr
 from enforcer.podfiles import PodFiles
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
-from enforcer.proving import keep_limits
+from enforcer.proof.prover import Outlets, Prover
+from enforcer.proving import NodeEyes, keep_limits, keep_proving
 from enforcer.repeat import every
 from enforcer.sharing import Sharing
 from enforcer.side import LoggedNotices, Seeing, Side
@@ -102,7 +103,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         side.modes = _modes(options, cluster, side.sharing.healed)
         side.complain(lambda: side.modes.problem)
         mps = _mps(options, watch, cluster, side)
-        _limits(options, watch, checkpoint, side)
+        limiter = _limits(options, watch, checkpoint, side)
         pods = PodFiles(options.run, sink, side.serves)
         side.tell = pods.notify
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
@@ -113,10 +114,12 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         keep_telling(side.incidents, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
         if options.address is not None:
             stack.callback(pages.serve(options.address, pages.app(metrics.registry, side.hindrance)))
+        outlets = Outlets(notify=pods.notify, changed=side.prove)
+        prover = Prover(NodeEyes(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)
         parts = Parts(
             watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=pods, metrics=metrics,
             problems=side.all, catch_up=executor.catch_up, tell_pods=both(inquest.look, pods.write),
-            standing=side.sharing.now, findings=inquest.findings,
+            standing=side.sharing.now, findings=inquest.findings, proven=lambda: prover.proven,
         )  # fmt: skip
         rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
         agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
@@ -126,6 +129,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
             if kubelet is not None:
                 stack.callback(kubelet.stop)
             _join_cluster(options, cluster, checkpoint, seeing, kubelet, side)
+        keep_proving(prover, options.proof, side.stopped)
         _serve(agent, options, side)
         if isinstance(sink, PodEvents):
             sink.flush(FLUSH_SECONDS)
@@ -223,11 +227,12 @@ def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, sid
     return manager
 
 
-def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, side: Side) -> None:
+def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, side: Side) -> Limiter:
     limiter = Limiter(_nvml(options), CgroupFolders(), options.limit_backend, lambda gpu: gpu in side.daemons())
     side.problems.append(lambda: list(limiter.problems()))
     side.backends = limiter.backends
     keep_limits(limiter, watch, checkpoint.read, side.stopped)
+    return limiter
 
 
 def _mps_program(options: argparse.Namespace, driver: DriverRoot) -> tuple[Path, Mapping[str, str]]:
@@ -269,6 +274,7 @@ def _kubelet(
     )
     side.problems.append(lambda: list(kubelet.problems()))
     side.hindrances.append(lambda: kubelet.problem)
+    side.announce = kubelet.prove
     kubelet.start(side.stopped)
     return kubelet
 

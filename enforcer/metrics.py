@@ -86,6 +86,7 @@ class Latest(Collector):
         containers = status.get("containers", ())
         yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
         yield _of_container("container_memory_limit_bytes", "GPU memory a container may hold.", "quotaMib", containers)
+        yield _limit_states(containers)
 
 
 def _plain(name: str, help_: str, value: float) -> GaugeMetricFamily:
@@ -104,6 +105,16 @@ def _condition(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=["gpu"])
     for gpu in gpus:
         family.add_metric([gpu["uuid"]], gpu.get(key) is not None)
+    return family
+
+
+def _limit_states(containers: Any) -> GaugeMetricFamily:
+    help_ = "1 for what is known of a container's limit: InForce, PerProcessOnly, NotApplied, Escaped or Unknown."
+    family = GaugeMetricFamily("gpu_share_limit_state", help_, labels=[*_OF_CONTAINER, "backend", "state"])
+    for container in containers:
+        if (limit := container.get("limit")) is not None:
+            values = [container[label] for label in _OF_CONTAINER]
+            family.add_metric([*values, limit["backend"], limit["state"]], 1)
     return family
 
 

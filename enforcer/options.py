@@ -21,6 +21,7 @@ MAX_POLL: Final = 60.0
 MAX_TERM_WAIT: Final = 300.0
 """Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
 MIN_MPS_SECONDS: Final = 1.0
+MIN_PROOF, MAX_PROOF = 1.0, 3600.0
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -44,6 +45,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             f"--mps-seconds {options.mps_seconds} is no interval; write seconds from {MIN_MPS_SECONDS:g} to "
             f"{MAX_TERM_WAIT:g}, such as 30"
         )
+    if not MIN_PROOF <= options.proof <= MAX_PROOF:
+        message = (
+            f"--proof {options.proof} is no interval; write seconds from {MIN_PROOF:g} to {MAX_PROOF:g}, such as 30"
+        )
+        raise ConfigError(message)
     if options.max_kills < 1:
         raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
     options.address = _address(options.metrics)
@@ -79,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--mps-seconds", type=float, default=30.0, metavar="S", help="seconds between looks at MPS (%(default)s)")
     add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
+    add("--proof", type=float, default=30.0, metavar="S", help="seconds between proofs that limits hold (%(default)s)")
     add(
         "--limit-backend", type=Wanted, choices=list(Wanted), default=Wanted.AUTO,
         help="who keeps memory limits, where that can work (%(default)s)",

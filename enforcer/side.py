@@ -1,7 +1,7 @@
 """What runs beside the loop, and what stands in its way."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -12,8 +12,9 @@ from enforcer.backends import Backend
 from enforcer.cluster import PodListener
 from enforcer.health import Standing
 from enforcer.metrics import Metrics
-from enforcer.model import Gpu, Mode
+from enforcer.model import Gpu, Mode, Proven, Quota
 from enforcer.modeswitch import GpuModes
+from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.incidents import Incidents
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
@@ -39,6 +40,8 @@ class Side:
     """Who keeps limits on which GPU."""
     incidents: Incidents = field(default_factory=Incidents)
     """What happened to them."""
+    announce: Callable[[str, Sequence[tuple[Quota, Proven]]], bool] = lambda *_: True
+    """Says of a claim, by UID, whether its limits are in force; false where that has to be said again."""
     sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
     """Which GPUs may be shared."""
     modes: GpuModes = field(default_factory=GpuModes.fixed)
@@ -63,10 +66,14 @@ class Side:
         """Say which daemons do not serve."""
         return {} if self.mps is None else self.mps[1].failures
 
-    def daemons(self) -> Collection[str]:
-        """Say which GPUs have a daemon, or are to have one."""
-        known = () if self.mps is None else self.mps[0].daemons.keys()
-        return frozenset(gpu for gpu in known if self.modes.of(gpu) in {None, Mode.MPS})
+    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, Proven]]) -> bool:
+        """Say whether a claim's limits are in force, to whoever announces that by now; see ``announce``."""
+        return self.announce(claim_uid, proofs)
+
+    def daemons(self) -> Mapping[str, MpsDaemon]:
+        """Return the daemons of GPUs that have one, or are to have one."""
+        known = {} if self.mps is None else dict(self.mps[0].daemons)
+        return {gpu: daemon for gpu, daemon in known.items() if self.modes.of(gpu) in {None, Mode.MPS}}
 
     def servers(self) -> frozenset[int]:
         """Say which processes are MPS's own."""

@@ -11,17 +11,18 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
                "contested": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
-                     "computePercent": 25, "priority": "normal", "onExceed": "kill", "graceSeconds": 5.0,
+                     "computePercent": 25, "priority": "normal", "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
                      "state": "Warned", "overFor": 1.5, "killIn": 3.5, "sentence": "model holds ...",
                      "processes": [{"pid": 31337, "usedMib": 5000}]}],
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}],
      "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
                    "reason": "GpuFull", "sentence": "...", "finished": 1763678165.0, "holders": ["a/b/c: 9216 MiB"]}]}
 
-``state`` is one of ``enforcer.judge.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read,
-``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process
-of ``strangers`` belongs to no container with a quota on that GPU; ``failures`` are containers that likely failed for
-want of GPU memory, the latest last, with who held how much then.
+``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
+"backend": "mps-v2", "sentence": "..."}`` (``enforcer.proof.judge``). ``state`` is one of ``enforcer.judge.Phase``, or
+``Blind``; ``blind`` a sentence while the GPU cannot be read, ``unhealthy`` the reason of its taint, ``contested`` who
+else offers it. A process of ``strangers`` belongs to no container with a quota on that GPU; ``failures`` are
+containers that likely failed for want of GPU memory, the latest last, with who held how much then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from typing import Any, Final
 
 from enforcer.health import Standing
 from enforcer.judge import Case, Rules, State, describe, kill_in, phase
-from enforcer.model import Quota
+from enforcer.model import Proven, Quota
 from enforcer.quotas import known
 from enforcer.record import Head
 from enforcer.view import View, strangers
@@ -56,6 +57,7 @@ class Snapshot:
     problems: Sequence[str]
     standing: Standing = field(default_factory=Standing)
     failures: Sequence[Mapping[str, Any]] = ()
+    proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
 
 
 def status(snapshot: Snapshot) -> dict[str, Any]:
@@ -112,11 +114,16 @@ def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> d
         "onExceed": str(quota.on_exceed),
         "graceSeconds": quota.grace_seconds,
         "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),
+        "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
         "killIn": _kill_in(quota, case),
         "sentence": describe(snapshot.state, quota, snapshot.now),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
     }
+
+
+def _limit(found: Proven | None) -> dict[str, Any] | None:
+    return None if found is None else {"state": str(found.state), "backend": found.backend, "sentence": found.sentence}
 
 
 def _kill_in(quota: Quota, case: Case) -> float | None:

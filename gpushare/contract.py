@@ -73,6 +73,8 @@ KIND_STATUS: Final = "status"
 CAPACITY_MEMORY: Final = "memory"
 CAPACITY_COMPUTE: Final = "compute"
 CAPACITY_CLIENTS: Final = "clients"
+LIMIT_IN_FORCE: Final = "LimitInForce"
+"""Condition of a claim's devices: whether the limits of its containers are in force."""
 MAX_CLIENTS: Final = 48
 """MPS client contexts a GPU serves (Volta and newer)."""
 MAX_SHARING_CONTAINERS: Final = 31

@@ -2,23 +2,30 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
 
 from enforcer.dra.prepare import LOW, NORMAL
 from enforcer.dra.prepared import Granted, Prepared
-from enforcer.model import Mode
+from enforcer.model import Mode, Proven, Quota
 from gpushare.cluster import APPLY_PATCH, RESOURCE_V1, Cluster, path
-from gpushare.contract import DRIVER
+from gpushare.contract import DRIVER, LIMIT_IN_FORCE
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 
 Object = dict[str, Any]
 QUEUE: Final = 512
 MANAGER: Final = f"{DRIVER}/driver"
+PROVER: Final = f"{DRIVER}/proof"
+"""Another field manager than of what Prepare says, so that neither has to know the other's fields."""
+WORST: Final = (Reason.ESCAPED, Reason.NOT_APPLIED, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.IN_FORCE)
+MAX_MESSAGE: Final = 1024
+Proofs = Sequence[tuple[Quota, Proven]]
+"""What is known of a claim's limits."""
 
 log = structlog.get_logger()
 
@@ -66,13 +73,25 @@ class Announcer:
 
 def status_of(claim: Prepared, when: datetime, backends: Mapping[str, str] | None = None) -> Object:
     """Write what server-side apply needs to set our entries, and nobody else's."""
-    time = when.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
+    time = _time(when)
+    return _object(claim) | {
         "status": {"devices": [_entry(claim, each, _ways(each, backends or {}), time) for each in claim.granted]},
     }
+
+
+def _object(claim: Prepared) -> Object:
+    metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
+
+
+def _time(when: datetime) -> str:
+    return when.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _share(granted: Granted) -> Object:
+    """What tells the entries of a claim's status apart."""
+    found: Object = {"driver": DRIVER, "pool": granted.pool, "device": granted.device}
+    return found if granted.share_id is None else found | {"shareID": granted.share_id}
 
 
 def _ways(granted: Granted, backends: Mapping[str, str]) -> Object:
@@ -128,3 +147,63 @@ def _sentence(claim: Prepared, granted: Granted) -> str:
         # The scheduler counts the percentage all the same; nothing on the node holds anybody to it.
         said += "; its GPU is shared by turns, so compute is not limited"
     return said
+
+
+class Conditions:
+    """Says in a claim's status whether its limits are in force; only where that is another state than stands there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def write(self, claim: Prepared, proofs: Proofs) -> bool:
+        """Say it. Returns false where the API server did not take it and may do so later."""
+        body = proof_of(claim, proofs, datetime.now(UTC))
+        where = path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace)
+        try:
+            if said_before(self._cluster.get(where), body):
+                return True
+            self._cluster.patch(f"{where}/status", body, APPLY_PATCH, fieldManager=PROVER, force="true")
+        except ClusterError as error:
+            final = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            if error.status != HTTPStatus.NOT_FOUND:
+                log.warning(
+                    "limit not told", reason=str(error.reason), final=final, claim=claim.name, error=error.message
+                )
+            return final
+        return True
+
+
+def proof_of(claim: Prepared, proofs: Proofs, when: datetime) -> Object:
+    """Write what server-side apply needs to set the condition of each GPU that something is known about."""
+    found = [(each, _of_request(claim, each, proofs)) for each in claim.granted]
+    devices = [_share(each) | {"conditions": [_condition(mine, _time(when))]} for each, mine in found if mine]
+    return _object(claim) | {"status": {"devices": devices}}
+
+
+def said_before(claim: Object, body: Object) -> bool:
+    """Tell whether a claim's status says that already, or the claim is another by now."""
+    if claim["metadata"]["uid"] != body["metadata"]["uid"]:
+        return True
+    there = {_states(each) for each in (claim.get("status") or {}).get("devices") or []}
+    return {_states(each) for each in body["status"]["devices"]} <= there
+
+
+def _states(entry: Object) -> tuple[object, ...]:
+    limits = [each for each in entry.get("conditions") or [] if each.get("type") == LIMIT_IN_FORCE]
+    return entry.get("pool"), entry.get("device"), entry.get("shareID"), *(each.get("reason") for each in limits)
+
+
+def _of_request(claim: Prepared, granted: Granted, proofs: Proofs) -> Proofs:
+    names = {each.container for each in claim.limits if each.request == granted.request}
+    return [each for each in proofs if each[0].gpu == granted.gpu and each[0].container in names]
+
+
+def _condition(proofs: Proofs, time: str) -> Object:
+    """Several containers share a request: the worst counts."""
+    state = min((found.state for _, found in proofs), key=WORST.index)
+    status = {Reason.IN_FORCE: "True", Reason.UNKNOWN: "Unknown"}.get(state, "False")
+    told = (f"{quota.container} ({found.backend}): {found.sentence}" for quota, found in proofs if found.state is state)
+    return {
+        "type": LIMIT_IN_FORCE, "status": status, "reason": str(state), "lastTransitionTime": time,
+        "message": "; ".join(told)[:MAX_MESSAGE],
+    }  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Final
 from enforcer.attribute import Attributor
 from enforcer.backends import Backend
 from enforcer.cluster import WITH_KUBELET, Books, Rule
-from enforcer.dra.announce import Announcer
+from enforcer.dra.announce import Announcer, Conditions
 from enforcer.dra.driver import Driver, Parts
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.files import NodeFiles
@@ -23,7 +23,7 @@ from enforcer.dra.tidying import EVERY as TIDY_EVERY
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.inventory import InventoryPolicy, capacity_mib
 from enforcer.metrics import Metrics
-from enforcer.model import Mode, Quota
+from enforcer.model import Mode, Proven, Quota
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
@@ -77,6 +77,7 @@ class KubeletSide:
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
         self._announcer = Announcer(setup.cluster, setup.backends)
+        self._conditions = Conditions(setup.cluster)
         self._modes = setup.modes
         parts = self._parts(setup)
         self._driver = Driver(parts)
@@ -118,6 +119,11 @@ class KubeletSide:
             yield self.problem
         yield from self._store.problems()
         yield from self._shared
+
+    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, Proven]]) -> bool:
+        """Say in a claim's status whether its limits are in force; false where that has to be said again."""
+        claim = self._store.get(claim_uid)
+        return claim is None or not proofs or self._conditions.write(claim, proofs)
 
     def leaving(self) -> frozenset[str]:
         """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""

@@ -38,8 +38,9 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All about one container on one GPU, MiB. ``ceiling_mib`` is the quota with its tolerance.
+    """All about one container on one GPU, MiB.
 
+    ``ceiling_mib`` is the quota with its tolerance, ``reserved_mib`` the most that the container could be given.
     ``applied_mib`` is what the back end reads back (``None``: no limit), and ``unread`` why it could not be read.
     ``processes`` is ``None`` while the GPU cannot be read.
     """
@@ -47,6 +48,7 @@ class Evidence:
     backend: Backend
     quota_mib: int
     ceiling_mib: int
+    reserved_mib: int
     processes: tuple[Process, ...] | None
     applied_mib: int | None = None
     unread: str | None = None
@@ -110,18 +112,27 @@ def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple
     for each in processes:
         if each.said is not None and each.said.limit_mib is None:
             yield Reason.NOT_APPLIED, f"process {each.pid} was started without its limit"
+        if (mib := _kept(each, evidence)) is not None:
+            yield Reason.NOT_APPLIED, f"process {each.pid} keeps the limit of {mib} MiB that it was started with"
 
 
 def _escapes(process: Process, evidence: Evidence) -> Iterator[str]:
     told = process.said
     if told is not None and told.unseen is not None:
         yield f"process {process.pid} names a GPU it does not see in its limits, which makes MPS drop them all"
-    if told is not None and told.limit_mib is not None and told.limit_mib > evidence.quota_mib:
+    beyond = max(evidence.quota_mib, evidence.reserved_mib)
+    if told is not None and told.limit_mib is not None and told.limit_mib > beyond:
         yield f"process {process.pid} was started with a limit of {told.limit_mib} MiB, not {evidence.quota_mib}"
     if process.client is False:
         yield f"process {process.pid} holds GPU memory and is no MPS client"
-    if process.used_mib > evidence.ceiling_mib:
+    if process.used_mib > evidence.ceiling_mib and _kept(process, evidence) is None:
         yield f"process {process.pid} holds {process.used_mib} MiB under a limit of {evidence.quota_mib}"
+
+
+def _kept(process: Process, evidence: Evidence) -> int | None:
+    """The limit of a process that was started before its quota was lowered; ``None`` where that is not so."""
+    limit = None if process.said is None else process.said.limit_mib
+    return limit if limit is not None and evidence.quota_mib < limit <= evidence.reserved_mib else None
 
 
 def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:

@@ -1,7 +1,7 @@
 """The loop that proves limits: looks at every container, believes what it saw twice, and tells whoever has to know."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -44,12 +44,12 @@ class Eyes(Protocol):
 class Outlets:
     """Who is told.
 
-    ``changed`` gets the quotas whose state is another (with all others of their claims), and returns false where it has
-    to be told again.
+    ``changed`` gets a claim's UID and all that is known of its limits when one of them has another state; it returns
+    false where it has to be told again.
     """
 
     notify: Callable[[Notice], None]
-    changed: Callable[[str, Mapping[Key, Proven]], bool]
+    changed: Callable[[str, Sequence[tuple[Quota, Proven]]], bool]
 
 
 class Prover:
@@ -108,6 +108,7 @@ class Prover:
             backend=backend,
             quota_mib=quota.memory_mib,
             ceiling_mib=quota.ceiling_mib,
+            reserved_mib=quota.reserved_mib or quota.memory_mib,
             applied_mib=applied.mib,
             unread=applied.why,
             processes=None if holders is None else tuple(self._process(each, clients, by_mps) for each in holders),
@@ -136,15 +137,15 @@ class Prover:
             self._outlets.notify(warning(quota, known.told))
 
     def _tell(self, quotas: Mapping[Key, Quota]) -> None:
-        for claim in sorted(self._untold & {quota.claim_uid for quota in quotas.values()}):
-            mine = {
-                key: self.proven[key]
+        self._untold &= {quota.claim_uid for quota in quotas.values()}
+        for claim in sorted(self._untold):
+            mine = [
+                (quota, self.proven[key])
                 for key, quota in quotas.items()
                 if quota.claim_uid == claim and key in self.proven
-            }
+            ]
             if self._outlets.changed(claim, mine):
                 self._untold.discard(claim)
-        self._untold &= {quota.claim_uid for quota in quotas.values()}
 
 
 def warning(quota: Quota, found: Proven) -> Notice:
@@ -182,11 +183,3 @@ class Pace:
             return False
         self._last = now
         return True
-
-
-def states(proven: Mapping[Key, Proven], quotas: Sequence[Quota]) -> Iterator[tuple[Quota, Proven]]:
-    """Pair each quota with what is known of its limit."""
-    for quota in quotas:
-        found = proven.get((quota.container_id or "", quota.gpu))
-        if found is not None:
-            yield quota, found

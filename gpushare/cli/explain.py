@@ -160,6 +160,8 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     if use.reserved:
         quota += f" ({format_mib(use.reserved)} reserved)"
     yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
+    if use.limit:
+        yield f"  limit {use.limit}"
     if use.pids:
         yield f"  processes: {', '.join(map(str, use.pids))}"
     yield from (f"  {each}" for each in use.failed[-1:])

@@ -51,6 +51,8 @@ class Use:
     pids: tuple[int, ...] = ()
     low_priority: bool = False
     reserved_mib: int | None = None
+    limit: str = ""
+    """Whether its limit is in force, and what says so; empty where that is not known."""
     killed: str = ""
     """When and how it was ended, by the kill log; empty where it was not."""
     failed: tuple[str, ...] = ()
@@ -203,10 +205,17 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             sentence=_text(one, "sentence"),
             pids=tuple(pid for pid in pids if pid is not None),
             reserved_mib=_number(one, "reservedMib"),
+            limit=_limit(one.get("limit")),
             low_priority=_text(one, "priority") == "low",
             killed=ended.get(_text(one, "containerId") or "-", ""),
             failed=tuple(_failed(raw, one)),
         )
+
+
+def _limit(found: object) -> str:
+    if not isinstance(found, dict) or not _text(found, "state"):
+        return ""
+    return f"{_text(found, 'state')} ({_text(found, 'backend')}): {_text(found, 'sentence')}"
 
 
 def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:

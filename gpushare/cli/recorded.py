@@ -84,12 +84,23 @@ def explained(found: Recorded) -> tuple[bool, list[str]]:
     lines = [
         f"{name}: {_where(found.pod)}",
         *table(COLUMNS, list(_rows(found))),
+        *_limits(found),
         *_with_hints(hindrances),
         *_events(told),
         *_unknown(found),
     ]
     fine = not hindrances and not (told and told[-1].get("type") == "Warning")
     return fine, [_clean(lines[0]), *(f"  {_clean(line)}" for line in lines[1:])]
+
+
+def _limits(found: Recorded) -> Iterator[str]:
+    """Whether its limits are in force, as the node's agent says in the claims' status."""
+    claims = found.claims or {}
+    used = [claims[name] for name in claim_names(found.pod).values() if name in claims]
+    for entry in (each for claim in used for each in _list(_mapping(claim, "status"), "devices")):
+        for condition in _list(entry, "conditions"):
+            if entry.get("driver") == contract.DRIVER and condition.get("type") == contract.LIMIT_IN_FORCE:
+                yield f"limit {_text(condition, 'reason')}: {_text(condition, 'message')}"
 
 
 def _where(pod: Object) -> str:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakegpu import cgroup_limits
+from tests.fakegpu import cgroup_limits, world
 from tests.fakegpu.state import OutOfGpuMemoryError
 from tests.node.containers import Container, alive, wait_for
 from tests.node.enforcing import Node
 
 pytestmark = pytest.mark.node
+MIB = 1024 * 1024
 NEWER = "615.71.09"
 TOO_LATE = 3.0
 """Seconds: a turn a second, on a loaded machine."""
@@ -30,6 +31,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def limit_of(node: Node, container: Container) -> int | None:
     path = str(container.cgroup)
     return cgroup_limits.hard_mib(node.sim.folder, node.gpu, path[path.index("/kubepods") :])
+
+
+def proven(node: Node, container: Container) -> str | None:
+    rows = [row for row in node.status()["containers"] if row["containerId"] == container.container_id]
+    limit = rows[0]["limit"] if rows else None
+    return None if limit is None else str(limit["state"])
 
 
 def test_a_container_gets_its_limit_and_what_exceeds_it_is_refused_and_nobody_is_ended(node: Node) -> None:
@@ -54,6 +61,27 @@ def test_another_quota_binds_the_running_container_at_once(node: Node) -> None:
     wait_for(lambda: limit_of(node, container) == 2048, TOO_LATE)
     node.allow(container.quota(node.gpu, 3072))
     wait_for(lambda: limit_of(node, container) == 3072, TOO_LATE)
+
+
+def test_a_limit_is_proven_and_one_that_somebody_else_changed_is_set_again(node: Node) -> None:
+    container = node.container()
+    container.tenant(node.sim, "--gpu", node.gpu, "--mib", "1000")
+    node.allow(container.quota(node.gpu, 2048))
+    node.start("--proof", "2")
+    wait_for(lambda: proven(node, container) == "InForce", 10)
+    (file,) = (node.sim.folder / "limits").iterdir()
+    file.write_text(file.read_text().replace(f"hard={2048 * MIB}", f"hard={9000 * MIB}"))
+    assert limit_of(node, container) == 9000
+    wait_for(lambda: limit_of(node, container) == 2048, 10)
+
+
+def test_a_driver_that_keeps_a_limit_and_does_not_enforce_it_is_found(node: Node) -> None:
+    world.change(node.sim, cgroup_limits_bind=0)
+    container = node.container()
+    node.allow(container.quota(node.gpu, 2048, on_exceed="warn"))
+    container.tenant(node.sim, "--gpu", node.gpu, "--mib", "4000")
+    node.start("--proof", "2")
+    wait_for(lambda: proven(node, container) == "Escaped", 10)
 
 
 def test_the_operator_may_leave_it_to_watching(node: Node) -> None:

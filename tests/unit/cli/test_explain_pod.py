@@ -65,6 +65,14 @@ def test_a_running_pod_is_fine_and_shows_asked_given_gpu_and_state() -> None:
     assert len(lines) == 3
 
 
+def test_whether_the_limit_is_in_force_is_shown() -> None:
+    content = load("running")
+    (claim,) = content["claims"].values()
+    condition = {"type": "LimitInForce", "status": "False", "reason": "Escaped", "message": "main (mps-v2): it holds"}
+    claim["status"]["devices"][0]["conditions"] = [{"type": "Ready"}, condition]
+    assert told(content)[1][3:] == ["  limit Escaped: main (mps-v2): it holds"]
+
+
 def test_low_priority_is_shown() -> None:
     content = load("running")
     (claim,) = content["claims"].values()

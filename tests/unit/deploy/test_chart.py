@@ -27,6 +27,7 @@ SAMPLES: Final = {
     "agent.healthTaint": "NoExecute",
     "agent.limitBackend": "watch-only",
     "agent.mode": "time-slicing",
+    "agent.proofSeconds": 7,
     "agent.order": "spread",
     "certs.affinity": {"nodeAffinity": {}},
     "certs.leafDays": 20,

@@ -24,7 +24,7 @@ def client(pid: int = 1, **changes: Any) -> Process:
 
 
 def seen(*processes: Process, backend: Backend = Backend.MPS_V2, **changes: Any) -> Evidence:
-    values: dict[str, Any] = {"quota_mib": QUOTA, "ceiling_mib": CEILING, "processes": processes}
+    values: dict[str, Any] = {"quota_mib": QUOTA, "ceiling_mib": CEILING, "reserved_mib": QUOTA, "processes": processes}
     return Evidence(backend=backend, **(values | changes))
 
 
@@ -44,6 +44,12 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
         (seen(client(7, said=Said(9000))), Reason.ESCAPED, "with a limit of 9000 MiB, not 4096"),
         (seen(client(7, client=False)), Reason.ESCAPED, "process 7 holds GPU memory and is no MPS client"),
         (seen(client(7, used_mib=CEILING + 1)), Reason.ESCAPED, "holds 4353 MiB under a limit of 4096"),
+        (
+            seen(client(7, said=Said(5000), used_mib=4900), reserved_mib=5000),
+            Reason.NOT_APPLIED,
+            "keeps the limit of 5000",
+        ),
+        (seen(client(7, said=Said(5001)), reserved_mib=5000), Reason.ESCAPED, "with a limit of 5001"),
         (seen(client(client=None)), Reason.UNKNOWN, "MPS daemon cannot be read"),
         (seen(), Reason.UNKNOWN, "nothing to see"),
         (seen(processes=None), Reason.UNKNOWN, "cannot be read"),
@@ -71,6 +77,7 @@ PROCESSES = st.builds(
 )
 EVIDENCE = st.builds(
     Evidence, backend=st.sampled_from(Backend), quota_mib=st.just(QUOTA), ceiling_mib=st.just(CEILING),
+    reserved_mib=st.sampled_from([QUOTA, 6000]),
     processes=st.none() | st.lists(PROCESSES, max_size=4).map(tuple),
     applied_mib=st.none() | st.integers(1, 9999), unread=st.none() | st.just("away"),
 )  # fmt: skip

@@ -1,0 +1,97 @@
+"""The claim's condition ``LimitInForce``: what it says, and that it is written only where it says something new."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.dra.announce import Conditions, proof_of
+from enforcer.dra.enforced import quotas_of_prepared
+from enforcer.dra.prepared import Prepared
+from enforcer.model import Proven, Quota
+from gpushare.cluster import APPLY_PATCH
+from gpushare.reasons import Reason
+from tests.unit.enforcer.dra.objects import namespace
+from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.made import DEVICE
+from tests.unit.enforcer.test_metrics_of_limits import proven
+
+WHEN = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.fixture(name="world")
+def _world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture(name="claim")
+def _claim(world: World) -> Prepared:
+    world.driver.prepare(world.tenant("tts"))
+    claim: Prepared = world.published[-1]
+    return claim
+
+
+@pytest.fixture(name="quota")
+def _quota(claim: Prepared) -> Quota:
+    (found,) = quotas_of_prepared([claim], [], [namespace()], [])
+    return found
+
+
+def condition(claim: Prepared, *proofs: tuple[Quota, Proven]) -> dict[str, Any]:
+    (entry,) = proof_of(claim, proofs, WHEN)["status"]["devices"]
+    assert (entry["device"], entry["driver"]) == (DEVICE, "gpu-share.io")
+    assert entry["shareID"]
+    (found,) = entry["conditions"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (Reason.IN_FORCE, "True"), (Reason.UNKNOWN, "Unknown"), (Reason.ESCAPED, "False"),
+        (Reason.NOT_APPLIED, "False"), (Reason.PER_PROCESS_ONLY, "False"),
+    ],
+)  # fmt: skip
+def test_the_condition_has_the_state_for_its_reason(claim: Prepared, quota: Quota, state: Reason, status: str) -> None:
+    assert condition(claim, (quota, proven(state))) == {
+        "type": "LimitInForce", "status": status, "reason": str(state), "message": "model (mps-v2): because",
+        "lastTransitionTime": "2026-11-22T00:00:00Z",
+    }  # fmt: skip
+
+
+def test_of_several_containers_in_one_request_the_worst_counts(claim: Prepared, quota: Quota) -> None:
+    found = condition(claim, (quota, proven(Reason.IN_FORCE)), (quota, proven(Reason.ESCAPED)))
+    assert found["reason"] == "Escaped"
+    assert found["message"] == "model (mps-v2): because"
+
+
+def test_it_is_written_once_and_again_only_when_it_is_another(world: World, claim: Prepared, quota: Quota) -> None:
+    conditions = Conditions(world.api)  # type: ignore[arg-type]
+    for state in (Reason.IN_FORCE, Reason.IN_FORCE, Reason.ESCAPED):
+        before = len(world.api.patched)
+        assert conditions.write(claim, [(quota, proven(state))])
+        if len(world.api.patched) > before:
+            _, body, content_type = world.api.patched[-1]
+            assert content_type == APPLY_PATCH
+            world.api.objects[world.where(claim.name)]["status"]["devices"] = body["status"]["devices"]
+    reasons = [body["status"]["devices"][0]["conditions"][0]["reason"] for _, body, _ in world.api.patched]
+    assert reasons == ["InForce", "Escaped"]
+
+
+def test_an_api_server_that_does_not_answer_is_told_later_and_one_that_refuses_is_not(
+    world: World, claim: Prepared, quota: Quota
+) -> None:
+    conditions, proofs = Conditions(world.api), [(quota, proven(Reason.IN_FORCE))]  # type: ignore[arg-type]
+    world.api.down = True
+    assert not conditions.write(claim, proofs)
+    world.api.down, world.api.refuse_patches = False, True
+    assert conditions.write(claim, proofs)
+    world.api.objects.clear()
+    assert conditions.write(claim, proofs), "the claim is gone"
+
+
+def test_a_claim_of_the_same_name_is_left_alone(world: World, claim: Prepared, quota: Quota) -> None:
+    world.api.objects[world.where(claim.name)]["metadata"]["uid"] = "another"
+    assert Conditions(world.api).write(claim, [(quota, proven(Reason.IN_FORCE))])  # type: ignore[arg-type]
+    assert not world.api.patched

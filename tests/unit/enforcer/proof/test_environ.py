@@ -1,0 +1,74 @@
+"""Environments of real processes, and of disks that do not answer."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from enforcer.proc import read_stat
+from enforcer.proof.environ import MAX_BYTES, Environments
+from enforcer.proof.said import Said
+
+LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+
+
+@pytest.fixture(name="sleeper")
+def _sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={LIMIT: "0=512M"}) as process:
+        yield process
+        process.kill()
+
+
+def start_of(pid: int) -> int:
+    stat = read_stat(Path(f"/proc/{pid}/stat"))
+    assert stat is not None
+    return stat.start
+
+
+def test_a_process_is_read_and_not_another_of_its_number(sleeper: subprocess.Popen[bytes]) -> None:
+    start = start_of(sleeper.pid)
+    assert Environments().said(sleeper.pid, start) == Said(512)
+    assert Environments().said(sleeper.pid, start + 1) is None
+
+
+def test_one_that_has_ended_says_nothing(sleeper: subprocess.Popen[bytes]) -> None:
+    start = start_of(sleeper.pid)
+    sleeper.kill()
+    sleeper.wait()
+    assert Environments().said(sleeper.pid, start) is None
+
+
+def fake(proc: Path, pid: int, environ: bytes | None) -> None:
+    """A process in a procfs of our own; without a text reading its environment waits for ever."""
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "stat").write_bytes(b"1 (x) S " + b"0 " * 18 + b"55 0")
+    if environ is None:
+        os.mkfifo(proc / str(pid) / "environ")
+    else:
+        (proc / str(pid) / "environ").write_bytes(environ)
+
+
+def test_a_text_that_is_cut_off_or_empty_says_nothing(tmp_path: Path) -> None:
+    fake(tmp_path, 1, b"x=" + b"a" * MAX_BYTES)
+    fake(tmp_path, 2, b"")
+    fake(tmp_path, 3, b"x=1\0")
+    found = [Environments(tmp_path).said(pid, 55) for pid in (1, 2, 3)]
+    assert found == [None, None, Said()]
+
+
+def test_one_that_does_not_answer_costs_a_moment_once_and_hides_nobody_else(tmp_path: Path) -> None:
+    fake(tmp_path, 1, None)
+    fake(tmp_path, 2, f"{LIMIT}=0=512M\0".encode())
+    environments = Environments(tmp_path, patience=0.3)
+    begun = time.monotonic()
+    assert environments.said(1, 55) is None
+    assert time.monotonic() - begun >= 0.3
+    again = time.monotonic()
+    assert environments.said(1, 55) is None
+    assert environments.said(2, 55) == Said(512)
+    assert time.monotonic() - again < 0.3
+    (tmp_path / "1" / "environ").open("wb").close()  # lets the reader go

@@ -1,0 +1,184 @@
+"""The loop that proves limits: who is looked at, who is asked, what is told to whom and how often."""
+
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from enforcer.backends import Backend
+from enforcer.limits.limiter import Applied
+from enforcer.model import GpuSample, Proven, Quota
+from enforcer.notice import Notice
+from enforcer.proof.prover import Outlets, Pace, Prover
+from enforcer.proof.said import Said
+from enforcer.view import View
+from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
+from tests.unit.enforcer.test_loop import CARD, card
+
+KEY = (CONTAINER, GPU)
+
+
+class Node:
+    """One container with one process that is well, until a test changes that."""
+
+    def __init__(self) -> None:
+        self.quotas: list[Quota] = [quota()]
+        self.held: dict[str, dict[int, tuple[int, str]]] = {GPU: {7: (1000, CONTAINER)}, OTHER_GPU: {}}
+        self.backend = {GPU: Backend.MPS_V2, OTHER_GPU: Backend.MPS_V2}
+        self.mps: dict[str, set[int]] = {GPU: {7, 8}, OTHER_GPU: set()}
+        self.environ: dict[int, Said | None] = {}
+        self.applied = Applied()
+        self.blind = False
+        self.asked: list[Collection[str]] = []
+        self.notices = list[Notice]()
+        self.changes: list[dict[str, str]] = []
+        self.takes = True
+        outlets = Outlets(notify=self.notices.append, changed=self._changed)
+        self.prover = Prover(self, self.views, lambda: self.quotas, outlets)
+
+    def backends(self) -> Mapping[str, Backend]:
+        return self.backend
+
+    def read(self, quota: Quota) -> Applied:
+        return self.applied
+
+    def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
+        self.asked.append(set(gpus))
+        return {gpu: pids for gpu, pids in self.mps.items() if gpu in gpus}
+
+    def said(self, pid: int, start: int) -> Said | None:
+        return self.environ.get(pid, Said(4096))
+
+    def views(self) -> list[View]:
+        return [self._view(number, uuid) for number, uuid in enumerate(self.held)]
+
+    def _view(self, number: int, uuid: str) -> View:
+        if self.blind:
+            return View(gpu=card(uuid, number), problem=NvmlError("away"))
+        rows = tuple(holder(pid, mib, container) for pid, (mib, container) in self.held[uuid].items())
+        sample = GpuSample(uuid=uuid, total_mib=CARD, used_mib=0, processes=())
+        return View(gpu=card(uuid, number), sample=sample, holders=rows)
+
+    def _changed(self, claim: str, proofs: Collection[tuple[Quota, Proven]]) -> bool:
+        self.changes.append({each.container: str(found.state) for each, found in proofs})
+        return self.takes
+
+    def look(self, times: int = 1) -> Reason | None:
+        for _ in range(times):
+            self.prover.turn()
+        found = self.prover.proven.get(KEY)
+        return None if found is None else found.state
+
+
+@pytest.fixture(name="node")
+def _node() -> Node:
+    return Node()
+
+
+def test_a_state_is_told_once(node: Node) -> None:
+    assert node.look(3) is Reason.IN_FORCE
+    assert node.changes == [{"model": "InForce"}]
+    assert not node.notices
+
+
+def test_an_escape_is_told_after_two_looks_to_the_claim_and_the_pod(node: Node) -> None:
+    node.look()
+    node.environ[7] = Said(4096, "1")
+    assert node.look() is Reason.IN_FORCE
+    assert node.prover.suspects
+    assert node.look() is Reason.ESCAPED
+    assert not node.prover.suspects
+    node.look(3)
+    assert node.changes[1:] == [{"model": "Escaped"}]
+    (told,) = node.notices
+    assert (told.reason, told.warning, told.quota) == (Reason.ESCAPED, True, node.quotas[0])
+    assert "container model" in told.note
+    assert "(mps-v2)" in told.note
+
+
+def test_a_process_that_is_no_client_and_one_without_its_variable_are_found(node: Node) -> None:
+    node.mps[GPU] = set()
+    assert node.look(2) is Reason.ESCAPED
+    node.mps[GPU], node.environ[7] = {7}, Said()
+    assert node.look(2) is Reason.NOT_APPLIED
+    node.environ.clear()
+    assert node.look() is Reason.IN_FORCE
+
+
+def test_what_the_api_server_did_not_take_is_said_again(node: Node) -> None:
+    node.takes = False
+    node.look(2)
+    node.takes = True
+    node.look(2)
+    assert node.changes == [{"model": "InForce"}] * 3
+
+
+def test_one_daemon_is_asked_however_many_containers_it_has_and_others_are_not(node: Node) -> None:
+    node.quotas.append(neighbour())
+    node.held[GPU][8] = (500, NEIGHBOUR)
+    node.look()
+    assert node.asked == [{GPU}]
+
+
+def test_where_nobody_holds_anything_nobody_is_asked(node: Node) -> None:
+    node.held[GPU].clear()
+    node.look()
+    assert node.asked == [set()]
+
+
+def test_a_silent_daemon_accuses_nobody(node: Node) -> None:
+    node.look()
+    del node.mps[GPU]
+    assert node.look(2) is Reason.UNKNOWN
+    assert not node.notices
+
+
+def test_blindness_accuses_nobody(node: Node) -> None:
+    node.environ[7] = Said()
+    node.blind = True
+    assert node.look(3) is Reason.UNKNOWN
+    assert not node.notices
+
+
+def test_a_container_limited_by_its_cgroup_is_judged_by_what_is_read_back(node: Node) -> None:
+    node.backend[GPU] = Backend.DRIVER_CGROUP
+    node.applied = Applied(4096)
+    node.environ[7] = Said(4096, "1")
+    assert node.look() is Reason.IN_FORCE
+    node.applied = Applied(9999)
+    assert node.look(2) is Reason.NOT_APPLIED
+    node.applied = Applied(why="away")
+    assert node.look(2) is Reason.UNKNOWN
+    assert node.asked[-1] == set()
+
+
+def test_where_nothing_prevents_that_is_said_and_no_event_made_of_it(node: Node) -> None:
+    node.backend[GPU] = Backend.WATCH_ONLY
+    assert node.look(3) is Reason.NOT_APPLIED
+    assert node.changes == [{"model": "NotApplied"}]
+    assert not node.notices
+
+
+def test_a_container_that_is_gone_is_forgotten(node: Node) -> None:
+    node.environ[7] = Said()
+    node.look()
+    node.quotas[0] = quota(container_id=None)
+    assert node.look() is None
+    assert not node.prover.suspects
+
+
+def test_a_gpu_nobody_was_asked_about_yet_is_left_out(node: Node) -> None:
+    node.backend.clear()
+    assert node.look() is None
+
+
+def test_what_was_seen_once_is_looked_at_again_sooner() -> None:
+    now = [0.0]
+    pace = Pace(8.0, lambda: now[0])
+    due = []
+    for second, suspects in enumerate([False, False, True, True, *[False] * 8]):
+        now[0] = float(second)
+        if pace.due(suspects=suspects):
+            due.append(second)
+    assert due == [0, 2, 10]
