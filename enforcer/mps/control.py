@@ -37,12 +37,18 @@ class Deadline:
 class Lookout(Protocol):
     """Looks during one transaction what keeps it from being answered."""
 
+    @property
+    def hung(self) -> bool:
+        """Whether the daemon did not move, and nothing is in its way."""
+
     def look(self, ours: int) -> None:
         """Look, and clear the way. ``ours``: the process that waits for the answer."""
 
 
 class Nobody:
     """No look-out: who is in the way stays there."""
+
+    hung = False
 
     def look(self, ours: int) -> None:
         """See ``Lookout``."""
@@ -63,6 +69,12 @@ class MpsControl:
     ) -> None:
         self._binary, self._lock, self._environment = binary, lock, dict(environment)
         self._watch = watch
+        self._hung: float | None = None
+        """When the first of the questions was asked that found it hung; none was answered since."""
+
+    def hung_for(self) -> float:
+        """Seconds for which the daemon has been hung, with nobody in its way; 0 where it is not known to be."""
+        return 0.0 if self._hung is None else time.monotonic() - self._hung
 
     def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] | None = None) -> str:
         """Send one command and return what is answered.
@@ -95,7 +107,7 @@ class MpsControl:
 
     def _run(self, words: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:
         """Let the program say something; its exit code, standard output and standard error."""
-        lookout = self._watch()
+        lookout, begun = self._watch(), time.monotonic()
         if moot():
             raise MpsError(f"{words.strip()!r} was not sent: there was no point in it any more", Reason.GONE)
         program = subprocess.Popen(  # noqa: S603 - our own program and words
@@ -105,8 +117,11 @@ class MpsControl:
         with program:
             try:
                 out, err = _answer(program, words, deadline, partial(_look, lookout, moot))
-            except BaseException:
+                self._hung = None
+            except BaseException as error:
                 program.kill()
+                if isinstance(error, TimeoutError):
+                    self._hung = (self._hung or begun) if lookout.hung else None
                 raise
         return program.returncode, out, err
 

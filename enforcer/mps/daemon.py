@@ -26,17 +26,19 @@ from enforcer.mps import protocol
 from enforcer.mps.checkup import Checkup
 from enforcer.mps.client import Client, LegacyClient
 from enforcer.mps.control import Deadline, MpsControl
-from enforcer.mps.door import Door
-from enforcer.mps.incidents import Incidents
+from enforcer.mps.incidents import Incident, Incidents
 from enforcer.mps.launch import Launcher, OwnChildren, Started, variables
 from enforcer.mps.note import Notes
 from enforcer.mps.protocol import ServerStatus
+from enforcer.mps.vigil import Watched
 from enforcer.proc import PidHandle, read_stat
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
 
 STANDING: Final = frozenset({Reason.CONTROL_BLOCKED, Reason.MPS_FAULT})
 """What is wrong with a daemon that is there: to start it is no help."""
+HUNG_SECONDS: Final = 20.0
+"""Two questions of ten seconds, without an answer or a cause."""
 STOP_SECONDS: Final = 5.0
 ATTEMPTS: Final = 2
 BLOCKED_TRIES: Final = 3
@@ -105,8 +107,8 @@ class MpsDaemon:
         self._launcher = OwnChildren() if launcher is None else launcher
         self._notes = Notes(directory, gpu)
         self._incidents = Incidents() if incidents is None else incidents
-        self.door = Door(gpu, self._process, self._incidents)
-        self.control = MpsControl(binary, directory / "lock", self._environment, self.door.watch)
+        self._watched = Watched(gpu, self.pipe, self._process, self._incidents)
+        self.control = MpsControl(binary, directory / "lock", self._environment, self._watched.watch)
         self.client: Client = LegacyClient(self.control)
         self._checkup = Checkup(gpu, self.client, self.limit_mib, self._incidents)
         self._child: Started | None = None
@@ -164,11 +166,17 @@ class MpsDaemon:
         try:
             self.client.percentage()
         except MpsError as error:
-            said = protocol.NO_DAEMON in error.message
-            if error.reason is Reason.CONTROL_BLOCKED or (not said and self._process() is not None):
+            nobody = protocol.NO_DAEMON in error.message
+            if error.reason is Reason.CONTROL_BLOCKED or (not nobody and self._process() is not None):
                 raise
             return False
         return True
+
+    def _came_up(self) -> bool:
+        """Say whether the daemon that was just started answers; it may be on its way."""
+        with suppress(MpsError):
+            return self.client.percentage() > 0
+        return False
 
     def health(self) -> MpsHealth:
         """Ask the daemon how it is, and put defaults and compute mode right where they were changed.
@@ -179,8 +187,21 @@ class MpsDaemon:
         """
         with self._explained():
             exclusive = None if self._modes is None else self._assert_exclusive()
-        servers = self._checkup.look(Deadline())
+            self._watched.drain(blocked=False)
+            try:
+                servers = self._checkup.look(Deadline())
+            except MpsError as error:
+                if error.reason is Reason.CONTROL_BLOCKED and self.control.hung_for() >= HUNG_SECONDS:
+                    self._give_up()
+                raise
         return MpsHealth(servers=servers, limit_mib=self.limit_mib, exclusive=exclusive)
+
+    def _give_up(self) -> None:
+        """End a daemon that hangs and that nobody holds up; raises ``MpsError``, so that it is started again."""
+        note = f"the MPS daemon of {self.gpu} hung for {self.control.hung_for():.0f} s with nobody in its way: replaced"
+        self._incidents.tell(Incident(self.gpu, Reason.MPS_HUNG, note))
+        self._end_process()
+        raise MpsError(note)
 
     def servers(self, deadline: Deadline | None = None) -> tuple[int, ...]:
         """Pids of the servers that run. Raises ``MpsError``."""
@@ -275,7 +296,7 @@ class MpsDaemon:
         stat = read_stat(Path(f"/proc/{self._child.pid}/stat"))
         self._notes.write(replace(self._notes.read(), pid=self._child.pid, start=stat.start if stat else None))
         deadline = Deadline()
-        while not self.answers():
+        while not self._came_up():
             if self._child.poll() is not None or not deadline.left():
                 raise MpsError(f"the MPS control daemon of {self.gpu} does not start; its log ends: {self._log_tail()}")
             time.sleep(POLL)

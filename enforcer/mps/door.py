@@ -15,9 +15,8 @@ import os
 import platform
 import socket
 import struct
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,9 +25,6 @@ from enforcer.mps.incidents import Incident, Incidents
 from enforcer.proc import CgroupAttributor, PidHandle
 from gpushare.reasons import Reason
 
-PATIENCE: Final = 1.0
-"""Seconds of silence; a client speaks within microseconds. After the first in a transaction ``SHORT`` has to do."""
-SHORT: Final = 0.2
 MAX_THREADS: Final = 64
 PIDFD_GETFD: Final = 438
 READS: Final = {"x86_64": frozenset({0, 45, 47}), "aarch64": frozenset({63, 207, 212})}
@@ -56,10 +52,6 @@ class Door:
     ) -> None:
         self._gpu, self._daemon, self._incidents = gpu, daemon, incidents
         self._attributor = attributor or CgroupAttributor()
-
-    def watch(self) -> "Vigil":
-        """Begin to look out during one transaction."""
-        return Vigil(self)
 
     def standing(self, ours: int) -> dict[int, socket.socket]:
         """Connections the daemon waits for now, by inode, but for that of process ``ours``. The caller closes them."""
@@ -92,34 +84,18 @@ class Door:
         self._incidents.tell(Incident(self._gpu, Reason.CONTROL_BLOCKED, note), pid=pid, uid=uid, **whose)
 
 
-class Vigil:
-    """The look-out during one transaction."""
-
-    def __init__(self, door: Door) -> None:
-        self._door, self._patience = door, PATIENCE
-        self._since: dict[int, float] = {}
-
-    def look(self, ours: int) -> None:
-        """Look who is in the way, and shut out who has been for too long. ``ours``: the process that is waiting."""
-        now = time.monotonic()
-        with ExitStack() as stack:
-            standing = self._door.standing(ours)
-            for connection in standing.values():
-                stack.enter_context(closing(connection))
-            self._since = {inode: self._since.get(inode, now) for inode in standing}
-            for inode, connection in standing.items():
-                if now - self._since[inode] >= self._patience:
-                    self._door.shut(connection)
-                    self._patience = SHORT
-
-
 def _read_from(pid: int) -> Iterator[int]:
     """Descriptors that threads of a process wait for in a read."""
-    reads = READS.get(platform.machine(), frozenset())
+    return waiting(pid, READS)
+
+
+def waiting(pid: int, calls: Mapping[str, Collection[int]]) -> Iterator[int]:
+    """Descriptors that threads of a process wait for in one of these system calls, by machine."""
+    wanted = calls.get(platform.machine(), ())
     with suppress(OSError):
         for task in sorted(Path(f"/proc/{pid}/task").iterdir())[:MAX_THREADS]:
             words = (task / "syscall").read_text().split()
-            if len(words) > 1 and words[0].isdigit() and int(words[0]) in reads:
+            if len(words) > 1 and words[0].isdigit() and int(words[0]) in wanted:
                 yield int(words[1], 16)
 
 

@@ -165,7 +165,7 @@ def test_a_silent_client_of_the_socket_costs_no_more_than_the_deadline(binary: P
 
 
 def test_a_blocked_daemon_can_still_be_stopped(binary: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enforcer.mps.door.PATIENCE", 60.0)
+    monkeypatch.setattr("enforcer.mps.vigil.PATIENCE", 60.0)
     monkeypatch.setattr("enforcer.mps.daemon.STOP_SECONDS", 0.5)
     daemon = make(binary)
     daemon.start()

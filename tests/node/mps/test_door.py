@@ -18,6 +18,7 @@ from enforcer.mps import door as doors
 from enforcer.mps.control import Deadline
 from enforcer.mps.door import Door
 from enforcer.mps.incidents import Incidents
+from enforcer.mps.vigil import Watched
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.node.mps.conftest import Make
@@ -132,7 +133,9 @@ def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) 
     daemon.start()
     (pid,) = daemon.pids()
     incidents = Incidents()
-    vigil = Door("GPU-x", lambda: pid, incidents, Whose()).watch()
+    watched = Watched("GPU-x", daemon.pipe, lambda: pid, incidents)
+    watched.door._attributor = Whose()
+    vigil = watched.watch()
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         while not incidents.counts:
             vigil.look(0)
