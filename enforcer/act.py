@@ -15,20 +15,19 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from enforcer import notice
+from enforcer import deeds, notice
 from enforcer.attribute import Attributor, Identity, Owner
 from enforcer.audit import KillLog
 from enforcer.judge import Holder, Verdict, targets, total
 from enforcer.model import OnExceed, Quota
 from enforcer.notice import Ending, Sink
-from enforcer.proc import PidHandle
+from enforcer.proc import PidHandle, leads_namespace
 from enforcer.record import Kind
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
-ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
 INIT: Final = 1
 REFUSALS: Final = 3
 """Times that MPS may refuse to let go of a client before signals have to do."""
@@ -36,8 +35,6 @@ MAX_REFUSED: Final = 1024
 _STEPS: Final[dict[bool | Reason | None, str]] = {
     True: "terminate_client", False: "terminate_client refused", Reason.CONTROL_BLOCKED: str(Reason.CONTROL_BLOCKED),
 }  # fmt: skip
-_KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
-"""What the answer to an interrupted INTENT takes over from it."""
 
 
 class MpsClient(Protocol):
@@ -85,6 +82,10 @@ class Victim:
     handle: PidHandle
 
 
+Kin = tuple[Victim, list[str]]
+"""A process that dies with another one, and what was done to it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What came of it. ``endings`` are the processes that were gone or acted upon."""
@@ -108,6 +109,8 @@ class Tools:
     mps: MpsClient
     sink: Sink
     open_handle: Callable[[int], PidHandle | None] = PidHandle.open
+    leads: Callable[[int], bool] = leads_namespace
+    """Whether the end of a process is the end of all in its container."""
 
 
 class Executor:
@@ -129,7 +132,9 @@ class Executor:
             if (why := self._reason_to_spare(verdict.quota, victims)) is not None:
                 return Result(why)
             try:
-                intent = self._tools.kill_log.append(Kind.INTENT, _intent(self._node, verdict, victims))
+                intent = self._tools.kill_log.append(
+                    Kind.INTENT, deeds.intent(self._node, verdict, [victim.holder for victim in victims])
+                )
             except RecordError as error:
                 log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
                 self._tools.sink.notify(notice.unrecorded(verdict))
@@ -160,9 +165,9 @@ class Executor:
     def _close(self, verdict: Verdict, intent: int, result: Result) -> None:
         """Write what became of an INTENT, and tell the owner."""
         kind = Kind.OUTCOME if result.endings or result.reason is Reason.INTERNAL else Kind.ABORTED
-        fields = {**_about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
+        fields = {**deeds.about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
         if result.endings:
-            fields |= {"targets": [_shown(ending) for ending in result.endings], "ended": len(result.endings)}
+            fields |= {"targets": [deeds.shown(ending) for ending in result.endings], "ended": len(result.endings)}
         try:
             head = self._tools.kill_log.append(kind, fields)
         except RecordError as error:
@@ -190,14 +195,14 @@ class Executor:
                 log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
                 break
             if handle is None:
-                gone.append(_ending(holder, Reason.GONE))
+                gone.append(deeds.ending(holder, Reason.GONE))
                 continue
             victim = Victim(holder, stack.enter_context(handle))
             why = self._mistaken(quota, victim)
             if why is None:
                 victims.append(victim)
             elif why is Reason.GONE:
-                gone.append(_ending(holder, why))
+                gone.append(deeds.ending(holder, why))
             else:
                 log.warning("process spared", reason=str(why), pid=holder.identity.pid, container=quota.container)
         return victims, gone
@@ -257,33 +262,47 @@ class Executor:
         begun_on_all = quota.on_exceed is OnExceed.KILL_CONTAINER and any(ending.steps for ending in endings)
         if total(holders) <= quota.ceiling_mib and not begun_on_all:
             if victim.handle.ended():
-                endings.append(_ending(victim.holder, Reason.GONE))
+                endings.append(deeds.ending(victim.holder, Reason.GONE))
             return Reason.BACK_UNDER_QUOTA
         why = self._mistaken(quota, victim)
         if why is None and not _concerns(quota, victim, holders):
             return None  # it let go of the GPU; the next round finds who holds what it held
         if why is None:
-            self._ladder(victim, quota.gpu, endings)
+            self._ladder(victim, quota, holders, endings)
             return Reason.TERMINATE_FAILED if endings[-1].result is Reason.TERMINATE_FAILED else None
         if why is Reason.GONE:
-            endings.append(_ending(victim.holder, why))
+            endings.append(deeds.ending(victim.holder, why))
         return None
 
-    def _ladder(self, victim: Victim, gpu: str, endings: list[Ending]) -> None:
+    def _ladder(self, victim: Victim, quota: Quota, holders: Sequence[Holder], endings: list[Ending]) -> None:
         """Do what it takes, and add what came of it, whatever goes wrong on the way."""
         steps: list[str] = []
         result = Reason.INTERNAL
-        try:
-            result = self._climb(victim, gpu, steps)
-        finally:
-            endings.append(_ending(victim.holder, result, *steps))
+        with ExitStack() as stack:
+            kin = self._kin(stack, victim, quota, holders)
+            try:
+                result = self._climb(victim, quota.gpu, steps, kin)
+            finally:
+                endings.append(deeds.ending(victim.holder, result, *steps))
+                endings += [
+                    deeds.ending(each.holder, Reason.KILLED, *said) for each, said in kin if each.handle.ended()
+                ]
 
-    def _climb(self, victim: Victim, gpu: str, steps: list[str]) -> Reason:
-        released = self._terminate(victim.holder.identity.pid, gpu)
-        if said := _STEPS.get(released):
-            steps.append(said)
-        if released is False and not self._refused_enough(victim.holder.identity):
-            return Reason.TERMINATE_FAILED
+    def _kin(self, stack: ExitStack, victim: Victim, quota: Quota, holders: Sequence[Holder]) -> list[Kin]:
+        """Take hold of those that the kernel kills with this one: all have to be released before any signal."""
+        if not self._tools.leads(victim.holder.identity.pid):
+            return []
+        beside = [each for each in holders if each.identity != victim.holder.identity]
+        return [(each, []) for each in self._hold(stack, quota, beside)[0]]
+
+    def _climb(self, victim: Victim, gpu: str, steps: list[str], kin: Sequence[Kin]) -> Reason:
+        for each, said in ((victim, steps), *kin):
+            released = None if each.handle.ended() else self._terminate(each.holder.identity.pid, gpu)
+            said.extend([_STEPS[released]] if released in _STEPS else [])
+            if released is False and not self._refused_enough(each.holder.identity):
+                return Reason.TERMINATE_FAILED
+        for _, said in kin:
+            said.append(f"with {victim.holder.identity.pid}")
         for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
             try:
                 sent = victim.handle.send(number)
@@ -331,16 +350,7 @@ def close_interrupted(kill_log: KillLog, node: str, intents: Sequence[dict[str, 
         RecordError: the log cannot be written.
     """
     for record in intents:
-        kept = {name: record[name] for name in _KEPT if name in record}
-        note = "the enforcer ended before it could say what became of this"
-        fields: dict[str, Any] = {"node": node, **kept, "intent": record["seq"]}
-        fields |= {"result": str(Reason.INTERRUPTED), "note": note}
-        kill_log.append(Kind.OUTCOME, fields)
-
-
-def warning_fields(node: str, verdict: Verdict) -> dict[str, Any]:
-    """What a WARNED record holds."""
-    return {**_about(node, verdict.quota), "usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
+        kill_log.append(Kind.OUTCOME, deeds.interrupted(node, record))
 
 
 def _result(why: Reason, endings: Sequence[Ending]) -> Result:
@@ -352,49 +362,3 @@ def _result(why: Reason, endings: Sequence[Ending]) -> Result:
     if Reason.KILLED in found:
         return Result(Reason.LIMIT_EXCEEDED if why is Reason.LIMIT_EXCEEDED else Reason.KILLED, tuple(endings))
     return Result(Reason.GONE if found else why, tuple(endings))
-
-
-def _about(node: str, quota: Quota) -> dict[str, Any]:
-    return {
-        "node": node,
-        "gpu": quota.gpu,
-        "pod": {"namespace": quota.namespace, "name": quota.pod, "uid": quota.pod_uid},
-        "container": quota.container,
-        "containerId": quota.container_id,
-        "quotaMiB": quota.memory_mib,
-        "ceilingMiB": quota.ceiling_mib,
-    }
-
-
-def _intent(node: str, verdict: Verdict, victims: Sequence[Victim]) -> dict[str, Any]:
-    first = victims[0].holder.identity
-    return {
-        **_about(node, verdict.quota),
-        "pid": first.pid,
-        "start": first.start,
-        "cgroupInode": first.cgroup_inode,
-        "usedMiB": verdict.used_mib,
-        "overFor": f"{verdict.over_for:.1f}s",
-        "action": ACTION,
-        "targets": [_target(victim.holder) for victim in victims],
-        "targetsTotal": len(victims),
-    }
-
-
-def _target(holder: Holder) -> dict[str, Any]:
-    return {"pid": holder.identity.pid, "start": holder.identity.start, "usedMiB": holder.used_mib}
-
-
-def _ending(holder: Holder, result: Reason, *steps: str) -> Ending:
-    identity = holder.identity
-    return Ending(pid=identity.pid, start=identity.start, used_mib=holder.used_mib, result=result, steps=steps)
-
-
-def _shown(ending: Ending) -> dict[str, Any]:
-    return {
-        "pid": ending.pid,
-        "start": ending.start,
-        "usedMiB": ending.used_mib,
-        "result": str(ending.result),
-        "steps": ",".join(ending.steps),
-    }

@@ -12,8 +12,9 @@ from typing import Any, Final
 import structlog
 
 from enforcer import checkpoint, memory, notice, status
-from enforcer.act import Executor, Result, warning_fields
+from enforcer.act import Executor, Result
 from enforcer.audit import KillLog, utc_now
+from enforcer.deeds import warning_fields
 from enforcer.health import Standing
 from enforcer.judge import Decision, Rules, State, Verdict, judge, settle
 from enforcer.metrics import Metrics

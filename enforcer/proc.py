@@ -141,6 +141,16 @@ class PidHandle:
         self.close()
 
 
+def leads_namespace(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Tell whether a process is the first of its pid namespace: when it ends, the kernel kills all others in there.
+
+    The host's own first process leads the host's; it is protected anyway.
+    """
+    text = _text(proc / str(pid) / "status") or ""
+    line = next((line for line in text.splitlines() if line.startswith("NSpid:")), "")
+    return line.split()[-1:] == ["1"]
+
+
 def read_stat(path: Path) -> Stat | None:
     """Read a ``stat`` file of a process or a thread; ``None`` where there is none any more.
 

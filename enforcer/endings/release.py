@@ -115,11 +115,11 @@ class Lane:
                 began = self._tools.clock()
                 for client in held[each.uid]:
                     self._release(client)
-                left = len(ready) - done
-                if left and self._tools.clock() - listed > ROUND:
+                if done < len(ready) and self._tools.clock() - listed > ROUND:
                     return True
-                rest = pace(left, ready[-1].end - self._tools.clock()) - (self._tools.clock() - began)
-                self._tools.stopped.wait(max(0.0, rest) if left else 0.0)
+                last = max(other.end for other in leaving if other.uid in held)
+                rest = pace(len(held) - done, last - self._tools.clock()) - (self._tools.clock() - began)
+                self._tools.stopped.wait(max(0.0, rest) if done < len(ready) else 0.0)
         return False
 
     def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:

@@ -51,8 +51,11 @@ def lead(grace: float, pods: int) -> float:
 
 
 def pace(left: int, seconds: float) -> float:
-    """Seconds until the next pod's turn, of ``left`` pods that have to be released in so many seconds."""
-    return min(PACE, max(0.0, seconds - MARGIN) / max(1, left))
+    """Seconds until the next pod's turn, of ``left`` pods that have to be released in so many seconds.
+
+    Twice as fast as would do: the machine is busiest at the end, when the kubelet kills them all.
+    """
+    return min(PACE, max(0.0, seconds - MARGIN) / (2 * max(1, left)))
 
 
 def departure(

@@ -12,7 +12,7 @@ from enforcer.mps.daemon import MpsDaemon
 from gpushare.errors import MpsError
 from tests.fakegpu import mps_control
 from tests.fakegpu.state import MpsFault
-from tests.node.containers import alive, wait_for
+from tests.node.containers import Container, alive, wait_for
 from tests.node.enforcing import Node
 
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
@@ -35,7 +35,7 @@ def _node(tmp_path: Path, run: Path) -> Iterator[Node]:
         stack.callback(_stop, daemon)
         stack.callback(node.end)
         node.start(run=run, path=run)
-        wait_for(lambda: node.sim.compute_mode(node.gpu) == 3, 10)
+        wait_for(lambda: "MpsStarted" in node.log(), 20)
         yield node
 
 
@@ -77,3 +77,33 @@ def test_a_plain_process_beside_mps_is_ended_by_signals_alone(node: Node) -> Non
     wait_for(lambda: not alive(tenant), 20)
     wait_for(lambda: bool(node.records("OUTCOME")), 10)
     assert node.records("OUTCOME")[0]["targets"][0]["steps"] == "SIGTERM"
+
+
+def test_who_dies_with_the_first_process_of_a_container_is_released_before(node: Node) -> None:
+    """As in a container of its own pid namespace: the kernel kills a worker when the main process is ended."""
+    container = node.container()
+    container.spawn("unshare", "--pid", "--fork", "sh", "-c", "sleep 300 & exec sleep 301")
+    wait_for(lambda: len(in_namespace(container)) == 2, 10)
+    inside = in_namespace(container)
+    node.sim.register(inside["1"], node.gpu, 9000, "mps")
+    worker = next(pid for number, pid in inside.items() if number != "1")
+    node.sim.register(worker, node.gpu, 500, "mps")
+    node.allow(container.quota(node.gpu, 4096))
+    wait_for(lambda: bool(node.records("OUTCOME")), 20)
+    steps = {row["pid"]: row["steps"] for row in node.records("OUTCOME")[0]["targets"]}
+    assert steps == {
+        inside["1"]: "terminate_client,SIGTERM,SIGKILL", worker: f"terminate_client,with {inside['1']}",
+    }  # fmt: skip
+    assert node.verified()
+
+
+def in_namespace(container: Container) -> dict[str, int]:
+    """Pids by what they are in their own pid namespace, of those that have one."""
+    found = {}
+    for pid in container.pids():
+        with suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            *_, outside, inner = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
+            if outside != "NSpid:":
+                found[inner] = pid
+    return found

@@ -47,6 +47,9 @@ class Handle(PidHandle):
         self.process.got.append(number)
         self.world.story.append(f"{number.name} {self.pid}")
         self.process.ended = number in self.process.dies_of
+        if self.process.ended and self.pid in self.world.leaders:
+            for each in self.world.processes.values():
+                each.ended = True
         return True
 
 
@@ -63,6 +66,9 @@ class World:
         self.story: list[str] = []
         self.notices: list[Notice] = []
         self.answer: bool | None = None
+        self.leaders: set[int] = set()
+        """Whose end is everybody's."""
+        self.refused: set[int] = set()
         self.mps_fails = False
         self.mps_reason: Reason | None = None
 
@@ -87,7 +93,7 @@ class World:
         self.story.append(f"terminate_client {pid}")
         if self.mps_fails:
             raise MpsError("nobody answers", self.mps_reason)
-        return self.answer
+        return False if pid in self.refused else self.answer
 
     def notify(self, notice: Notice) -> None:
         self.notices.append(notice)
@@ -100,8 +106,9 @@ class World:
 
     def run(self, *targets: Process, about: Quota | None = None) -> Result:
         tools = Tools(
-            eyes=self, attributor=self, kill_log=self.kill_log, mps=self, sink=self, open_handle=self.open_handle
-        )
+            eyes=self, attributor=self, kill_log=self.kill_log, mps=self, sink=self, open_handle=self.open_handle,
+            leads=lambda pid: pid in self.leaders,
+        )  # fmt: skip
         self.executor = getattr(self, "executor", None) or Executor("gpu-7", tools, Patience(term=0, kill=0))
         chosen = targets or tuple(self.processes.values())
         holders = tuple(Holder(each.identity, each.mib) for each in chosen)

@@ -1,0 +1,75 @@
+"""Kills as the kill log has them: what each kind of record holds. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from enforcer.judge import Holder, Verdict
+from enforcer.model import Quota
+from enforcer.notice import Ending
+from gpushare.reasons import Reason
+
+ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
+KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
+"""What the answer to an interrupted INTENT takes over from it."""
+
+
+def interrupted(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the answer to an INTENT that an enforcer died over."""
+    kept = {name: record[name] for name in KEPT if name in record}
+    note = "the enforcer ended before it could say what became of this"
+    return {"node": node, **kept, "intent": record["seq"], "result": str(Reason.INTERRUPTED), "note": note}
+
+
+def warning_fields(node: str, verdict: Verdict) -> dict[str, Any]:
+    """What a WARNED record holds."""
+    return {**about(node, verdict.quota), "usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
+
+
+def about(node: str, quota: Quota) -> dict[str, Any]:
+    """Say whom a record is about."""
+    return {
+        "node": node,
+        "gpu": quota.gpu,
+        "pod": {"namespace": quota.namespace, "name": quota.pod, "uid": quota.pod_uid},
+        "container": quota.container,
+        "containerId": quota.container_id,
+        "quotaMiB": quota.memory_mib,
+        "ceilingMiB": quota.ceiling_mib,
+    }
+
+
+def intent(node: str, verdict: Verdict, holders: Sequence[Holder]) -> dict[str, Any]:
+    """Write what an INTENT record holds; ``holders`` are who is to be ended, at least one."""
+    first = holders[0].identity
+    return {
+        **about(node, verdict.quota),
+        "pid": first.pid,
+        "start": first.start,
+        "cgroupInode": first.cgroup_inode,
+        "usedMiB": verdict.used_mib,
+        "overFor": f"{verdict.over_for:.1f}s",
+        "action": ACTION,
+        "targets": [_target(holder) for holder in holders],
+        "targetsTotal": len(holders),
+    }
+
+
+def _target(holder: Holder) -> dict[str, Any]:
+    return {"pid": holder.identity.pid, "start": holder.identity.start, "usedMiB": holder.used_mib}
+
+
+def ending(holder: Holder, result: Reason, *steps: str) -> Ending:
+    """Say what became of one process, and by which steps."""
+    identity = holder.identity
+    return Ending(pid=identity.pid, start=identity.start, used_mib=holder.used_mib, result=result, steps=steps)
+
+
+def shown(each: Ending) -> dict[str, Any]:
+    """Write it as an OUTCOME record does."""
+    return {
+        "pid": each.pid,
+        "start": each.start,
+        "usedMiB": each.used_mib,
+        "result": str(each.result),
+        "steps": ",".join(each.steps),
+    }
