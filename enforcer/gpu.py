@@ -5,8 +5,10 @@ is read here ends lives. So nothing leaves this module unchecked: an answer that
 reason ``ImplausibleSample``, and whoever asked is blind for that moment.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -27,6 +29,7 @@ LISTS: Final = (
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
 MIG_ON: Final = 1
+PROFILE: Final = re.compile(r"([0-9]c\.)?[0-9]g\.[0-9]{1,4}gb(\+[a-z.]{1,16})?$", re.ASCII)
 XID: Final = 8
 """The event type of critical errors (nvml.h, ``nvmlEventTypeXidCriticalError``)."""
 LOST: Final = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
@@ -54,11 +57,12 @@ class NvmlReader:
         self._started = False
         self._handles: dict[str, Any] = {}
         self._seen: dict[int, Gpu] = {}
+        self._parts: dict[str, tuple[Gpu, ...]] = {}
         self._events: Any = None
         self.includes_reserve = False
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Enumerate the GPUs in NVML's order. One the driver has lost is described as it was before.
+        """Enumerate the GPUs in NVML's order, then the MIG instances on them. One that is lost is as it was before.
 
         Raises:
             NvmlError: the library, the driver or one of the GPUs does not answer.
@@ -164,7 +168,41 @@ class NvmlReader:
         if found and not any(found.values()):
             raise NvmlError("the driver has lost every GPU; they need a reset", Reason.GPU_LOST)
         self._seen = {index: gpu for index, gpu in found.items() if gpu is not None}
-        return tuple(self._seen.values())
+        instances = [each for gpu in self._seen.values() for each in self._instances(gpu)]
+        return (*self._seen.values(), *(replace(each, index=len(found) + n) for n, each in enumerate(instances)))
+
+    def _instances(self, gpu: Gpu) -> tuple[Gpu, ...]:
+        """Describe the MIG instances of a GPU; as they were where it is lost now."""
+        with suppress(*LOST):
+            self._parts[gpu.uuid] = tuple(self._read_instances(gpu)) if gpu.mig_enabled else ()
+        return self._parts.get(gpu.uuid, ())
+
+    def _read_instances(self, gpu: Gpu) -> Iterator[Gpu]:
+        handle = self._handle(gpu.uuid)
+        for position in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with suppress(pynvml.NVMLError_NotFound):  # what was destroyed leaves a hole
+                yield self._instance(gpu, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, position))
+
+    def _instance(self, parent: Gpu, handle: Any) -> Gpu:
+        memory = self._memory(handle)
+        name = self._nvml.nvmlDeviceGetName(handle)
+        return replace(
+            parent, uuid=self._nvml.nvmlDeviceGetUUID(handle), memory_mib=memory["total"],
+            reserved_mib=memory["reserved"], mig_enabled=False, parent=parent.uuid,
+            profile=self._profile(name, handle),
+        )  # fmt: skip
+
+    def _profile(self, name: str, handle: Any) -> str:
+        """Read it from the instance's name, ``... MIG 1g.10gb``; else work it out; empty where neither can be."""
+        named = PROFILE.search(name)
+        if named is not None:
+            return named[0]
+        with suppress(*SILENT):
+            found = self._nvml.nvmlDeviceGetAttributes(handle)
+            parts, all_parts = found.computeInstanceSliceCount, found.gpuInstanceSliceCount
+            part = "" if parts == all_parts else f"{parts}c."
+            return f"{part}{all_parts}g.{-(-found.memorySizeMB // 1024)}gb"
+        return ""
 
     def _read_known(self, index: int, driver: str, cuda: tuple[int, int]) -> Gpu | None:
         """Describe one GPU; as it was where it is lost now, ``None`` where it was never seen."""

@@ -9,24 +9,27 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from enforcer.health import Effect, Standing
 from enforcer.model import Gpu, Mode
 from enforcer.modes import Ways
 from gpushare.contract import (
     ATTRIBUTE_MODEL,
+    ATTRIBUTE_PROFILE,
     ATTRIBUTE_UUID,
     CAPACITY_CLIENTS,
     CAPACITY_COMPUTE,
     CAPACITY_MEMORY,
     DRIVER,
     KIND_GPU,
+    KIND_MIG,
     KIND_STATUS,
     LEFT_OUT,
     MAX_CLIENTS,
     NODE_GPUS,
     NODE_LABEL,
+    NODE_MODE,
     UNHEALTHY,
 )
 from gpushare.errors import ConfigError
@@ -34,6 +37,7 @@ from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT
 from gpushare.reasons import Reason
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 MAX_DEVICES: Final = 64
 """Devices a slice may hold as soon as one of them has a taint, which any of ours may get."""
@@ -44,6 +48,7 @@ DEFAULT_CONTEXT_MIB: Final = 1024
 SHAREABLE_SINCE: Final = (7, 0)
 """Volta: older GPUs have no memory limit per MPS client."""
 STATUS_DEVICE: Final = "status"
+MIG_HINT: Final = f"node label {NODE_MODE}=mig offers instances"
 LIMIT_BACKEND: Final = "limitBackend"
 MAX_LABEL: Final = 63
 _NO_LABEL: Final = re.compile(r"[^a-z0-9]", re.ASCII)
@@ -103,6 +108,8 @@ def shared_gpus(gpus: Sequence[Gpu], node: Mapping[str, Any]) -> tuple[Gpu, ...]
 def narrowed(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     """Keep the GPUs an operator named in the node annotation ``gpu-share.io/gpus``: UUIDs or indices; ``None``: all.
 
+    Whoever names a GPU means its MIG instances too.
+
     Raises:
         ConfigError: an entry names no GPU of this node, or there is no entry.
     """
@@ -116,7 +123,7 @@ def narrowed(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
         said = f"{unknown[0]!r} is no GPU of this node" if unknown else f"{wanted!r} names no GPU"
         raise ConfigError(f"node annotation {NODE_GPUS}: {said}; it has {known}: name some of these, or remove it")
     chosen = {by_name[entry].uuid for entry in entries}
-    return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
+    return tuple(gpu for gpu in gpus if chosen & {gpu.uuid, gpu.parent})
 
 
 def capacity_mib(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int = 0, mode: Mode | None = Mode.MPS) -> int:
@@ -146,7 +153,11 @@ def offer(
     """
     foreign, held, known = foreign_mib or {}, held_mib or {}, standing or Standing()
     how = ways or Ways(policy.mode)
-    reasons = {gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0), known, how) for gpu in gpus}
+    there = tuple(gpus)
+    cut = {gpu.parent for gpu in there} if how.wanted is Mode.MIG else set()
+    reasons = {
+        gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0), known, how) for gpu in there if gpu.uuid not in cut
+    }
     shared = [gpu for gpu, why in reasons.items() if why is None]
     sign = -1 if policy.order is Order.BINPACK else 1
     ranked = sorted(shared, key=lambda gpu: (sign * _fullness(gpu, policy, held), gpu.index))
@@ -209,13 +220,18 @@ def architecture(compute_capability: tuple[int, int]) -> str:
 
 def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing, ways: Ways) -> str | None:
     """Say why a GPU is not shared, or ``None``."""
-    if gpu.uuid in standing.contested:
-        return f"{Reason.CONTESTED}: {standing.contested[gpu.uuid]}"
+    contested = _either(standing.contested, gpu)
+    if contested is not None:
+        return f"{Reason.CONTESTED}: {contested}"
     if gpu.mig_enabled:
-        return "it is in MIG mode; its instances are not shared through MPS"
+        return "it is in MIG mode and has no instance" if ways.wanted is Mode.MIG else f"it is in MIG mode; {MIG_HINT}"
     if (changing := ways.objection(gpu.uuid)) is not None:
         return changing
-    mode = ways.of(gpu.uuid)
+    judge = _objection_to_instance if gpu.parent is not None else _objection_to_gpu
+    return judge(gpu, policy, foreign_mib, ways.of(gpu.uuid))
+
+
+def _objection_to_gpu(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
     if mode is Mode.MPS and gpu.compute_capability < SHAREABLE_SINCE:
         return f"it is a {architecture(gpu.compute_capability)} GPU; sharing through MPS needs Volta or newer"
     left = capacity_mib(gpu, policy, foreign_mib, mode)
@@ -225,8 +241,23 @@ def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: St
     return None
 
 
+def _objection_to_instance(gpu: Gpu, _: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
+    if mode is not Mode.MIG:
+        return f"it is a MIG instance; {MIG_HINT}"
+    if not gpu.profile:
+        return "the driver does not say of which profile it is, so nobody could ask for it"
+    if foreign_mib:
+        return f"processes of no share hold {foreign_mib} MiB of it"
+    return None
+
+
+def _either(known: Mapping[str, T], gpu: Gpu) -> T | None:
+    """What is known of a GPU; of a MIG instance also what is of the GPU it was cut from."""
+    return known.get(gpu.uuid, known.get(gpu.parent or ""))
+
+
 def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing, mode: Mode | None) -> Object:
-    device = _device(gpu, policy, foreign_mib, mode)
+    device = _instance(gpu, mode) if gpu.parent is not None else _device(gpu, policy, foreign_mib, mode)
     backend = standing.backends.get(gpu.uuid)
     limits = {} if backend is None else {LIMIT_BACKEND: {"string": backend}}
     return device | {"attributes": device["attributes"] | limits} | _taints(gpu, policy, standing)
@@ -234,7 +265,7 @@ def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Stan
 
 def _taints(gpu: Gpu, policy: InventoryPolicy, standing: Standing) -> Object:
     """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
-    ill = standing.ill.get(gpu.uuid)
+    ill = _either(standing.ill, gpu)
     if ill is None or policy.health_taint is Effect.NONE:
         return {"taints": []}
     return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}
@@ -265,9 +296,23 @@ def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | No
     }
 
 
+def _instance(gpu: Gpu, mode: Mode | None) -> Object:
+    """A MIG instance: one user has all of it, and what it has is what it is."""
+    memory = quantity(gpu.memory_mib - gpu.reserved_mib)
+    return {
+        "name": device_name(gpu),
+        "attributes": _attributes(gpu, mode)
+        | {
+            ATTRIBUTE_PROFILE: {"string": gpu.profile[:MAX_STRING]},
+            "parentUUID": {"string": str(gpu.parent)[:MAX_STRING]},
+        },
+        "capacity": {CAPACITY_MEMORY: {"value": memory}},
+    }
+
+
 def _attributes(gpu: Gpu, mode: Mode | None) -> Object:
     strings = {
-        "kind": KIND_GPU,
+        "kind": KIND_GPU if gpu.parent is None else KIND_MIG,
         ATTRIBUTE_UUID.partition("/")[2]: gpu.uuid,
         ATTRIBUTE_MODEL: gpu.model,
         "architecture": architecture(gpu.compute_capability),

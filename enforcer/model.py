@@ -34,7 +34,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One physical GPU as NVML describes it. Memory in MiB; ``reserved_mib`` is what the driver keeps for itself."""
+    """One GPU as NVML describes it. Memory in MiB; ``reserved_mib`` is what the driver keeps for itself.
+
+    A MIG instance is one with a ``parent``, the UUID of the GPU it was cut from, and a ``profile`` such as ``1g.10gb``.
+    """
 
     uuid: str
     index: int
@@ -47,6 +50,8 @@ class Gpu:
     driver_version: str
     cuda_version: tuple[int, int]
     mig_enabled: bool = False
+    parent: str | None = None
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

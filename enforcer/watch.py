@@ -79,8 +79,10 @@ def merged(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """
     known = {gpu.uuid: gpu for gpu in before}
     present = {gpu.uuid: gpu for gpu in found}
-    old = [replace(present.get(gpu.uuid, gpu), index=gpu.index) for gpu in before]
-    taken = {gpu.index for gpu in before}
+    # A MIG instance is another matter: it is destroyed on purpose, and nothing falls off.
+    stays = [gpu for gpu in before if gpu.uuid in present or gpu.parent is None]
+    old = [replace(present.get(gpu.uuid, gpu), index=gpu.index) for gpu in stays]
+    taken = {gpu.index for gpu in stays}
     new = []
     for gpu in (each for each in found if each.uuid not in known):
         index = next(free for free in count(gpu.index) if free not in taken)

@@ -139,13 +139,14 @@ def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> Granted:
         known = ", ".join(sorted(devices)) or "none"
         message = f"request {request} holds device {device} of pool {pool}, which node {node} does not have ({known})"
         raise PrepareError(f"{message}; delete the pod, so that it is placed anew", Reason.CLAIM_UNKNOWN)
-    consumed = result.get("consumedCapacity") or {}
+    gpu, consumed = devices[device], result.get("consumedCapacity") or {}
     memory = mib_of(consumed.get(contract.CAPACITY_MEMORY))
+    if gpu.parent is not None:
+        memory = gpu.memory_mib - gpu.reserved_mib  # a MIG instance has one user, who has all of it
     if not memory:
         raise PrepareError(
             f"request {request} consumed no {contract.CAPACITY_MEMORY} of {device}; it cannot be limited"
         )
-    gpu = devices[device]
     return Granted(
         request=request, pool=pool, device=device, share_id=result.get("shareID"), gpu=gpu.uuid, memory_mib=memory,
         compute=number_of(consumed.get(contract.CAPACITY_COMPUTE)) or 0, device_mib=gpu.memory_mib,

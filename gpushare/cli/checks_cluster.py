@@ -35,6 +35,7 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
     questions: list[tuple[str, Ask]] = [
         ("consumable capacity (DRAConsumableCapacity)", consumable_capacity),
         (f"DeviceClass {contract.DEVICE_CLASS}", lambda api: device_class(api, contract.DEVICE_CLASS)),
+        (f"DeviceClass {contract.MIG_DEVICE_CLASS}", lambda api: device_class(api, contract.MIG_DEVICE_CLASS)),
         (f"DeviceClass {contract.STATUS_DEVICE_CLASS}", lambda api: device_class(api, contract.STATUS_DEVICE_CLASS)),
         ("webhook configuration", lambda api: webhook(api, datetime.now(UTC))),
         ("webhook replicas", webhooks),

@@ -37,7 +37,17 @@ LIBRARY: Final = "libnvidia-ml.so.1"
 LIBRARIES: Final = Path("usr/lib/x86_64-linux-gnu")
 PROGRAMS: Final = Path("usr/bin")
 SOURCES: Final = Path("usr/lib/gpu-share-simulator")
-STAND_IN: Final = ("__init__", "cgroup_limits", "mps_clients", "mps_control", "mps_daemon", "state", "tenants", "world")
+STAND_IN: Final = (
+    "__init__",
+    "cgroup_limits",
+    "machine",
+    "mps_clients",
+    "mps_control",
+    "mps_daemon",
+    "state",
+    "tenants",
+    "world",
+)
 """What the MPS stand-in is made of: it has to run in the agent's container, which has none of it."""
 MODELS: Final = {"B200": "10.0", "H100": "9.0", "H200": "9.0", "L4": "8.9", "A100": "8.0", "T4": "7.5", "V100": "7.0"}
 DRIVER: Final = ("570.86.15", "12.570.86.15", 12080)

@@ -31,12 +31,17 @@ typedef struct { int seen; uint64_t gpus; } EventSet;
 static struct machine machine;
 static int references;
 
+static int is_gpu(Device device) { return device >= machine.gpus && device < machine.gpus + machine.count; }
+static int is_instance(Device device) {
+    return device >= machine.instances && device < machine.instances + machine.instance_count;
+}
+
 #define EXPORT __attribute__((visibility("default"))) int
 /* What every call on a device begins with: initialised, a device of ours, and no fault scripted for it. */
 #define DEVICE_CALL(device)                                                              \
     do {                                                                                 \
         if (references == 0) return UNINITIALIZED;                                       \
-        if ((device) < machine.gpus || (device) >= machine.gpus + machine.count) return INVALID_ARGUMENT; \
+        if (!is_gpu(device) && !is_instance(device)) return INVALID_ARGUMENT;            \
         int scripted = sim_fault(__func__, (device)->uuid);                              \
         if (scripted != 0) return scripted;                                              \
     } while (0)
@@ -92,6 +97,11 @@ EXPORT nvmlDeviceGetHandleByUUID(const char *uuid, Device *out) {
     for (int i = 0; uuid != NULL && i < machine.count; i++)
         if (strcmp(machine.gpus[i].uuid, uuid) == 0) {
             *out = &machine.gpus[i];
+            return SUCCESS;
+        }
+    for (int i = 0; uuid != NULL && i < machine.instance_count; i++)
+        if (strcmp(machine.instances[i].uuid, uuid) == 0) {
+            *out = &machine.instances[i];
             return SUCCESS;
         }
     return NOT_FOUND;
@@ -181,7 +191,7 @@ EXPORT nvmlDeviceSetComputeMode(Device gpu, unsigned mode) {
 /* What only a reset repairs: rows waiting to be remapped (Ampere and newer), pages waiting to be retired (before). */
 EXPORT nvmlDeviceGetRemappedRows(Device gpu, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed) {
     DEVICE_CALL(gpu);
-    if (gpu->major < 8) return NOT_SUPPORTED;
+    if (is_instance(gpu) || gpu->major < 8) return NOT_SUPPORTED;
     *correctable = *failed = 0;
     *uncorrectable = *pending = (unsigned)sim_get_number("ecc", gpu->uuid, 0);
     return SUCCESS;
@@ -196,22 +206,36 @@ EXPORT nvmlDeviceGetRetiredPagesPendingStatus(Device gpu, unsigned *pending) {
 
 EXPORT nvmlDeviceGetMigMode(Device gpu, unsigned *current, unsigned *pending) {
     DEVICE_CALL(gpu);
-    if (gpu->major < 8 || (gpu->major == 8 && gpu->minor_cc != 0)) return NOT_SUPPORTED;
+    if (is_instance(gpu) || gpu->major < 8 || (gpu->major == 8 && gpu->minor_cc != 0)) return NOT_SUPPORTED;
     *current = *pending = (unsigned)gpu->mig;
     return SUCCESS;
 }
 
 EXPORT nvmlDeviceGetMaxMigDeviceCount(Device gpu, unsigned *out) { DEVICE_CALL(gpu); *out = gpu->mig ? 7 : 0; return SUCCESS; }
 
-/* No instances are simulated yet: a GPU in MIG mode has none, any other has no such thing. */
+/* Positions may be empty: what was destroyed leaves a hole that callers must pass over. */
 EXPORT nvmlDeviceGetMigDeviceHandleByIndex(Device gpu, unsigned index, Device *out) {
     DEVICE_CALL(gpu);
-    (void)index, (void)out;
-    return gpu->mig ? NOT_FOUND : NOT_SUPPORTED;
+    if (!gpu->mig) return NOT_SUPPORTED;
+    for (int i = 0; i < machine.instance_count; i++)
+        if (strcmp(machine.instances[i].parent, gpu->uuid) == 0 && machine.instances[i].minor == (int)index) {
+            *out = &machine.instances[i];
+            return SUCCESS;
+        }
+    return NOT_FOUND;
 }
 
-EXPORT nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device gpu, Device *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
-EXPORT nvmlDeviceIsMigDeviceHandle(Device gpu, unsigned *out) { DEVICE_CALL(gpu); *out = 0; return SUCCESS; }
+EXPORT nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device gpu, Device *out) {
+    DEVICE_CALL(gpu);
+    for (int i = 0; is_instance(gpu) && i < machine.count; i++)
+        if (strcmp(machine.gpus[i].uuid, gpu->parent) == 0) {
+            *out = &machine.gpus[i];
+            return SUCCESS;
+        }
+    return NOT_SUPPORTED;
+}
+
+EXPORT nvmlDeviceIsMigDeviceHandle(Device gpu, unsigned *out) { DEVICE_CALL(gpu); *out = is_instance(gpu); return SUCCESS; }
 EXPORT nvmlDeviceGetGpuInstanceId(Device gpu, unsigned *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
 EXPORT nvmlDeviceGetComputeInstanceId(Device gpu, unsigned *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
 EXPORT nvmlDeviceGetAttributes_v2(Device gpu, void *out) { DEVICE_CALL(gpu); (void)out; return NOT_SUPPORTED; }
@@ -227,7 +251,7 @@ static const char *below(const char *path) {
 EXPORT nvmlDeviceSetMemoryLimits_v1(Device gpu, SetLimits *limits) {
     DEVICE_CALL(gpu);
     if (atoi(machine.driver) < 615) return FUNCTION_NOT_FOUND;
-    if (gpu->mig) return NOT_SUPPORTED;
+    if (gpu->mig || is_instance(gpu)) return NOT_SUPPORTED;
     if (limits == NULL || limits->name_space == NULL || limits->soft > limits->hard) return INVALID_ARGUMENT;
     return sim_put_limits(gpu->uuid, below(limits->name_space), limits->soft, limits->hard) == 0 ? SUCCESS : UNKNOWN;
 }
@@ -235,7 +259,7 @@ EXPORT nvmlDeviceSetMemoryLimits_v1(Device gpu, SetLimits *limits) {
 EXPORT nvmlDeviceGetMemoryLimits_v1(Device gpu, GetLimits *limits) {
     DEVICE_CALL(gpu);
     if (atoi(machine.driver) < 615) return FUNCTION_NOT_FOUND;
-    if (gpu->mig) return NOT_SUPPORTED;
+    if (gpu->mig || is_instance(gpu)) return NOT_SUPPORTED;
     if (limits == NULL || limits->name_space == NULL) return INVALID_ARGUMENT;
     uint64_t soft = 0, hard = ~0ULL;
     sim_get_limits(gpu->uuid, below(limits->name_space), &soft, &hard);

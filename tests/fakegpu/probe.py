@@ -90,8 +90,12 @@ def main() -> None:
     """Answer until standard input ends."""
     reader = NvmlReader()
     for line in sys.stdin:
+        question = json.loads(line)
+        if question == ["afresh"]:  # a reader remembers what is lost
+            reader.close()
+            reader, question = NvmlReader(), ["close"]
         try:
-            reply: dict[str, Any] = {"value": answer(reader, *json.loads(line))}
+            reply: dict[str, Any] = {"value": answer(reader, *question)}
         except NvmlError as error:
             reply = {"error": error.message, "reason": error.reason}
         except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError) as error:

@@ -14,7 +14,8 @@ from tests.fakegpu.state import Machine, MachineGpu
 
 def gpus_of(machine: Machine, node: str = "") -> tuple[Gpu, ...]:
     """The machine's GPUs as NVML would describe them; with ``node`` they get UUIDs of that node's own."""
-    return tuple(_gpu(machine, index, each, node) for index, each in enumerate(machine.gpus))
+    cards = enumerate((*machine.gpus, *machine.instances))
+    return tuple(_gpu(machine, index, each, node) for index, each in cards)
 
 
 def publish_nodes(
@@ -33,17 +34,25 @@ def publish_nodes(
 def _gpu(machine: Machine, index: int, each: MachineGpu, node: str) -> Gpu:
     one = replace(each, uuid=_uuid(node, each.uuid)) if node else each
     major, minor = one.cc.split(".")
+    model, _, profile = one.name.partition(" MIG ")
+    minor_of = {card.uuid: card.minor for card in machine.gpus}
     return Gpu(
-        uuid=one.uuid, index=index, minor=one.minor, model=one.name, memory_mib=one.memory_mib,
+        uuid=one.uuid, index=index, minor=minor_of.get(one.parent, one.minor), model=model, memory_mib=one.memory_mib,
         reserved_mib=one.reserved_mib, compute_capability=(int(major), int(minor)), pci_bus_id=one.pci,
         driver_version=machine.driver, cuda_version=(machine.cuda // 1000, machine.cuda % 1000 // 10),
-        mig_enabled=one.mig,
+        mig_enabled=one.mig, parent=_parent(one, node), profile=profile if one.parent else "",
     )  # fmt: skip
+
+
+def _parent(one: MachineGpu, node: str) -> str | None:
+    if not one.parent:
+        return None
+    return _uuid(node, one.parent) if node else one.parent
 
 
 def _uuid(node: str, uuid: str) -> str:
     digest = hashlib.sha256(f"{node}/{uuid}".encode()).hexdigest()
-    return f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+    return f"{uuid[:3]}-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ static void read_gpu(const char *line, struct gpu *gpu) {
     sim_value(line, "uuid", gpu->uuid, TEXT);
     sim_value(line, "name", gpu->name, TEXT);
     sim_value(line, "pci", gpu->pci, TEXT);
+    sim_value(line, "parent", gpu->parent, TEXT);
     sim_value(line, "cc", cc, TEXT);
     sscanf(cc, "%d.%d", &gpu->major, &gpu->minor_cc);
     gpu->memory_mib = (uint64_t)sim_number(line, "memory_mib", 0);
@@ -107,6 +108,8 @@ int sim_load(struct machine *machine) {
         machine->cuda = (int)sim_number(line, "cuda", machine->cuda);
         if (strncmp(line, "gpu\t", 4) == 0 && machine->count < MAX_GPUS)
             read_gpu(line + 4, &machine->gpus[machine->count++]);
+        if (strncmp(line, "mig\t", 4) == 0 && machine->instance_count < MAX_GPUS)
+            read_gpu(line + 4, &machine->instances[machine->instance_count++]);
     }
     fclose(file);
     return 0;

@@ -9,15 +9,17 @@ enum { COMPUTE = 1, GRAPHICS = 2, MPS = 4 };
 static const uint64_t UNKNOWN_MIB = ~0ULL;
 
 struct gpu {
-    char uuid[TEXT], name[TEXT], pci[TEXT];
+    char uuid[TEXT], name[TEXT], pci[TEXT], parent[TEXT];
     uint64_t memory_mib, reserved_mib;
     int major, minor_cc, minor, mig;
 };
 
 struct machine {
     char driver[TEXT], nvml[TEXT];
-    int cuda, count;
+    int cuda, count, instance_count;
     struct gpu gpus[MAX_GPUS];
+    /* Of MIG: each names its parent. */
+    struct gpu instances[MAX_GPUS];
 };
 
 /* One process on one GPU: what lists say of it, the lists it shows in, and what it takes of the card. */

@@ -45,7 +45,8 @@ class SimNvml:
         return self._call("nvmlDeviceGetHandleByIndex_v2").gpus[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> MachineGpu:  # noqa: N802
-        found = [gpu for gpu in self._call("nvmlDeviceGetHandleByUUID").gpus if gpu.uuid == uuid]
+        machine = self._call("nvmlDeviceGetHandleByUUID")
+        found = [gpu for gpu in (*machine.gpus, *machine.instances) if gpu.uuid == uuid]
         if not found:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return found[0]
@@ -86,9 +87,26 @@ class SimNvml:
     def nvmlDeviceGetMigMode(self, gpu: MachineGpu) -> list[int]:  # noqa: N802
         self._call("nvmlDeviceGetMigMode", gpu)
         major, minor = _capability(gpu)
-        if major < 8 or (major == 8 and minor != 0):
+        if gpu.parent or major < 8 or (major == 8 and minor != 0):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return [int(gpu.mig)] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: MachineGpu) -> int:  # noqa: N802
+        self._call("nvmlDeviceGetMaxMigDeviceCount", gpu)
+        return 7 if gpu.mig else 0
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: MachineGpu, index: int) -> MachineGpu:  # noqa: N802
+        instances = self._call("nvmlDeviceGetMigDeviceHandleByIndex", gpu).instances
+        for each in instances:
+            if (each.parent, each.minor) == (gpu.uuid, index):
+                return each
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+    def nvmlDeviceGetAttributes(self, gpu: MachineGpu) -> Any:  # noqa: N802
+        self._call("nvmlDeviceGetAttributes_v2", gpu)
+        slices = int(next(part for part in gpu.name.split()[::-1] if "g." in part).rpartition("g.")[0][-1])
+        size = gpu.memory_mib
+        return SimpleNamespace(gpuInstanceSliceCount=slices, computeInstanceSliceCount=slices, memorySizeMB=size)
 
     def nvmlDeviceGetComputeMode(self, gpu: MachineGpu) -> int:  # noqa: N802
         self._call("nvmlDeviceGetComputeMode", gpu)

@@ -5,6 +5,7 @@ time. Layout (``nvml.c`` reads the same):
 
 - ``machine``: ``driver=``, ``nvml=``, ``cuda=`` lines, then one ``gpu`` line of TAB-separated ``key=value`` per GPU:
   ``uuid``, ``name``, ``memory_mib``, ``reserved_mib``, ``cc``, ``minor``, ``pci`` and optionally ``mig=1``;
+  ``mig`` lines are instances, with ``parent`` and their position as ``minor``;
 - ``processes/<pid>``: one line per holding, ``gpu=<uuid>``, ``memory_mib=<n>``, ``kind=compute|graphics|mps``, and
   ``start=<field 22 of /proc/pid/stat>`` so that a reused pid inherits nothing. A dead process or a zombie holds nothing
   (a zombie leader whose other threads live does). ``seen=device``: in the card's total but in no process's row, as
@@ -26,77 +27,19 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.fakegpu import cgroup_limits
+from tests.fakegpu.machine import MACHINES as MACHINES  # noqa: PLC0414 - for those who know it from here
+from tests.fakegpu.machine import Machine as Machine  # noqa: PLC0414 - for those who know it from here
+from tests.fakegpu.machine import MachineGpu as MachineGpu  # noqa: PLC0414 - for those who know it from here
+from tests.fakegpu.machine import line_of
 
 ENV: Final = "GPU_SHARE_SIM"
 KINDS: Final = ("compute", "graphics", "mps")
 FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers", "ecc", "no-mps")
-MACHINES: Final = Path(__file__).parent / "machines"
 DEAD: Final = ("Z", "X", "x")
 
 
 class OutOfGpuMemoryError(Exception):
     """The card has less memory left than was asked for, as CUDA would say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineGpu:
-    """One GPU as a machine file describes it; memory in MiB, ``minor`` need not equal the position."""
-
-    uuid: str
-    name: str
-    memory_mib: int
-    reserved_mib: int = 0
-    cc: str = "8.0"
-    minor: int = 0
-    pci: str = "00000000:01:00.0"
-    mig: bool = False
-
-    @property
-    def usable_mib(self) -> int:
-        return self.memory_mib - self.reserved_mib
-
-    def line(self) -> str:
-        values = {name: getattr(self, name) for name in ("uuid", "name", "memory_mib", "reserved_mib")}
-        values |= {"cc": self.cc, "minor": self.minor, "pci": self.pci} | ({"mig": 1} if self.mig else {})
-        return _line("gpu", values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """A node's driver and its GPUs, in NVML's order."""
-
-    driver: str
-    nvml: str
-    cuda: int
-    gpus: tuple[MachineGpu, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a machine file. Raises ``ValueError`` naming the line."""
-        system: dict[str, str] = {}
-        gpus = []
-        for line in filter(None, text.splitlines()):
-            head, *rest = line.split("\t")
-            try:
-                if head == "gpu":
-                    gpus.append(_gpu(dict(part.split("=", 1) for part in rest)))
-                else:
-                    system |= dict([head.split("=", 1)])
-            except (KeyError, ValueError) as error:
-                raise ValueError(f"machine line {line!r}: {error!r}") from error
-        return cls(driver=system["driver"], nvml=system["nvml"], cuda=int(system["cuda"]), gpus=tuple(gpus))
-
-    @classmethod
-    def named(cls, name: str) -> Self:
-        """Read ``machines/<name>.machine``. Raises ``ValueError`` naming those that exist."""
-        known = sorted(file.stem for file in MACHINES.glob("*.machine"))
-        if name not in known:
-            raise ValueError(f"no machine {name!r}; there are {', '.join(known)}")
-        return cls.parse((MACHINES / f"{name}.machine").read_text())
-
-    def text(self) -> str:
-        system = f"driver={self.driver}\nnvml={self.nvml}\ncuda={self.cuda}\n"
-        return system + "".join(gpu.line() + "\n" for gpu in self.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +74,7 @@ class Fault:
 
     def line(self) -> str:
         values = {name: getattr(self, name) for name in self.__slots__}
-        return _line(None, {name: value for name, value in values.items() if value is not None})
+        return line_of(None, {name: value for name, value in values.items() if value is not None})
 
     @classmethod
     def parse(cls, line: str) -> Self:
@@ -179,7 +122,8 @@ class Sim:
 
     def gpu(self, uuid: str) -> MachineGpu:
         """One GPU. Raises ``ValueError`` naming those that exist."""
-        gpus = {gpu.uuid: gpu for gpu in self.machine.gpus}
+        machine = self.machine
+        gpus = {gpu.uuid: gpu for gpu in (*machine.gpus, *machine.instances)}
         if uuid not in gpus:
             raise ValueError(f"no GPU {uuid!r}; there are {', '.join(gpus)}")
         return gpus[uuid]
@@ -243,7 +187,7 @@ class Sim:
             row = {"gpu": gpu, "start": start, "error": error}
             row |= {name: 1 for name, true in (("fault", fault), ("wrong", wrong)) if true}
             with self._locked():
-                _write(self.folder / "sticky" / str(pid), _line(None, row) + "\n")
+                _write(self.folder / "sticky" / str(pid), line_of(None, row) + "\n")
 
     def struck(self, pid: int) -> int:
         """The error that every CUDA call of a live process returns; 0: none."""
@@ -327,7 +271,7 @@ class Sim:
             {"gpu": h.gpu, "memory_mib": _number(h.memory_mib), "kind": h.kind, **stamp, "seen": h.seen}
             for h in holdings
         ]
-        _write(file, "".join(_line(None, row) + "\n" for row in rows))
+        _write(file, "".join(line_of(None, row) + "\n" for row in rows))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -371,18 +315,6 @@ def _row(line: str) -> dict[str, str]:
 
 def _number(mib: int | None) -> str:
     return "none" if mib is None else str(mib)
-
-
-def _gpu(row: dict[str, str]) -> MachineGpu:
-    return MachineGpu(
-        uuid=row["uuid"], name=row["name"], memory_mib=int(row["memory_mib"]),
-        reserved_mib=int(row.get("reserved_mib", "0")), cc=row["cc"], minor=int(row["minor"]), pci=row["pci"],
-        mig=row.get("mig") == "1",
-    )  # fmt: skip
-
-
-def _line(head: str | None, values: Mapping[str, object]) -> str:
-    return "\t".join(([head] if head else []) + [f"{key}={value}" for key, value in values.items()])
 
 
 def _text(file: Path) -> str:

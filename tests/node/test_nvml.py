@@ -71,6 +71,8 @@ def test_a_gpu_is_described_as_the_machine_file_says(probe: Probe, uuid: str) ->
             "driver_version": "570.86.15",
             "cuda_version": [12, 8],
             "mig_enabled": False,
+            "parent": None,
+            "profile": "",
         }
     ]
 
@@ -361,7 +363,7 @@ def test_both_doors_show_the_same_machine(
         if machine.gpus:
             sim.register(pids[who], machine.gpus[where % len(machine.gpus)].uuid, mib, kind)
     sim.fail(*script)
-    probe.ask("close")
+    probe.ask("afresh")
     other = SimReader(sim)
     first, second = _both(probe, other, "gpus")
     assert first == second
@@ -375,3 +377,21 @@ def _until_zombie(pid: int) -> None:
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def test_both_doors_show_the_same_mig_instances(sim: Sim, probe: Probe, sleepers: list[Any]) -> None:
+    sim.become(Machine.named("mig"))
+    (parent, _), instances = sim.machine.gpus, sim.machine.instances
+    sim.register(sleepers[0].pid, instances[1].uuid, 5000)
+    probe.ask("afresh")
+    other = SimReader(sim)
+    first, second = _both(probe, other, "gpus")
+    assert first == second
+    assert [(each["profile"], each["parent"]) for each in first[2:]] == [
+        (profile, parent.uuid) for profile in ("1g.10gb", "1g.10gb", "3g.40gb")
+    ]
+    for each in instances:
+        first, second = _both(probe, other, "sample", each.uuid)
+        assert (first, len(first["processes"])) == (second, each == instances[1])
+    assert probe.ask("raw", "nvmlDeviceGetName", f"@{instances[0].uuid}").endswith("MIG 1g.10gb")
+    assert _reason(probe, "raw", "nvmlDeviceGetMigMode", f"@{instances[0].uuid}")[0] == 3

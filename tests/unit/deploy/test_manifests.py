@@ -52,6 +52,7 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
 def test_the_classes_select_what_the_agent_publishes() -> None:
     for name, kind in (
         (contract.DEVICE_CLASS, contract.KIND_GPU),
+        (contract.MIG_DEVICE_CLASS, contract.KIND_MIG),
         (contract.STATUS_DEVICE_CLASS, contract.KIND_STATUS),
     ):
         expression = of("DeviceClass", name)[0]["spec"]["selectors"][0]["cel"]["expression"]
