@@ -96,7 +96,7 @@ class Result:
     @property
     def acted(self) -> bool:
         """Whether anything was done to anybody."""
-        return any(ending.steps for ending in self.endings)
+        return any(ending.touched for ending in self.endings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +259,7 @@ class Executor:
         holders = self._tools.eyes.holders(quota)
         if holders is None:
             return Reason.NVML_UNAVAILABLE
-        begun_on_all = quota.on_exceed is OnExceed.KILL_CONTAINER and any(ending.steps for ending in endings)
+        begun_on_all = quota.on_exceed is OnExceed.KILL_CONTAINER and any(ending.touched for ending in endings)
         if total(holders) <= quota.ceiling_mib and not begun_on_all:
             if victim.handle.ended():
                 endings.append(deeds.ending(victim.holder, Reason.GONE))

@@ -11,6 +11,8 @@ from gpushare.reasons import Reason
 
 NOTE_BYTES: Final = 1024
 """The API server refuses longer notes."""
+NOT_DONE: Final = ("refused", "not permitted", str(Reason.CONTROL_BLOCKED))
+"""Ends of steps that came to nothing."""
 NAMED: Final = 5
 """So many pids are spelled out in a sentence."""
 
@@ -35,13 +37,18 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What became of one process that was to be ended. ``steps`` is what was done to it, in order."""
+    """What became of one process that was to be ended. ``steps`` is what was tried on it, in order."""
 
     pid: int
     start: int
     used_mib: int
     result: Reason
     steps: tuple[str, ...] = ()
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything was done to it: a step that was refused, or did not come about, is nothing."""
+        return any(not step.endswith(NOT_DONE) for step in self.steps)
 
 
 def warned(verdict: Verdict) -> Notice:
@@ -69,7 +76,7 @@ def held_back(verdict: Verdict) -> Notice:
 
 def ended(verdict: Verdict, result: Reason, endings: Sequence[Ending], head: Head) -> Notice:
     """Acted upon. The chain's head goes along: it stands outside the node, where nobody there can take it back."""
-    touched = [ending for ending in endings if ending.steps]
+    touched = [ending for ending in endings if ending.touched]
     pids = ", ".join(str(ending.pid) for ending in touched[:NAMED]) + (", ..." if len(touched) > NAMED else "")
     done = f"ended {len(touched)} of its processes (pid {pids})" if touched else "none of its processes was signalled"
     note = f"{_holds(verdict.quota, verdict.used_mib)} for {verdict.over_for:.1f}s: {done}; {RESULTS[result]}"

@@ -35,3 +35,20 @@ def test_beside_any_other_process_the_rest_of_a_container_is_let_be(tmp_path: Pa
     world.answer = True
     world.run(world.processes[501])
     assert world.story == ["terminate_client 501", "SIGTERM 501"]
+
+
+def test_a_refusal_is_nothing_done_and_its_owner_is_told_so(tmp_path: Path) -> None:
+    """It costs no other container its turn: what did nothing to anybody is no kill that the breaker counts."""
+    world = World(tmp_path, process(501, 9000))
+    world.answer = False
+    result = world.run()
+    assert result.reason is Reason.TERMINATE_FAILED
+    assert not result.acted
+    assert "none of its processes was signalled" in world.notices[0].note
+    assert "ended 1" not in world.notices[0].note
+
+
+def test_one_that_was_released_before_another_refused_was_acted_upon(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 1000))
+    world.answer, world.leaders, world.refused = True, {501}, {502}
+    assert world.run(world.processes[501]).acted
