@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -50,7 +51,9 @@ STAND_IN: Final = (
 )
 """What the MPS stand-in is made of: it has to run in the agent's container, which has none of it."""
 MODELS: Final = {"B200": "10.0", "H100": "9.0", "H200": "9.0", "L4": "8.9", "A100": "8.0", "T4": "7.5", "V100": "7.0"}
-DRIVER: Final = ("570.86.15", "12.570.86.15", 12080)
+DRIVER: Final = "570.86.15"
+CUDA: Final = {615: 13040, 580: 13000, 0: 12080}
+"""Driver branch to CUDA version, the newest first. From 615 on the driver keeps limits of cgroups."""
 MAX_GPUS: Final = 16
 GPU_LOST, UNKNOWN_ERROR = 15, 999
 ERRORS: Final = {"lost": GPU_LOST, "silent": UNKNOWN_ERROR}
@@ -77,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--gpus", type=int, default=2, help="how many (%(default)s)")
     options.add_argument("--memory", type=amount, default="16Gi", help="of each (%(default)s)")
     options.add_argument("--model", default="NVIDIA H100 80GB HBM3", help="(%(default)s)")
+    options.add_argument("--driver", default=DRIVER, help="version of the driver it plays (%(default)s)")
     options.add_argument("--node", default=os.environ.get("NODE_NAME") or socket.gethostname(), help="($NODE_NAME)")
     options.add_argument(
         "--cdi-root", type=Path, help="write a CDI spec there, as NVIDIA's toolkit does (default: none)"
@@ -111,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def machine(node: str, gpus: int, memory_mib: int, model: str) -> Machine:
+def machine(node: str, gpus: int, memory_mib: int, model: str, driver: str = DRIVER) -> Machine:
     """The node's machine: its UUIDs are always the same, and no other node's."""
     cc = next((cc for name, cc in MODELS.items() if name in model.split()), "9.0")
     cards = [
@@ -121,8 +125,9 @@ def machine(node: str, gpus: int, memory_mib: int, model: str) -> Machine:
         )
         for index in range(gpus)
     ]  # fmt: skip
-    driver, nvml, cuda = DRIVER
-    return Machine(driver=driver, nvml=nvml, cuda=cuda, gpus=tuple(cards))
+    branch = driver.partition(".")[0]
+    cuda = next(cuda for since, cuda in CUDA.items() if int(branch) >= since)
+    return Machine(driver=driver, nvml=f"{cuda // 1000}.{driver}", cuda=cuda, gpus=tuple(cards))
 
 
 def lay_out(root: Path, shape: Machine, *, single_user: bool = False) -> Sim:
@@ -197,8 +202,11 @@ def _run(options: argparse.Namespace) -> int:
     memory = amount(options.memory) if isinstance(options.memory, str) else options.memory
     if not 1 <= options.gpus <= MAX_GPUS:
         raise WrongUseError(f"--gpus {options.gpus}: a simulated node has 1 to {MAX_GPUS}")
+    if not re.fullmatch(r"[0-9]{3}(\.[0-9]{1,3}){1,2}", options.driver):
+        raise WrongUseError(f"--driver {options.driver!r} is no version; write such as {DRIVER}")
     root = _usable(options.root)
-    sim = lay_out(root, machine(options.node, options.gpus, memory, options.model), single_user=options.single_user)
+    shape = machine(options.node, options.gpus, memory, options.model, options.driver)
+    sim = lay_out(root, shape, single_user=options.single_user)
     if not options.once:
         devices = serve_devices(root, sim)
         if options.cdi_root is not None:

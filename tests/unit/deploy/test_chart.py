@@ -35,6 +35,7 @@ SAMPLES: Final = {
     "image.digest": f"sha256:{'0' * 64}",
     "imagePullSecrets": [{"name": "x"}],
     "monitoring.serviceMonitor.interval": "7s",
+    "simulate.driver": "615.71.09",
     "simulate.image.digest": f"sha256:{'0' * 64}",
     "webhook.affinity": {"nodeAffinity": {}},
     "webhook.maxMemory": "80Gi",

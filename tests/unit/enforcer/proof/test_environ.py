@@ -35,6 +35,24 @@ def test_a_process_is_read_and_not_another_of_its_number(sleeper: subprocess.Pop
     assert Environments().said(sleeper.pid, start + 1) is None
 
 
+def test_a_process_can_make_its_environment_say_anything() -> None:
+    """That is why it can only speak against a limit."""
+    program = f"""
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.getenv.restype = ctypes.c_void_p
+ctypes.memmove(libc.getenv(b"{LIMIT}"), b"0=4096M", 7)
+print("done", flush=True)
+time.sleep(60)
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env={LIMIT: "0=9999M"}, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        assert Environments().said(process.pid, start_of(process.pid)) == Said(4096)
+        process.kill()
+
+
 def test_one_that_has_ended_says_nothing(sleeper: subprocess.Popen[bytes]) -> None:
     start = start_of(sleeper.pid)
     sleeper.kill()
