@@ -99,8 +99,20 @@ def _of_mps(evidence: Evidence) -> tuple[Reason, str]:
     against = next(_against(processes, evidence), None)
     if against is not None:
         return against
+    return next(_doubts(processes), None) or _well(processes, evidence)
+
+
+def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
     if any(each.client is None for each in processes):
-        return Reason.UNKNOWN, "the clients of the GPU's MPS daemon cannot be read"
+        yield Reason.UNKNOWN, "the clients of the GPU's MPS daemon cannot be read"
+    yield from (
+        (Reason.UNKNOWN, f"with which limit process {each.pid} was started cannot be read")
+        for each in processes
+        if each.said is None
+    )
+
+
+def _well(processes: Sequence[Process], evidence: Evidence) -> tuple[Reason, str]:
     if len(processes) > 1:
         return Reason.PER_PROCESS_ONLY, f"{len(processes)} processes may hold {evidence.quota_mib} MiB each"
     return Reason.IN_FORCE, f"its process is an MPS client with a limit of {evidence.quota_mib} MiB or less"

@@ -21,6 +21,14 @@ from enforcer.proc import CgroupAttributor
 identity = CgroupAttributor().identify(int(sys.argv[1]))
 sys.exit(identity is None)
 """
+SAID = """
+import sys
+from pathlib import Path
+from enforcer.proc import read_stat
+from enforcer.proof.environ import Environments
+stat = read_stat(Path(f"/proc/{sys.argv[1]}/stat"))
+sys.exit(Environments().said(int(sys.argv[1]), stat.start) is None)
+"""
 END = """
 import signal, sys
 from enforcer.proc import PidHandle

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.proc import read_stat
-from enforcer.proof.environ import MAX_BYTES, Environments
+from enforcer.proof.environ import MAX_BYTES, Environments, from_memory
 from enforcer.proof.said import Said
 
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -51,6 +51,11 @@ time.sleep(60)
         assert process.stdout.readline() == b"done\n"
         assert Environments().said(process.pid, start_of(process.pid)) == Said(4096)
         process.kill()
+
+
+def test_the_memory_says_what_the_file_says(sleeper: subprocess.Popen[bytes]) -> None:
+    folder = Path(f"/proc/{sleeper.pid}")
+    assert from_memory(sleeper.pid, (folder / "stat").read_bytes()) == (folder / "environ").read_bytes()
 
 
 def test_one_that_has_ended_says_nothing(sleeper: subprocess.Popen[bytes]) -> None:

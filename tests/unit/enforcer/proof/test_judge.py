@@ -37,7 +37,7 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
     [
         (seen(client()), Reason.IN_FORCE, "4096 MiB"),
         (seen(client(said=Said(1000))), Reason.IN_FORCE, "or less"),
-        (seen(client(said=None)), Reason.IN_FORCE, "MPS client"),
+        (seen(client(7, said=None)), Reason.UNKNOWN, "limit process 7 was started cannot be read"),
         (seen(client(1), client(2)), Reason.PER_PROCESS_ONLY, "2 processes"),
         (seen(client(), client(7, said=Said())), Reason.NOT_APPLIED, "process 7 was started without its limit"),
         (seen(client(7, said=Said(QUOTA, "1"))), Reason.ESCAPED, "process 7 names a GPU it does not see"),
@@ -92,18 +92,19 @@ def test_in_force_is_only_said_where_nothing_speaks_against_it_and_the_back_end_
     if found.backend is Backend.MPS_V2:
         assert [each.client for each in found.processes] == [True]
         assert found.processes[0].used_mib <= CEILING
-        assert found.processes[0].said is None or found.processes[0].said.unseen is None
+        assert found.processes[0].said is not None
+        assert found.processes[0].said.unseen is None
     if found.backend is Backend.DRIVER_CGROUP:
         assert (found.applied_mib, found.unread) == (QUOTA, None)
 
 
 @given(st.lists(PROCESSES, min_size=1, max_size=4).map(tuple), SAID)
 def test_an_environment_can_only_speak_against_a_limit(processes: tuple[Process, ...], said: Said | None) -> None:
-    """Whatever a tenant writes into its environment, it gets no better a state than without one to be read."""
+    """Whatever a tenant writes into its environment, it gets no better a state than by saying its true limit."""
     order = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.NOT_APPLIED, Reason.ESCAPED)
     first, *rest = processes
-    plain = judge(seen(_with(first, None), *rest)).state
-    assert order.index(judge(seen(_with(first, said), *rest)).state) >= order.index(plain)
+    honest = judge(seen(_with(first, LIMITED), *rest)).state
+    assert order.index(judge(seen(_with(first, said), *rest)).state) >= order.index(honest)
 
 
 def _with(process: Process, said: Said | None) -> Process:
