@@ -64,12 +64,18 @@ def done_with(capabilities: set[str], program: str, pid: int) -> bool:
     return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
 
 
-def test_a_process_of_another_user_is_attributed_without_any_and_ended_with_those_granted(stranger: int) -> None:
+NEEDED_FOR = {"kill": END, "sys_ptrace": SAID}
+
+
+def test_a_process_of_another_user_is_attributed_without_any_and_read_and_ended_with_those_granted(
+    stranger: int,
+) -> None:
     assert done_with(set(), LOOK, stranger)
+    assert done_with(granted(), SAID, stranger)
     assert done_with(granted(), END, stranger)
 
 
 def test_without_each_of_them_something_fails(stranger: int) -> None:
-    assert granted() == {"kill"}
-    for capability in granted():
-        assert not done_with(granted() - {capability}, END, stranger)
+    assert granted() == NEEDED_FOR.keys()
+    for capability, program in NEEDED_FOR.items():
+        assert not done_with(granted() - {capability}, program, stranger)
