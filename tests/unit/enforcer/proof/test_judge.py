@@ -128,7 +128,7 @@ def test_well_is_said_at_once() -> None:
     assert told(Reason.ESCAPED, Reason.ESCAPED, Reason.IN_FORCE)[-1] is Reason.IN_FORCE
 
 
-@pytest.mark.parametrize("state", [*BAD, Reason.PER_PROCESS_ONLY])
+@pytest.mark.parametrize("state", [*sorted(BAD), Reason.PER_PROCESS_ONLY])
 def test_bad_is_said_when_it_was_seen_twice_in_a_row(state: Reason) -> None:
     assert told(Reason.IN_FORCE, state, state)[1:] == [Reason.IN_FORCE, state]
     assert told(state, state) == [None, state]
