@@ -6,6 +6,7 @@ reason ``ImplausibleSample``, and whoever asked is blind for that moment.
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -60,6 +61,8 @@ class NvmlReader:
         self._parts: dict[str, tuple[Gpu, ...]] = {}
         self._events: Any = None
         self.includes_reserve = False
+        self._lock = threading.RLock()
+        """Handles are shared, and a failure drops them all: one question at a time."""
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Enumerate the GPUs in NVML's order, then the MIG instances on them. One that is lost is as it was before.
@@ -125,6 +128,10 @@ class NvmlReader:
 
     def close(self) -> None:
         """Let go of the library; the next question initialises it again."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         self._handles.clear()
         if self._events is not None:
             with suppress(pynvml.NVMLError):
@@ -136,6 +143,10 @@ class NvmlReader:
                 self._nvml.nvmlShutdown()
 
     def _guarded(self, ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return self._translated(ask, *args, **kwargs)
+
+    def _translated(self, ask: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             if not self._started:
                 self._load()

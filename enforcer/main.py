@@ -8,10 +8,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -25,7 +24,7 @@ from enforcer.cluster import Books, NodeNews, NodeReporter, PodEvents, follow_qu
 from enforcer.contest import Allocatable
 from enforcer.dra.podresources import allocatable
 from enforcer.dra.running import KubeletSide, Setup
-from enforcer.driver_root import PROGRAM, DriverRoot
+from enforcer.driver_root import DriverRoot
 from enforcer.endings.inquest import Inquest, both
 from enforcer.endings.running import released_in_time
 from enforcer.gpu import NvmlReader
@@ -37,9 +36,10 @@ from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuReader, Mode
 from enforcer.modeswitch import GpuModes
-from enforcer.mps.keeper import MpsKeeper, Shared
+from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.launch import HostPod
-from enforcer.mps.roster import MpsTools, daemons
+from enforcer.mps.manager import MpsManager
+from enforcer.mps.roster import MpsTools, Roster, Shared, Sources
 from enforcer.notice import Sink
 from enforcer.offering import EVERY, Offering
 from enforcer.options import parse
@@ -54,7 +54,7 @@ from enforcer.side import LoggedNotices, Seeing, Side
 from enforcer.telling import keep_telling
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
-from gpushare.errors import ConfigError, GpuShareError, KubeletError, MpsError, NvmlError, RecordError
+from gpushare.errors import ConfigError, GpuShareError, KubeletError, NvmlError, RecordError
 from gpushare.reasons import Reason
 
 FINE: Final = 0
@@ -95,14 +95,15 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         _open(kill_log, options.node, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
-        watch = Watch(reader, attributor)
+        watch = Watch(reader, attributor, side.gpus_changed)
+        side.hindrances.append(lambda: watch.problem)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node, side)
         side.sharing = Sharing(cluster, options.node, _others(options))
         side.problems.append(lambda: list(side.sharing.problems()))
         side.modes = _modes(options, cluster, side.sharing.healed)
         side.complain(lambda: side.modes.problem)
-        mps = _mps(options, watch, cluster, side)
+        mps = _mps(options, watch, cluster, checkpoint, side)
         limiter = _limits(options, watch, checkpoint, side)
         pods = PodFiles(options.run, sink, side.serves)
         side.tell = pods.notify
@@ -206,47 +207,48 @@ def _nvml(options: argparse.Namespace) -> NvmlReader:
     return NvmlReader(load=DriverRoot(options.driver_root).load)
 
 
-def _mps(options: argparse.Namespace, watch: Watch, cluster: Cluster | None, side: Side) -> MpsClient:
-    """Start the daemons' keeper; without GPUs to be seen there are none to start."""
+def _mps(
+    options: argparse.Namespace, watch: Watch, cluster: Cluster | None, checkpoint: Checkpoint, side: Side
+) -> MpsClient:
+    """Start the daemons' keeper. NVML and the driver may come later."""
     if options.no_mps:
         return NoMps()
-    try:
-        gpus = [view.gpu for view in watch.look()]
-    except NvmlError as error:
-        raise NvmlError(f"{error.message} MPS daemons cannot be started without it (--no-mps does without)") from error
-    driver = DriverRoot(options.driver_root)
-    launcher = HostPod(options.run) if options.mps_host else None
-    tools = MpsTools(_nvml(options), *_mps_program(options, driver), launcher, side.incidents)
-    manager = daemons(gpus, options.run, _policy(options), tools)
-    shared = Shared(cluster, options.node, gpus, manager.noted(), side.sharing.contested, side.modes)
-    keeper = MpsKeeper(manager, shared, modes=side.modes)
+    manager = MpsManager()
+    sources = Sources(
+        gpus=lambda: [view.gpu for view in watch.look()],
+        shared=Shared(cluster, options.node, side.sharing.contested, side.modes),
+        modes=side.modes,
+        policy=partial(_policy, options),
+        claimed=partial(_claimed, checkpoint, side),
+        tools=partial(_tools, options, side, _nvml(options)),
+    )
+    keeper = MpsKeeper(manager, Roster(manager, options.run, sources))
     side.problems.append(lambda: list(keeper.problems()))
-    side.serves = keeper.serves
+    side.serves, side.mps = keeper.serves, (manager, keeper)
+    side.wakes.append(side.modes.changed)
     every(options.mps_seconds, "mps", keeper.turn, side.stopped, side.modes.changed)
-    side.mps = (manager, keeper)
     return manager
 
 
+def _tools(options: argparse.Namespace, side: Side, modes: NvmlReader) -> MpsTools:
+    """Find what daemons are run with; asked again each time, for a driver may be upgraded. Raises ``MpsError``."""
+    driver = DriverRoot(options.driver_root)
+    launcher = HostPod(options.run) if options.mps_host else None
+    return MpsTools(modes, driver.program(), driver.environment(options.run), launcher, side.incidents)
+
+
+def _claimed(checkpoint: Checkpoint, side: Side) -> frozenset[str] | None:
+    """Name the GPUs that claims or quotas are on; ``None`` until the claims were read."""
+    claims = side.claimed()
+    return None if claims is None else claims | {quota.gpu for quota in checkpoint.read()}
+
+
 def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, side: Side) -> Limiter:
-    limiter = Limiter(_nvml(options), CgroupFolders(), options.limit_backend, lambda gpu: gpu in side.daemons())
+    limiter = Limiter(_nvml(options), CgroupFolders(), options.limit_backend, side.through_mps)
     side.problems.append(lambda: list(limiter.problems()))
     side.backends = limiter.backends
     keep_limits(limiter, watch, checkpoint.read, side.stopped)
     return limiter
-
-
-def _mps_program(options: argparse.Namespace, driver: DriverRoot) -> tuple[Path, Mapping[str, str]]:
-    """Find NVIDIA's control program and its environment; a node of another mode may do without, until it is labelled.
-
-    Raises:
-        MpsError: it is missing.
-    """
-    try:
-        return driver.program(), driver.environment(options.run)
-    except MpsError:
-        if options.mode is not Mode.TIME_SLICING:
-            raise
-        return Path(PROGRAM), dict(os.environ)
 
 
 def _kubelet(
@@ -266,7 +268,7 @@ def _kubelet(
             attributor=seeing.attributor,
             metrics=seeing.metrics,
             modes=side.modes,
-            mps=side.mps,
+            mps=None if side.mps is None else side.mps[1],
             backends=side.backends,
             quotas=checkpoint.read,
             tell=side.tell,
@@ -276,6 +278,7 @@ def _kubelet(
     side.hindrances.append(lambda: kubelet.problem)
     side.announce = kubelet.prove
     kubelet.start(side.stopped)
+    side.claimed = kubelet.claimed
     return kubelet
 
 
@@ -303,6 +306,7 @@ def _join_cluster(
     offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)
     changed = threading.Event() if kubelet is None else kubelet.registered
     side.sharing.examine(lambda: seeing.watch.latest, _nvml(options), side.failures, changed, side.stopped)
+    side.wakes.append(changed)
     every(EVERY, "offer", offer, side.stopped, changed)
 
 
@@ -323,8 +327,9 @@ def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint, kubelet: Ku
     try:
         views = watch.look()
     except NvmlError as error:
-        log.warning("GPUs not offered", reason=str(error.reason), error=error.message)
-        return
+        # None was ever seen: what an agent before us offered cannot be had.
+        log.warning("no GPU offered", reason=str(error.reason), error=error.message)
+        views = ()
     offering.publish(views, checkpoint.read(), kubelet.leaving() if kubelet is not None else ())
 
 

@@ -71,7 +71,8 @@ class Offering:
         try:
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
             ways = None if self._modes is None else self._modes.read(node)
-            gpus = shared_gpus([view.gpu for view in views], node)
+            # Without any the annotation's names mean nothing, and what was offered before has to go.
+            gpus = shared_gpus([view.gpu for view in views], node) if views else ()
             found = offer(
                 gpus, self._policy, foreign_mib=self._taken(views, quotas, leaving), held_mib=held_mib(quotas),
                 standing=self._standing(gpus), ways=ways,

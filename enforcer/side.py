@@ -42,6 +42,10 @@ class Side:
     """What happened to them."""
     announce: Callable[[str, Sequence[tuple[Quota, Proven]]], bool] = lambda *_: True
     """Says of a claim, by UID, whether its limits are in force; false where that has to be said again."""
+    claimed: Callable[[], frozenset[str] | None] = lambda: None
+    """Which GPUs claims are on; ``None`` until that is known."""
+    wakes: list[threading.Event] = field(default_factory=list)
+    """Set when other GPUs are there than before."""
     sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
     """Which GPUs may be shared."""
     modes: GpuModes = field(default_factory=GpuModes.fixed)
@@ -62,6 +66,11 @@ class Side:
         """Say all that is to be known of these GPUs beside what they hold. May take seconds."""
         return replace(self.sharing.standing(gpus), backends=self.backends())
 
+    def gpus_changed(self) -> None:
+        """Wake those who have to know."""
+        for event in self.wakes:
+            event.set()
+
     def failures(self) -> Mapping[str, GpuShareError]:
         """Say which daemons do not serve."""
         return {} if self.mps is None else self.mps[1].failures
@@ -71,9 +80,13 @@ class Side:
         return self.announce(claim_uid, proofs)
 
     def daemons(self) -> Mapping[str, MpsDaemon]:
-        """Return the daemons of GPUs that have one, or are to have one."""
-        known = {} if self.mps is None else dict(self.mps[0].daemons)
-        return {gpu: daemon for gpu, daemon in known.items() if self.modes.of(gpu) in {None, Mode.MPS}}
+        """Return the daemons there are, of GPUs that are shared through MPS."""
+        known = {} if self.mps is None else self.mps[0].daemons
+        return {gpu: daemon for gpu, daemon in known.items() if self.through_mps(gpu)}
+
+    def through_mps(self, gpu: str) -> bool:
+        """Say whether a GPU has a daemon, or is to have one as soon as it is shared."""
+        return self.mps is not None and self.modes.of(gpu) in {None, Mode.MPS}
 
     def servers(self) -> frozenset[int]:
         """Say which processes are MPS's own."""

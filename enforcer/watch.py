@@ -1,7 +1,7 @@
 """Looking: what each GPU holds right now, and whose processes those are. Shared by the loop and those who act."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -21,15 +21,23 @@ ENUMERATE_EVERY: Final = 60
 
 
 class Watch:
-    """Looks at GPUs, one question at a time, whoever asks."""
+    """Looks at GPUs, one question at a time, whoever asks.
 
-    def __init__(self, reader: GpuReader, attributor: Attributor) -> None:
-        self._reader, self._attributor = reader, attributor
+    Args:
+        reader: a door to the GPUs.
+        attributor: tells whose a process is.
+        changed: called, from whatever thread looks, when other GPUs are there than before.
+    """
+
+    def __init__(self, reader: GpuReader, attributor: Attributor, changed: Callable[[], object] = lambda: None) -> None:
+        self._reader, self._attributor, self._changed = reader, attributor, changed
         self._lock = threading.Lock()
         self._gpus: tuple[Gpu, ...] = ()
         self._looks = 0
         self.latest: tuple[View, ...] = ()
         """What was seen last."""
+        self.problem: str | None = None
+        """Why the GPUs cannot be counted, where they never could; ``None`` where they could."""
 
     def look(self) -> tuple[View, ...]:
         """Look at every GPU.
@@ -41,8 +49,9 @@ class Watch:
             if self._looks % ENUMERATE_EVERY == 0:
                 self._enumerate()
             views = tuple(self._view(gpu) for gpu in self._gpus)
-            blind = any(view.sample is None for view in views)
-            self._looks = 0 if blind else self._looks + 1
+            # Where there is none, or one cannot be read, the next look may find more.
+            unsure = not views or any(view.sample is None for view in views)
+            self._looks = 0 if unsure else self._looks + 1
             self.latest = views
             return views
 
@@ -54,12 +63,17 @@ class Watch:
         return None if reading is None else reading.get(quota.container_id or "", ())
 
     def _enumerate(self) -> None:
+        before = self._gpus
         try:
-            self._gpus = merged(self._gpus, self._reader.gpus())
+            self._gpus = merged(before, self._reader.gpus())
+            self.problem = None
         except NvmlError as error:
-            if not self._gpus:
+            if not before:
+                self.problem = f"the node's GPUs cannot be counted: {error.message}"
                 raise
             log.warning("GPUs not counted again", reason=str(error.reason), error=error.message)
+        if [gpu.uuid for gpu in before] != [gpu.uuid for gpu in self._gpus]:
+            self._changed()
 
     def _view(self, gpu: Gpu) -> View:
         try:

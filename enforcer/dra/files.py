@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -35,11 +35,12 @@ class NodeFiles:
     Args:
         cdi_root: directory of CDI specs that are made at run time.
         run: directory below which pods' status directories are.
-        pipes: by GPU UUID, the pipe directory of its MPS daemon; ``None`` where there are none.
+        pipe: says, by UUID, which directory a GPU's tenants get as their pipe directory where it is shared
+            through MPS; ``None`` where there are no daemons.
     """
 
-    def __init__(self, cdi_root: Path, run: Path, pipes: Mapping[str, str] | None) -> None:
-        self._cdi, self._status, self._pipes = cdi_root, run / STATUS, pipes
+    def __init__(self, cdi_root: Path, run: Path, pipe: Callable[[str], str | None]) -> None:
+        self._cdi, self._status, self._pipe = cdi_root, run / STATUS, pipe
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
     def write(self, claim: Prepared) -> dict[str, tuple[str, ...]]:
@@ -48,16 +49,16 @@ class NodeFiles:
         NVIDIA's own device comes first: where both set a variable, ours is the last word.
 
         Raises:
-            PrepareError: a GPU has no MPS daemon here.
+            PrepareError: a GPU that is shared through MPS has no daemon here.
         """
-        through_mps = [gpu for gpu, mode in claim.modes.items() if mode is Mode.MPS]
-        lacking = [gpu for gpu in through_mps if gpu not in (self._pipes or {})]
+        pipes = {gpu: pipe for gpu in claim.gpus if (pipe := self._pipe(gpu)) is not None}
+        lacking = [gpu for gpu, mode in claim.modes.items() if mode is Mode.MPS and gpu not in pipes]
         if lacking:
             message = f"{lacking[0]} has no MPS daemon on this node, so no share of it can be used"
             raise PrepareError(message, Reason.MPS_UNREACHABLE)
         if claim.has_status:
             self._make_status(claim.pod_uid)
-        document = cdi.document(claim, self._pipes or {}, str(self._status / claim.pod_uid))
+        document = cdi.document(claim, pipes, str(self._status / claim.pod_uid))
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
         return {each.request: (*self._toolkit_devices(each.gpu), cdi.device_id(claim, each)) for each in claim.granted}
 

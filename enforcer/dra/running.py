@@ -26,7 +26,7 @@ from enforcer.metrics import Metrics
 from enforcer.model import Mode, Proven, Quota
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
-from enforcer.mps.manager import MpsManager
+from enforcer.mps.launch import pipe_of
 from enforcer.notice import Notice
 from enforcer.quotas import Object
 from enforcer.repeat import every
@@ -53,8 +53,8 @@ class Setup:
     metrics: Metrics
     modes: GpuModes
     """How GPUs are shared; told here of prepared claims."""
-    mps: tuple[MpsManager, MpsKeeper] | None
-    """``None``: no GPU is shared through MPS."""
+    mps: MpsKeeper | None
+    """Of the daemons; ``None``: no GPU is shared through MPS."""
     backends: Callable[[], Mapping[str, str]] = dict
     """Who keeps limits on which GPU."""
     quotas: Callable[[], Sequence[Quota]]
@@ -130,6 +130,10 @@ class KubeletSide:
         lasting = {each.pod_uid for each in self._store.prepared()}
         return frozenset(each.pod_uid for each in self._store.ending()) - lasting
 
+    def claimed(self) -> frozenset[str]:
+        """UUIDs of the GPUs that claims are on, those included whose processes outlive them."""
+        return frozenset(gpu for each in (*self._store.prepared(), *self._store.ending()) for gpu in each.gpus)
+
     def _settle(self) -> None:
         self._sockets.check()
         self._driver.settle()
@@ -164,13 +168,12 @@ class KubeletSide:
         )
 
     def _parts(self, setup: Setup) -> Parts:
-        manager, keeper = setup.mps or (None, None)
-        pipes = None if manager is None else {gpu: str(pipe) for gpu, pipe in manager.pipes().items()}
+        keeper = setup.mps
         return Parts(
             node=setup.node,
             cluster=setup.cluster,
             store=self._store,
-            files=NodeFiles(setup.cdi_root, setup.run, pipes),
+            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup)),
             look=setup.watch.look,
             ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
             modes=setup.modes,
@@ -184,3 +187,7 @@ def _at_once(setup: Setup, gpu: str) -> bool:
     """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
     backend = setup.backends().get(gpu)
     return setup.modes.of(gpu) is Mode.TIME_SLICING if backend is None else Backend(backend).at_once
+
+
+def _pipe_of(setup: Setup, gpu: str) -> str | None:
+    return None if setup.mps is None else pipe_of(setup.run, gpu)

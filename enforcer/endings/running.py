@@ -32,7 +32,10 @@ def released_in_time(
     tools = LaneTools(
         departures=departures, quotas=quotas, attributor=attributor, metrics=metrics, stopped=stopped
     )  # fmt: skip
-    for gpu, daemon in manager.daemons.items():
-        lane = Lane(gpu, DaemonClients(daemon), tools)
+
+    def open_lane(gpu: str) -> None:
+        lane = Lane(gpu, DaemonClients(manager, gpu), tools)
         departures.wake.append(lane.woken)
         every(EVERY, f"release-{gpu}", lane.turn, stopped, lane.woken)
+
+    manager.follow(open_lane)

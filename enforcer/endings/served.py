@@ -1,22 +1,29 @@
 """One GPU's MPS daemon, as far as releasing its clients goes."""
 
 from enforcer.mps.control import Deadline
-from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.manager import MpsManager
 
 
 class DaemonClients:
-    """The clients of a daemon of ours."""
+    """The clients of a GPU's daemon, which comes and goes.
 
-    def __init__(self, daemon: MpsDaemon) -> None:
-        self._daemon = daemon
+    Args:
+        manager: of the daemons.
+        gpu: the GPU's UUID.
+    """
+
+    def __init__(self, manager: MpsManager, gpu: str) -> None:
+        self._manager, self._gpu = manager, gpu
 
     def clients(self) -> dict[int, int]:
         """Pids of all clients, each with its server's; none where no daemon was started. Raises ``MpsError``."""
-        if not self._daemon.noted:
+        daemon = self._manager.daemons.get(self._gpu)
+        if daemon is None or not daemon.noted:
             return {}
         deadline = Deadline()
-        return {pid: each for each in self._daemon.servers(deadline) for pid in self._daemon.clients(each, deadline)}
+        return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
 
     def release(self, server: int, pid: int) -> str | None:
         """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``."""
-        return self._daemon.client.terminate(server, pid)
+        daemon = self._manager.daemons.get(self._gpu)
+        return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid)

@@ -1,101 +1,53 @@
-"""Keeping the MPS daemons of shared GPUs in service: slow work, in a thread beside the loop."""
+"""Keeping the MPS daemons of shared GPUs in service: slow work, in threads beside the loop, each GPU by itself."""
 
 import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from enforcer.inventory import shared_gpus
-from enforcer.model import Gpu, Mode
-from enforcer.modeswitch import GpuModes
+import structlog
+
 from enforcer.mps.daemon import STANDING
-from enforcer.mps.manager import MpsManager
-from gpushare.cluster import CORE_V1, Cluster, path
-from gpushare.errors import ClusterError, ConfigError, GpuShareError
+from enforcer.mps.manager import MpsManager, side_by_side
+from enforcer.mps.roster import Roster
+from gpushare.errors import GpuShareError, NvmlError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
 
 EVERY: Final = 30.0
 """Seconds between looks at every daemon: a command costs milliseconds of CPU."""
 FRESH: Final = 2.0
 
 
-class Shared:
-    """Which GPUs of this node may be shared: asked of the node's object, remembered while nobody answers.
-
-    The compute mode of any other GPU is none of our business, so no daemon is ever started for one. Contested ones are
-    among the others: a daemon that runs there goes on for its tenants, and is left as it is.
-
-    Args:
-        cluster: to ask for the node's object; ``None``: every GPU may be shared.
-        node: its name.
-        gpus: all there are.
-        before: those that had a daemon when the agent started.
-        contested: asked which of these GPUs are, by UUID.
-        modes: how they are shared; only through MPS takes a daemon.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster | None,
-        node: str,
-        gpus: Sequence[Gpu],
-        before: frozenset[str],
-        contested: Callable[[Sequence[Gpu]], Collection[str]] = lambda _: (),
-        modes: GpuModes | None = None,
-    ) -> None:
-        self._cluster, self._node, self._gpus, self._known = cluster, node, gpus, before
-        self._contested, self._modes = contested, modes or GpuModes.fixed()
-
-    def __call__(self) -> frozenset[str]:
-        """Name those that take a daemon, by UUID; until the node could be read, those that had one before."""
-        named = self._named() - frozenset(self._contested(self._gpus))
-        return frozenset(gpu for gpu in named if self._modes.of(gpu) is Mode.MPS)
-
-    def _named(self) -> frozenset[str]:
-        if self._cluster is None:
-            return frozenset(gpu.uuid for gpu in self._gpus)
-        with suppress(ClusterError, ConfigError):  # the offer, which reads the same, says what is wrong
-            node = self._cluster.get(path(CORE_V1, "nodes", self._node))
-            self._modes.read(node)
-            self._known = frozenset(gpu.uuid for gpu in shared_gpus(self._gpus, node))
-        return self._known
-
-
 class MpsKeeper:
-    """Looks after the daemons: starts those of shared GPUs, and asks each how it is. Any thread may ask for a turn.
+    """Looks after the daemons: starts those of shared GPUs, asks each how it is, ends those that are needed no more.
+
+    Any thread may ask. Each GPU has a lock of its own: one whose daemon is blocked keeps nobody waiting for another's.
 
     Args:
         manager: of the daemons.
-        shared: asked which GPUs are.
+        roster: says who needs one.
         fresh: seconds for which it counts that a daemon served. Asking is a process each time, and many pods start
             together.
-        modes: how GPUs are shared; a daemon goes when its GPU is shared in another way.
     """
 
-    def __init__(
-        self,
-        manager: MpsManager,
-        shared: Callable[[], Collection[str]],
-        fresh: float = FRESH,
-        modes: GpuModes | None = None,
-    ) -> None:
-        self._manager, self._shared, self._fresh = manager, shared, fresh
-        self._modes = modes or GpuModes.fixed()
+    def __init__(self, manager: MpsManager, roster: Roster, fresh: float = FRESH) -> None:
+        self._manager, self._roster, self._fresh = manager, roster, fresh
         self._answered: dict[str, tuple[float, str | None]] = {}
         """When each was last asked on behalf of a pod, and what kept it from serving."""
-        self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._failures: dict[str, GpuShareError] = {}
         self._lasting: dict[str, GpuShareError] = {}
-        self._serving = manager.noted()
+        self._served: frozenset[str] = frozenset()
+        self._serving = dict.fromkeys(roster.before, True)
         """As last asked; those that ran before us are taken to serve until they are asked."""
-        self._turn = threading.Lock()
-        self._turns = 0
 
     def serves(self, gpu: str) -> bool:
         """Tell whether the daemon of a GPU took clients when it was last asked."""
-        return gpu in self._serving
+        return self._serving.get(gpu, False)
 
     @property
     def failures(self) -> Mapping[str, GpuShareError]:
@@ -104,30 +56,24 @@ class MpsKeeper:
 
     def problems(self) -> Iterator[str]:
         """Say which daemons do not serve, and why."""
-        yield from (f"MPS on {gpu}: {error.message}" for gpu, error in self._failures.items())
+        if self._roster.problem is not None:
+            yield f"MPS daemons cannot be looked after: {self._roster.problem}"
+        yield from (f"MPS on {gpu}: {error.message}" for gpu, error in dict(self._failures).items())
 
     def turn(self) -> None:
-        """Ask all; start those that do not answer. Who waits for another's turn is content with that one."""
-        before = self._turns
-        with self._turn:
-            if self._turns != before:
-                return
-            shared = self._shared()
-            ended = self._end()
-            found = self._manager.health(shared)
-            failures = {gpu: answer for gpu, answer in found.items() if isinstance(answer, GpuShareError)}
-            blocked = {gpu: error for gpu, error in failures.items() if error.reason in STANDING}
-            again = self._failures.keys()
-            started = self._manager.start(shared) if failures.keys() - blocked.keys() else {}
-            self._failures = ended | blocked | started
-            self._lasting = {gpu: error for gpu, error in self._failures.items() if gpu in again}
-            self._serving = frozenset(found) - self._failures.keys()
-            self._turns += 1
+        """Ask all; start those that do not answer; end those whose time is over."""
+        duty, again = self._roster.turn(), frozenset(self._failures)
+        self._served = duty.served
+        for gpu in again - duty.served:
+            self._failures.pop(gpu, None)
+        side_by_side(lambda gpu: self._turn(gpu, leaving=gpu in duty.leaving), duty.served | duty.leaving)
+        self._lasting = {gpu: error for gpu, error in dict(self._failures).items() if gpu in again}
 
     def hindrance(self, gpu: str) -> str | None:
         """Say what keeps a GPU's daemon from serving now; ``None`` where it serves. A missing one is started."""
         came = time.monotonic()
-        with self._asking[gpu]:
+        with self._locks[gpu]:
+            self._roster.used(gpu)
             asked, found = self._answered.get(gpu, (-math.inf, None))
             now = time.monotonic()
             if asked < came and (found is not None or now - asked >= self._fresh):
@@ -135,35 +81,72 @@ class MpsKeeper:
                 self._answered[gpu] = (now, found)
             return found
 
-    def _end(self) -> dict[str, GpuShareError]:
-        """End the daemons of GPUs that are shared in another way by now; by UUID, what went wrong with which."""
-        failures: dict[str, GpuShareError] = {}
-        for gpu in self._changed(self._manager.marked()):
-            # A claim that is prepared meanwhile has to wait for the end: it must not be given a daemon that goes.
-            with self._modes.kept([gpu]) as modes:
-                if self._changed(modes):
-                    failures |= self._manager.end(gpu)
-        return failures
-
-    def _changed(self, gpus: Iterable[str]) -> list[str]:
-        return [gpu for gpu in gpus if self._modes.of(gpu) not in {None, Mode.MPS}]
-
     def _hindrance(self, gpu: str) -> str | None:
-        if self._changed([gpu]):
+        if self._roster.changed(gpu):
             return self._remains(gpu)
         try:
-            if gpu in self._serving and self._manager.answers(gpu):
+            if self.serves(gpu) and self._manager.answers(gpu):
                 return None
         except GpuShareError as error:
             return error.message
-        self.turn()
-        if gpu in self._serving:
-            return None
+        if gpu not in self._served:
+            self._served = self._roster.turn().served
+        if gpu not in self._served or not self._look_after(gpu):
+            return self._roster.problem or f"{gpu} is not shared on this node"
         failure = self._failures.get(gpu)
-        return f"{gpu} is not shared on this node" if failure is None else failure.message
+        return None if failure is None else failure.message
+
+    def _turn(self, gpu: str, *, leaving: bool) -> None:
+        with self._locks[gpu]:
+            if not leaving:
+                self._look_after(gpu)
+            else:
+                self._leave(gpu)
+
+    def _look_after(self, gpu: str) -> bool:
+        """Ask a daemon, and start it where it does not answer; whether there is one."""
+        found = self._manager.health({gpu})
+        if gpu not in found:
+            return False
+        failure = _failure(found[gpu])
+        if failure is not None and failure.reason not in STANDING:
+            failure = self._manager.start({gpu}).get(gpu)
+        self._serving[gpu] = failure is None
+        if failure is None:
+            self._failures.pop(gpu, None)
+        else:
+            self._failures[gpu] = failure
+        return True
 
     def _remains(self, gpu: str) -> str | None:
         """Say that a GPU's daemon has not gone yet: while it is there, nobody but its clients may use the GPU."""
+        if gpu in self._roster.before and gpu not in self._manager.daemons:
+            self._roster.turn()
         if gpu in self._manager.marked():
-            self.turn()
-        return f"the MPS daemon of {gpu} has not ended yet" if gpu in self._manager.marked() else None
+            self._leave(gpu)
+        left = gpu in self._manager.marked() or (gpu in self._roster.before and gpu not in self._manager.daemons)
+        return f"the MPS daemon of {gpu} has not ended yet" if left else None
+
+    def _leave(self, gpu: str) -> None:
+        with self._roster.leaving(gpu) as so:
+            if so:
+                self._end(gpu)
+
+    def _end(self, gpu: str) -> None:
+        try:
+            self._manager.stop({gpu})
+        except GpuShareError as error:
+            if not (isinstance(error, NvmlError) and self._roster.gone(gpu)):
+                self._failures[gpu] = error
+                return
+            log.warning("compute mode not put back", reason=str(error.reason), gpu=gpu, error=error.message)
+        self._manager.let_go(gpu)
+        self._roster.forget(gpu)
+        self._served -= {gpu}
+        for known in (self._serving, self._failures, self._answered):
+            known.pop(gpu, None)
+        log.info("MPS daemon ended: its GPU needs none any more", reason=str(Reason.MPS_STOPPED), gpu=gpu)
+
+
+def _failure(answer: object) -> GpuShareError | None:
+    return answer if isinstance(answer, GpuShareError) else None

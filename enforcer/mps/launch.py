@@ -22,6 +22,7 @@ from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_LOG_DIRECTORY, MPS_PIPE_
 from gpushare.errors import MpsError
 
 FOLDER: Final = "mps"
+PIPE: Final = "pipe"
 SOCKET: Final = "host.sock"
 FOLDER_DIGITS: Final = 12
 LIMIT: Final = 4096
@@ -56,11 +57,16 @@ def folder_of(gpu: str) -> str:
     return hashlib.sha256(gpu.encode()).hexdigest()[:FOLDER_DIGITS]
 
 
+def pipe_of(run: Path, gpu: str) -> str:
+    """Name the pipe directory of a GPU's daemon, whether it runs or not."""
+    return str(run / FOLDER / folder_of(gpu) / PIPE)
+
+
 def variables(gpu: str, directory: Path) -> dict[str, str]:
     """What a daemon has to find in its environment."""
     return {
         CUDA_VISIBLE_DEVICES: gpu,
-        MPS_PIPE_DIRECTORY: str(directory / "pipe"),
+        MPS_PIPE_DIRECTORY: str(directory / PIPE),
         MPS_LOG_DIRECTORY: str(directory / "log"),
     }
 

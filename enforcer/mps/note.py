@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.model import ComputeMode
+from enforcer.mps.launch import folder_of
 from gpushare.errors import MpsError
 
 FILE: Final = "daemon.json"
@@ -31,6 +32,12 @@ class Note:
         return (self.pid is None or 0 < self.pid <= MAX_PID) and self.previous_mode in {None, *ComputeMode}
 
 
+def noted_gpus(root: Path) -> frozenset[str]:
+    """Name, by UUID, the GPUs of which a note was left below this directory."""
+    found = ((file.parent.name, _read(file).gpu) for file in root.glob(f"*/{FILE}"))
+    return frozenset(gpu for name, gpu in found if gpu is not None and name == folder_of(gpu))
+
+
 class Notes:
     """The note of a GPU's daemon, in its directory."""
 
@@ -39,21 +46,14 @@ class Notes:
 
     def check_owner(self) -> None:
         """Leave another GPU's daemon alone, should its note lie here. Raises ``MpsError``."""
-        owner = self._read().gpu
+        owner = _read(self._file).gpu
         if owner not in {None, self._gpu}:
             raise MpsError(f"{self._file.parent} belongs to the MPS control daemon of {owner}, not of {self._gpu}")
 
     def read(self) -> Note:
         """Read it; an empty one where there is none that we can have written for this GPU."""
-        note = self._read()
+        note = _read(self._file)
         return note if note.gpu in {None, self._gpu} else Note()
-
-    def _read(self) -> Note:
-        try:
-            note = Note(**json.loads(self._file.read_text()))
-        except (OSError, ValueError, TypeError, RecursionError):
-            return Note()
-        return note if note.plausible else Note()
 
     def write(self, note: Note) -> None:
         """Replace it. Raises ``OSError``."""
@@ -64,3 +64,11 @@ class Notes:
     def forget(self) -> None:
         """Remove it. Raises ``OSError``."""
         self._file.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> Note:
+    try:
+        note = Note(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return Note()
+    return note if note.plausible else Note()

@@ -16,7 +16,8 @@ from enforcer.inventory import InventoryPolicy
 from enforcer.model import Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
-from enforcer.mps.roster import MpsTools, daemons
+from enforcer.mps.manager import MpsManager
+from enforcer.mps.roster import MpsTools, Roster, Shared, Sources
 from tests.fakegpu import node, share
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.reader import SimReader
@@ -69,12 +70,12 @@ def _keeping(machine: Machine) -> Iterator[tuple[MpsKeeper, GpuModes, dict[str, 
     modes.read(labelled())
     driver, gpus = DriverRoot(machine.root / "driver"), gpus_of(machine.sim.machine)[:1]
     tools = MpsTools(SimReader(machine.sim), driver.program(), driver.environment(machine.run))
-    manager = daemons(gpus, machine.run, InventoryPolicy(), tools)
-
-    def shared() -> set[str]:
-        return {machine.gpu} if modes.of(machine.gpu) is Mode.MPS else set()
-
-    yield MpsKeeper(manager, shared, fresh=0, modes=modes), modes, held
+    sources = Sources(
+        gpus=lambda: gpus, shared=Shared(None, "n1"), modes=modes, policy=InventoryPolicy,
+        claimed=held.keys, tools=lambda: tools,
+    )  # fmt: skip
+    manager = MpsManager()
+    yield MpsKeeper(manager, Roster(manager, machine.run, sources), fresh=0), modes, held
     manager.stop()
 
 

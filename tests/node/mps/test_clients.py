@@ -155,7 +155,9 @@ def test_a_node_gets_a_daemon_per_gpu_in_directories_of_their_own(
     reader = SimReader(sim)
     manager = MpsManager.for_gpus(dict.fromkeys(uuids, 14848), root, stand_in, reader)
     assert manager.start() == {}
-    assert manager.pipes() == {uuid: root / uuid / "pipe" for uuid in uuids}
+    assert {uuid: daemon.pipe for uuid, daemon in manager.daemons.items()} == {
+        uuid: root / uuid / "pipe" for uuid in uuids
+    }
     assert all(reader.compute_mode(uuid) is ComputeMode.EXCLUSIVE_PROCESS for uuid in uuids)
     manager.stop()
     assert all(reader.compute_mode(uuid) is ComputeMode.DEFAULT for uuid in uuids)

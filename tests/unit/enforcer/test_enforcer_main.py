@@ -1,5 +1,6 @@
+import json
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +9,18 @@ import pytest
 from enforcer import main as program
 from enforcer.checkpoint import Checkpoint
 from enforcer.inventory import InventoryPolicy
+from enforcer.loop import Agent
 from enforcer.main import main
 from enforcer.model import GpuSample, Mode
 from enforcer.modeswitch import GpuModes
-from enforcer.mps.keeper import MpsKeeper, Shared
-from enforcer.mps.roster import MpsTools, daemons
 from enforcer.offering import Offering, held_mib
 from enforcer.options import parse
 from enforcer.repeat import every
+from enforcer.side import Side
 from enforcer.view import View
 from enforcer.watch import Watch
 from gpushare import contract
-from gpushare.errors import ClusterError, ConfigError, MpsError
-from gpushare.reasons import Reason
+from gpushare.errors import ClusterError, ConfigError
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
@@ -73,12 +73,25 @@ def test_in_a_pid_namespace_of_its_own_it_refuses(monkeypatch: Any, capsys: Any,
     assert "hostPID: true" in capsys.readouterr().err
 
 
-def test_without_gpus_mps_cannot_be_started_and_that_is_said(capsys: Any, tmp_path: Path) -> None:
-    reader = Reader()
+def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reader, said = Reader(), list[Any]()
     reader.all_broken = True
-    options = [*BASE, "--state", str(tmp_path), "--no-cluster", "--allow-any-pid-namespace"]
-    assert main(options, reader=reader, attributor=Attributor()) == 1
-    assert "--no-mps does without" in capsys.readouterr().err
+
+    def serve(agent: Agent, _: Any, side: Side) -> None:
+        for reader.all_broken in (True, False):
+            agent.poll()
+            said.append((side.hindrance(), json.loads((tmp_path / "status.json").read_text())))
+        side.stopped.set()
+
+    monkeypatch.setattr(program, "_serve", serve)
+    options = [*BASE, "--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--allow-any-pid-namespace"]
+    assert main(options, reader=reader, attributor=Attributor()) == 0
+    (hindrance, away), (none, back) = said
+    assert (hindrance, none) == ("the node's GPUs cannot be counted: the driver is gone", None)
+    assert ("blind on all: the driver is gone" in away["problems"], away["gpus"]) == (True, [])
+    assert {gpu["uuid"] for gpu in back["gpus"]} == {GPU, OTHER_GPU}
 
 
 def test_what_is_promised_is_added_up_for_each_gpu() -> None:
@@ -174,23 +187,21 @@ def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered(
     assert api.slices == {}
 
 
-def test_only_gpus_that_may_be_shared_get_a_daemon() -> None:
-    api = Api({contract.NODE_GPUS: "1"})
-    shared = Shared(api, "gpu-7", [view.gpu for view in VIEWS], frozenset())  # type: ignore[arg-type]
-    assert shared() == {OTHER_GPU}
-    api.down = True
-    assert shared() == {OTHER_GPU}
-    api.down = False
-    api.node["metadata"]["labels"] = {}
-    assert shared() == frozenset()
-
-
-def test_with_the_api_server_away_those_with_a_daemon_keep_it() -> None:
-    api = Api()
-    api.down = True
-    gpus = [view.gpu for view in VIEWS]
-    assert Shared(api, "gpu-7", gpus, frozenset({GPU}))() == {GPU}  # type: ignore[arg-type]
-    assert Shared(None, "gpu-7", gpus, frozenset())() == {GPU, OTHER_GPU}
+def test_without_nvml_what_an_agent_before_us_offered_is_taken_back(tmp_path: Path) -> None:
+    api, reader = Api({contract.NODE_GPUS: "1"}), Reader()
+    offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering.publish(VIEWS, [])
+    assert api.slices
+    reader.all_broken = True
+    watch, checkpoint = Watch(reader, Attributor()), Checkpoint(tmp_path)
+    program._offer(offering, watch, checkpoint, None)
+    assert (api.slices, offering.problem) == ({}, None)
+    reader.all_broken = False
+    program._offer(offering, watch, checkpoint, None)
+    assert api.devices() == [OTHER_DEVICE, "status"]
+    reader.all_broken = True
+    program._offer(offering, watch, checkpoint, None)
+    assert api.devices() == [OTHER_DEVICE, "status"], "what was seen once is known"
 
 
 def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
@@ -234,64 +245,6 @@ def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offer
     watch = Watch(Reader(), Attributor())
     program._offer(offering, watch, Checkpoint(tmp_path), Kubelet(problem))  # type: ignore[arg-type]
     assert api.devices() == offered
-
-
-class Manager:
-    def __init__(self) -> None:
-        self.answers: dict[str, Any] = {GPU: "fine", OTHER_GPU: "fine"}
-        self.starts = 0
-        self.failures: dict[str, Any] = {}
-
-    def noted(self) -> frozenset[str]:
-        return frozenset({OTHER_GPU})
-
-    def marked(self) -> frozenset[str]:
-        return frozenset()
-
-    def health(self, gpus: Collection[str]) -> dict[str, Any]:
-        return {gpu: answer for gpu, answer in self.answers.items() if gpu in gpus}
-
-    def start(self, gpus: Collection[str]) -> dict[str, Any]:
-        assert gpus == {GPU, OTHER_GPU}
-        self.starts += 1
-        return self.failures
-
-
-def test_daemons_that_do_not_answer_are_started_and_blocked_ones_are_not() -> None:
-    manager = Manager()
-    keeper = MpsKeeper(manager, lambda: {GPU, OTHER_GPU})  # type: ignore[arg-type]
-    keeper.turn()
-    assert (manager.starts, list(keeper.problems())) == (0, [])
-    manager.answers = {GPU: MpsError("blocked", Reason.CONTROL_BLOCKED), OTHER_GPU: "fine"}
-    keeper.turn()
-    assert (manager.starts, list(keeper.problems())) == (0, [f"MPS on {GPU}: blocked"])
-    manager.answers = {GPU: MpsError("silent")}
-    manager.failures = {GPU: MpsError("no such program")}
-    keeper.turn()
-    assert (manager.starts, list(keeper.problems())) == (1, [f"MPS on {GPU}: no such program"])
-
-
-def test_a_daemon_serves_where_it_answers_or_was_left_running_before_us() -> None:
-    manager = Manager()
-    keeper = MpsKeeper(manager, lambda: {GPU, OTHER_GPU})  # type: ignore[arg-type]
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [False, True]
-    keeper.turn()
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True]
-    manager.answers[GPU] = MpsError("blocked", Reason.CONTROL_BLOCKED)
-    keeper.turn()
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [False, True]
-    manager.answers[GPU] = MpsError("silent")
-    keeper.turn()
-    assert [keeper.serves(gpu) for gpu in (GPU, OTHER_GPU)] == [True, True], "it was started again"
-
-
-def test_a_daemon_for_every_gpu_that_can_be_shared() -> None:
-    tools = MpsTools(Reader(), Path("/driver/usr/bin/control"), {"A": "b"})  # type: ignore[arg-type]
-    found = daemons([card(GPU, 0), card(OTHER_GPU, 1)], Path("/run/gpu-share"), InventoryPolicy(), tools)
-    assert set(found._daemons) == {GPU, OTHER_GPU}
-    assert len({daemon.pipe for daemon in found._daemons.values()}) == 2
-    assert {str(daemon._binary) for daemon in found._daemons.values()} == {"/driver/usr/bin/control"}
-    assert {daemon._environment["A"] for daemon in found._daemons.values()} == {"b"}
 
 
 def test_what_is_done_every_so_often_ends_when_stopped() -> None:

@@ -12,7 +12,6 @@ from enforcer.cluster import NodeNews, NodeReporter
 from enforcer.contests import Contests
 from enforcer.doctor import Doctor
 from enforcer.health import PATIENCE, WELL_AFTER
-from enforcer.mps.keeper import Shared
 from enforcer.sharing import Sharing
 from enforcer.slices import SlicePublisher
 from enforcer.view import View
@@ -132,16 +131,6 @@ def test_either_source_is_enough() -> None:
     slices = [{"spec": {"driver": "gpu.nvidia.com", "devices": [device]}}]
     node = Node(plugins=[("nvidia.com/gpu", [GPU])], slices=slices)
     assert set(contests(node, Reporter()).look(CARDS)) == {GPU, OTHER_GPU}
-
-
-def test_no_daemon_is_started_on_a_contested_gpu() -> None:
-    rivals: dict[str, str] = {GPU: "it is X's"}
-    shared = Shared(None, "gpu-7", CARDS, frozenset(), lambda _: rivals)
-    assert shared() == {OTHER_GPU}
-    rivals = {}
-    assert shared() == {GPU, OTHER_GPU}
-    api = Shared(Api(), "gpu-7", CARDS, frozenset(), lambda _: {OTHER_GPU})  # type: ignore[arg-type]
-    assert api() == {GPU}
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 import copy
 import shutil
-import threading
-import time
 from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,19 +16,14 @@ from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.prepared import Prepared
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
 from enforcer.foreign import leaving_mib
-from enforcer.model import Mode, OnExceed, Quota
-from enforcer.modeswitch import GpuModes
-from enforcer.mps.keeper import MpsKeeper
+from enforcer.model import OnExceed, Quota
 from enforcer.view import View
 from gpushare import contract
 from gpushare.cluster import APPLY_PATCH, CORE_V1, path
-from gpushare.errors import MpsError
-from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, holder
 from tests.unit.enforcer.test_loop import card
-from tests.unit.enforcer.test_modes import labelled
 
 FIRST, SECOND = "a" * 64, "b" * 64
 
@@ -222,161 +215,6 @@ def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
     ((where, body, content_type),) = world.api.patched
     assert (where, content_type) == (f"{world.where(claim.name)}/status", APPLY_PATCH)
     assert body["metadata"]["uid"] == claim.uid
-
-
-class Manager:
-    def __init__(self) -> None:
-        self.there: set[str] = set()
-        self.turns = self.asked = 0
-        self.failure: MpsError | None = None
-
-    def health(self, gpus: Collection[str]) -> dict[str, Any]:
-        self.turns += 1
-        return {gpu: "fine" if gpu in self.there else MpsError("silent") for gpu in gpus}
-
-    def noted(self) -> frozenset[str]:
-        return frozenset()
-
-    def marked(self) -> frozenset[str]:
-        return frozenset(self.there)
-
-    def end(self, gpu: str) -> dict[str, Any]:
-        if self.failure is None:
-            self.there.discard(gpu)
-        return {} if self.failure is None else {gpu: self.failure}
-
-    def start(self, gpus: Collection[str]) -> dict[str, Any]:
-        if self.failure is not None:
-            return dict.fromkeys(gpus, self.failure)
-        self.there |= set(gpus)
-        return {}
-
-    def answers(self, gpu: str) -> bool:
-        self.asked += 1
-        if self.failure is not None and self.failure.reason is Reason.CONTROL_BLOCKED:
-            raise self.failure
-        return gpu in self.there
-
-
-def test_a_missing_daemon_is_started_at_once_for_who_waits() -> None:
-    manager = Manager()
-    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
-    assert keeper.hindrance(GPU) is None
-    assert (keeper.hindrance(GPU), manager.turns) == (None, 1)
-    manager.there.clear()
-    manager.failure = MpsError("no such program")
-    assert keeper.hindrance(GPU) == "no such program"
-    assert keeper.hindrance("GPU-other") == "GPU-other is not shared on this node"
-
-
-def test_those_who_wait_together_ask_once() -> None:
-    manager, gate = Manager(), threading.Event()
-    manager.failure = MpsError("no such program")
-    health = manager.health
-
-    def slow(gpus: Collection[str]) -> dict[str, Any]:
-        gate.wait(5)
-        return health(gpus)
-
-    manager.health = slow  # type: ignore[method-assign]
-    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
-    threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(10)]
-    for each in threads:
-        each.start()
-    time.sleep(0.1)
-    gate.set()
-    for each in threads:
-        each.join(5)
-    assert manager.turns <= 2
-
-
-def test_pods_that_start_together_ask_a_daemon_that_serves_once() -> None:
-    manager = Manager()
-    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=60)  # type: ignore[arg-type]
-    threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(30)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(5)
-    assert (manager.turns, manager.asked) == (1, 0)
-    keeper.turn()
-    assert keeper.hindrance(GPU) is None
-    assert manager.asked == 0
-
-
-def test_a_blocked_daemon_is_said() -> None:
-    manager = Manager()
-    keeper = MpsKeeper(manager, lambda: {GPU}, fresh=0)  # type: ignore[arg-type]
-    assert keeper.hindrance(GPU) is None
-    manager.failure = MpsError("blocked", Reason.CONTROL_BLOCKED)
-    assert keeper.hindrance(GPU) == "blocked"
-
-
-@pytest.fixture
-def changing() -> tuple[Manager, MpsKeeper, GpuModes, dict[str, Mode]]:
-    """A keeper on a node that can be labelled, and the modes of the claims on it."""
-    manager, held = Manager(), dict[str, Mode]()
-    modes = GpuModes()
-    modes.follow(lambda: held)
-    modes.read(labelled())
-
-    def shared() -> set[str]:
-        return {GPU} if modes.of(GPU) is Mode.MPS else set()
-
-    return manager, MpsKeeper(manager, shared, fresh=0, modes=modes), modes, held  # type: ignore[arg-type]
-
-
-Changing = tuple[Manager, MpsKeeper, GpuModes, dict[str, Mode]]
-
-
-def test_a_daemon_goes_when_the_last_claim_of_its_gpu_has_gone(changing: Changing) -> None:
-    manager, keeper, modes, held = changing
-    held[GPU] = Mode.MPS
-    keeper.turn()
-    modes.read(labelled("time-slicing"))
-    keeper.turn()
-    assert manager.there == {GPU}, "its tenants live on it"
-    assert keeper.hindrance(GPU) is None
-    held.clear()
-    keeper.turn()
-    assert (manager.there, keeper.hindrance(GPU)) == (set(), None)
-    modes.read(labelled())
-    assert (keeper.hindrance(GPU), manager.there) == (None, {GPU})
-
-
-def test_a_daemon_stays_while_nobody_can_say_how_its_gpu_is_shared(changing: Changing) -> None:
-    manager, keeper, modes, _ = changing
-    keeper.turn()
-    modes.read(labelled("time-sliced"))
-    keeper.turn()
-    assert manager.there == set() | {GPU}
-    silent = Manager()
-    silent.there = {GPU}
-    MpsKeeper(silent, set, modes=GpuModes()).turn()  # type: ignore[arg-type]
-    assert silent.there == {GPU}, "nor before the claims were read"
-
-
-def test_who_shares_by_turns_waits_for_the_end_of_the_daemon(changing: Changing) -> None:
-    manager, keeper, modes, _ = changing
-    keeper.turn()
-    manager.failure = MpsError("it does not quit")
-    modes.read(labelled("time-slicing"))
-    assert keeper.hindrance(GPU) == f"the MPS daemon of {GPU} has not ended yet"
-    assert list(keeper.problems()) == [f"MPS on {GPU}: it does not quit"]
-    manager.failure = None
-    assert keeper.hindrance(GPU) is None
-
-
-def test_a_daemon_is_not_ended_under_a_claim_that_is_just_prepared(changing: Changing) -> None:
-    manager, keeper, modes, held = changing
-    keeper.turn()
-    with modes.kept([GPU]):
-        modes.read(labelled("time-slicing"))
-        keeper.turn()
-        assert (manager.there, keeper.hindrance(GPU)) == ({GPU}, None)
-        held[GPU] = Mode.MPS
-    keeper.turn()
-    assert manager.there == {GPU}
 
 
 def test_memory_of_processes_that_outlive_their_claim_is_not_offered() -> None:

@@ -15,6 +15,7 @@ from enforcer.dra.running import KubeletSide, Setup
 from enforcer.inventory import InventoryPolicy
 from enforcer.metrics import Metrics
 from enforcer.modeswitch import GpuModes
+from enforcer.mps.launch import pipe_of
 from enforcer.notice import Notice
 from enforcer.watch import Watch
 from gpushare import contract
@@ -23,12 +24,7 @@ from gpushare.errors import ConfigError
 from tests.support.kubelet import KubeletCalls
 from tests.unit.enforcer.dra.objects import NAMESPACE, NODE
 from tests.unit.enforcer.dra.world import World
-from tests.unit.enforcer.made import GPU, OTHER_GPU
-
-
-class Manager:
-    def pipes(self) -> dict[str, Path]:
-        return {gpu: Path(f"/mps/{gpu}/pipe") for gpu in (GPU, OTHER_GPU)}
+from tests.unit.enforcer.made import GPU
 
 
 class Keeper:
@@ -47,7 +43,7 @@ def side(world: World, told: list[Notice] | None = None) -> KubeletSide:
         node=NODE, state=world.state, run=world.run, kubelet_root=world.folder / "kubelet", cdi_root=world.cdi,
         policy=InventoryPolicy(), cluster=world.api,  # type: ignore[arg-type]
         watch=Watch(world.reader, world.pods), attributor=world.pods, metrics=Metrics(),
-        modes=GpuModes.fixed(), mps=(Manager(), Keeper()),  # type: ignore[arg-type]
+        modes=GpuModes.fixed(), mps=Keeper(),  # type: ignore[arg-type]
         quotas=Checkpoint(world.state).read, tell=(told if told is not None else []).append,
     )  # fmt: skip
     return KubeletSide(setup)
@@ -70,7 +66,7 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     assert [(each.pod, each.gpu, each.memory_mib) for each in kubelet.books.quotas() or ()] == [("tts", GPU, 4096)]
     edits = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]
     assert [(each["hostPath"], each["containerPath"]) for each in edits["mounts"]] == [
-        (f"/mps/{GPU}/pipe", contract.PIPE_PATH)
+        (pipe_of(world.run, GPU), contract.PIPE_PATH)
     ]
     pod = world.api.objects[path(CORE_V1, "pods", "tts", NAMESPACE)]
     pod["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi"

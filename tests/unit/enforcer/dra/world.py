@@ -18,7 +18,7 @@ from gpushare import contract
 from gpushare.cluster import CORE_V1, RESOURCE_V1, path
 from tests.support.api import Api
 from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, Object, claim, namespace, pod
-from tests.unit.enforcer.made import DEVICE, GPU, OTHER_GPU
+from tests.unit.enforcer.made import DEVICE
 from tests.unit.enforcer.test_loop import CARD, Reader
 
 CAPACITY = CARD - 512 - 1024
@@ -48,10 +48,9 @@ class World:
 
     def restart(self) -> None:
         """A new process on the same disk."""
-        pipes = {gpu: f"/mps/{gpu}/pipe" for gpu in (GPU, OTHER_GPU)}
         policy = InventoryPolicy()
         self.store = ClaimStore(self.state)
-        self.files = NodeFiles(self.cdi, self.run, pipes)
+        self.files = NodeFiles(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe")
         self.driver = Driver(
             Parts(
                 node=NODE, cluster=self.api,  # type: ignore[arg-type]

@@ -1,0 +1,57 @@
+"""Counting GPUs: they come and go while the agent runs, and NVML may be slower than we are."""
+
+import pytest
+
+from enforcer.model import Gpu
+from enforcer.watch import ENUMERATE_EVERY, Watch
+from gpushare.errors import NvmlError
+from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.test_loop import Attributor, Reader, card
+
+
+class Slots(Reader):
+    """A machine whose cards are plugged in."""
+
+    def __init__(self, *cards: Gpu) -> None:
+        super().__init__()
+        self.cards, self.counts = cards, 0
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        self.counts += 1
+        if self.all_broken:
+            raise NvmlError("the driver is gone")
+        return self.cards
+
+
+def test_while_nvml_is_away_that_is_the_problem_and_each_look_tries_again() -> None:
+    reader, told = Slots(card(GPU, 0)), list[str]()
+    watch = Watch(reader, Attributor(), lambda: told.append("other GPUs"))
+    reader.all_broken = True
+    for _ in range(2):
+        with pytest.raises(NvmlError):
+            watch.look()
+    assert (watch.problem, told) == ("the node's GPUs cannot be counted: the driver is gone", [])
+    reader.all_broken = False
+    assert [view.gpu.uuid for view in watch.look()] == [GPU]
+    assert (watch.problem, told, reader.counts) == (None, ["other GPUs"], 3)
+
+
+def test_a_machine_without_gpus_has_no_problem_and_is_counted_at_every_look() -> None:
+    reader, told = Slots(), list[str]()
+    watch = Watch(reader, Attributor(), lambda: told.append("other GPUs"))
+    assert (watch.look(), watch.look(), watch.problem, reader.counts, told) == ((), (), None, 2, [])
+    reader.cards = (card(GPU, 0),)
+    assert [view.gpu.uuid for view in watch.look()] == [GPU]
+    assert told == ["other GPUs"]
+
+
+def test_one_that_is_plugged_in_later_is_found_and_told_once() -> None:
+    reader, told = Slots(card(GPU, 0)), list[str]()
+    watch = Watch(reader, Attributor(), lambda: told.append("other GPUs"))
+    watch.look()
+    reader.cards = (card(GPU, 0), card(OTHER_GPU, 1))
+    views = [watch.look() for _ in range(2 * ENUMERATE_EVERY)][-1]
+    assert [view.gpu.uuid for view in views] == [GPU, OTHER_GPU]
+    assert told == ["other GPUs", "other GPUs"]
+    reader.all_broken = True
+    assert [view.gpu.uuid for view in watch.look()] == [GPU, OTHER_GPU]
