@@ -21,8 +21,12 @@ POLL_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
 """The agent writes every few seconds; a restart of it takes less than this."""
 LAST_WORDS: Final = 0.6
-"""Seconds given to the agent, once we are to end, to say what came of a kill that is under way."""
+"""Seconds given to the agent, once we are to end, to say what came of a kill, or why a container likely failed."""
 ACTING: Final = "Acting"
+SHORT: Final = 0.95
+"""Share of a quota, or of a GPU, from which a program may have been refused memory: if it fails, the agent says so."""
+SHORT_SECONDS: Final = 10.0
+"""So long after a shortage a program's end may be due to it."""
 
 
 class Watcher:
@@ -33,6 +37,7 @@ class Watcher:
         self._seen: frozenset[status.Message] = frozenset()
         self._data: bytes | None = None
         self._silent = False
+        self._short: float | None = None
         self.status: status.Status | None = None
         self.printed = 0
 
@@ -44,12 +49,18 @@ class Watcher:
         elif data != self._data and (found := status.parse(data)) is not None:
             self._tell(found)
             self._data, self.status = data, found
+            self._short = self._clock() if found.short(SHORT) else self._short
         self._listen()
 
     @property
     def expecting(self) -> bool:
         """Whether a kill is under way of which the outcome has not been told."""
         return self.status is not None and any(use.state == ACTING for use in self.status.uses)
+
+    @property
+    def was_short(self) -> bool:
+        """Whether memory was short a moment ago, so that the agent may have something to say of a container's end."""
+        return self._short is not None and 0 <= self._clock() - self._short < SHORT_SECONDS
 
     def _tell(self, found: status.Status) -> None:
         before = self.status is not None and self.status.ready
@@ -121,9 +132,9 @@ def _run(watcher: Watcher, address: tuple[str, int]) -> int:
 
 def _last_words(watcher: Watcher) -> None:
     """Print what happened last: it is most worth reading, and where the pod ends by it nobody else prints it."""
-    until = time.monotonic() + LAST_WORDS
+    until, printed = time.monotonic() + LAST_WORDS, watcher.printed
     watcher.look()
-    while watcher.expecting and time.monotonic() < until:
+    while (watcher.expecting or (watcher.was_short and watcher.printed == printed)) and time.monotonic() < until:
         time.sleep(LAST_WORDS / 6)
         watcher.look()
 

@@ -79,6 +79,15 @@ class Status:
     uses: tuple[Use, ...] = ()
     messages: tuple[Message, ...] = ()
 
+    def short(self, share: float) -> bool:
+        """Whether a container holds that share of its quota, or all together that share of a GPU, or more."""
+        if any(use.used_mib is not None and use.used_mib >= share * use.quota_mib for use in self.uses):
+            return True
+        return any(self._held(gpu) > share * gpu.memory_mib for gpu in self.gpus)
+
+    def _held(self, gpu: Gpu) -> int:
+        return (gpu.others_mib or 0) + sum(use.used_mib or 0 for use in self.uses if use.gpu == gpu.uuid)
+
     @property
     def written(self) -> float | None:
         """When it was written, in seconds since 1970; ``None`` where it does not say, or not with an offset."""

@@ -48,6 +48,19 @@ def test_a_container_that_filled_its_own_quota_is_told_so(site: Site, namespace:
     site.delete(namespace, name)
 
 
+def test_a_pod_that_is_not_restarted_has_its_event_and_most_often_its_sidecars_last_word(
+    site: Site, namespace: str
+) -> None:
+    once = pods.pod("once", "hold", "1980Mi", "--then", "3Gi", "--after", "5s", memory="2Gi")
+    once["spec"]["restartPolicy"] = "Never"
+    site.create(namespace, once)
+    site.until("an Event says so", lambda: "QuotaReached" in site.events(namespace, "once"), 120)
+    site.until("it is over", lambda: site.bed.pod(namespace, "once")["status"]["phase"] == "Failed")
+    print("\nits sidecar said so as well:", "QuotaReached" in site.logs(namespace, "once"))
+    assert "QuotaReached" in explained(site, namespace, "once")
+    site.delete(namespace, "once")
+
+
 def test_a_container_that_found_the_card_full_is_told_how_much_others_hold_and_not_who(
     site: Site, namespace: str
 ) -> None:

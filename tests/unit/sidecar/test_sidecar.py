@@ -232,6 +232,30 @@ def test_it_waits_a_moment_for_the_outcome_of_a_kill_that_is_under_way(sidecar: 
     assert [sidecar.line(), sidecar.line()][1] == "2026-11-20T22:16:09Z killed"
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"containers": [{"container": "m", "gpu": "GPU-1", "usedMiB": 96, "quotaMiB": 100, "state": "Within"}]},
+        {
+            "containers": [{"container": "m", "gpu": "GPU-1", "usedMiB": 6, "quotaMiB": 100, "state": "Within"}],
+            "gpus": [{"uuid": "GPU-1", "memoryMiB": 1000, "heldByOthersMiB": 950}],
+        },
+    ],
+    ids=["quota", "GPU"],
+)
+def test_where_memory_was_short_it_waits_a_moment_for_why_a_container_failed(
+    sidecar: Sidecar, tmp_path: Path, content: dict[str, object]
+) -> None:
+    write(tmp_path, {"ready": True, **content})
+    sidecar.until("gpu_share_ready", 1)
+    write(tmp_path, {"ready": True})
+    sidecar.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    write(tmp_path, {"ready": True, "messages": [message(9, "QuotaReached")]})
+    assert sidecar.process.wait(1) == 0
+    assert [sidecar.line(), sidecar.line()][1] == "2026-11-20T22:16:09Z QuotaReached"
+
+
 def test_an_outcome_that_never_comes_does_not_hold_it_up_for_a_second(sidecar: Sidecar, tmp_path: Path) -> None:
     use = {"container": "m", "gpu": "GPU-1", "usedMiB": 9, "quotaMiB": 4, "state": "Acting"}
     write(tmp_path, {"ready": True, "containers": [use]})

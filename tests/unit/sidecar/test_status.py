@@ -163,3 +163,16 @@ def test_nothing_breaks_the_reader(raw: dict[str, object]) -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
     status.parse(data)
+
+
+@pytest.mark.parametrize(
+    ("used", "others", "short"),
+    [(94, 0, False), (95, 0, True), (None, 0, False), (0, 951, True), (51, 900, True), (50, 900, False)],
+)
+def test_memory_is_short_where_a_quota_or_a_gpu_is_nearly_used_up(
+    used: int | None, others: int, *, short: bool
+) -> None:
+    use = Use(container="m", gpu="GPU-1", used_mib=used, quota_mib=100, state="Within")
+    found = Status(uses=(use,), gpus=(Gpu(uuid="GPU-1", memory_mib=1000, others_mib=others),))
+    assert found.short(0.95) is short
+    assert not Status().short(0.95)
