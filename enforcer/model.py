@@ -115,7 +115,7 @@ class Quota:
     tolerance_mib: int | None = None
     low_priority: bool = False
     reserved_mib: int | None = None
-    """What its request consumed; ``None`` where a quota comes from elsewhere."""
+    """The most it could be given of that GPU; ``None`` where a quota comes from elsewhere."""
 
     @property
     def ceiling_mib(self) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from enforcer.dra.prepared import Limit, Prepared
+from enforcer.dra.prepared import Granted, Limit, Prepared
 from enforcer.model import Quota
 from enforcer.quotas import Object, Terms, claim_names, container_ids, terms_of
 
@@ -78,8 +78,14 @@ def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapp
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(limit.memory_mib),
         low_priority=claim.low_priority,
-        reserved_mib=granted.memory_mib,
+        reserved_mib=_reserved(claim, limit, granted),
     )
+
+
+def _reserved(claim: Prepared, limit: Limit, granted: Granted) -> int:
+    """The most the container could be given: its request's, or all its pod has of that GPU once quotas were moved."""
+    moved = limit.memory_mib != granted.memory_mib or any(each.done for each in claim.answers)
+    return claim.on(granted.gpu or "") if moved else granted.memory_mib
 
 
 def _key(claim: Prepared, limit: Limit) -> tuple[str, str]:

@@ -47,7 +47,7 @@ class Recorded:
 class Given:
     """What one request of a claim was given; ``limits`` are the driver's entries of the containers that use it.
 
-    ``reserved`` is the memory in MiB as the driver has it.
+    ``requested`` is the MiB of this request as the driver has it, ``reserved`` those of all of its pod on that GPU.
     """
 
     memory: str
@@ -55,7 +55,8 @@ class Given:
     where: str
     limits: tuple[Object, ...] = ()
     priority: str = ""
-    reserved: object = None
+    requested: object = None
+    reserved: int = 0
 
 
 def shares(found: Recorded) -> bool:
@@ -164,10 +165,10 @@ def _wanted(claim: Object, name: str) -> Iterator[str]:
 def _amounts(container: Object, given: Sequence[Given]) -> str:
     """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
     name = _text(container, "name")
-    frozen = [(each, one.reserved) for one in given for each in one.limits if each.get("container") == name]
+    frozen = [(each, one) for one in given for each in one.limits if each.get("container") == name]
     low = ", low priority" if any(each.priority == "low" for each in given) else ""
     if frozen:
-        return "; ".join(_frozen(each, reserved) for each, reserved in frozen) + low
+        return "; ".join(_frozen(each, one) for each, one in frozen) + low
     variables = {each.get("name"): each.get("value") for each in _list(container, "env")}
     memory, compute = variables.get(contract.MEMORY_MIB), variables.get(contract.MPS_THREAD_PERCENTAGE)
     if isinstance(memory, str) and memory.isascii() and memory.isdigit():
@@ -175,10 +176,11 @@ def _amounts(container: Object, given: Sequence[Given]) -> str:
     return "; ".join(f"{each.memory}, {each.compute}" for each in given)
 
 
-def _frozen(limit: Object, reserved: object) -> str:
-    """One limit; with what was reserved for it where that is another amount."""
+def _frozen(limit: Object, given: Given) -> str:
+    """One limit; with what its pod reserved of that GPU where its own request is of another amount."""
     mib = limit.get("memoryMiB")
-    beside = f" ({format_mib(reserved)} reserved)" if isinstance(reserved, int) and reserved not in {mib, 0} else ""
+    reserved = 0 if given.requested in {None, mib} else given.reserved
+    beside = f" ({format_mib(reserved)} reserved)" if reserved else ""
     return _amount(mib, limit.get("computePercent")) + beside
 
 
@@ -205,8 +207,14 @@ def given_of(claim: Object, request: str) -> Iterator[Given]:
             where=f"{data.get('uuid') or result.get('device')}" + (f" ({model})" if model else ""),
             limits=tuple(_list(data, "limits")),
             priority=_text(data, "priority"),
-            reserved=data.get("memoryMiB"),
+            requested=data.get("memoryMiB"),
+            reserved=sum(_whole(each) for each in about.values() if each.get("uuid") == data.get("uuid")),
         )
+
+
+def _whole(data: Object) -> int:
+    found = data.get("memoryMiB")
+    return found if isinstance(found, int) else 0
 
 
 def _share(entry: Object) -> tuple[object, ...]:

@@ -60,8 +60,8 @@ class Target:
 
     @property
     def reserved_mib(self) -> int:
-        """What the request behind it consumed."""
-        return next(each.memory_mib for each in self.claim.granted if each.request == self.limit.request)
+        """What its pod reserved of that GPU, for all its containers there."""
+        return self.claim.on(next(each.gpu or "" for each in self.claim.granted if each.request == self.limit.request))
 
 
 def add_parser(subparsers: Any) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from enforcer.dra.announce import status_of
+from enforcer.dra.enforced import quotas_of_prepared
+from enforcer.dra.resize import Bounds, Now, answered
 from enforcer.dra.resizing import Means, Resizer
 from enforcer.notice import Notice
 from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.cluster import CORE_V1, path
 from gpushare.reasons import Reason
-from tests.unit.enforcer.dra.objects import NAMESPACE, Object, made_uid, namespace
+from tests.unit.enforcer.dra.objects import NAMESPACE, Object, container, made_uid, namespace, pod
+from tests.unit.enforcer.dra.objects import claim as claim_of
 from tests.unit.enforcer.dra.test_crash import Power
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU
@@ -226,3 +229,24 @@ def test_after_a_crash_anywhere_the_next_agent_brings_it_to_its_end(tmp_path: Pa
             break
         steps += 1
     assert steps > 5, "the disk was hardly touched: the counting does not see it"
+
+
+def test_once_quotas_were_moved_in_a_pod_all_it_reserved_counts_as_what_each_could_have(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    annotations = {contract.MEMORY: "4Gi", contract.MEMORY_OF + "aux": "2Gi"}
+    made = pod("pair", annotations, container("model"), container("aux"))
+    ref = world.add(made, claim_of(made))
+    world.driver.prepare(ref)
+
+    def reserved() -> dict[str, int | None]:
+        quotas = quotas_of_prepared(world.store.prepared(), [made], [namespace()], ())
+        return {each.container: each.reserved_mib for each in quotas}
+
+    assert reserved() == {"model": 4096, "aux": 2048}
+    for name, asked in (("aux", "1Gi"), ("model", "5Gi"), ("model", "4Gi")):
+        change = partial(
+            answered, pod=made, container=name, asked=asked, bounds=Bounds(), now=Now(held_mib=0, at_once=True)
+        )
+        world.driver.alter(ref.uid, change)
+    assert world.store.prepared()[0].limits[0].memory_mib == 4096
+    assert reserved() == {"model": 6144, "aux": 6144}, "a process that started in between may have a limit of 5 GiB"
