@@ -23,7 +23,6 @@ log = structlog.get_logger()
 
 PAUSE: Final = 10
 """Turns that a limit which could not be set is left alone: every failure initialises NVML afresh."""
-MIG_PREFIX: Final = "MIG-"
 Key = tuple[str, str]
 """A container's id and a GPU's UUID."""
 
@@ -118,20 +117,21 @@ class Limiter:
         return gpu in self._choices and self._choices[gpu].backend is Backend.DRIVER_CGROUP
 
     def _choose(self, gpus: Sequence[Gpu]) -> None:
-        choices = {gpu.uuid: choice for gpu in gpus if (choice := self._choice(gpu.uuid)) is not None}
+        choices = {gpu.uuid: choice for gpu in gpus if (choice := self._choice(gpu)) is not None}
         for gpu, choice in choices.items():
             if self._choices.get(gpu) != choice:
                 log.info("limits kept", reason=str(Reason.LIMIT_BACKEND), gpu=gpu, backend=str(choice.backend))
         self._choices = choices
 
-    def _choice(self, gpu: str) -> Choice | None:
-        mig = gpu.startswith(MIG_PREFIX)
-        if gpu not in self._able:
+    def _choice(self, gpu: Gpu) -> Choice | None:
+        if gpu.parent is not None:
+            return choose(Ability(mig=True), self._wanted)
+        if gpu.uuid not in self._able:
             try:
-                self._able[gpu] = not mig and self._driver.limits_cgroups(gpu, str(self._folders.root))
+                self._able[gpu.uuid] = self._driver.limits_cgroups(gpu.uuid, str(self._folders.root))
             except NvmlError:
                 return None
-        return choose(Ability(mps=self._has_mps(gpu), cgroups=self._able[gpu], mig=mig), self._wanted)
+        return choose(Ability(mps=self._has_mps(gpu.uuid), cgroups=self._able[gpu.uuid]), self._wanted)
 
     def _rests(self, key: Key) -> bool:
         self._pauses[key] = max(0, self._pauses.get(key, 0) - 1)

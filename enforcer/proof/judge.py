@@ -72,7 +72,7 @@ def settle(before: Known, found: Proven, *, idle: bool) -> Known:
     """Take in one look.
 
     A state that is bad for the container, and any doubt about one that was well, has to be seen twice in a row. A
-    container that holds nothing now (``idle``) gives no reason for doubt.
+    container that holds nothing now (``idle``) gives no reason for doubt; before it ever did there is nothing to say.
 
     Args:
         before: what was known.
@@ -82,7 +82,7 @@ def settle(before: Known, found: Proven, *, idle: bool) -> Known:
     told = before.told
     if told is not None and found.state is told.state:
         return Known(told)
-    if idle and found.state is Reason.UNKNOWN and told is not None and told.state is Reason.IN_FORCE:
+    if idle and found.state is Reason.UNKNOWN and (told is None or told.state is Reason.IN_FORCE):
         return Known(told)
     at_once = found.state is Reason.IN_FORCE or (told is None and found.state is Reason.UNKNOWN)
     if at_once or before.suspected is found.state:

@@ -94,7 +94,7 @@ class Prover:
             reading = readings[quota.gpu]
             holders = None if reading is None else reading.get(key[0], ())
             evidence = self._evidence(quota, backends[quota.gpu], holders, clients.get(quota.gpu))
-            known = settle(before.get(key, Known()), judge(evidence), idle=not holders)
+            known = settle(before.get(key, Known()), judge(evidence), idle=holders is not None and not holders)
             self._take(key, quota, known)
         self.proven = {key: known.told for key, known in self._known.items() if known.told is not None}
         self._tell(quotas)

@@ -143,7 +143,8 @@ def test_one_silent_moment_makes_nothing_unknown_and_idleness_never_does() -> No
     assert told(Reason.IN_FORCE, Reason.UNKNOWN)[-1] is Reason.IN_FORCE
     assert told(Reason.IN_FORCE, Reason.UNKNOWN, Reason.UNKNOWN)[-1] is Reason.UNKNOWN
     assert told(Reason.IN_FORCE, Reason.UNKNOWN, Reason.UNKNOWN, idle=True)[-1] is Reason.IN_FORCE
-    assert told(Reason.UNKNOWN, idle=True) == [Reason.UNKNOWN]
+    assert told(Reason.UNKNOWN, Reason.UNKNOWN, idle=True) == [None, None]
+    assert told(Reason.ESCAPED, Reason.ESCAPED, Reason.UNKNOWN, Reason.UNKNOWN, idle=True)[-1] is Reason.UNKNOWN
 
 
 @given(st.lists(st.sampled_from(STATES), min_size=1, max_size=12))

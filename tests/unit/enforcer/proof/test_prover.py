@@ -121,10 +121,12 @@ def test_one_daemon_is_asked_however_many_containers_it_has_and_others_are_not(n
     assert node.asked == [{GPU}]
 
 
-def test_where_nobody_holds_anything_nobody_is_asked(node: Node) -> None:
+def test_where_nobody_holds_anything_nobody_is_asked_and_nothing_said(node: Node) -> None:
+    """An init container that is done leaves the state of the others in its request alone."""
     node.held[GPU].clear()
-    node.look()
-    assert node.asked == [set()]
+    assert node.look(2) is None
+    assert node.asked == [set(), set()]
+    assert not node.changes
 
 
 def test_a_silent_daemon_accuses_nobody(node: Node) -> None:
@@ -135,9 +137,11 @@ def test_a_silent_daemon_accuses_nobody(node: Node) -> None:
 
 
 def test_blindness_accuses_nobody(node: Node) -> None:
+    node.look()
     node.environ[7] = Said()
     node.blind = True
-    assert node.look(3) is Reason.UNKNOWN
+    assert node.look() is Reason.IN_FORCE
+    assert node.look(2) is Reason.UNKNOWN
     assert not node.notices
 
 
