@@ -1,7 +1,7 @@
 """Which test file runs in which lane: a lane is a row of pytest sessions, one after the other, on clusters of its own.
 
-The first lane has the tests of the control plane, and then what does most of its work with clusters of its own or with
-much of the processor. The other lanes have a node each, and between them the rest, dealt so that they end together.
+The first lane has the tests of the control plane, and then what starts nodes of its own. The other lanes have a node
+each. The rest is dealt so that all end together; the first lane may get some of it too.
 """
 
 import re
@@ -12,10 +12,13 @@ from typing import Final
 
 NODE_MARK: Final = "node_e2e"
 MARK: Final = re.compile(r"\bpytest\.mark\.(controlplane|node_e2e)\b")
+START: Final = 45
+"""Seconds until a node has the product on it."""
 MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
+    "tests/cluster/test_node.py": 150,
     "tests/realnode/test_blocked.py": 120,
     "tests/realnode/test_churn.py": 300,
     "tests/realnode/test_deletion.py": 240,
@@ -35,8 +38,10 @@ SECONDS: Final = {
     "tests/realnode/test_upgrade_and_uninstall.py": 70,
 }
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
-FIRST_LANE: Final = ("tests/cluster/test_node.py", "tests/realnode/test_churn.py")
-"""Files of real nodes that come after those of the control plane, in this order."""
+CONTROL_PLANE: Final = 360
+"""Seconds of all files that need no node, which are one session."""
+OWN: Final = ("tests/cluster/test_node.py",)
+"""Files that start nodes of their own; they come before those that share one."""
 LAST: Final = "tests/realnode/test_upgrade_and_uninstall.py"
 """It removes the product from its cluster."""
 
@@ -66,10 +71,10 @@ def marked(root: Path) -> dict[str, bool]:
 def deal(files: dict[str, bool], nodes: int) -> list[Lane]:
     """Deal files (and whether each needs a node) over a first lane and ``nodes`` others; none of them is empty."""
     plain = [file for file in files if not files[file]]
-    own = [file for file in FIRST_LANE if file in files]
-    shared = [file for file in files if files[file] and file not in FIRST_LANE]
-    first = (*_session("control-plane", plain), *_session("churn", own))
-    rest = [_session(f"node-{number}", hand) for number, hand in enumerate(_hands(shared, nodes), 1)]
+    own = [file for file in OWN if file in files]
+    hands = _hands((file for file in files if files[file] and file not in own), own, nodes, taken=bool(plain))
+    first = (*_session("control-plane", plain), *_session("node-0", [*own, *hands[0]]))
+    rest = [_session(f"node-{number}", hand) for number, hand in enumerate(hands[1:], 1)]
     return [lane for lane in (first, *rest) if lane]
 
 
@@ -77,11 +82,14 @@ def _session(name: str, files: Sequence[str]) -> Lane:
     return (Session(name=name, files=tuple(files)),) if files else ()
 
 
-def _hands(files: Iterable[str], count: int) -> list[list[str]]:
-    """The longest first, each to the hand that has least so far."""
-    hands: list[list[str]] = [[] for _ in range(count)]
+def _hands(files: Iterable[str], own: Sequence[str], nodes: int, *, taken: bool) -> list[list[str]]:
+    """The longest first, each to the hand that has least so far; the first hand has other work before."""
+    load = [CONTROL_PLANE * taken + sum(map(seconds, own)) + START, *[START] * nodes]
+    hands: list[list[str]] = [[] for _ in load]
     for file in sorted(files, key=lambda each: (-seconds(each), each)):
-        min(hands, key=lambda hand: sum(map(seconds, hand))).append(file)
+        least = load.index(min(load))
+        hands[least].append(file)
+        load[least] += seconds(file)
     return [sorted(hand, key=lambda file: (file == LAST, file)) for hand in hands]
 
 

@@ -56,17 +56,20 @@ def test_what_ends_the_product_is_the_last_of_its_cluster() -> None:
         assert its.files[-1] == lanes.LAST
 
 
-def test_what_needs_the_processor_comes_after_the_control_planes_tests_and_beside_no_site() -> None:
+def test_the_first_lane_has_the_control_plane_and_then_what_starts_nodes_of_its_own() -> None:
     plain, own = lanes.deal(FILES, 3)[0]
-    assert not [file for file in plain.files if FILES[file]]
-    assert own.files == lanes.FIRST_LANE
+    assert [file for file in plain.files if FILES[file]] == []
+    assert {file for file in FILES if not FILES[file]} == set(plain.files)
+    assert own.files[: len(lanes.OWN)] == lanes.OWN
 
 
-def test_nodes_get_about_the_same_work() -> None:
-    hands = [sum(map(lanes.seconds, session.files)) for (session,) in lanes.deal(FILES, 3)[1:]]
-    longest = max(lanes.seconds(file) for file in FILES if file not in lanes.FIRST_LANE)
-    assert len(hands) == 3
-    assert max(hands) - min(hands) <= longest
+def test_lanes_get_about_the_same_work() -> None:
+    dealt = lanes.deal(FILES, 3)
+    work = [sum(lanes.seconds(file) for file in lane[-1].files) for lane in dealt]
+    work[0] += lanes.CONTROL_PLANE
+    longest = max(lanes.seconds(file) for file in FILES if FILES[file])
+    assert len(work) == 4
+    assert max(work) - min(work) <= longest
 
 
 def test_no_lane_is_empty_and_no_two_sessions_share_a_log() -> None:
