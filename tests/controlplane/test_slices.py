@@ -6,7 +6,7 @@ import pytest
 
 from enforcer import contests
 from enforcer.health import Effect, Standing
-from enforcer.inventory import InventoryPolicy, offer, resource_slices
+from enforcer.inventory import InventoryPolicy, device_name, offer, resource_slices
 from enforcer.model import Mode
 from enforcer.offering import Offering
 from enforcer.sharing import Sharing
@@ -114,14 +114,15 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     def offered() -> list[str]:
         offering.publish([View(gpu=card) for card in cards], [])
         assert offering.problem is None
-        return _devices(cluster, where)
+        return sorted(_devices(cluster, where))
 
-    assert offered() == ["gpu-0", "gpu-1", "status"]
+    one, two = map(device_name, cards)
+    assert offered() == sorted([one, two, "status"])
     cluster.create(path(RESOURCE_V1, "resourceslices"), rival)
-    assert offered() == ["gpu-1", "status"]
-    assert offered() == ["gpu-1", "status"]
+    assert offered() == [two, "status"]
+    assert offered() == [two, "status"]
     cluster.delete(path(RESOURCE_V1, "resourceslices", "rival"))
-    assert offered() == ["gpu-0", "gpu-1", "status"]
+    assert offered() == sorted([one, two, "status"])
     assert _reasons(cluster, where) == [Reason.CONTESTED, Reason.RECOVERED]
     SlicePublisher(cluster, where).withdraw()
 
