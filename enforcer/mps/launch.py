@@ -11,15 +11,20 @@ A request is one line of JSON, ``{"gpu": UUID, "folder": name}``; so is the answ
 import hashlib
 import json
 import re
+import resource
 import socket
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+import structlog
 
 from enforcer.proc import PidHandle
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_LOG_DIRECTORY, MPS_PIPE_DIRECTORY
 from gpushare.errors import MpsError
+from gpushare.reasons import Reason
 
 FOLDER: Final = "mps"
 PIPE: Final = "pipe"
@@ -27,8 +32,17 @@ SOCKET: Final = "host.sock"
 FOLDER_DIGITS: Final = 12
 LIMIT: Final = 4096
 SECONDS: Final = 5.0
+MULTIUSER: Final = "-multiuser-server"
+"""Without it one user's clients wait until all of another's have gone; 535.309.01 ends silently on it without a GPU."""
+SOON: Final = 1.0
+POLL: Final = 0.01
+FILES: Final = 65536
+"""NVIDIA asks for 16,384 at least."""
 _GPU: Final = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,64}", re.ASCII)
 _NAME: Final = re.compile(rf"[0-9a-f]{{{FOLDER_DIGITS}}}", re.ASCII)
+
+
+log = structlog.get_logger()
 
 
 class Started(Protocol):
@@ -75,15 +89,46 @@ class OwnChildren:
     """Daemons as children of this process, in sessions of their own."""
 
     def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
-        """Start the daemon of a GPU. Raises ``MpsError``."""
-        with (directory / "log" / "control.log").open("ab") as output:
-            try:
-                return subprocess.Popen(  # noqa: S603 - our own program
-                    [binary, "-f"], env={**environment, **variables(gpu, directory)}, start_new_session=True, cwd="/",
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                )  # fmt: skip
-            except OSError as error:
-                raise MpsError(f"{binary} cannot be run: {error}") from error
+        """Start the daemon of a GPU, for clients of all users where its program can. Raises ``MpsError``."""
+        allow_files()
+        full = {**environment, **variables(gpu, directory)}
+        child = _start(binary, [MULTIUSER], directory, full)
+        if not _ended_at_once(child, directory / "pipe" / "control"):
+            return child
+        log.warning(
+            "this MPS serves one user's processes at a time: its program does not take -multiuser-server",
+            reason=str(Reason.MPS_STARTED), gpu=gpu,
+        )  # fmt: skip
+        return _start(binary, [], directory, full)
+
+
+def allow_files() -> None:
+    """Let this process and its children open as many files as servers with many clients need, if it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _start(
+    binary: Path, more: Sequence[str], directory: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    with (directory / "log" / "control.log").open("ab") as output:
+        try:
+            return subprocess.Popen(  # noqa: S603 - our own program
+                [binary, "-f", *more], env=environment, start_new_session=True, cwd="/",
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+        except OSError as error:
+            raise MpsError(f"{binary} cannot be run: {error}") from error
+
+
+def _ended_at_once(child: subprocess.Popen[bytes], control: Path) -> bool:
+    """Wait until it listens or ends; whether it ended. One that takes its time is on its way."""
+    end = time.monotonic() + SOON
+    while child.poll() is None and not control.exists() and time.monotonic() < end:
+        time.sleep(POLL)
+    return child.poll() is not None
 
 
 class Elsewhere:

@@ -45,6 +45,8 @@ class MpsTools:
     environment: Mapping[str, str] | None = None
     launcher: Launcher | None = None
     incidents: Incidents = field(default_factory=Incidents)
+    server_uid: int | None = 0
+    """Whose server is started before the first client comes: root's serves everybody where MPS serves many users."""
 
 
 def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon:
@@ -58,6 +60,7 @@ def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon
         environment=tools.environment,
         launcher=tools.launcher,
         incidents=tools.incidents,
+        server_uid=tools.server_uid,
     )
 
 
