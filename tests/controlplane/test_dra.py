@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
+from gpushare.cli.main import main
 from gpushare.cluster import CORE_V1, RESOURCE_V1, path
+from tests.cluster.controlplane import ADMIN, TENANT
 from tests.cluster.processes import Process, alive, wait_gone
 from tests.controlplane import objects, programs
 from tests.controlplane.bed import CLAIMS, SLICES, SYSTEM, Bed
@@ -189,6 +191,39 @@ def test_a_prepared_pod_is_told_how_it_stands_through_its_sidecar(machine: Machi
     machine.bed.stop(sidecar)
     assert machine.calls.unprepare(key) == {key[2]: ""}
     assert not folder.exists()
+
+
+def test_a_quota_is_changed_while_its_container_runs(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    bed, namespace = machine.bed, machine.bed.namespace("dra")
+    pod = machine.bound(namespace, "elastic", "4Gi")
+    key = machine.key(pod)
+    machine.calls.prepare(key)
+    uuid = machine.sim.machine.gpus[0].uuid
+    container = machine.kubelet.run(pod, "main", tenant(uuid, 3000), machine.sim.environment())
+    mine = container.container_id
+    bed.until("the quota has its container", lambda: machine.quotas().get("elastic", {}).get("containerId") == mine)
+
+    def resize(*arguments: str, who: str = ADMIN) -> tuple[int, str]:
+        connection = f"--kubeconfig={bed.plane.kubeconfig(who)}"
+        code = main(["resize", f"{namespace}/elastic", "main", *arguments, connection])
+        return code, " ".join("".join(capsys.readouterr()).split())
+
+    code, said = resize("3500Mi", who=TENANT)
+    assert (code, "ask a cluster operator for the ClusterRole gpu-share-resize" in said) == (1, True)
+    code, said = resize("5Gi")
+    assert (code, "the pod has 4Gi of that GPU" in said) == (1, True)
+    code, said = resize("3500Mi")
+    assert (code, f"{namespace}/elastic main: 4Gi -> 3500Mi (reserved 4Gi)" in said) == (0, True)
+    bed.until("it is judged by the new quota", lambda: machine.quotas()["elastic"]["memoryMib"] == 3500)
+    document = json.loads((machine.folder / "cdi" / f"{contract.CDI_FILE_PREFIX}{key[2]}.json").read_text())
+    assert f"{contract.MEMORY_MIB}=3500" in document["devices"][0]["containerEdits"]["env"]
+    code, said = resize("2Gi")
+    assert (code, "holds 3000 MiB now: with 2Gi it would be ended" in said) == (1, True)
+    assert alive(container.process)
+    assert resize("2Gi", "--force")[0] == 0
+    assert wait_gone(container.process, patient(20))
+    machine.kubelet.containers.remove(container)
+    assert machine.calls.unprepare(key) == {key[2]: ""}
 
 
 def status(machine: Machine, key: tuple[str, str, str]) -> list[Object]:
