@@ -28,13 +28,18 @@ def main_container(annotations: Mapping[str, Any], apps: Sequence[str]) -> str:
 
 def asked(annotations: Mapping[str, Any], main: str) -> tuple[dict[str, Asked], dict[str, Asked]]:
     """Collect who asks for memory and who for compute, by container; its own annotation wins over the pod-wide one."""
-    memory: dict[str, Asked] = {}
-    compute: dict[str, Asked] = {}
-    kinds = ((memory, contract.MEMORY, contract.MEMORY_OF), (compute, contract.COMPUTE, contract.COMPUTE_OF))
-    for found, wide, prefix in kinds:
-        if wide in annotations:
-            found[main] = Asked(wide, annotations[wide])
-        for key, value in annotations.items():
-            if key.startswith(prefix):
-                found[key.removeprefix(prefix)] = Asked(key, value)
-    return memory, compute
+    memory = _asked(annotations, main, contract.MEMORY, contract.MEMORY_OF)
+    return memory, _asked(annotations, main, contract.COMPUTE, contract.COMPUTE_OF)
+
+
+def instances(annotations: Mapping[str, Any], main: str) -> dict[str, Asked]:
+    """Collect who asks for a MIG instance, by container; its own annotation wins over the pod-wide one."""
+    return _asked(annotations, main, contract.MIG_PROFILE, contract.MIG_PROFILE_OF)
+
+
+def _asked(annotations: Mapping[str, Any], main: str, wide: str, prefix: str) -> dict[str, Asked]:
+    found = {main: Asked(wide, annotations[wide])} if wide in annotations else {}
+    named = {
+        key.removeprefix(prefix): Asked(key, value) for key, value in annotations.items() if key.startswith(prefix)
+    }
+    return found | named

@@ -21,6 +21,8 @@ COMPUTE: Final = f"{GROUP}/compute"
 PRIORITY: Final = f"{GROUP}/priority"
 GPU_MODEL: Final = f"{GROUP}/gpu-model"
 SAME_GPU: Final = f"{GROUP}/same-gpu"
+MIG_PROFILE: Final = f"{GROUP}/mig-profile"
+"""A MIG instance instead of a share, such as ``1g.10gb``."""
 MEMORY_OF: Final = f"memory.{GROUP}/"
 """Prefix: ``memory.gpu-share.io/<container>``."""
 COMPUTE_OF: Final = f"compute.{GROUP}/"
@@ -29,7 +31,10 @@ RESIZE_OF: Final = f"resize.{GROUP}/"
 """Prefix: ``resize.gpu-share.io/<container>``, on a running pod: another quota, see ``gpushare.resizing``."""
 RESIZE_RIGHT: Final = "podresizes"
 """Who may ``update`` this resource of our group may set such annotations; it exists in RBAC only."""
-POD_ANNOTATIONS: Final = (MEMORY, COMPUTE, PRIORITY, GPU_MODEL, SAME_GPU)
+MIG_PROFILE_OF: Final = f"mig-profile.{GROUP}/"
+"""Prefix: ``mig-profile.gpu-share.io/<container>``."""
+CONTAINER_PREFIXES: Final = (MEMORY_OF, COMPUTE_OF, MIG_PROFILE_OF)
+POD_ANNOTATIONS: Final = (MEMORY, COMPUTE, PRIORITY, GPU_MODEL, SAME_GPU, MIG_PROFILE)
 
 # Namespace annotations: what an operator writes.
 DEFAULT_MEMORY: Final = f"{GROUP}/default-memory"
@@ -65,6 +70,8 @@ DEVICE_CLASS: Final = GROUP
 STATUS_DEVICE_CLASS: Final = f"status.{GROUP}"
 MIG_DEVICE_CLASS: Final = f"mig.{GROUP}"
 """Of MIG instances: each has one user, so a quota on it counts instances."""
+SHARING_CLASSES: Final = (DEVICE_CLASS, MIG_DEVICE_CLASS)
+"""Those of which a claim written by hand is used as it is."""
 CLAIM: Final = "gpu-share"
 """Name of the entry in ``spec.resourceClaims``."""
 TEMPLATE_PREFIX: Final = "gpu-share-"
@@ -111,6 +118,7 @@ MPS_THREAD_PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MPS_CLIENT_PRIORITY: Final = "CUDA_MPS_CLIENT_PRIORITY"
 MEMORY_MIB: Final = "GPU_SHARE_MEMORY_MIB"
 DEVICE_MEMORY_MIB: Final = "GPU_SHARE_DEVICE_MEMORY_MIB"
+MIG_PROFILE_VARIABLE: Final = "GPU_SHARE_MIG_PROFILE"
 MEMORY_FRACTION: Final = "GPU_SHARE_MEMORY_FRACTION"
 
 NO_CUDA_DEVICE: Final = ""

@@ -19,6 +19,9 @@ MAX_LENGTH: Final = 32
 DEFAULT_MIN_MIB: Final = 512
 """Below this nothing runs: the CUDA context alone takes 256 to 512 MiB."""
 
+GIB: Final = 1024
+"""MiB of one."""
+_PROFILE: Final = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb(\+[a-z]{1,8}(\.[a-z]{1,8})?)?", re.ASCII)
 _UNITS: Final = {
     "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "M": 10**6, "G": 10**9, "T": 10**12,
 }  # fmt: skip
@@ -67,6 +70,25 @@ def parse_percent(value: object) -> int:
     if match is None or not 1 <= int(match.group(1)) <= WHOLE_GPU_PERCENT:
         raise QuantityError(f"{shown(text)} is not a percentage of a GPU; write a whole number from 1% to 100%")
     return int(match.group(1))
+
+
+def parse_profile(value: object) -> str:
+    """Read the profile of a MIG instance, such as ``1g.10gb`` or ``1c.3g.40gb``, as NVIDIA writes it.
+
+    Raises:
+        QuantityError: not a string, or no profile.
+    """
+    text = _text(value, "a MIG profile such as 1g.10gb")
+    if _PROFILE.fullmatch(text) is None:
+        meant = text.strip().lower()
+        example = meant if _PROFILE.fullmatch(meant) else "1g.10gb"
+        raise QuantityError(f"{shown(text)} is not a MIG profile; write for example {example}")
+    return text
+
+
+def profile_mib(profile: str) -> int:
+    """MiB that a profile has by its name; an instance has a little less."""
+    return int(profile.partition("+")[0].rpartition(".")[2].removesuffix("gb")) * GIB
 
 
 def parse_duration(value: object) -> float:

@@ -13,25 +13,27 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.contract import ATTRIBUTE_MODEL, DRIVER
-from gpushare.errors import PolicyDenied
-from gpushare.quantity import WHOLE_GPU_PERCENT, format_mib
+from gpushare.contract import ATTRIBUTE_MODEL, ATTRIBUTE_PROFILE, DRIVER
+from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.quantity import WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
 from webhook.plan import Plan, Share, field_of, read_models
 from webhook.podview import Container, Json, Kind, PodView, mapping, objects, read_pod
 
 HASH_DIGITS: Final = 16
 _INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+_ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of the claim: MiB of memory, and percent of compute (0 is none)."""
+    """One request of the claim: MiB of memory, and percent of compute (0 is none); or a MIG instance's ``profile``."""
 
     name: str
     memory_mib: int
     compute: int
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,15 @@ def claim_plan(plan: Plan) -> ClaimPlan:
     Raises:
         PolicyDenied: more requests than a claim can have, or more compute than one GPU has.
     """
-    chosen = _shared_request(plan.shares)
-    requests = _requests(plan, chosen)
+    sharing, cut = _apart(plan)
+    chosen = _shared_request(sharing.shares) if sharing.shares else ""
+    requests = (*(_requests(sharing, chosen) if sharing.shares else ()), *_instances(cut))
     if len(requests) > contract.MAX_SHARING_CONTAINERS:
         message = f"{len(requests)} containers share a GPU; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
         raise PolicyDenied("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
-    _check_compute(plan, requests)
-    request_of = {each.container: chosen if each.kind is Kind.INIT else each.container for each in plan.shares}
+    _check_compute(sharing, requests)
+    request_of = {each.container: chosen if each.kind is Kind.INIT else each.container for each in sharing.shares}
+    request_of |= {each.container: _instance_of(each, cut) for each in cut}
     return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
 
 
@@ -89,13 +93,36 @@ def template_spec(requests: Sequence[Request], models: Sequence[str], *, same_gp
     """Build the ``spec`` of a ResourceClaimTemplate of ``resource.k8s.io/v1``."""
     status = {"name": contract.SIDECAR, "exactly": {"deviceClassName": contract.STATUS_DEVICE_CLASS}}
     devices: Object = {"requests": [*(_request(each, models) for each in requests), status]}
-    if same_gpu and len(requests) > 1:
-        names = [each.name for each in requests]
+    names = [each.name for each in requests if not each.profile]
+    if same_gpu and len(names) > 1:
         devices["constraints"] = [{"requests": names, "matchAttribute": contract.ATTRIBUTE_UUID}]
     return {"spec": {"devices": devices}}
 
 
+def _apart(plan: Plan) -> tuple[Plan, tuple[Share, ...]]:
+    """Tell shares from MIG instances, which have nothing to do with them."""
+    sharing = tuple(each for each in plan.shares if not each.profile)
+    return replace(plan, shares=sharing), tuple(each for each in plan.shares if each.profile)
+
+
+def _instance_of(share: Share, cut: Sequence[Share]) -> str:
+    """Name the request a container uses: a plain init container that of an app of its profile, which starts later."""
+    apps = [each.container for each in cut if (each.kind, each.profile) == (Kind.APP, share.profile)]
+    return apps[0] if share.kind is Kind.INIT and apps else share.container
+
+
+def _instances(cut: Sequence[Share]) -> tuple[Request, ...]:
+    own = [each for each in cut if _instance_of(each, cut) == each.container]
+    return tuple(Request(each.container, 0, 0, each.profile) for each in own)
+
+
 def _request(request: Request, models: Sequence[str]) -> Object:
+    if request.profile:
+        expressions = [f'{_ATTRIBUTES}.{ATTRIBUTE_PROFILE} == "{request.profile}"'] + [_expression(models)] * bool(
+            models
+        )
+        selectors = [{"cel": {"expression": each}} for each in expressions]
+        return {"name": request.name, "exactly": {"deviceClassName": contract.MIG_DEVICE_CLASS, "selectors": selectors}}
     amounts = {contract.CAPACITY_MEMORY: f"{request.memory_mib}Mi"}
     if request.compute:
         amounts[contract.CAPACITY_COMPUTE] = str(request.compute)
@@ -110,9 +137,8 @@ def _expression(models: Sequence[str]) -> str:
 
     The names hold neither quotes nor backslashes, and of what a pattern gives a meaning, only dots: ``read_models``.
     """
-    attributes = f'device.attributes["{DRIVER}"]'
     pattern = f"(^|[^0-9a-z])({'|'.join(models).replace('.', '[.]')})([^0-9a-z]|$)"
-    return f'"{ATTRIBUTE_MODEL}" in {attributes} && {attributes}.{ATTRIBUTE_MODEL}.lowerAscii().matches("{pattern}")'
+    return f'"{ATTRIBUTE_MODEL}" in {_ATTRIBUTES} && {_ATTRIBUTES}.{ATTRIBUTE_MODEL}.lowerAscii().matches("{pattern}")'
 
 
 def _shared_request(shares: Sequence[Share]) -> str:
@@ -216,6 +242,8 @@ def _share(container: Container, *, anywhere: bool) -> Share | None:
     claims = objects(resources.get("claims"), f"{container.field}.resources.claims")
     uses = any(each.get("name") == contract.CLAIM for each in claims)
     amounts = [_integer(each) for each in container.reserved if each["name"] == contract.MEMORY_MIB]
+    if uses and not amounts and container.name != contract.SIDECAR and (profile := _profile(container.reserved)):
+        return Share(container.name, container.kind, 0, None, profile)
     if not uses or not amounts or amounts[-1] is None or container.name == contract.SIDECAR:
         return None
     return Share(container.name, container.kind, amounts[-1], _percentage(container.reserved, anywhere=anywhere))
@@ -229,6 +257,15 @@ def _percentage(reserved: Sequence[Json], *, anywhere: bool) -> int | None:
             return _integer(entry)
         previous = entry["name"]
     return None
+
+
+def _profile(reserved: Sequence[Json]) -> str:
+    """Read the profile of a container's MIG instance; empty where it has none."""
+    written = [each.get("value") for each in reserved if each["name"] == contract.MIG_PROFILE_VARIABLE]
+    try:
+        return parse_profile(written[-1]) if written else ""
+    except QuantityError:
+        return ""
 
 
 def _integer(entry: Json) -> int | None:

@@ -27,7 +27,7 @@ _TOOLKIT_MOUNTS: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-cont
 _DEVICE_ANNOTATIONS: Final = ("cdi.k8s.io/", "nvidia.cdi.k8s.io/")
 """Annotations by which a container runtime hands out devices."""
 _WHOLE_PREFIXES: Final = ("nvidia.com/gpu.", "nvidia.com/mig-")
-_GPU_CLASSES: Final = ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", contract.DEVICE_CLASS)
+_GPU_CLASSES: Final = ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", *contract.SHARING_CLASSES)
 _WHOLE: Final = {contract.WHOLE_GPU, *(f"deviceclass.resource.kubernetes.io/{name}" for name in _GPU_CLASSES)}
 """Resources that are a GPU; for those of device classes, the scheduler itself makes a claim."""
 _ZERO: Final = re.compile(r"[+-]?(0+\.?0*|\.0+)([eE][+-]?[0-9]+|[A-Za-z]{0,2})", re.ASCII)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from gpushare.contract import DEVICE_CLASS, NAMESPACE_LABEL
+from gpushare.contract import NAMESPACE_LABEL, SHARING_CLASSES
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
 from gpushare.reasons import Reason
 from webhook import templates
@@ -84,7 +84,7 @@ class OwnClaims:
     def reset(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these of ``kind``, which is ``CLAIM`` or ``TEMPLATE``."""
         fresh: dict[str, set[str]] = {}
-        for namespace, name in templates.own_names(items, DEVICE_CLASS, template=kind == TEMPLATE):
+        for namespace, name in templates.own_names(items, SHARING_CLASSES, template=kind == TEMPLATE):
             fresh.setdefault(namespace, set()).add(f"{kind}/{name}")
         for namespace in self._names.keys() | fresh.keys():
             kept = {name for name in self.names(namespace) if not name.startswith(f"{kind}/")}
@@ -94,7 +94,7 @@ class OwnClaims:
     def event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""
         namespace, name = item["metadata"]["namespace"], f"{kind}/{item['metadata']['name']}"
-        ours = change != "DELETED" and templates.asks_for(item, DEVICE_CLASS, template=kind == TEMPLATE)
+        ours = change != "DELETED" and templates.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE)
         known = self.names(namespace)
         if ours != (name in known):
             self._names[namespace] = known | {name} if ours else known - {name}

@@ -4,15 +4,15 @@ Everything a person may have mistyped is refused here, with the field, the value
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, NoReturn, TypeVar
 
 from gpushare import contract
-from gpushare.asked import Asked, asked, main_container
+from gpushare.asked import Asked, asked, instances, main_container
 from gpushare.errors import PolicyDenied, QuantityError
-from gpushare.quantity import format_mib, parse_memory, parse_percent, shown
+from gpushare.quantity import format_mib, parse_memory, parse_percent, parse_profile, profile_mib, shown
 from gpushare.reasons import Reason
 from webhook import namespace
 from webhook.namespace import NamespacePolicy
@@ -20,20 +20,25 @@ from webhook.podview import Container, Kind, PodView
 from webhook.settings import Settings
 
 _MODEL: Final = re.compile(r"[A-Za-z0-9 ._-]{1,63}", re.ASCII)
-_PREFIXES: Final = (contract.MEMORY_OF, contract.COMPUTE_OF)
+_PREFIXES: Final = contract.CONTAINER_PREFIXES
 KEY_SHOWN: Final = 120
+T = TypeVar("T")
 MAX_MODELS: Final = 16
 """The API server refuses a selector of more than 10 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one container may use: MiB of GPU memory, and percent of a GPU's SMs or ``None`` for no cap."""
+    """What one container may use: MiB of GPU memory, and percent of a GPU's SMs or ``None`` for no cap.
+
+    With a ``profile`` it is a MIG instance of its own, whose memory is not known here: 0.
+    """
 
     container: str
     kind: Kind
     memory_mib: int
     compute: int | None
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +70,24 @@ def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan
     _check_keys(pod)
     main, warnings = _main(pod)
     memory, compute = asked(pod.annotations, main.name)
-    names = memory.keys() | compute.keys() or {main.name}
+    cut = instances(pod.annotations, main.name)
+    names = memory.keys() | compute.keys() | cut.keys() or {main.name}
     limits = _Limits(policy, settings)
+
+    def share(each: Container) -> Share:
+        mib, percent = memory.get(each.name), compute.get(each.name)
+        if each.name in cut:
+            return Share(each.name, each.kind, 0, None, limits.profile(cut[each.name], mib or percent))
+        if mib is None and not policy.default_memory_mib:
+            _no_memory(each)
+        return Share(each.name, each.kind, limits.memory(mib), limits.compute(percent))
+
     return Plan(
-        shares=tuple(
-            Share(each.name, each.kind, limits.memory(memory.get(each.name)), limits.compute(compute.get(each.name)))
-            if each.name in memory or policy.default_memory_mib
-            else _no_memory(each)
-            for each in pod.containers
-            if each.name in names
-        ),
+        shares=tuple(share(each) for each in pod.containers if each.name in names),
         low_priority=_choice(pod, contract.PRIORITY, ("low", "normal")) == "low",
         models=read_models(pod.annotations),
         same_gpu=_choice(pod, contract.SAME_GPU, ("true", "false")) != "false",
-        warnings=(*warnings, *limits.capped(names - compute.keys())),
+        warnings=(*warnings, *limits.capped(names - compute.keys() - cut.keys())),
     )
 
 
@@ -128,7 +137,7 @@ class _Limits:
             field, mib = namespace.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
         else:
             field = field_of(asked.key)
-            mib = _quantity(asked, parse_memory)
+            mib = _read(asked, parse_memory)
         as_read = format_mib(mib)
         said = as_read if asked is None or asked.value == as_read else f"{asked.value} ({as_read})"
         self._check_memory(field, mib, said)
@@ -150,11 +159,23 @@ class _Limits:
         if asked is None:
             # No word about compute is the whole GPU, which a ceiling forbids.
             return self.policy.default_compute or self.policy.max_compute
-        percent, ceiling = _quantity(asked, parse_percent), self.policy.max_compute
+        percent, ceiling = _read(asked, parse_percent), self.policy.max_compute
         if ceiling is not None and percent > ceiling:
             message = f"{percent}% is above this namespace's {contract.MAX_COMPUTE} of {ceiling}%; ask for less"
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return percent
+
+    def profile(self, asked: Asked, beside: Asked | None) -> str:
+        """Read the profile of a MIG instance, for a container that asks for nothing beside it."""
+        field, ceiling = field_of(asked.key), self.policy.max_memory_mib
+        if beside is not None:
+            message = f"asks for a MIG instance, and {beside.key:.{KEY_SHOWN}} for a share; remove one of them"
+            raise PolicyDenied(field, f"{message}: an instance has memory and compute of its own")
+        profile = _read(asked, parse_profile)
+        if ceiling is not None and profile_mib(profile) > ceiling:
+            said = f"{profile} is above this namespace's {contract.MAX_MEMORY} of {format_mib(ceiling)}"
+            raise PolicyDenied(field, f"{said}; ask for a smaller instance", Reason.ABOVE_MAXIMUM)
+        return profile
 
     def capped(self, unasked: Iterable[str]) -> Iterator[str]:
         """Tell of the containers that asked for no compute and get the ceiling."""
@@ -163,14 +184,14 @@ class _Limits:
             yield f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}"
 
 
-def _quantity(asked: Asked, parse: Any) -> int:
+def _read(asked: Asked, parse: Callable[[object], T]) -> T:
     try:
-        return int(parse(asked.value))
+        return parse(asked.value)
     except QuantityError as error:
         raise PolicyDenied(field_of(asked.key), error.message, error.reason) from error
 
 
-def _no_memory(container: Container) -> Share:
+def _no_memory(container: Container) -> NoReturn:
     key = contract.MEMORY_OF + container.name
     message = (
         f"is missing: container {container.name} asks for a share without saying how much memory; "

@@ -27,6 +27,7 @@ RESERVED: Final = frozenset(
         contract.MPS_CLIENT_PRIORITY,
         contract.NVIDIA_DRIVER_CAPABILITIES,
         contract.MEMORY_MIB,
+        contract.MIG_PROFILE_VARIABLE,
     }
 )
 """Variables that mean something to the rewriting."""

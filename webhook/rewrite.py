@@ -32,6 +32,9 @@ _LEFT_ALONE: Final = (contract.MPS_THREAD_PERCENTAGE, contract.MPS_CLIENT_PRIORI
 """Can only lower what a container gets, so a tenant's own stays where we set none."""
 
 
+_OF_SHARES: Final = (*_OWN_DAEMON, contract.MPS_MEMORY_LIMIT, contract.MEMORY_MIB)
+
+
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """The pod after rewriting, and what a person should know about it."""
@@ -70,15 +73,21 @@ def hide(container: Container, warnings: list[str]) -> Json:
 
 def environment(container: Container, share: Share, *, low_priority: bool) -> dict[str, str]:
     """Return the variables of a sharing container, in the order in which they are written."""
+    if share.profile:
+        return HIDDEN | _capabilities(container) | {contract.MIG_PROFILE_VARIABLE: share.profile}
     wanted = HIDDEN | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: f"0={share.memory_mib}M"}
     if share.compute is not None:
         wanted[contract.MPS_THREAD_PERCENTAGE] = str(share.compute)
     if low_priority:
         wanted[contract.MPS_CLIENT_PRIORITY] = "1"
-    if not any(entry["name"] == contract.NVIDIA_DRIVER_CAPABILITIES for entry in container.reserved):
-        wanted[contract.NVIDIA_DRIVER_CAPABILITIES] = contract.DRIVER_CAPABILITIES
-    wanted[contract.MEMORY_MIB] = str(share.memory_mib)
-    return wanted
+    return wanted | _capabilities(container) | {contract.MEMORY_MIB: str(share.memory_mib)}
+
+
+def _capabilities(container: Container) -> dict[str, str]:
+    """What the toolkit brings along, where the pod does not say it."""
+    if any(entry["name"] == contract.NVIDIA_DRIVER_CAPABILITIES for entry in container.reserved):
+        return {}
+    return {contract.NVIDIA_DRIVER_CAPABILITIES: contract.DRIVER_CAPABILITIES}
 
 
 def _container(container: Container, plan: Plan, claim: ClaimPlan, warnings: list[str]) -> Json:
@@ -87,6 +96,7 @@ def _container(container: Container, plan: Plan, claim: ClaimPlan, warnings: lis
         _check_unclaimed(container)
         return hide(container, warnings)
     _check_own_daemon(container)
+    _check_other_kind(container, share)
     wanted = environment(container, share, low_priority=plan.low_priority)
     warnings += _left_alone(container, wanted)
     raw = _with_env(container, wanted, warnings)
@@ -121,6 +131,15 @@ def _check_own_daemon(container: Container) -> None:
             said = "a value from elsewhere" if value is None else shown(str(value))
             message = f"{said} is an MPS daemon of the pod's own; remove the variable: a share uses the node's daemon"
             raise PolicyDenied(f"{container.field}.env[{entry['name']}]", message)
+
+
+def _check_other_kind(container: Container, share: Share) -> None:
+    """Refuse the variables that say of a share that it is an instance, and the other way round."""
+    others = _OF_SHARES if share.profile else (contract.MIG_PROFILE_VARIABLE,)
+    found = next((entry["name"] for entry in container.reserved if entry["name"] in others), None)
+    if found is not None:
+        said = "a MIG instance" if share.profile else "a share"
+        raise _reserved(f"{container.field}.env[{found}]", f"this container asks for {said}; remove the variable")
 
 
 def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str]:

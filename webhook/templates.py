@@ -4,7 +4,7 @@ A template is named by the hash of its content and rebuilt from the stored pod a
 any time, also after a crash; and one that several pods of a namespace name is there once.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -119,19 +119,19 @@ def plan(
     return Plan(create=tuple(missing.values()), delete=due, unused_since=unused)
 
 
-def own_names(objects: Iterable[Mapping[str, Any]], device_class: str, *, template: bool) -> set[Key]:
-    """Namespace and name of the claims (or, with ``template``, claim templates) that ask for ``device_class``."""
+def own_names(objects: Iterable[Mapping[str, Any]], classes: Collection[str], *, template: bool) -> set[Key]:
+    """Namespace and name of the claims (or, with ``template``, claim templates) that ask for one of ``classes``."""
     return {
         (item["metadata"]["namespace"], item["metadata"]["name"])
         for item in objects
-        if asks_for(item, device_class, template=template)
+        if asks_for(item, classes, template=template)
     }
 
 
-def asks_for(item: Mapping[str, Any], device_class: str, *, template: bool) -> bool:
-    """Whether any request of a claim, also as an alternative, is for ``device_class``."""
+def asks_for(item: Mapping[str, Any], classes: Collection[str], *, template: bool) -> bool:
+    """Whether any request of a claim, also as an alternative, is for one of ``classes``."""
     spec = item.get("spec") or {}
     spec = (spec.get("spec") or {}) if template else spec
     requests = (spec.get("devices") or {}).get("requests") or []
     choices = [choice for r in requests for choice in (r.get("exactly"), *(r.get("firstAvailable") or ()))]
-    return any(choice and choice.get("deviceClassName") == device_class for choice in choices)
+    return any(choice and choice.get("deviceClassName") in classes for choice in choices)

@@ -212,7 +212,7 @@ def _own_claims(values: Sequence[Any], namespace: str) -> dict[str, frozenset[st
 
 def _is_own(item: Mapping[str, Any], *, template: bool) -> bool:
     try:
-        return asks_for(item, contract.DEVICE_CLASS, template=template)
+        return asks_for(item, contract.SHARING_CLASSES, template=template)
     except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
         return False
 

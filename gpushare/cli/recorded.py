@@ -142,6 +142,11 @@ def _asked(found: Recorded, container: Object) -> str:
     compute = annotations.get(contract.COMPUTE_OF + name) or (
         annotations.get(contract.COMPUTE) if name == main else None
     )
+    profile = annotations.get(contract.MIG_PROFILE_OF + name) or (
+        annotations.get(contract.MIG_PROFILE) if name == main else None
+    )
+    if profile:
+        return f"MIG {profile}"
     if memory or compute:
         return ", ".join(str(each) for each in (memory, compute) if each)
     wanted = [request for claim, names in _used(found, container) for request in _wanted(claim, names)]

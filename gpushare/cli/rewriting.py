@@ -173,7 +173,7 @@ def _misplaced(place: PodPlace) -> Iterator[str]:
     for key in _annotations(place.pod, "labels"):
         if contract.is_ours(key) and key != contract.MANAGED_LABEL:
             field = f"{place.field}.metadata.labels".removeprefix(".")
-            asks = key in contract.POD_ANNOTATIONS or key.startswith((contract.MEMORY_OF, contract.COMPUTE_OF))
+            asks = key in contract.POD_ANNOTATIONS or key.startswith(contract.CONTAINER_PREFIXES)
             yield f"{field}[{key}] does nothing there; {'make it an annotation' if asks else 'remove it'}"
     if place.path == place.owner_path:
         return

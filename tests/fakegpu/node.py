@@ -55,6 +55,8 @@ DRIVER: Final = "570.86.15"
 CUDA: Final = {615: 13040, 580: 13000, 0: 12080}
 """Driver branch to CUDA version, the newest first. From 615 on the driver keeps limits of cgroups."""
 MAX_GPUS: Final = 16
+MAX_INSTANCES: Final = 7
+PROFILE: Final = re.compile(r"[1-7]g\.[1-9][0-9]{0,2}gb")
 GPU_LOST, UNKNOWN_ERROR = 15, 999
 ERRORS: Final = {"lost": GPU_LOST, "silent": UNKNOWN_ERROR}
 SCRIPT: Final = """\
@@ -81,6 +83,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--memory", type=amount, default="16Gi", help="of each (%(default)s)")
     options.add_argument("--model", default="NVIDIA H100 80GB HBM3", help="(%(default)s)")
     options.add_argument("--driver", default=DRIVER, help="version of the driver it plays (%(default)s)")
+    options.add_argument(
+        "--mig", type=profiles, default=(), help="MIG instances of the last one, such as 1g.4gb,1g.4gb"
+    )
     options.add_argument("--node", default=os.environ.get("NODE_NAME") or socket.gethostname(), help="($NODE_NAME)")
     options.add_argument(
         "--cdi-root", type=Path, help="write a CDI spec there, as NVIDIA's toolkit does (default: none)"
@@ -115,6 +120,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
+def profiles(text: str) -> tuple[str, ...]:
+    """``1g.4gb,2g.8gb`` as a tuple."""
+    found = tuple(filter(None, text.split(",")))
+    wrong = next((each for each in found if not PROFILE.fullmatch(each)), None)
+    if wrong is not None or len(found) > MAX_INSTANCES:
+        said = f"{wrong!r} is no profile" if wrong else f"more than {MAX_INSTANCES}"
+        raise argparse.ArgumentTypeError(f"{said}; write such as 1g.4gb,1g.4gb")
+    return found
+
+
+def cut(shape: Machine, wanted: Sequence[str]) -> Machine:
+    """The machine with its last GPU in MIG mode, cut into instances of these profiles."""
+    if not wanted:
+        return replace(shape, instances=())
+    *others, card = shape.gpus
+    instances = tuple(
+        replace(
+            card, uuid=f"MIG-{card.uuid[4:-2]}{index:02x}", name=f"{card.name} MIG {profile}", minor=index,
+            memory_mib=_size(profile), reserved_mib=0, parent=card.uuid,
+        )
+        for index, profile in enumerate(wanted)
+    )  # fmt: skip
+    return replace(shape, gpus=(*others, replace(card, mig=True)), instances=instances)
+
+
+def _size(profile: str) -> int:
+    """MiB of an instance: a little less than its name says, as on real cards."""
+    return int(profile.rpartition(".")[2].removesuffix("gb")) * 1024 - 128
+
+
 def machine(node: str, gpus: int, memory_mib: int, model: str, driver: str = DRIVER) -> Machine:
     """The node's machine: its UUIDs are always the same, and no other node's."""
     cc = next((cc for name, cc in MODELS.items() if name in model.split()), "9.0")
@@ -130,12 +165,12 @@ def machine(node: str, gpus: int, memory_mib: int, model: str, driver: str = DRI
     return Machine(driver=driver, nvml=f"{cuda // 1000}.{driver}", cuda=cuda, gpus=tuple(cards))
 
 
-def lay_out(root: Path, shape: Machine, *, single_user: bool = False) -> Sim:
+def lay_out(root: Path, shape: Machine, *, single_user: bool = False, mig: Sequence[str] = ()) -> Sim:
     """Put driver and machine there; what a machine of before holds stays, and so do its UUIDs."""
     sim = Sim(root / "state")
     before = sim.machine.gpus if (sim.folder / "machine").is_file() else ()
     kept = [replace(gpu, uuid=old.uuid) for gpu, old in zip(shape.gpus, before, strict=False)]
-    sim = Sim.create(sim.folder, replace(shape, gpus=(*kept, *shape.gpus[len(kept) :])))
+    sim = Sim.create(sim.folder, cut(replace(shape, gpus=(*kept, *shape.gpus[len(kept) :])), mig))
     driver = root / "driver"
     for folder in (driver / LIBRARIES, driver / PROGRAMS, driver / SOURCES / "tests" / "fakegpu"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +190,8 @@ def lay_out(root: Path, shape: Machine, *, single_user: bool = False) -> Sim:
 
 def serve_devices(root: Path, sim: Sim) -> list[Path]:
     """Let tenants hold memory without MPS."""
-    folders = [root / "devices" / gpu.uuid for gpu in sim.machine.gpus]
+    shape = sim.machine
+    folders = [root / "devices" / gpu.uuid for gpu in (*shape.gpus, *shape.instances) if not gpu.mig]
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
         Tenants(sim, folder.name, "compute", plain(sim, folder.name)).listen(folder)
@@ -206,7 +242,7 @@ def _run(options: argparse.Namespace) -> int:
         raise WrongUseError(f"--driver {options.driver!r} is no version; write such as {DRIVER}")
     root = _usable(options.root)
     shape = machine(options.node, options.gpus, memory, options.model, options.driver)
-    sim = lay_out(root, shape, single_user=options.single_user)
+    sim = lay_out(root, shape, single_user=options.single_user, mig=options.mig)
     if not options.once:
         devices = serve_devices(root, sim)
         if options.cdi_root is not None:

@@ -167,6 +167,24 @@ def test_the_cdi_spec_names_each_gpu_and_brings_its_folder(bed: Bed) -> None:
     assert spec["devices"][0]["containerEdits"]["mounts"][0]["hostPath"] == str(folders[0])
 
 
+def test_the_last_gpu_is_cut_into_instances_which_tenants_find_as_devices(bed: Bed) -> None:
+    shape = node.machine("n1", 2, 16384, "NVIDIA H100 80GB HBM3")
+    sim = node.lay_out(bed.root, shape, mig=node.profiles("1g.4gb,2g.8gb"))
+    card, instances = sim.machine.gpus[1], sim.machine.instances
+    assert ([gpu.mig for gpu in sim.machine.gpus], {each.parent for each in instances}) == ([False, True], {card.uuid})
+    assert [(each.name.rpartition(" ")[2], each.memory_mib) for each in instances] == [
+        ("1g.4gb", 3968),
+        ("2g.8gb", 8064),
+    ]
+    folders = {folder.name: folder for folder in node.serve_devices(bed.root, sim)}
+    assert folders.keys() == {bed.gpu, *(each.uuid for each in instances)}
+    device = {"CUDA_MPS_PIPE_DIRECTORY": "", share.DEVICE_FOLDER: str(folders[instances[0].uuid])}
+    assert said(bed.tenant("5Gi", **device))["error"] == 2
+    assert said(bed.tenant("3Gi", **device))["state"] == "holding"
+    assert sim.used(instances[0].uuid) == 3072
+    assert node.lay_out(bed.root, shape).machine.instances == ()
+
+
 def test_the_library_finds_its_machine_by_where_it_lies(bed: Bed) -> None:
     """And nvidia-ml-py uses the library that was loaded before it, by its name."""
     code = (

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import QuantityError
-from gpushare.quantity import MAX_MIB, format_mib, parse_duration, parse_memory, parse_percent, same_amount
+from gpushare.quantity import (
+    MAX_MIB,
+    format_mib,
+    parse_duration,
+    parse_memory,
+    parse_percent,
+    parse_profile,
+    profile_mib,
+    same_amount,
+)
 from gpushare.reasons import Reason
 
 READERS: dict[str, Any] = {"memory": parse_memory, "percent": parse_percent, "duration": parse_duration}
@@ -118,3 +128,25 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_amounts_of_kubernetes_are_compared_by_value(one: object, other: object, same: bool) -> None:  # noqa: FBT001
     assert same_amount(one, other) is same
     assert same_amount(other, one) is same
+
+
+@pytest.mark.parametrize("text", ["1g.5gb", "7g.80gb", "1c.3g.40gb", "1g.10gb+me", "1g.12gb+me.all", "4g.141gb"])
+def test_a_mig_profile_is_read_as_nvidia_writes_it(text: str) -> None:
+    assert parse_profile(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("1g.10GB", "1g.10gb"), (" 2g.20gb", "2g.20gb"), ("8g.10gb", "1g.10gb"), ("1g.0gb", "1g.10gb"),
+        ("1g.10gb\n", "1g.10gb"), ("1g.\u06610gb", "1g.10gb"), ("mig-1g.10gb", "1g.10gb"), ('1g.10gb"', "1g.10gb"),
+        ("1g.10gb+me+me", "1g.10gb"), (1, "1g.10gb"), (None, "1g.10gb"), ("", "1g.10gb"), ("1g.10gb" * 9, "1g.10gb"),
+    ],
+)  # fmt: skip
+def test_what_is_no_mig_profile_is_refused_with_an_example(text: object, meant: str) -> None:
+    with pytest.raises(QuantityError, match=re.escape(meant)):
+        parse_profile(text)
+
+
+def test_a_profile_says_how_much_memory_it_has() -> None:
+    assert [profile_mib(each) for each in ("1g.10gb", "1c.3g.40gb", "1g.10gb+me")] == [10240, 40960, 10240]

@@ -194,3 +194,52 @@ def test_31_sharing_containers_and_their_init_containers_fit_a_claim() -> None:
     template = template_for(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod)
     assert template is not None
     assert len(template["spec"]["spec"]["devices"]["requests"]) == 32
+
+
+def requests_of(pod: Json) -> dict[str, str]:
+    """Request → class and what it asks for, of the template that a pod names."""
+    template = template_for(pod)
+    assert template is not None
+    assert template["metadata"]["name"] == named(pod), "rebuilt as it was named"
+    found = {each["name"]: each["exactly"] for each in template["spec"]["spec"]["devices"]["requests"]}
+    return {
+        name: f"{each['deviceClassName']} {each.get('selectors') or each.get('capacity')}"
+        for name, each in found.items()
+    }
+
+
+def pod_with(annotations: Json, **spec: Any) -> Json:
+    pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "a"}, {"name": "b"}], **spec}}
+    return copy.deepcopy(dict(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod))
+
+
+def test_instances_and_shares_of_one_pod_stand_side_by_side() -> None:
+    annotations = {"memory.gpu-share.io/a": "4Gi", "mig-profile.gpu-share.io/b": "1g.10gb"}
+    found = requests_of(pod_with(annotations))
+    assert (found["a"].split()[0], found["b"].split()[0]) == ("gpu-share.io", "mig.gpu-share.io")
+    assert '.profile == "1g.10gb"' in found["b"]
+
+
+def test_an_init_container_of_another_profile_has_an_instance_of_its_own() -> None:
+    init = {"initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}]}
+    same = {f"mig-profile.gpu-share.io/{name}": "1g.10gb" for name in "ias"}
+    assert requests_of(pod_with(same, **init)).keys() == {"a", "s", "gpu-share"}, "a sidecar runs beside both"
+    other = same | {"mig-profile.gpu-share.io/i": "2g.20gb"}
+    assert requests_of(pod_with(other, **init)).keys() == {"a", "s", "i", "gpu-share"}
+
+
+def test_two_instances_of_one_pod_need_not_be_of_one_gpu() -> None:
+    template = template_for(pod_with({f"mig-profile.gpu-share.io/{name}": "1g.10gb" for name in "ab"}))
+    assert template is not None
+    assert "constraints" not in template["spec"]["spec"]["devices"]
+
+
+def test_a_profile_changed_since_gives_another_name() -> None:
+    pod = pod_with({"gpu-share.io/mig-profile": "1g.10gb"})
+    env = next(each for each in pod["spec"]["containers"][0]["env"] if each["name"] == "GPU_SHARE_MIG_PROFILE")
+    env["value"] = "7g.80gb"
+    template = template_for(pod)
+    assert template is not None
+    assert template["metadata"]["name"] != named(pod)
+    env["value"] = 'x" || true || "'
+    assert template_for(pod) is None
