@@ -216,7 +216,7 @@ class Roster:
 
     def _take(self, wanted: Iterable[str], tools: MpsTools) -> None:
         """Take in those of an enforcer before us, and those that are wanted."""
-        for gpu in {*self._unmet, *wanted}:
+        for gpu in {*self._unmet, *wanted} - self._manager.daemons.keys():
             self._manager.take(self._made(gpu, tools))
         for gpu in self._blank & self._gpus.keys():
             self._manager.replace(self._made(gpu, tools))

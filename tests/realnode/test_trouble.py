@@ -30,14 +30,15 @@ def taints(site: Site) -> dict[str, list[str]]:
 def test_new_shares_avoid_a_gpu_that_fails_and_its_tenants_stay(site: Site, namespace: str) -> None:
     first = site.run(namespace, pods.pod("first", "hold", "1Gi"))
     failing = site.bed.gpus_of(first)[pods.MAIN]
-    site.simulator("fault", failing.replace("-", ""), "lost")
+    uuid = site.uuid_of(first)
+    site.simulator("fault", uuid, "lost")
     try:
         site.until("it is tainted", lambda: taints(site)[failing])
         second = site.run(namespace, pods.pod("second", "hold", "1Gi"))
         assert site.bed.gpus_of(second)[pods.MAIN] != failing
         assert set(restarts(site.running(namespace, "first")).values()) == {0}, "no eviction by default"
     finally:
-        site.simulator("fault", failing.replace("-", ""), "well")
+        site.simulator("fault", uuid, "well")
     site.until("the taint is taken off", lambda: not taints(site)[failing])
     for name in ("first", "second"):
         site.delete(namespace, name)
@@ -65,13 +66,14 @@ def test_by_policy_the_tenants_of_a_gpu_that_fails_are_evicted_with_a_reason(sit
         # As large as that: beside the pod of the README, which stays, there is no room for it.
         evicted = site.run(namespace, pods.pod("evicted", "hold", "1Gi", memory="12Gi"))
         failing = site.bed.gpus_of(evicted)[pods.MAIN]
-        site.simulator("fault", failing.replace("-", ""), "lost")
+        uuid = site.uuid_of(evicted)
+        site.simulator("fault", uuid, "lost")
         try:
             site.until("it is evicted", lambda: site.find_pod(namespace, "evicted") is None, 90)
             told = site.events(namespace, "evicted")
             assert "DeviceTaintManagerEviction" in told, told
         finally:
-            site.simulator("fault", failing.replace("-", ""), "well")
+            site.simulator("fault", uuid, "well")
         site.until("the taint is taken off", lambda: not taints(site)[failing])
 
 
