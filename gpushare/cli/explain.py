@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from enforcer.quotas import mib_of
 from gpushare import contract
 from gpushare.cli import inject, nodestatus, rewriting, top
 from gpushare.cli.explain_pod import recorded
@@ -18,6 +19,7 @@ from gpushare.cluster import Cluster, namespace_of
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
+from webhook.claims import template_for
 from webhook.podview import read_pod
 
 SENTENCES: Final = {
@@ -104,16 +106,29 @@ def _admitted(place: PodPlace, judge: Judge, namespace: str) -> Iterator[str]:
 
 
 def shares(pod: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Return what each container of a rewritten pod gets: name, memory, compute, request of the claim."""
-    return [
-        (
-            container.name,
-            *_amounts({one["name"]: one.get("value") for one in container.reserved}),
-            _request(container.raw),
-        )
-        for container in read_pod(pod).containers
-        if container.name != contract.SIDECAR
-    ]
+    """Return what each container of a rewritten pod gets: name, memory, compute, request of the claim.
+
+    Beside a request that reserves another amount, for an init container that uses it too, stands that amount.
+    """
+    reserved = _reserved(pod)
+    found: list[tuple[object, ...]] = []
+    for container in read_pod(pod).containers:
+        if container.name != contract.SIDECAR:
+            memory, compute = _amounts({one["name"]: one.get("value") for one in container.reserved})
+            request = _request(container.raw)
+            amount = reserved.get(request or "", memory)
+            beside = f"{request} ({amount} reserved)" if amount != memory else request
+            found.append((container.name, memory, compute, beside))
+    return found
+
+
+def _reserved(pod: Mapping[str, Any]) -> dict[str, str]:
+    """What each request of a rewritten pod's claim reserves."""
+    template = template_for(pod)
+    requests = [] if template is None else template["spec"]["spec"]["devices"]["requests"]
+    amounts = {each["name"]: each["exactly"].get("capacity", {}).get("requests", {}) for each in requests}
+    mib = {name: mib_of(amount.get(contract.CAPACITY_MEMORY)) for name, amount in amounts.items()}
+    return {name: format_mib(amount) for name, amount in mib.items() if amount}
 
 
 def _amounts(values: Mapping[str, Any]) -> tuple[str, str]:

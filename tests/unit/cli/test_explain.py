@@ -25,6 +25,18 @@ def test_a_share_is_explained_container_by_container(tmp_path: Path, capsys: pyt
     ]
 
 
+def test_a_request_that_reserves_more_than_its_container_has_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = wrapped("Pod", pod(**{"memory.gpu-share.io/warm": "6Gi"}), "a")
+    value["spec"]["initContainers"] = [{"name": "warm", "image": "x"}]
+    _, lines = explained(text(value), tmp_path, capsys)
+    assert [" ".join(line.split()) for line in lines[2:4]] == [
+        "warm 6Gi no cap main",
+        "main 4Gi no cap main (6Gi reserved)",
+    ]
+
+
 def test_every_pod_is_told_about_also_after_a_refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pods = [wrapped("Job", pod(memory="1Mi")), wrapped("Pod", pod(memory=None)), wrapped("Pod", pod())]
     code, lines = explained("---\n".join(map(text, pods)), tmp_path, capsys)
