@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         side.complain(lambda: side.modes.problem)
         mps = _mps(options, watch, cluster, checkpoint, side)
         limiter = _limits(options, watch, checkpoint, side)
-        pods = PodFiles(options.run, sink, side.serves)
+        pods = PodFiles(options.run, sink, side.ready)
         side.tell = pods.notify
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
         executor = Executor(options.node, tools, Patience(term=options.term_wait))

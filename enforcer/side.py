@@ -71,6 +71,10 @@ class Side:
         for event in self.wakes:
             event.set()
 
+    def ready(self, gpu: str) -> bool:
+        """Say whether shares of a GPU can be used: of one shared through MPS once its daemon takes clients."""
+        return self.modes.of(gpu) in {Mode.TIME_SLICING, Mode.MIG} or self.serves(gpu)
+
     def failures(self) -> Mapping[str, GpuShareError]:
         """Say which daemons do not serve."""
         return {} if self.mps is None else self.mps[1].failures

@@ -8,6 +8,7 @@ import pytest
 from enforcer.model import Mode
 from enforcer.modes import Ways, mode_for, mode_of
 from enforcer.modeswitch import GpuModes
+from enforcer.side import Side
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
@@ -109,3 +110,13 @@ def test_reasons_are_told_apart() -> None:
     with pytest.raises(ConfigError) as error:
         mode_of(labelled("x"), Mode.MPS)
     assert error.value.reason is Reason.INVALID_VALUE
+
+
+def test_a_pod_waits_for_a_daemon_only_where_its_gpu_is_shared_through_one() -> None:
+    for mode in Mode:
+        side = Side(modes=GpuModes.fixed(mode), serves=lambda _: False)
+        assert [side.ready(gpu) for gpu in (GPU, INSTANCE)] == [mode is Mode.TIME_SLICING, mode is Mode.MIG], mode
+    side = Side(serves=lambda gpu: gpu == GPU)
+    assert [side.ready(gpu) for gpu in (GPU, OTHER_GPU)] == [True, False]
+    unknown = Side(modes=GpuModes(), serves=lambda _: True)
+    assert unknown.ready(GPU), "what served before the label was read"
