@@ -20,8 +20,8 @@ UNKNOWN: Final = 90
 SECONDS: Final = {
     "tests/cluster/test_node.py": 150,
     "tests/realnode/test_blocked.py": 120,
-    "tests/realnode/test_churn.py": 300,
-    "tests/realnode/test_deletion.py": 240,
+    "tests/realnode/test_churn.py": 350,
+    "tests/realnode/test_deletion.py": 350,
     "tests/realnode/test_failures.py": 120,
     "tests/realnode/test_grace.py": 240,
     "tests/realnode/test_kill.py": 40,
