@@ -77,6 +77,8 @@ class Lane:
     def __init__(self, gpu: str, served: Served, tools: LaneTools) -> None:
         self._gpu, self._served, self._tools = gpu, served, tools
         self._silent = False
+        self._crowd: set[str] = set()
+        """Pods that are leaving and were seen to use the GPU meanwhile."""
         self.woken: Final = threading.Event()
 
     def turn(self) -> None:
@@ -109,7 +111,8 @@ class Lane:
         """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
         with ExitStack() as stack:
             held = self._hold(stack, {each.uid for each in leaving})
-            ready = in_turn([each for each in leaving if each.uid in held], now)
+            self._crowd = {each.uid for each in leaving} & (self._crowd | held.keys())
+            ready = in_turn([each for each in leaving if each.uid in held], now, len(self._crowd))
             listed = self._tools.clock()
             for done, each in enumerate(ready, 1):
                 began = self._tools.clock()
@@ -117,8 +120,8 @@ class Lane:
                     self._release(client)
                 if done < len(ready) and self._tools.clock() - listed > ROUND:
                     return True
-                last = max(other.end for other in leaving if other.uid in held)
-                rest = pace(len(held) - done, last - self._tools.clock()) - (self._tools.clock() - began)
+                first = min(other.end for other in leaving)
+                rest = pace(len(held) - done, first - self._tools.clock()) - (self._tools.clock() - began)
                 self._tools.stopped.wait(max(0.0, rest) if done < len(ready) else 0.0)
         return False
 

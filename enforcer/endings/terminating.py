@@ -51,9 +51,9 @@ def lead(grace: float, pods: int) -> float:
 
 
 def pace(left: int, seconds: float) -> float:
-    """Seconds until the next pod's turn, of ``left`` pods that have to be released in so many seconds.
+    """Seconds until the next pod's turn, of ``left`` pods, so many seconds before the first of them is killed.
 
-    Twice as fast as would do: the machine is busiest at the end, when the kubelet kills them all.
+    Twice as fast as would do: when the kubelet begins to kill, the machine is at its busiest.
     """
     return min(PACE, max(0.0, seconds - MARGIN) / (2 * max(1, left)))
 
@@ -100,9 +100,13 @@ def running(pod: Object) -> bool:
     return any("running" in (each.get("state") or {}) for each in every)
 
 
-def in_turn(departures: Sequence[Departure], now: float) -> list[Departure]:
-    """Of the pods that leave one GPU and still use it, those to release now: who is killed first comes first."""
-    ready = [each for each in departures if each.due(len(departures)) <= now]
+def in_turn(departures: Sequence[Departure], now: float, beside: int) -> list[Departure]:
+    """Of the pods that leave one GPU and still use it, those to release now: who is killed first comes first.
+
+    ``beside`` counts those of them that have been released already as well: the last of many must not be left for when
+    the machine is busy with killing the first.
+    """
+    ready = [each for each in departures if each.due(beside) <= now]
     return sorted(ready, key=lambda each: each.end)
 
 

@@ -18,7 +18,7 @@ from tests.realnode.site import NAME, SYSTEM, Site, ready
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(2400)]
 BATCH = 50
 BATCHES = int(os.environ.get("GPU_SHARE_DELETION_BATCHES", "4"))
-GRACE = 30
+GRACE = 45
 BY_SIGKILL, BY_ITSELF = 137, 143
 
 
@@ -55,7 +55,7 @@ def moment(stamp: str) -> float:
 
 
 def stubborn(name: str, *more: str) -> Object:
-    """A tenant with thirty seconds to end in, which it does not use."""
+    """A tenant that does not use the time it is given to end in; much of it, because the machine may be busy."""
     made = pods.pod(name, "hold", "256Mi", *more, memory="512Mi")
     made["spec"]["terminationGracePeriodSeconds"] = GRACE
     return made

@@ -1,4 +1,5 @@
 import threading
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -49,7 +50,7 @@ class World:
         self.slow = 0.0
         """Seconds that each answer takes."""
         self.answer: Any = self.let_go
-        self.departures = Departures(self.clock, lambda: WALL)
+        self.departures = Departures(self.clock, lambda: WALL + timedelta(seconds=self.clock.now - 1000.0))
         self.metrics = Metrics()
         quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
         tools = LaneTools(
@@ -71,7 +72,7 @@ class World:
 
     def leave(self, *pods: str, grace: int = 30) -> None:
         for uid in pods:
-            source = pod(grace, grace)
+            source = pod(self.clock.now - 1000.0 + grace, grace)
             source["metadata"]["uid"] = uid
             self.departures.changed("MODIFIED", source)
 
@@ -153,6 +154,18 @@ def test_on_a_busy_machine_where_every_question_takes_its_time_all_are_released(
     world.run(1040)
     assert len(world.told) == 28
     assert world.told[-1][0] < 30.0
+
+
+def test_the_last_of_many_are_not_left_for_when_the_machine_is_busy_with_killing_the_first() -> None:
+    world = World(28)
+    world.slow = 0.2
+    ends = {}
+    for number in range(28):
+        world.leave(f"p{number}")
+        ends[100 + number] = world.clock.now - 1000.0 + 30
+        world.clock.now += 0.35
+    world.run(min(ends.values()) + 1000.0)
+    assert [pid for pid in ends if pid not in {told for _, told in world.told}] == []
 
 
 def test_a_few_are_released_one_after_the_other() -> None:

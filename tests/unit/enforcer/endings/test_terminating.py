@@ -114,7 +114,7 @@ def test_the_pace_fades_so_that_all_have_their_turn_in_time(left: int, seconds: 
 
 def test_who_is_killed_first_comes_first_and_who_has_time_is_left() -> None:
     later, soon, now = leaving(NOW + 20, "b"), leaving(NOW + 2, "c"), leaving(NOW + 1, "d")
-    assert [each.uid for each in in_turn([later, soon, now], NOW)] == ["d", "c"]
+    assert [each.uid for each in in_turn([later, soon, now], NOW, 3)] == ["d", "c"]
 
 
 def test_a_deleted_object_says_whether_its_containers_ran() -> None:
