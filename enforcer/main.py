@@ -213,7 +213,7 @@ def _mps(
     """Start the daemons' keeper. NVML and the driver may come later."""
     if options.no_mps:
         return NoMps()
-    manager = MpsManager()
+    manager = MpsManager(version=options.mps_protocol)
     sources = Sources(
         gpus=lambda: [view.gpu for view in watch.look()],
         shared=Shared(cluster, options.node, side.sharing.contested, side.modes),
@@ -234,7 +234,9 @@ def _tools(options: argparse.Namespace, side: Side, modes: NvmlReader) -> MpsToo
     """Find what daemons are run with; asked again each time, for a driver may be upgraded. Raises ``MpsError``."""
     driver = DriverRoot(options.driver_root)
     launcher = HostPod(options.run) if options.mps_host else None
-    return MpsTools(modes, driver.program(), driver.environment(options.run), launcher, side.incidents)
+    return MpsTools(
+        modes, driver.program(), driver.environment(options.run), launcher, side.incidents, version=options.mps_protocol
+    )
 
 
 def _claimed(checkpoint: Checkpoint, side: Side) -> frozenset[str] | None:
@@ -244,7 +246,7 @@ def _claimed(checkpoint: Checkpoint, side: Side) -> frozenset[str] | None:
 
 
 def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, side: Side) -> Limiter:
-    limiter = Limiter(_nvml(options), CgroupFolders(), options.limit_backend, side.through_mps)
+    limiter = Limiter(_nvml(options), CgroupFolders(), options.limit_backend, side.through_mps, side.namespaces)
     side.problems.append(lambda: list(limiter.problems()))
     side.backends = limiter.backends
     keep_limits(limiter, watch, checkpoint.read, side.stopped)
@@ -269,6 +271,7 @@ def _kubelet(
             metrics=seeing.metrics,
             modes=side.modes,
             mps=None if side.mps is None else side.mps[1],
+            daemons=None if side.mps is None else side.mps[0],
             backends=side.backends,
             quotas=checkpoint.read,
             tell=side.tell,

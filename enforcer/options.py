@@ -13,6 +13,7 @@ from enforcer.health import Effect
 from enforcer.inventory import Order
 from enforcer.judge import Rules
 from enforcer.model import Mode
+from enforcer.mps.launch import Version
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 
@@ -84,6 +85,10 @@ def _parser() -> argparse.ArgumentParser:
         help="taint of a GPU that is not well (%(default)s)",
     )  # fmt: skip
     add("--mps-seconds", type=float, default=30.0, metavar="S", help="seconds between looks at MPS (%(default)s)")
+    add(
+        "--mps-protocol", type=Version, choices=list(Version), default=Version.LEGACY,
+        help="of MPS daemons that are started from now on; 3 and auto are from documentation only (%(default)s)",
+    )  # fmt: skip
     add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
     add("--proof", type=float, default=30.0, metavar="S", help="seconds between proofs that limits hold (%(default)s)")
     add(

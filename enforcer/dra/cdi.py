@@ -41,7 +41,7 @@ def document(claim: Prepared, pipes: Mapping[str, str], status: str) -> Object:
 
     Args:
         claim: as it was prepared.
-        pipes: by GPU, the pipe directory of its MPS daemon on the host; only GPUs shared through MPS need one.
+        pipes: by request, the directory on the host that its containers get as MPS's; only those that use MPS need one.
         status: directory of the pod's status on the host.
     """
     devices = [
@@ -49,7 +49,7 @@ def document(claim: Prepared, pipes: Mapping[str, str], status: str) -> Object:
             "name": _device_name(claim, granted),
             "containerEdits": _status_edits(status)
             if granted.gpu is None
-            else _gpu_edits(claim, granted, pipes.get(granted.gpu) if granted.mode is Mode.MPS else None),
+            else _gpu_edits(claim, granted, pipes.get(granted.request) if granted.mode is Mode.MPS else None),
         }
         for granted in claim.granted
     ]

@@ -122,13 +122,24 @@ class Driver:
         store.load()
         files.tidy()
         for claim in store.prepared():
-            try:
-                files.write(claim)
-            except (PrepareError, OSError) as error:  # its GPU has left, or the disk is full: the kubelet may ask again
-                reason = error.reason if isinstance(error, PrepareError) else Reason.RECORD_UNWRITABLE
-                log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
+            self._write(claim)
             if claim.answers:  # somebody may still wait for one
                 self._parts.published(claim)
+
+    def restore(self) -> None:
+        """Bring the files of prepared claims back to what they should be, between calls."""
+        for claim in self._parts.store.prepared():
+            with self._claims.held(claim.uid):
+                known = self._parts.store.get(claim.uid)
+                if known is not None:
+                    self._write(known)
+
+    def _write(self, claim: Prepared) -> None:
+        try:
+            self._parts.files.write(claim)
+        except (PrepareError, OSError) as error:  # its GPU has left, or the disk is full: the kubelet may ask again
+            reason = error.reason if isinstance(error, PrepareError) else Reason.RECORD_UNWRITABLE
+            log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
 
     def prepare(self, ref: Ref, wanted: Callable[[], bool] = lambda: True) -> tuple[Device, ...]:
         """Prepare a claim, or say again what it was given.

@@ -4,10 +4,10 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 import yaml
@@ -29,6 +29,16 @@ LEAVING: Final = ".leaving-"
 STATUS: Final = "status"
 
 
+class Namespaces(Protocol):
+    """Where shares have MPS namespaces of their own; ``enforcer.dra.namespaces`` knows."""
+
+    def give(self, claim: Prepared) -> Mapping[str, str]:
+        """By request, the pipe directory on the host. Raises ``PrepareError``."""
+
+    def take(self, uid: str) -> None:
+        """Delete those of a claim, now or later."""
+
+
 class NodeFiles:
     """Writes and removes them. Everything may be done twice; raises ``OSError`` where the disk refuses.
 
@@ -37,10 +47,13 @@ class NodeFiles:
         run: directory below which pods' status directories are.
         pipe: says, by UUID, which directory a GPU's tenants get as their pipe directory where it is shared
             through MPS; ``None`` where there are no daemons.
+        spaces: of MPS; ``None``: everybody gets the daemon's own pipe directory.
     """
 
-    def __init__(self, cdi_root: Path, run: Path, pipe: Callable[[str], str | None]) -> None:
-        self._cdi, self._status, self._pipe = cdi_root, run / STATUS, pipe
+    def __init__(
+        self, cdi_root: Path, run: Path, pipe: Callable[[str], str | None], spaces: Namespaces | None = None
+    ) -> None:
+        self._cdi, self._status, self._pipe, self._spaces = cdi_root, run / STATUS, pipe, spaces
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
     def write(self, claim: Prepared) -> dict[str, tuple[str, ...]]:
@@ -49,7 +62,7 @@ class NodeFiles:
         NVIDIA's own device comes first: where both set a variable, ours is the last word.
 
         Raises:
-            PrepareError: a GPU that is shared through MPS has no daemon here.
+            PrepareError: a GPU that is shared through MPS has no daemon here, or the share can have no MPS namespace.
         """
         pipes = {gpu: pipe for gpu in claim.gpus if (pipe := self._pipe(gpu)) is not None}
         lacking = [gpu for gpu, mode in claim.modes.items() if mode is Mode.MPS and gpu not in pipes]
@@ -58,14 +71,18 @@ class NodeFiles:
             raise PrepareError(message, Reason.MPS_UNREACHABLE)
         if claim.has_status:
             self._make_status(claim.pod_uid)
-        document = cdi.document(claim, pipes, str(self._status / claim.pod_uid))
+        own = {} if self._spaces is None else self._spaces.give(claim)
+        by_request = {each.request: pipes[each.gpu] for each in claim.granted if each.gpu and each.gpu in pipes}
+        document = cdi.document(claim, by_request | dict(own), str(self._status / claim.pod_uid))
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
         return {each.request: (*self._toolkit_devices(each.gpu), cdi.device_id(claim, each)) for each in claim.granted}
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's spec."""
+        """Remove a claim's spec, and its MPS namespaces."""
         if safe_uid(uid):
             (self._cdi / cdi.file_name(uid)).unlink(missing_ok=True)
+            if self._spaces is not None:
+                self._spaces.take(uid)
 
     def remove_status(self, pod_uid: str) -> None:
         """Remove a pod's status directory; out of sight first, so that nobody writes into it meanwhile."""

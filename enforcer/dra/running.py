@@ -14,6 +14,7 @@ from enforcer.dra.announce import Announcer, Conditions
 from enforcer.dra.driver import Driver, Parts
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.files import NodeFiles
+from enforcer.dra.namespaces import MpsNamespaces
 from enforcer.dra.ready import AlwaysReady, MpsReady
 from enforcer.dra.resizing import EVERY as RESIZE_EVERY
 from enforcer.dra.resizing import Means, Resizer
@@ -27,6 +28,7 @@ from enforcer.model import Mode, Proven, Quota
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.launch import pipe_of
+from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
 from enforcer.quotas import Object
 from enforcer.repeat import every
@@ -55,6 +57,8 @@ class Setup:
     """How GPUs are shared; told here of prepared claims."""
     mps: MpsKeeper | None
     """Of the daemons; ``None``: no GPU is shared through MPS."""
+    daemons: MpsManager | None = None
+    """Whom to ask for MPS namespaces; ``None``: nobody has any."""
     backends: Callable[[], Mapping[str, str]] = dict
     """Who keeps limits on which GPU."""
     quotas: Callable[[], Sequence[Quota]]
@@ -76,6 +80,7 @@ class KubeletSide:
         self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
+        self._namespaces: Final = partial(_namespaces, setup)
         self._announcer = Announcer(setup.cluster, setup.backends)
         self._conditions = Conditions(setup.cluster)
         self._modes = setup.modes
@@ -141,6 +146,8 @@ class KubeletSide:
     def _tidy(self) -> None:
         self._strays.turn()
         self._forgotten.turn()
+        if self._namespaces():
+            self._driver.restore()
 
     def _rule(self, setup: Setup) -> Rule:
         def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
@@ -169,11 +176,12 @@ class KubeletSide:
 
     def _parts(self, setup: Setup) -> Parts:
         keeper = setup.mps
+        spaces = None if setup.daemons is None else MpsNamespaces(setup.daemons)
         return Parts(
             node=setup.node,
             cluster=setup.cluster,
             store=self._store,
-            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup)),
+            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup), spaces),
             look=setup.watch.look,
             ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
             modes=setup.modes,
@@ -181,6 +189,11 @@ class KubeletSide:
             changed=self.books.changed.set,
             published=self._announcer.publish,
         )
+
+
+def _namespaces(setup: Setup) -> bool:
+    """Whether containers get other pipe directories when a daemon comes back with another protocol."""
+    return setup.daemons is not None and setup.daemons.namespaces
 
 
 def _at_once(setup: Setup, gpu: str) -> bool:

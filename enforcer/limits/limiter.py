@@ -65,10 +65,19 @@ class Limiter:
         folders: where cgroups are.
         wanted: the operator's choice.
         has_mps: whether a GPU, by UUID, has an MPS daemon.
+        has_spaces: whether that has namespaces.
     """
 
-    def __init__(self, driver: CgroupLimits, folders: Folders, wanted: Wanted, has_mps: Callable[[str], bool]) -> None:
-        self._driver, self._folders, self._wanted, self._has_mps = driver, folders, wanted, has_mps
+    def __init__(
+        self,
+        driver: CgroupLimits,
+        folders: Folders,
+        wanted: Wanted,
+        has_mps: Callable[[str], bool],
+        has_spaces: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._driver, self._folders, self._wanted = driver, folders, wanted
+        self._has_mps, self._has_spaces = has_mps, has_spaces
         self._lock = threading.Lock()
         self._able: dict[str, bool] = {}
         self._choices: dict[str, Choice] = {}
@@ -131,7 +140,8 @@ class Limiter:
                 self._able[gpu.uuid] = self._driver.limits_cgroups(gpu.uuid, str(self._folders.root))
             except NvmlError:
                 return None
-        return choose(Ability(mps=self._has_mps(gpu.uuid), cgroups=self._able[gpu.uuid]), self._wanted)
+        mps, spaces = self._has_mps(gpu.uuid), self._has_spaces(gpu.uuid)
+        return choose(Ability(mps=mps, spaces=spaces, cgroups=self._able[gpu.uuid]), self._wanted)
 
     def _rests(self, key: Key) -> bool:
         self._pauses[key] = max(0, self._pauses.get(key, 0) - 1)

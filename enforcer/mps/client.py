@@ -1,8 +1,8 @@
 """What can be asked of one MPS control daemon, whatever words its protocol has for it.
 
-``Client`` is the interface; ``LegacyClient`` speaks MPS v2 (commands on standard input, observed on 535.309.01). Its
-servers are named by their pids. Every question raises ``MpsError`` where nobody answers, the answer has not the one
-expected form, or (reason ``ControlBlocked``) it does not come before the deadline.
+``Client`` is the interface; ``LegacyClient`` speaks MPS v2 (commands on standard input, observed on 535.309.01), and
+``client_v3`` protocol 3. Servers are named by their pids. Every question raises ``MpsError`` where nobody answers, the
+answer has not the one expected form, or (reason ``ControlBlocked``) it does not come before the deadline.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,11 @@ class Client(Protocol):
     The daemon has one GPU, so limits name none. A setting is read back before its method returns: exit codes lie.
     """
 
+    def alive(self, deadline: Deadline | None = None) -> None:
+        """Make sure that a daemon answers and speaks these words. The cheapest question there is."""
+
     def percentage(self, deadline: Deadline | None = None) -> float:
-        """Default share of the multiprocessors for each client, above 0 to 100. The cheapest sign of life."""
+        """Default share of the multiprocessors for each client, above 0 to 100."""
 
     def set_percentage(self, percent: float, deadline: Deadline | None = None) -> None:
         """Set it for servers that start from now on."""
@@ -93,6 +96,10 @@ class LegacyClient:
 
     def __init__(self, control: Asking) -> None:
         self._control = control
+
+    def alive(self, deadline: Deadline | None = None) -> None:
+        """See ``Client``."""
+        self.percentage(deadline)
 
     def percentage(self, deadline: Deadline | None = None) -> float:
         """See ``Client``."""

@@ -9,7 +9,6 @@ Nothing here waits longer than its deadline: a tenant can stop every administrat
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -23,13 +22,14 @@ import structlog
 
 from enforcer.model import ComputeMode
 from enforcer.mps import protocol
-from enforcer.mps.checkup import Checkup
-from enforcer.mps.client import Client, LegacyClient
+from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline, MpsControl
+from enforcer.mps.folders import clear, log_tail
 from enforcer.mps.incidents import Incident, Incidents
-from enforcer.mps.launch import Launcher, OwnChildren, Started, variables
+from enforcer.mps.launch import Launcher, OwnChildren, Started, Version, variables
 from enforcer.mps.note import Notes
 from enforcer.mps.protocol import ServerStatus
+from enforcer.mps.speech import Speech
 from enforcer.mps.vigil import Watched
 from enforcer.proc import PidHandle, read_stat
 from gpushare.errors import GpuShareError, MpsError
@@ -46,7 +46,6 @@ BLOCKED_SECONDS: Final = 4.0
 """For each of these tries to reach a daemon that somebody blocks; then signals have to do."""
 POLL: Final = 0.02
 PROGRAM: Final = Path("nvidia-cuda-mps-control")
-LOG_TAIL: Final = 400
 
 log = structlog.get_logger()
 
@@ -84,6 +83,7 @@ class MpsDaemon:
         environment: what else the daemon finds in its environment.
         launcher: who starts it.
         incidents: told of what happens to it.
+        version: the protocol to start it with; one that runs is spoken to as it speaks.
     """
 
     def __init__(  # noqa: PLR0913 - one thing each, given by name
@@ -98,6 +98,7 @@ class MpsDaemon:
         environment: Mapping[str, str] | None = None,
         launcher: Launcher | None = None,
         incidents: Incidents | None = None,
+        version: Version = Version.LEGACY,
     ) -> None:
         self.gpu, self.directory, self.limit_mib = gpu, directory, protocol.whole_gib(limit_mib)
         self.pipe, self.log = directory / "pipe", directory / "log"
@@ -109,8 +110,7 @@ class MpsDaemon:
         self._incidents = Incidents() if incidents is None else incidents
         self._watched = Watched(gpu, self.pipe, self._process, self._incidents)
         self.control = MpsControl(binary, directory / "lock", self._environment, self._watched.watch)
-        self.client: Client = LegacyClient(self.control)
-        self._checkup = Checkup(gpu, self.client, self.limit_mib, self._incidents)
+        self.speech = Speech(gpu, self.pipe, self.control, self.limit_mib, self._incidents, version)
         self._child: Started | None = None
 
     def start(self) -> None:
@@ -130,12 +130,12 @@ class MpsDaemon:
         taken_over = self.answers()
         if not taken_over:
             self._end_process()
-            self._clear_pipe()
+            clear(self.pipe)
         try:
             self._assert_exclusive()
             if not taken_over:
                 self._launch()
-            self.client.set_limit(self.limit_mib)
+            self.speech.limit()
         except (GpuShareError, OSError):
             if not taken_over:
                 with suppress(GpuShareError):
@@ -144,19 +144,7 @@ class MpsDaemon:
         self._start_server()
         log.info("MPS control daemon serves", reason=Reason.MPS_STARTED, gpu=self.gpu, taken_over=taken_over)
 
-    def _clear_pipe(self) -> None:
-        """Remove what lies in the pipe directory: a tenant that runs as root can put links and locks there.
-
-        The directory itself stays, because containers have it mounted.
-        """
-        self.pipe.chmod(0o755)
-        for entry in list(os.scandir(self.pipe)):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                Path(entry.path).unlink(missing_ok=True)
-
-    def answers(self) -> bool:
+    def answers(self, deadline: Deadline | None = None) -> bool:
         """Say whether a daemon serves this directory.
 
         Raises:
@@ -164,7 +152,7 @@ class MpsDaemon:
                 daemon's process lives.
         """
         try:
-            self.client.percentage()
+            self.speech.find(deadline)
         except MpsError as error:
             nobody = protocol.NO_DAEMON in error.message
             if error.reason is Reason.CONTROL_BLOCKED or (not nobody and self._process() is not None):
@@ -175,7 +163,8 @@ class MpsDaemon:
     def _came_up(self) -> bool:
         """Say whether the daemon that was just started answers; it may be on its way."""
         with suppress(MpsError):
-            return self.client.percentage() > 0
+            self.speech.find()
+            return True
         return False
 
     def health(self) -> MpsHealth:
@@ -189,7 +178,7 @@ class MpsDaemon:
             exclusive = None if self._modes is None else self._assert_exclusive()
             self._watched.drain(blocked=False)
             try:
-                servers = self._checkup.look(Deadline())
+                servers = self.speech.checkup.look(Deadline())
             except MpsError as error:
                 if error.reason is Reason.CONTROL_BLOCKED and self.control.hung_for() >= HUNG_SECONDS:
                     self._give_up()
@@ -202,6 +191,11 @@ class MpsDaemon:
         self._incidents.tell(Incident(self.gpu, Reason.MPS_HUNG, note))
         self._end_process()
         raise MpsError(note)
+
+    @property
+    def client(self) -> Client:
+        """Asks it."""
+        return self.speech.client
 
     def servers(self, deadline: Deadline | None = None) -> tuple[int, ...]:
         """Pids of the servers that run. Raises ``MpsError``."""
@@ -279,8 +273,10 @@ class MpsDaemon:
             self._stop()
 
     def _stop(self) -> None:
+        deadline = Deadline(STOP_SECONDS)
         with suppress(MpsError):
-            self.client.quit(Deadline(STOP_SECONDS))
+            if self.answers(deadline):
+                self.client.quit(deadline)
         known = self._notes.read().pid is not None
         self._end_process()
         if not known and self.answers():
@@ -292,14 +288,23 @@ class MpsDaemon:
         log.info("MPS control daemon stopped", reason=Reason.MPS_STOPPED, gpu=self.gpu)
 
     def _launch(self) -> None:
-        self._child = self._launcher.launch(self.gpu, self.directory, self._binary, self._environment)
+        if not any(self._launched(form) for form in self.speech.version.forms):
+            said = f"does not start{self.speech.version.hint}; its log ends: {log_tail(self.log)}"
+            raise MpsError(f"the MPS control daemon of {self.gpu} {said}")
+
+    def _launched(self, form: Version) -> bool:
+        """Start it in one form; false where it ends at once, as a program does that does not know the form."""
+        self._child = self._launcher.launch(self.gpu, self.directory, self._binary, self._environment, form)
         stat = read_stat(Path(f"/proc/{self._child.pid}/stat"))
         self._notes.write(replace(self._notes.read(), pid=self._child.pid, start=stat.start if stat else None))
         deadline = Deadline()
         while not self._came_up():
-            if self._child.poll() is not None or not deadline.left():
-                raise MpsError(f"the MPS control daemon of {self.gpu} does not start; its log ends: {self._log_tail()}")
+            if self._child.poll() is not None:
+                return False
+            if not deadline.left():
+                raise MpsError(f"the MPS control daemon of {self.gpu} does not start; log: {log_tail(self.log)}")
             time.sleep(POLL)
+        return True
 
     def _start_server(self) -> None:
         """Start the server early. One that does not come up is said, and comes with its first client or not at all."""
@@ -311,7 +316,7 @@ class MpsDaemon:
                 self.client.start_server(self._server_uid, deadline)
             if any(self.client.status(pid, deadline) is not ServerStatus.FAULT for pid in self.servers(deadline)):
                 return
-            said = self._log_tail()
+            said = log_tail(self.log)
         except MpsError as error:
             said = error.message
         log.warning("the MPS server did not start early", reason=Reason.MPS_UNREACHABLE, gpu=self.gpu, said=said)
@@ -379,9 +384,3 @@ class MpsDaemon:
             yield
         except OSError as error:
             raise MpsError(f"the directory of the MPS control daemon of {self.gpu} cannot be used: {error}") from error
-
-    def _log_tail(self) -> str:
-        try:
-            return (self.log / "control.log").read_text(errors="replace")[-LOG_TAIL:].strip()
-        except OSError as error:
-            return str(error)

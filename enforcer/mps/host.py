@@ -28,7 +28,7 @@ from enforcer.driver_root import HERE, DriverRoot
 from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode
 from enforcer.mps.daemon import ComputeModes, MpsDaemon
-from enforcer.mps.launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, read_request
+from enforcer.mps.launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, Version, read_request
 from enforcer.outlet import log_to_stderr
 from gpushare.errors import GpuShareError
 from gpushare.reasons import Reason
@@ -109,12 +109,14 @@ class Host:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
 
-    def _daemon(self, gpu: str, directory: Path) -> Started:
+    def _daemon(self, gpu: str, directory: Path, version: Version) -> Started:
         """One daemon a directory: whoever asks again while it runs is told of the same."""
         self.reap()
         if directory not in self._daemons:
             environment = self._driver.environment(self._run)
-            self._daemons[directory] = OwnChildren().launch(gpu, directory, self._driver.program(), environment)
+            self._daemons[directory] = OwnChildren().launch(
+                gpu, directory, self._driver.program(), environment, version
+            )
             self._gpus[directory] = gpu
             log.info("MPS control daemon started", reason=str(Reason.MPS_STARTED), gpu=gpu)
         return self._daemons[directory]

@@ -10,7 +10,9 @@ from typing import Final, Self, TypeVar
 import structlog
 
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon, MpsHealth
-from gpushare.errors import GpuShareError
+from enforcer.mps.launch import Version
+from enforcer.mps.protocol_v3 import Space
+from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -22,10 +24,15 @@ R = TypeVar("R")
 
 
 class MpsManager:
-    """The daemons there are. Safe to use from several threads; each daemon lets one transaction in at a time."""
+    """The daemons there are. Safe to use from several threads; each daemon lets one transaction in at a time.
 
-    def __init__(self, daemons: Mapping[str, MpsDaemon] | None = None) -> None:
-        self._lock = threading.Lock()
+    Args:
+        daemons: those there are from the start, by GPU.
+        version: the protocol that daemons are started with.
+    """
+
+    def __init__(self, daemons: Mapping[str, MpsDaemon] | None = None, version: Version = Version.LEGACY) -> None:
+        self._lock, self._version = threading.Lock(), version
         self._daemons = dict(daemons or {})
         self._absent: set[str] = set(self._daemons.keys() - self.noted())
         self._told: set[str] = set()
@@ -56,6 +63,8 @@ class MpsManager:
     def replace(self, daemon: MpsDaemon) -> None:
         """Put another in the place of a GPU's daemon: the same process, known better."""
         with self._lock:
+            if before := self._daemons.get(daemon.gpu):
+                daemon.speech.inherit(before.speech)
             self._daemons[daemon.gpu] = daemon
 
     def follow(self, listener: Callable[[str], object]) -> None:
@@ -76,6 +85,27 @@ class MpsManager:
             for listener in listeners:
                 listener(gpu)
         self._told.add(gpu)
+
+    def give(self, gpu: str, claim: str, request: str, space: Space) -> Path | None:
+        """Return a share's pipe directory (``Speech.give``); ``None``: the one that everybody gets.
+
+        Raises:
+            MpsError: there may be namespaces, and none can be made with these limits now.
+        """
+        daemon = self.daemons.get(gpu)
+        if daemon is None and self._version is not Version.LEGACY:
+            raise MpsError(f"the MPS control daemon of {gpu} is not known yet")
+        return None if daemon is None else daemon.speech.give(claim, request, space)
+
+    def drop(self, claim: str) -> None:
+        """Delete the namespaces of a claim (its UID) on all GPUs, now or later."""
+        for daemon in self.daemons.values():
+            daemon.speech.drop(claim)
+
+    @property
+    def namespaces(self) -> bool:
+        """Whether a daemon speaks protocol 3, or may speak it."""
+        return self._version is not Version.LEGACY or any(each.speech.namespaces for each in self.daemons.values())
 
     def answers(self, gpu: str) -> bool:
         """Say whether a GPU's daemon serves. Raises ``MpsError`` where it is there but blocked."""

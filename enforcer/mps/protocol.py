@@ -77,7 +77,7 @@ def check_limit(answer: str, mib: int) -> None:
     """
     if answer.strip() != expected_limit(mib):
         raise MpsError(
-            f"MPS was told to limit clients to {mib} MiB and now says {_shown(answer)}; expected {expected_limit(mib)}",
+            f"MPS was told to limit clients to {mib} MiB and now says {shown(answer)}; expected {expected_limit(mib)}",
             Reason.MPS_LIMIT_NOT_APPLIED,
         )
 
@@ -92,7 +92,7 @@ def set_percentage(percent: float) -> str:
 def check_percentage(answer: str, percent: float) -> None:
     """Compare what was read back. Raises ``MpsError``."""
     if not math.isclose(parse_percentage(answer), percent, abs_tol=0.05):
-        raise MpsError(f"MPS was told a thread percentage of {percent:g} and now says {_shown(answer)}")
+        raise MpsError(f"MPS was told a thread percentage of {percent:g} and now says {shown(answer)}")
 
 
 def set_priority(priority: int) -> str:
@@ -105,7 +105,7 @@ def set_priority(priority: int) -> str:
 def check_priority(answer: str, priority: int) -> None:
     """Compare what was read back. Raises ``MpsError``."""
     if parse_priority(answer) != priority:
-        raise MpsError(f"MPS was told a client priority of {priority} and now says {_shown(answer)}")
+        raise MpsError(f"MPS was told a client priority of {priority} and now says {shown(answer)}")
 
 
 def start_server(uid: int) -> str:
@@ -132,7 +132,7 @@ def parse_pids(answer: str) -> tuple[int, ...]:
     """Read a list of pids: one per line, nothing else. Raises ``MpsError`` on any token that is no positive integer."""
     tokens = answer.split()
     if not all(_PID.fullmatch(token) and int(token) > 0 for token in tokens):
-        raise MpsError(f"MPS answered {_shown(answer)} where only process ids were expected")
+        raise MpsError(f"MPS answered {shown(answer)} where only process ids were expected")
     return tuple(map(int, tokens))
 
 
@@ -146,7 +146,7 @@ def parse_percentage(answer: str) -> float:
     """Read a thread percentage, above 0 to 100. Raises ``MpsError``."""
     text = answer.strip()
     if not _PERCENTAGE.fullmatch(text) or not 0 < float(text) <= WHOLE:
-        raise MpsError(f"MPS answered {_shown(answer)} where a percentage was expected")
+        raise MpsError(f"MPS answered {shown(answer)} where a percentage was expected")
     return float(text)
 
 
@@ -154,7 +154,7 @@ def parse_priority(answer: str) -> int:
     """Read a client priority, 0 or 1. Raises ``MpsError``."""
     text = answer.strip()
     if text not in {str(priority) for priority in PRIORITIES}:
-        raise MpsError(f"MPS answered {_shown(answer)} where a client priority was expected")
+        raise MpsError(f"MPS answered {shown(answer)} where a client priority was expected")
     return int(text)
 
 
@@ -166,8 +166,9 @@ def parse_status(answer: str) -> ServerStatus | None:
     try:
         return ServerStatus(text)
     except ValueError:
-        raise MpsError(f"MPS answered {_shown(answer)} where a server's status was expected") from None
+        raise MpsError(f"MPS answered {shown(answer)} where a server's status was expected") from None
 
 
-def _shown(answer: str) -> str:
+def shown(answer: str) -> str:
+    """Quote an answer for a sentence, cut and in ASCII."""
     return ascii(answer.strip()[:_SHOWN]) if answer.strip() else "nothing"

@@ -23,7 +23,7 @@ from enforcer.model import Gpu, Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
 from enforcer.mps.incidents import Incidents
-from enforcer.mps.launch import FOLDER, Launcher, folder_of
+from enforcer.mps.launch import FOLDER, Launcher, Version, folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.note import noted_gpus
 from gpushare.cluster import CORE_V1, Cluster, path
@@ -47,6 +47,7 @@ class MpsTools:
     incidents: Incidents = field(default_factory=Incidents)
     server_uid: int | None = 0
     """Whose server is started before the first client comes: root's serves everybody where MPS serves many users."""
+    version: Version = Version.LEGACY
 
 
 def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon:
@@ -61,6 +62,7 @@ def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon
         launcher=tools.launcher,
         incidents=tools.incidents,
         server_uid=tools.server_uid,
+        version=tools.version,
     )
 
 

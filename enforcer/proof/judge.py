@@ -122,7 +122,7 @@ def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple
     """What speaks against the limit, the worst first."""
     yield from ((Reason.ESCAPED, escape) for each in processes for escape in _escapes(each, evidence))
     for each in processes:
-        if each.said is not None and each.said.limit_mib is None:
+        if _binds(evidence) and each.said is not None and each.said.limit_mib is None:
             yield Reason.NOT_APPLIED, f"process {each.pid} was started without its limit"
         if (mib := _kept(each, evidence)) is not None:
             yield Reason.NOT_APPLIED, f"process {each.pid} keeps the limit of {mib} MiB that it was started with"
@@ -133,12 +133,17 @@ def _escapes(process: Process, evidence: Evidence) -> Iterator[str]:
     if told is not None and told.unseen is not None:
         yield f"process {process.pid} names a GPU it does not see in its limits, which makes MPS drop them all"
     beyond = max(evidence.quota_mib, evidence.reserved_mib)
-    if told is not None and told.limit_mib is not None and told.limit_mib > beyond:
+    if _binds(evidence) and told is not None and told.limit_mib is not None and told.limit_mib > beyond:
         yield f"process {process.pid} was started with a limit of {told.limit_mib} MiB, not {evidence.quota_mib}"
     if process.client is False:
         yield f"process {process.pid} holds GPU memory and is no MPS client"
     if process.used_mib > evidence.ceiling_mib and _kept(process, evidence) is None:
         yield f"process {process.pid} holds {process.used_mib} MiB under a limit of {evidence.quota_mib}"
+
+
+def _binds(evidence: Evidence) -> bool:
+    """Whether its environment is what limits a process: a namespace's limit holds without, and beyond a higher one."""
+    return evidence.backend is Backend.MPS_V2
 
 
 def _kept(process: Process, evidence: Evidence) -> int | None:
@@ -174,6 +179,7 @@ def _of_instance(evidence: Evidence) -> tuple[Reason, str]:
 
 _JUDGES: Final = {
     Backend.MPS_V2: _of_mps,
+    Backend.MPS_V3: _of_mps,
     Backend.DRIVER_CGROUP: _of_cgroup,
     Backend.WATCH_ONLY: _of_nobody,
     Backend.MIG_INSTANCE: _of_instance,

@@ -103,7 +103,7 @@ class Prover:
         self, quota: Quota, backend: Backend, holders: Sequence[Holder] | None, clients: Collection[int] | None
     ) -> Evidence:
         applied = self._eyes.read(quota)
-        by_mps = backend is Backend.MPS_V2
+        by_mps = backend.by_mps
         return Evidence(
             backend=backend,
             quota_mib=quota.memory_mib,
@@ -161,7 +161,7 @@ def _to_ask(
     return frozenset(
         quota.gpu
         for quota in quotas
-        if backends[quota.gpu] is Backend.MPS_V2 and quota.container_id in (readings[quota.gpu] or {})
+        if backends[quota.gpu].by_mps and quota.container_id in (readings[quota.gpu] or {})
     )
 
 

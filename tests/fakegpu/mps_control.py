@@ -14,6 +14,10 @@ ROOT = Path(__file__).parents[2]
 END = b"\0"
 MAX_PIPE = 86
 MULTIUSER = "-multiuser-server"
+PROTOCOL = ("-p", "3")
+SEVERAL = "-m"
+GREETING, VERSION, WORDS, BETWEEN = "\x02protocol", "3", "\x03", "\x1f"
+"""How program and daemon of protocol 3 find each other here; one of protocol 2 knows nothing of it."""
 
 
 def install(folder: Path, state: Path) -> Path:
@@ -27,30 +31,54 @@ def install(folder: Path, state: Path) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Be the daemon (``-d``, ``-f``, perhaps for several users), or pass standard input to it."""
+    """Be the daemon (``-d``, ``-f``, perhaps for several users, perhaps ``-p 3``), or pass standard input to it.
+
+    Other words are a command of protocol 3; a program that knows none ignores them, as 535 does.
+    """
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     arguments, several = [each for each in arguments if each != MULTIUSER], MULTIUSER in arguments
-    if len(pipe) > MAX_PIPE or any(each not in {"-d", "-f"} for each in arguments):
+    if tuple(arguments[1:3]) == PROTOCOL:
+        if not supported("mps_v3", otherwise=False):
+            return 1
+        _become(pipe, arguments)
+    command = [] if arguments and arguments[0] in {"-d", "-f"} else arguments
+    if len(pipe) > MAX_PIPE or (command and command[0] in {"-p", "-m", "-S", "-M"}):
         return 1
-    if several and (not arguments or not multiuser_supported()):
+    arguments = arguments[len(command) :]
+    if several and (not arguments or not supported("multiuser_supported", otherwise=True)):
         return 1
     if arguments:
-        os.chdir(ROOT)
-        daemon = [sys.executable, "-m", "tests.fakegpu.mps_daemon", arguments[0], pipe]
-        os.execv(sys.executable, [*daemon, MULTIUSER] if several else daemon)
+        _become(pipe, [*arguments, MULTIUSER] if several else arguments)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.connect(f"{pipe}/control")
         except OSError:
             print("Cannot find MPS control daemon process", file=sys.stderr)
             return 1
+        if command and exchange(connection, GREETING) == VERSION:
+            answer = exchange(connection, WORDS + BETWEEN.join(command))
+            sys.stdout.write(answer[1:])
+            return int(answer[:1] or command != ["--quit"])
         return talk(connection)
 
 
-def multiuser_supported() -> bool:
-    """Whether the machine's ``world`` has a driver that serves several users; read plainly, see above."""
+def _become(pipe: str, arguments: list[str]) -> None:
+    os.chdir(ROOT)
+    module = "mps_v3" if tuple(arguments[1:3]) == PROTOCOL else "mps_daemon"
+    os.execv(sys.executable, [sys.executable, "-m", f"tests.fakegpu.{module}", arguments[0], pipe, *arguments[1:]])
+
+
+def supported(switch: str, *, otherwise: bool) -> bool:
+    """Whether the machine's ``world`` has a driver that can do something; read plainly, see above."""
     world = Path(os.environ.get("GPU_SHARE_SIM", ""), "world")
-    return not world.is_file() or "multiuser_supported=0" not in world.read_text().split()
+    said = dict(line.split("=") for line in world.read_text().split()) if world.is_file() else {}
+    return said.get(switch, str(int(otherwise))) != "0"
+
+
+def exchange(connection: socket.socket, line: str) -> str:
+    """Send a line, return the answer."""
+    connection.send(line.encode() + END)
+    return connection.recv(65536).rstrip(END).decode()
 
 
 def talk(connection: socket.socket) -> int:

@@ -12,11 +12,12 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from tests.fakegpu.mps_clients import JOIN, Clients
-from tests.fakegpu.mps_control import END, MULTIUSER
+from tests.fakegpu.mps_control import END, MULTIUSER, SEVERAL
 from tests.fakegpu.state import Sim
 from tests.fakegpu.tenants import Packet, Tenants, refusal
 from tests.fakegpu.world import number
@@ -68,7 +69,11 @@ class Daemon:
 
     def admit(self, pid: int, uid: int) -> Packet:
         """The same for a tenant in a container (``tenants.py``)."""
-        reply = dict(part.split("=", 1) for part in self.join(pid, uid).split("\t"))
+        return self.packet(self.join(pid, uid))
+
+    def packet(self, told: str) -> Packet:
+        """What ``join`` says, as a tenant in a container is told it."""
+        reply = dict(part.split("=", 1) for part in told.split("\t"))
         if "error" in reply:
             return refusal(int(reply["error"]), "MPS serves no further client now")
         if "wait" in reply:
@@ -256,7 +261,7 @@ def serve(daemon: Daemon, listener: socket.socket) -> None:
     daemon.end()
 
 
-def main(form: str, pipe: str, *more: str) -> int:
+def main(form: str, pipe: str, *more: str, make: Callable[..., Daemon] = Daemon) -> int:
     """Take the directory, or say that somebody has it."""
     lock = Path(pipe, "control_lock").open("a")  # noqa: SIM115 - held for life
     try:
@@ -273,7 +278,7 @@ def main(form: str, pipe: str, *more: str) -> int:
         return 0
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     sim = Sim.from_environment()
-    daemon = Daemon(sim, gpu, multiuser=MULTIUSER in more)
+    daemon = make(sim, gpu, multiuser=not {MULTIUSER, SEVERAL}.isdisjoint(more))
     if gpu:
         Tenants(sim, gpu, "mps", daemon.admit, daemon.lock).listen(Path(pipe))
         threading.Thread(target=_die_when_told, args=(sim, gpu), daemon=True).start()

@@ -37,6 +37,7 @@ SAMPLES: Final = {
     "monitoring.serviceMonitor.interval": "7s",
     "simulate.driver": "615.71.09",
     "simulate.mig": ["1g.4gb"],
+    "mps.protocol": "auto",
     "simulate.image.digest": f"sha256:{'0' * 64}",
     "webhook.affinity": {"nodeAffinity": {}},
     "webhook.maxMemory": "80Gi",

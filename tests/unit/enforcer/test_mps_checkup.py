@@ -23,6 +23,9 @@ class Scripted:
         self.pids: tuple[int, ...] = (501, 502, 503)
         self.let_go: list[int] = []
 
+    def alive(self, deadline: Deadline | None = None) -> None:
+        raise AssertionError("a look asks more than that")
+
     def percentage(self, deadline: Deadline | None = None) -> float:
         return self.share
 

@@ -46,7 +46,8 @@ def env(found: Prepared, request: str, *, mps: bool = True) -> dict[str, str]:
 
 def edits(found: Prepared, request: str, *, mps: bool = True) -> Object:
     shared = found.shared_by(dict.fromkeys(PIPES, Mode.MPS if mps else Mode.TIME_SLICING))
-    written = document(shared, PIPES, "/run/gpu-share/status/pod")
+    pipes = {each.request: PIPES[each.gpu] for each in shared.granted if each.gpu}
+    written = document(shared, pipes, "/run/gpu-share/status/pod")
     by_name = {each["name"]: each["containerEdits"] for each in written["devices"]}
     edit: Object = by_name[f"{found.uid}-{request}"]
     return edit
