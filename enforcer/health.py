@@ -48,6 +48,8 @@ class Standing:
     ill: Mapping[str, Reason] = field(default_factory=dict)
     contested: Mapping[str, str] = field(default_factory=dict)
     """Who else offers it, as a sentence."""
+    modes: Mapping[str, str] = field(default_factory=dict)
+    """How it is shared now, where it is."""
     backends: Mapping[str, str] = field(default_factory=dict)
     """Who keeps limits on it; one that could not be asked yet is left out."""
 

@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         parts = Parts(
             watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=pods, metrics=metrics,
             problems=side.all, catch_up=executor.catch_up, tell_pods=both(inquest.look, pods.write),
-            standing=side.sharing.now, findings=inquest.findings, proven=lambda: prover.proven,
+            standing=lambda: side.now(watch.latest), findings=inquest.findings, proven=lambda: prover.proven,
         )  # fmt: skip
         rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
         agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)

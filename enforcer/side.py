@@ -20,6 +20,7 @@ from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
 from enforcer.sharing import Sharing
+from enforcer.view import View
 from enforcer.watch import Watch
 from gpushare.errors import GpuShareError
 
@@ -70,6 +71,12 @@ class Side:
         """Wake those who have to know."""
         for event in self.wakes:
             event.set()
+
+    def now(self, views: Sequence[View]) -> Standing:
+        """Say all that is known of the GPUs that were seen, without looking."""
+        ways, gpus = self.modes.now(), [view.gpu for view in views if not view.gpu.mig_enabled]
+        modes = {gpu.uuid: str(mode) for gpu in gpus if (mode := ways.of(gpu.uuid)) is not None}
+        return replace(self.sharing.now(), modes=modes)
 
     def ready(self, gpu: str) -> bool:
         """Say whether shares of a GPU can be used: of one shared through MPS once its daemon takes clients."""

@@ -6,8 +6,9 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
      "problems": ["..."],
      "killLog": {"seq": 42, "hash": "sha256:..."},
      "kills": {"lastMinute": 0, "allowed": 3},
-     "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "memoryMib": 16384, "reservedMib": 512,
-               "usedMib": 9000, "unattributedMib": 0, "blind": null, "unhealthy": "GpuLost",
+     "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
+               "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "unattributedMib": 0, "blind": null,
+               "unhealthy": "GpuLost",
                "contested": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
@@ -18,6 +19,7 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
      "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
                    "reason": "GpuFull", "sentence": "...", "finished": 1763678165.0, "holders": ["a/b/c: 9216 MiB"]}]}
 
+``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.proof.judge``). ``state`` is one of ``enforcer.judge.Phase``, or
 ``Blind``; ``blind`` a sentence while the GPU cannot be read, ``unhealthy`` the reason of its taint, ``contested`` who
@@ -83,6 +85,8 @@ def _gpu(view: View, standing: Standing) -> dict[str, Any]:
         "uuid": view.gpu.uuid,
         "index": view.gpu.index,
         "model": view.gpu.model,
+        "mode": standing.modes.get(view.gpu.uuid),
+        "profile": view.gpu.profile or None,
         "memoryMib": view.gpu.memory_mib,
         "reservedMib": view.gpu.reserved_mib,
         "usedMib": None if view.sample is None else view.sample.used_mib,

@@ -87,6 +87,8 @@ class GpuUse:
     clients: int | None
     blind: str
     uses: tuple[Use, ...]
+    mode: str = ""
+    """How it is shared; empty where it is not, or that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +183,8 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
     return GpuUse(
         uuid=uuid,
         index=_number(gpu, "index"),
-        model=_text(gpu, "model"),
+        model=" ".join(filter(None, (_text(gpu, "model"), _text(gpu, "profile")))),
+        mode=_text(gpu, "mode"),
         used_mib=used,
         limit_mib=sum(use.quota_mib or 0 for use in mine),
         total_mib=None if memory is None else memory - (reserved or 0),

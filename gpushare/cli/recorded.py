@@ -201,20 +201,25 @@ def given_of(claim: Object, request: str) -> Iterator[Given]:
     for result in _list(_mapping(_mapping(status, "allocation"), "devices"), "results"):
         consumed = _mapping(result, "consumedCapacity")
         name = _text(result, "request").partition("/")[0]
-        if result.get("driver") != contract.DRIVER or not consumed or request not in {"", name}:
+        data = about.get(_share(result), {})
+        # A MIG instance is not consumed in parts: it is known by what the driver wrote.
+        if result.get("driver") != contract.DRIVER or not (consumed or data.get("uuid")) or request not in {"", name}:
             continue
         compute = consumed.get(contract.CAPACITY_COMPUTE)
-        data = about.get(_share(result), {})
-        model = data.get(contract.ATTRIBUTE_MODEL)
+        mode = data.get("mode")
         yield Given(
-            memory=str(consumed.get(contract.CAPACITY_MEMORY, NOT_AVAILABLE)),
+            memory=str(consumed.get(contract.CAPACITY_MEMORY) or _instance(data)),
             compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
-            where=f"{data.get('uuid') or result.get('device')}" + (f" ({model})" if model else ""),
+            where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in {None, "mps"} else ""),
             limits=tuple(_list(data, "limits")),
             priority=_text(data, "priority"),
             requested=data.get("memoryMiB"),
             reserved=sum(_whole(each) for each in about.values() if each.get("uuid") == data.get("uuid")),
         )
+
+
+def _instance(data: Object) -> str:
+    return format_mib(_whole(data)) if _whole(data) else NOT_AVAILABLE
 
 
 def _whole(data: Object) -> int:

@@ -13,7 +13,7 @@ from gpushare.cli.terminal import NOT_AVAILABLE, Colour, Terminal, cell, table
 
 STATE_DIRECTORY: Final = Path("/var/lib/gpu-share")
 STALE_SECONDS: Final = 10.0
-GPUS: Final = ("GPU", "MODEL", "MEM-USED/LIMIT/TOTAL", "CLIENTS")
+GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "CLIENTS")
 CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "STATE")
 CLEAR: Final = "\x1b[H\x1b[2J"
 COLOURS: Final = {
@@ -93,7 +93,7 @@ def lines(status: NodeStatus, terminal: Terminal) -> list[str]:
 
 def _gpu(gpu: GpuUse) -> tuple[object, ...]:
     memory = "/".join(cell(value) for value in (gpu.used_mib, gpu.limit_mib, gpu.total_mib))
-    return gpu.index, gpu.model, memory, gpu.clients
+    return gpu.index, gpu.model, gpu.mode, memory, gpu.clients
 
 
 def _rows(gpu: GpuUse, use: Use) -> list[tuple[object, ...]]:

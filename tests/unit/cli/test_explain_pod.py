@@ -294,3 +294,16 @@ def test_objects_of_another_shape_are_explained_as_far_as_they_go(path: tuple[st
         holder = holder[key]
     holder[path[-1]] = value
     assert told(content)[1]
+
+
+def test_a_mig_instance_is_shown_with_its_memory_and_how_it_is_shared() -> None:
+    """It was asked for as a whole, so the allocation names no amounts."""
+    content = load("running")
+    (claim,) = content["claims"].values()
+    for result in claim["status"]["allocation"]["devices"]["results"]:
+        result.pop("consumedCapacity", None)
+    for entry in claim["status"]["devices"]:
+        if "data" in entry:
+            entry["data"] |= {"mode": "mig", "uuid": "MIG-5"}
+    _, lines = told(content)
+    assert any("MIG-5 (mig)" in line for line in lines), lines

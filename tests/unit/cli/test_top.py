@@ -33,6 +33,7 @@ def container(pod: str, used: int | None, state: str, *pids: int) -> dict[str, A
 def status(*containers: dict[str, Any], age: float = 0, **more: Any) -> dict[str, Any]:
     written = (nodestatus.now() - timedelta(seconds=age)).isoformat().replace("+00:00", "Z")
     gpu = {"uuid": GPU, "index": 0, "model": "NVIDIA A100", "memoryMib": 16384, "reservedMib": 512, "usedMib": 9216}
+    gpu |= {"mode": "time-slicing"}
     stranger = {"gpu": GPU, "pid": 9, "usedMib": 5}
     whole = {"version": 1, "time": written, "node": "n", "enforcing": True, "problems": [], "gpus": [gpu]}
     return {**whole, "containers": list(containers), "strangers": [stranger], **more}
@@ -58,8 +59,8 @@ def test_gpus_and_containers_are_tables_without_blanks(state: Path, capsys: pyte
     assert main(["top", "--state", str(state)]) == 0
     lines = [re.sub(" +", " ", line) for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "GPU MODEL MEM-USED/LIMIT/TOTAL CLIENTS",
-        "0 NVIDIA A100 9216/20480/15872 5",
+        "GPU MODEL MODE MEM-USED/LIMIT/TOTAL CLIENTS",
+        "0 NVIDIA A100 time-slicing 9216/20480/15872 5",
         "",
         "GPU NAMESPACE/POD CONTAINER PID MEM/QUOTA STATE",
         "0 asr/tts model 7,8 3072/4096 ok",

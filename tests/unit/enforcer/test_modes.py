@@ -1,6 +1,7 @@
 """How GPUs are shared: who says it, and when it changes."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from enforcer.model import Mode
 from enforcer.modes import Ways, mode_for, mode_of
 from enforcer.modeswitch import GpuModes
 from enforcer.side import Side
+from enforcer.view import View
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.test_loop import card
 
 INSTANCE = "MIG-00000000-0000-0000-0000-000000000003"
 
@@ -120,3 +123,10 @@ def test_a_pod_waits_for_a_daemon_only_where_its_gpu_is_shared_through_one() -> 
     assert [side.ready(gpu) for gpu in (GPU, OTHER_GPU)] == [True, False]
     unknown = Side(modes=GpuModes(), serves=lambda _: True)
     assert unknown.ready(GPU), "what served before the label was read"
+
+
+def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
+    parent = replace(card(OTHER_GPU, 1), mig_enabled=True)
+    views = [View(gpu=card(GPU, 0)), View(gpu=parent), View(gpu=replace(card(INSTANCE, 2), parent=OTHER_GPU))]
+    assert Side(modes=GpuModes.fixed(Mode.MIG)).now(views).modes == {GPU: "mps", INSTANCE: "mig"}
+    assert Side(modes=GpuModes()).now(views).modes == {}
