@@ -52,6 +52,10 @@ class Machine:
     def device(self, index: int) -> str:
         return self.gpu(index).lower()
 
+    def pid(self, index: int) -> int | None:
+        noted: dict[str, int | None] = json.loads((self.daemon(index) / "daemon.json").read_text())
+        return noted["pid"]
+
     def daemon(self, index: int) -> Path:
         return self.root / "agent" / "run" / "mps" / folder_of(self.gpu(index))
 
@@ -108,7 +112,9 @@ def test_it_is_shared_once_the_plugin_has_left_and_daemon_and_tenants_stay_when_
     machine.plugins.clear()
     machine.bed.until("the GPU is offered", lambda: machine.device(1) in machine.devices(), QUIET + 30)
     machine.bed.until("MPS serves it", (machine.daemon(1) / "pipe" / "tenants").exists, 20)
-    daemon = json.loads((machine.daemon(1) / "daemon.json").read_text())["pid"]
+    machine.bed.until("its process is noted", lambda: machine.pid(1) is not None, 20)
+    daemon = machine.pid(1)
+    assert daemon is not None
     machine.plugins.append(("nvidia.com/gpu", [machine.gpu(1)]))
     machine.bed.until("the GPU is offered no more", lambda: machine.device(1) not in machine.devices(), 30)
     os.kill(daemon, 0)
