@@ -218,20 +218,23 @@ class MpsDaemon:
         handle = PidHandle.open(pid)
         if handle is None:
             return None
+        told: list[int] = []
         with handle:
             for left in reversed(range(1 if deadline else BLOCKED_TRIES)):
                 try:
-                    return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS))
+                    return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS), told)
                 except MpsError as error:
                     if error.reason is Reason.CONTROL_BLOCKED and not left:
                         raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _terminate(self, handle: PidHandle, deadline: Deadline) -> bool | None:
+    def _terminate(self, handle: PidHandle, deadline: Deadline, told: list[int]) -> bool | None:
+        """Try once; ``told``: servers that were told before and did not answer in time, added to."""
         try:
             server = self._server_of(handle.pid, deadline)
             if server is None:
-                return None
+                return True if told and not handle.ended() else None
+            told.append(server)
             refusal = self.client.terminate(server, handle.pid, deadline, handle.ended)
         except MpsError as error:
             if error.reason is Reason.CONTROL_BLOCKED:

@@ -267,3 +267,23 @@ def test_a_command_that_is_moot_while_it_waits_is_given_up(stand_in: Path, make:
         daemon.control.ask("get_server_list", None, lambda: next(answers))
     assert (caught.value.reason, time.monotonic() - begun < 4) == (Reason.GONE, True)
     sim.fail_mps()
+
+
+def test_a_client_that_was_let_go_of_without_an_answer_in_time_counts_as_terminated(
+    stand_in: Path, make: Make, tenant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = make(stand_in)
+    daemon.start()
+    process = tenant()
+    tries = iter([MpsError("blocked", Reason.CONTROL_BLOCKED)])
+    real = daemon.client.terminate
+
+    def unheard(*arguments: Any) -> str | None:
+        answer = real(*arguments)
+        for error in tries:
+            raise error
+        return answer
+
+    monkeypatch.setattr(daemon.client, "terminate", unheard)
+    assert daemon.terminate(process.pid) is True
+    assert process.poll() is None
