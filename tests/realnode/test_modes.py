@@ -21,7 +21,9 @@ def namespace(site: Site) -> Iterator[str]:
     name = site.namespace("modes", **{contract.GRACE_PERIOD: "2s"})
     yield name
     label(site, None)
-    site.drop(name)
+    site.drop(name, wait=True)
+    site.until("both GPUs are shared through MPS", lambda: list(modes(site).values()) == ["mps"] * 2, 120)
+    site.run_block("verify")  # what uninstalling takes away again
 
 
 def label(site: Site, mode: str | None) -> None:
@@ -41,7 +43,7 @@ def modes(site: Site) -> dict[str, str]:
 @contextmanager
 def tenants_away(site: Site) -> Iterator[None]:
     """Without the tenant that the README leaves on the node: a GPU changes with its last one."""
-    site.shell("kubectl -n asr delete pod --all --wait", check=False)
+    site.shell("kubectl delete namespace asr --ignore-not-found --wait")
     yield
 
 
