@@ -176,7 +176,7 @@ class Daemon:
         if unknown:
             return f"{unknown}{unknown.rstrip()}!\n1\n"
         client = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-        if client not in self.clients():
+        if client not in self.clients() or self._sim.marked("no-terminate", self._gpu):
             return "1\n"
         self._joined.end(client, CLIENT_TERMINATED)
         self._joined.hurt(self.clients())

@@ -60,6 +60,8 @@ PROFILE: Final = re.compile(r"[1-7]g\.[1-9][0-9]{0,2}gb")
 GPU_LOST, UNKNOWN_ERROR = 15, 999
 LAUNCH_FAILED: Final = 719
 """What every client of an MPS server is told after a fatal fault; the server takes nobody while one of them lives."""
+MARKS: Final = ("ecc", "no-mps", "no-terminate")
+"""What lasts on a GPU until it is well again."""
 ERRORS: Final = {"lost": GPU_LOST, "silent": UNKNOWN_ERROR}
 SCRIPT: Final = """\
 #!/bin/sh
@@ -104,7 +106,9 @@ def verbs() -> argparse.ArgumentParser:
     show = known.add_parser("show", help="what the machine has and who holds what")
     fault = known.add_parser("fault", help="let something go wrong with a GPU from now on")
     fault.add_argument("gpu", help="gpu0, 0 or a UUID")
-    fault.add_argument("what", help="lost, silent, ecc, no-mps, mps-fault, xid:NUMBER, or well: all is well again")
+    fault.add_argument(
+        "what", help="lost, silent, ecc, no-mps, no-terminate, mps-fault, xid:NUMBER, or well: all is well again"
+    )
     for one in (show, fault):
         one.add_argument("--root", type=Path, default=ROOT, help="(%(default)s)")
     return options
@@ -222,7 +226,7 @@ def break_down(sim: Sim, gpu: str, what: str) -> None:
         sim.raise_xid(gpu, int(number))
     elif what in ERRORS:
         sim.fail(*_others(sim, gpu), Fault(call="*", error=ERRORS[what], gpu=gpu))
-    elif what in {"ecc", "no-mps"}:
+    elif what in MARKS:
         sim.mark(what, gpu)
     elif what == "mps-fault":
         clients = [pid for pid, rows in sim.processes().items() if any((r.gpu, r.kind) == (gpu, "mps") for r in rows)]
@@ -230,11 +234,11 @@ def break_down(sim: Sim, gpu: str, what: str) -> None:
             sim.strike(pid, gpu, LAUNCH_FAILED, fault=True)
     elif what == "well":
         sim.fail(*_others(sim, gpu))
-        for mark in ("ecc", "no-mps"):
+        for mark in MARKS:
             sim.mark(mark, gpu, wrong=False)
     else:
         raise WrongUseError(
-            f"{what!r} is no fault; there are {', '.join(ERRORS)}, ecc, no-mps, mps-fault, xid:NUMBER and well"
+            f"{what!r} is no fault; there are {', '.join(ERRORS)}, {', '.join(MARKS)}, mps-fault, xid:NUMBER and well"
         )
 
 

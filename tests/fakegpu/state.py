@@ -12,7 +12,7 @@ time. Layout (``nvml.c`` reads the same):
   managed memory; ``seen=rows``: the other way round, as what another process exported;
 - ``world``: how hardware behaves where nobody knows it yet, see ``world.py``; ``sticky/<pid>``: the error that every
   CUDA call of a process returns from now on; ``servers/<uuid>``: the MPS server of a GPU;
-- ``ecc/<uuid>``, ``no-mps/<uuid>``: see ``mark``;
+- ``ecc/<uuid>``, ``no-mps/<uuid>``, ``no-terminate/<uuid>``: see ``mark``;
 - ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened;
 - ``mps``: see ``MpsFault``.
 """
@@ -34,7 +34,7 @@ from tests.fakegpu.machine import line_of
 
 ENV: Final = "GPU_SHARE_SIM"
 KINDS: Final = ("compute", "graphics", "mps")
-FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers", "ecc", "no-mps")
+FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers", "ecc", "no-mps", "no-terminate")
 DEAD: Final = ("Z", "X", "x")
 
 
@@ -243,7 +243,11 @@ class Sim:
             file.write(f"gpu={gpu}\txid={number}\n")
 
     def mark(self, what: str, gpu: str, *, wrong: bool = True) -> None:
-        """``ecc``: memory errors that only a reset repairs; ``no-mps``: no MPS daemon lives on it."""
+        """Let something last.
+
+        ``ecc``: memory errors that only a reset repairs; ``no-mps``: no MPS daemon lives on it; ``no-terminate``: its
+        clients cannot be terminated.
+        """
         _write(self.folder / what / gpu, f"{int(wrong)}\n")
 
     def marked(self, what: str, gpu: str) -> bool:

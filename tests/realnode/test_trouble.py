@@ -47,15 +47,17 @@ def test_new_shares_avoid_a_gpu_that_fails_and_its_tenants_stay(site: Site, name
 def test_memory_of_a_process_that_outlives_its_forced_deletion_is_not_promised_twice(
     site: Site, namespace: str
 ) -> None:
-    """Both GPUs are full; one tenant ignores SIGTERM and is deleted by force while its process still holds memory."""
+    """Both GPUs are full; one tenant is stuck in the driver, deaf to SIGTERM and MPS alike, and deleted by force."""
     site.until("earlier tenants are gone", lambda: alone(site, namespace), 120)
-    site.run(namespace, pods.pod("full-0", "hold", "13Gi", "--ignore-term", memory="14Gi"))
+    stuck = site.uuid_of(site.run(namespace, pods.pod("full-0", "hold", "13Gi", "--ignore-term", memory="14Gi")))
+    site.simulator("fault", stuck, "no-terminate")
     site.run(namespace, pods.pod("full-1", "hold", "9Gi", memory="10Gi"))
     site.create(namespace, pods.pod("next", "hold", "13Gi", memory="14Gi"))
     with site.stuck(namespace, "full-0"):
         site.remove(namespace, "full-0", grace=0)
         site.until("the kubelet says why it waits", lambda: said(site, namespace, "next"), 90)
         assert pods.MAIN not in started(site, namespace, "next")
+    site.simulator("fault", stuck, "well")
     site.running(namespace, "next", 120)
     for name in ("next", "full-1"):
         site.delete(namespace, name)

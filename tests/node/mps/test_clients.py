@@ -14,6 +14,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import ServerStatus
 from gpushare.errors import MpsError, NvmlError
 from gpushare.reasons import Reason
+from tests.fakegpu.node import break_down
 from tests.fakegpu.reader import SimReader
 from tests.fakegpu.state import Fault, MpsFault, Sim
 from tests.node.mps.conftest import Make, daemons_of, until
@@ -110,6 +111,18 @@ def test_a_client_that_may_still_be_there_counts_as_not_terminated(
     sim.fail_mps(fault)
     assert daemon.terminate(process.pid) is False
     sim.fail_mps()
+
+
+def test_on_a_gpu_where_clients_cannot_be_terminated_one_stays_until_all_is_well(
+    stand_in: Path, make: Make, sim: Sim, tenant: Any
+) -> None:
+    daemon = make(stand_in)
+    daemon.start()
+    process = tenant()
+    break_down(sim, daemon.gpu, "no-terminate")
+    assert daemon.terminate(process.pid) is False
+    break_down(sim, daemon.gpu, "well")
+    assert daemon.terminate(process.pid) is True
 
 
 def test_a_daemon_that_hangs_while_it_terminates_costs_no_more_than_the_deadline(
