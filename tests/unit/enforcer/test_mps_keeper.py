@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from enforcer.dra.ready import MpsReady
+from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import AT_ONCE, MpsManager, side_by_side
 from enforcer.mps.roster import Duty
@@ -347,3 +348,26 @@ def test_a_blocked_daemon_is_no_answer_to_who_wants_a_client_ended() -> None:
     manager.take(Daemon())  # type: ignore[arg-type]
     with pytest.raises(MpsError, match="blocked"):
         manager.terminate(1, GPU)
+
+
+def test_a_daemon_that_runs_on_while_it_cannot_be_looked_after_is_asked_to_let_go_of_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Daemon:
+        gpu, noted = GPU, True
+
+        def terminate(self, _: int) -> bool:
+            return True
+
+    def refuse(_: object) -> None:
+        raise NvmlError("the compute mode cannot be read")
+
+    monkeypatch.setattr(MpsDaemon, "start", refuse)
+    daemon: Any = Daemon()
+    manager = MpsManager()
+    manager.take(daemon)
+    assert list(manager.start()) == [GPU]
+    assert manager.terminate(1, GPU) is True, "or its client would be killed while it is one"
+    daemon.noted = False
+    assert list(manager.start()) == [GPU]
+    assert manager.terminate(1, GPU) is None, "it is not there"
