@@ -61,6 +61,8 @@ class Departures:
         uid = pod["metadata"]["uid"]
         found = departure(pod, self._clock(), self._wall(), self._leaving.get(uid), alive=alive)
         if found is None:
+            # An API server that lags, or a selector that it left for a moment, may have made it look gone.
+            self._forget(uid)
             self._alive.add(uid)
         elif found != self._leaving.get(uid):
             self._leave(found)

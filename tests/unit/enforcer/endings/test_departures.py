@@ -71,6 +71,20 @@ def test_a_pod_that_is_missing_in_a_new_list_was_deleted_by_force_or_is_dead(see
     assert seen.of({"a", "b", "c"}) == [], "another list does not begin it anew"
 
 
+def test_a_pod_that_is_seen_alive_is_not_leaving_whatever_was_taken_for_its_end(seen: Departures, clock: Clock) -> None:
+    seen.listed([named("a", pod()), named("b", pod())])
+    seen.listed([named("b", pod())])
+    seen.changed("DELETED", named("b", pod(**RUNNING)))
+    assert sorted(each.uid for each in seen.of({"a", "b"})) == ["a", "b"]
+    seen.listed([named("a", pod())])
+    assert [each.uid for each in seen.of({"a", "b"})] == ["b"]
+    seen.changed("ADDED", named("b", pod()))
+    assert seen.of({"a", "b"}) == []
+    seen.changed("MODIFIED", named("a", pod(30)))
+    clock.now += 29
+    assert [each.end for each in seen.of({"a", "b"})] == [1030.0], "and it is forgotten by what it is, not by then"
+
+
 def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: Departures) -> None:
     woken = threading.Event()
     seen.wake.append(woken)
