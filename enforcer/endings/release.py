@@ -131,9 +131,9 @@ class Lane:
         for pid, server in self._served.clients().items():
             try:
                 handle = self._tools.open_handle(pid)
-            except OSError as error:  # too many open files: the next round finds the others
-                log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
-                break
+            except OSError as error:  # too many open files, or no process's number; the others are not to suffer
+                log.warning("process cannot be held", reason=str(Reason.INTERNAL), pid=pid, error=str(error))
+                continue
             if handle is None:
                 continue
             stack.enter_context(handle)

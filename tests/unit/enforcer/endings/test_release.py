@@ -1,4 +1,6 @@
+import errno
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -217,6 +219,21 @@ def test_a_daemon_that_does_not_answer_is_said_once_and_asked_again(capsys: pyte
         world.run(1031)
     assert world.told == [(29.0, 100)]
     assert capsys.readouterr().out.count("nobody answers") == 1
+
+
+def test_one_process_that_cannot_be_held_keeps_no_other_from_its_release(capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(pods=2)
+    world.leave("p0", "p1")
+
+    def not_the_first(pid: int) -> PidHandle | None:
+        if pid == 100:
+            raise OSError(errno.EINVAL, "no process has such a number")
+        return Handle(pid, world)
+
+    world.lane._tools = replace(world.lane._tools, open_handle=not_the_first)
+    world.run(1030)
+    assert [pid for _, pid in world.told] == [101]
+    assert "cannot be held" in capsys.readouterr().out
 
 
 def test_a_process_that_has_ended_while_others_were_released_is_passed_over() -> None:
