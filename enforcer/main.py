@@ -40,6 +40,7 @@ from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.launch import HostPod
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.roster import MpsTools, Roster, Shared, Sources
+from enforcer.mps.tail import LogTail
 from enforcer.notice import Sink
 from enforcer.offering import EVERY, Offering
 from enforcer.options import parse
@@ -226,6 +227,7 @@ def _mps(
     side.problems.append(lambda: list(keeper.problems()))
     side.serves, side.mps = keeper.serves, (manager, keeper)
     side.wakes.append(side.modes.changed)
+    every(options.mps_seconds, "mps-logs", LogTail(options.run, lambda: manager.daemons).look, side.stopped)
     every(options.mps_seconds, "mps", keeper.turn, side.stopped, side.modes.changed)
     return manager
 

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     MPS_FAULT = "MpsFault"
     MPS_TAMPERED = "MpsTampered"
     MPS_HUNG = "MpsHung"
+    MPS_LOG = "MpsLog"
     CONTROL_BLOCKED = "ControlBlocked"
     MODE_CHOSEN = "ModeChosen"
     MODE_UNKNOWN = "ModeUnknown"

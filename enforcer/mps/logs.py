@@ -1,0 +1,139 @@
+"""Reading the logs of MPS's control daemon and servers: bytes in, what they say out. Pure.
+
+A tenant can write into the pipe that a daemon's log goes through, so what stands there is hearsay: it is reported, cut
+and escaped, and nothing is ever done because of it. Lines as in NVIDIA's documentation and as 535.309.01 writes them::
+
+    [2026-11-21 10:00:00.123 Control 4711] Server 4712 exited with status 1
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Final
+
+MAX_LINE: Final = 2048
+"""Bytes of a line that are read; what is beyond is dropped."""
+SHOWN: Final = 300
+"""Characters of a message that are passed on."""
+
+
+class Weight(IntEnum):
+    """How much a line matters."""
+
+    ROUTINE = 0
+    CHANGE = 1
+    TROUBLE = 2
+
+
+class Said(StrEnum):
+    """What a line is about."""
+
+    FATAL = "fatal GPU error"
+    STICKY = "clients with a sticky error"
+    FAILED = "server failed"
+    STARTING = "server starts"
+    READY = "server ready"
+    ENDED = "server ended"
+    CONTEXT = "server context"
+    CHANGING = "changing command"
+    ASKING = "asking command"
+    CAME = "client came"
+    STATE = "client state"
+    WENT = "client went"
+    CONNECTION = "connection"
+    UNKNOWN = "unknown"
+
+
+_WEIGHTS: Final[Mapping[Said, Weight]] = {
+    **dict.fromkeys((Said.FATAL, Said.STICKY, Said.FAILED), Weight.TROUBLE),
+    **dict.fromkeys((Said.STARTING, Said.READY, Said.ENDED, Said.CONTEXT, Said.CHANGING), Weight.CHANGE),
+}
+_KNOWN: Final = tuple(
+    (said, re.compile(pattern, re.ASCII))
+    for said, pattern in (
+        (Said.FATAL, r"Volta MPS: Server is handling a fatal GPU error\."),
+        # Whose they are stands behind it or on lines of their own.
+        (Said.STICKY, r"(The following clients have a sticky error set:.*|\d+([ ,]+\d+)*)"),
+        (Said.ENDED, r"Server \d+ exited with status 0"),
+        (Said.FAILED, r"Server \d+ exited with status -?\d+"),
+        (Said.STARTING, r"Starting new server \d+ for user \d+"),
+        (Said.READY, r"NEW SERVER \d+: Ready"),
+        (Said.CONTEXT, r"(Volta MPS: )?(Creat|Destroy)(ing|e)? server context on device \d+.*"),
+        (Said.ASKING, r"Cmd:\s*(get_\w+|ps|lspart|device_query|server list|namespace list|client list)\b.*"),
+        (Said.CHANGING, r"Cmd:.*"),
+        (Said.CAME, r"NEW CLIENT \d+ from user \d+: .*"),
+        (Said.STATE, r"(Volta MPS: )?status of client \{\d+, \d+\} is \w+"),
+        (Said.WENT, r"(Volta MPS: )?Client \{\d+, \d+\} exit"),
+        (Said.CONNECTION, r"(Accepting connection\.\.\.|NEW UI|UI closed)"),
+    )
+)
+_HEAD: Final = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (\w{1,32} +\d{1,10})\] ?(.*)", re.DOTALL)
+_UNSAFE: Final = re.compile(r"[^\x20-\x7e]|\\")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line. ``at`` and ``by`` are its own word for when, and for which process; empty where it has none."""
+
+    said: Said
+    text: str
+    at: str = ""
+    by: str = ""
+
+    @property
+    def weight(self) -> Weight:
+        """How much it matters."""
+        return weight(self.said)
+
+
+def weight(said: Said) -> Weight:
+    """How much lines of this kind matter."""
+    return _WEIGHTS.get(said, Weight.ROUTINE)
+
+
+def split(half: bytes, data: bytes) -> tuple[list[bytes], bytes]:
+    """Cut what was read into whole lines of at most ``MAX_LINE`` bytes, and the beginning of the next one.
+
+    Args:
+        half: the beginning that the last call returned.
+        data: what was read since.
+    """
+    *whole, rest = (half + data).split(b"\n")
+    return [line[:MAX_LINE] for line in whole], rest[:MAX_LINE]
+
+
+def read(raw: bytes) -> Line | None:
+    """Read a line without its end; ``None`` where nothing stands in it."""
+    # A writer that does not append leaves zeros where a file was cut before it.
+    raw = raw.strip(b"\0\r \t")
+    if not raw:
+        return None
+    head = _HEAD.fullmatch(raw)
+    if head is None:
+        return Line(Said.UNKNOWN, safe(raw))
+    text = safe(head[3])
+    return Line(_said(text), text, head[1].decode("ascii"), head[2].decode("ascii"))
+
+
+def safe(raw: bytes) -> str:
+    """Write bytes as printable ASCII, everything else escaped, and cut."""
+    text = _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", raw[:MAX_LINE].decode("latin-1"))
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def chosen(lines: Sequence[Line], most: int) -> tuple[list[Line], Mapping[Said, int]]:
+    """Pick what is passed on: the gravest, in their order, and how many of which kind are not."""
+    graver = sorted(range(len(lines)), key=lambda number: (-lines[number].weight, number))
+    taken, left = sorted(graver[:most]), graver[most:]
+    return [lines[number] for number in taken], Counter(lines[number].said for number in left)
+
+
+def parsed(raw: Iterable[bytes]) -> list[Line]:
+    """Read lines, without the empty ones."""
+    return [line for each in raw if (line := read(each)) is not None]
+
+
+def _said(text: str) -> Said:
+    return next((said for said, pattern in _KNOWN if pattern.fullmatch(text)), Said.UNKNOWN)
