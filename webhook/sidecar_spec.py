@@ -15,19 +15,20 @@ USER: Final = 65532
 STATUS: Final = f"{contract.STATUS_PATH}/status.json"
 """What the node agent says about the pod: ``sidecar/status.py`` describes it."""
 PROBE: Final = """\
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do
+for pause in 0 0.3 0.7 1 2 3; do
+  sleep $pause
   grep -qs '"ready": *true' "$0" && exit
-  sleep 0.5
 done
 why=$(grep -os '"waiting": *"[^"]*' "$0")
 why=${why#*: *\\"}
 echo "the share of the GPU is not ready: ${why:-the node agent has not said anything yet}"
 exit 1
 """
-"""The start-up probe: 0 once the status file says ready, 1 with a sentence when it has not for six seconds.
+"""The start-up probe: 0 once the status file says ready, 1 with a sentence when it has not for seven seconds.
 
 A shell's few milliseconds: Python's start, for thirty pods at once, holds up a node. It waits by itself, because what a
-runtime does to start it costs twenty times as much as what it does, and because a share is ready within a second.
+runtime does to start it costs twenty times as much as what it does, and because a share is ready within a second. It
+looks ever more rarely: where many wait, it is because the node is busy.
 
 Inside a text of the file a quote has a backslash before it, so that nothing but the key itself reads ``"ready":``.
 """
