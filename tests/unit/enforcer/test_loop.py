@@ -120,7 +120,7 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
 
 
 def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -166,14 +166,13 @@ def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
     release = threading.Event()
 
     def slow(_: Verdict) -> Result:
-        release.wait(10)
+        assert release.wait(60)
         return Result(Reason.KILLED)
 
     world.carry_out = slow
     world.reader.held[GPU] = {101: 5000}
-    begun = time.monotonic()
     assert world.look(20)["containers"][0]["state"] == "Acting"
-    assert time.monotonic() - begun < 5
+    assert not all(future.done() for future in world.agent._pending)
     release.set()
 
 
@@ -303,8 +302,8 @@ def test_it_stops_when_told_to_and_keeps_its_pace(tmp_path: Path) -> None:
         world.agent._clock = time.monotonic
         thread = threading.Thread(target=world.agent.run, args=(stopped, 0.02))
         thread.start()
-        time.sleep(0.3)
+        wait_for(lambda: world.reader.counted >= 1)  # noqa: B023 - of this turn
         stopped.set()
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive()
         assert world.reader.counted >= 1

@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -170,13 +171,19 @@ def test_a_gpu_without_a_daemon_never_counts_as_served() -> None:
     assert not keeper.serves(GPU)
 
 
-def test_those_who_wait_together_ask_once() -> None:
-    manager, gate = Manager(), threading.Event()
+def test_those_who_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager, gate, came = Manager(), threading.Event(), threading.Semaphore(0)
+
+    def clock() -> float:
+        came.release()
+        return time.monotonic()
+
+    monkeypatch.setattr("enforcer.mps.keeper.time", SimpleNamespace(monotonic=clock))
     manager.failure = MpsError("no such program")
     health = manager.health
 
     def slow(gpus: Collection[str]) -> dict[str, Any]:
-        gate.wait(5)
+        assert gate.wait(60)
         return health(gpus)
 
     manager.health = slow  # type: ignore[method-assign]
@@ -184,10 +191,10 @@ def test_those_who_wait_together_ask_once() -> None:
     threads = [threading.Thread(target=keeper.hindrance, args=(GPU,)) for _ in range(10)]
     for each in threads:
         each.start()
-    time.sleep(0.1)
+    assert all(came.acquire(timeout=60) for _ in range(11)), "all have come, and the first of them asks"
     gate.set()
     for each in threads:
-        each.join(5)
+        each.join(60)
     assert manager.looks <= 2
 
 

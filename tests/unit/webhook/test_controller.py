@@ -253,17 +253,21 @@ def test_says_how_many_pods_wait(controller: Controller, metrics: Metrics) -> No
     assert metrics.registry.get_sample_value("gpu_share_templates_missing") == 1
 
 
-def test_a_template_is_there_within_a_second(server: Server, metrics: Metrics) -> None:
+def test_a_template_is_there_at_once_and_not_when_it_is_looked_again(
+    server: Server, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.controller.IDLE_SECONDS", 60.0)
     controller = make(server, time.monotonic, metrics)
     stop = threading.Event()
     thread = threading.Thread(target=controller.run, args=(stop.is_set,))
     thread.start()
     try:
         controller.pod_event("ADDED", managed())
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + 30
         while not server.stored and time.monotonic() < deadline:
             time.sleep(0.01)
         assert server.stored
     finally:
         stop.set()
-        thread.join()
+        controller._wake.set()
+        thread.join(30)

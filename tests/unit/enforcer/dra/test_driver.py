@@ -130,14 +130,14 @@ def test_a_force_deleted_pods_memory_is_not_promised_twice(world: World) -> None
 
 
 def test_a_share_waits_for_room_within_the_call(world: World, monkeypatch: Any) -> None:
-    monkeypatch.setattr(driver_module, "ROOM_PATIENCE", 10.0)
+    monkeypatch.setattr(driver_module, "ROOM_PATIENCE", 60.0)
     old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
     world.driver.prepare(old)
     timer = threading.Timer(0.3, world.driver.unprepare, (old,))
-    timer.start()
     before = time.monotonic()
+    timer.start()
     assert world.driver.prepare(new)
-    assert 0.2 < time.monotonic() - before < 5
+    assert time.monotonic() - before >= 0.3
     timer.join()
 
 

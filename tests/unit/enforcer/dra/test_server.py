@@ -95,7 +95,7 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path) -> None
     free = threading.Event()
     hindered = {"gpu-0": "starting"}
     made = World(tmp_path)
-    made.ready = MpsReady(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"], 20)
+    made.ready = MpsReady(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"], 60)
     made.restart()
     sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), lambda: None)
     sockets.start()
@@ -107,9 +107,8 @@ def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path) -> None
         for each in threads:
             each.start()
         time.sleep(0.3)
-        before = time.monotonic()
         assert kubelet.prepare(key(ref))[ref.uid].error == ""
-        assert time.monotonic() - before < 2
+        assert all(each.is_alive() for each in threads), "while all of them wait"
         free.set()
         for each in threads:
             each.join(20)
