@@ -98,44 +98,58 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         side.complain(lambda: checkpoint.problem)
         watch = Watch(reader, attributor, side.gpus_changed)
         side.hindrances.append(lambda: watch.problem)
+        seeing = Seeing(watch, attributor, Metrics())
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node, side)
-        side.sharing = Sharing(cluster, options.node, _others(options))
-        side.problems.append(lambda: list(side.sharing.problems()))
-        side.modes = _modes(options, cluster, side.sharing.healed)
-        side.complain(lambda: side.modes.problem)
+        _know_sharing(options, cluster, side)
         mps = _mps(options, watch, cluster, checkpoint, side)
         limiter = _limits(options, watch, checkpoint, side)
         pods = PodFiles(options.run, sink, side.ready)
         side.tell = pods.notify
-        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
-        executor = Executor(options.node, tools, Patience(term=options.term_wait))
-        metrics = Metrics()
-        inquest = Inquest(pods, metrics)
-        side.listeners.append(inquest)
-        keep_telling(side.incidents, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
-        if options.address is not None:
-            stack.callback(pages.serve(options.address, pages.app(metrics.registry, side.hindrance)))
         outlets = Outlets(notify=pods.notify, changed=side.prove)
         prover = Prover(NodeEyes(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)
-        parts = Parts(
-            watch=watch, quotas=checkpoint.read, executor=executor, kill_log=kill_log, sink=pods, metrics=metrics,
-            problems=side.all, catch_up=executor.catch_up, tell_pods=both(inquest.look, pods.write),
-            standing=lambda: side.now(watch.latest), findings=inquest.findings, proven=lambda: prover.proven,
-        )  # fmt: skip
-        rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
-        agent = Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
+        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
+        agent = _agent(options, seeing, checkpoint, tools, pods, prover, side)
+        _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
-            seeing = Seeing(watch, attributor, metrics)
-            kubelet = None if options.no_dra else _kubelet(options, cluster, checkpoint, seeing, side)
-            if kubelet is not None:
-                stack.callback(kubelet.stop)
-            _join_cluster(options, cluster, checkpoint, seeing, kubelet, side)
+            _join_cluster(stack, options, cluster, checkpoint, seeing, side)
         keep_proving(prover, options.proof, side.stopped)
         _serve(agent, options, side)
         if isinstance(sink, PodEvents):
             sink.flush(FLUSH_SECONDS)
     return FINE
+
+
+def _agent(
+    options: argparse.Namespace,
+    seeing: Seeing,
+    checkpoint: Checkpoint,
+    tools: Tools,
+    pods: PodFiles,
+    prover: Prover,
+    side: Side,
+) -> Agent:
+    """Make the loop, and what listens to the ends of containers beside it."""
+    watch, executor = seeing.watch, Executor(options.node, tools, Patience(term=options.term_wait))
+    inquest = Inquest(pods, seeing.metrics)
+    side.listeners.append(inquest)
+    parts = Parts(
+        watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
+        metrics=seeing.metrics, problems=side.all, catch_up=executor.catch_up,
+        tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
+        findings=inquest.findings, proven=lambda: prover.proven,
+    )  # fmt: skip
+    rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
+    return Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
+
+
+def _tell_operators(
+    stack: ExitStack, options: argparse.Namespace, cluster: Cluster | None, metrics: Metrics, side: Side
+) -> None:
+    """Report what happens to daemons, and serve metrics and readiness."""
+    keep_telling(side.incidents, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
+    if options.address is not None:
+        stack.callback(pages.serve(options.address, pages.app(metrics.registry, side.hindrance)))
 
 
 def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
@@ -192,6 +206,14 @@ def _others(options: argparse.Namespace) -> Callable[[], Allocatable]:
 
 def _policy(options: argparse.Namespace) -> InventoryPolicy:
     return InventoryPolicy(order=options.order, mode=options.mode, health_taint=options.health_taint)
+
+
+def _know_sharing(options: argparse.Namespace, cluster: Cluster | None, side: Side) -> None:
+    """Learn which GPUs may be shared, and how."""
+    side.sharing = Sharing(cluster, options.node, _others(options))
+    side.problems.append(lambda: list(side.sharing.problems()))
+    side.modes = _modes(options, cluster, side.sharing.healed)
+    side.complain(lambda: side.modes.problem)
 
 
 def _modes(options: argparse.Namespace, cluster: Cluster | None, changed: threading.Event | None) -> GpuModes:
@@ -288,6 +310,26 @@ def _kubelet(
 
 
 def _join_cluster(
+    stack: ExitStack,
+    options: argparse.Namespace,
+    cluster: Cluster,
+    checkpoint: Checkpoint,
+    seeing: Seeing,
+    side: Side,
+) -> None:
+    kubelet = None if options.no_dra else _kubelet(options, cluster, checkpoint, seeing, side)
+    if kubelet is not None:
+        stack.callback(kubelet.stop)
+    books = Books(options.node) if kubelet is None else kubelet.books
+    books.listeners.extend(side.listeners)
+    if side.mps is not None:
+        released_in_time(books, side.mps[0], checkpoint.read, seeing.attributor, seeing.metrics, side.stopped)
+    follow_quotas(cluster, books, options.node, checkpoint.write, side.stopped)
+    if not options.no_publish:
+        _keep_offering(options, cluster, checkpoint, seeing, kubelet, side)
+
+
+def _keep_offering(
     options: argparse.Namespace,
     cluster: Cluster,
     checkpoint: Checkpoint,
@@ -295,13 +337,6 @@ def _join_cluster(
     kubelet: KubeletSide | None,
     side: Side,
 ) -> None:
-    books = Books(options.node) if kubelet is None else kubelet.books
-    books.listeners.extend(side.listeners)
-    if side.mps is not None:
-        released_in_time(books, side.mps[0], checkpoint.read, seeing.attributor, seeing.metrics, side.stopped)
-    follow_quotas(cluster, books, options.node, checkpoint.write, side.stopped)
-    if options.no_publish:
-        return
     own = _own_pods(options, seeing)
     if kubelet is None:
         side.modes.follow(dict)  # without prepared claims nobody says how a GPU was shared
