@@ -299,6 +299,7 @@ def _kubelet(
             backends=side.backends,
             quotas=checkpoint.read,
             tell=side.tell,
+            shared_memory=options.mps_shared_memory,
         )
     )
     side.problems.append(lambda: list(kubelet.problems()))

@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of MPS daemons that are started from now on; 3 and auto are from documentation only (%(default)s)",
     )  # fmt: skip
     add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
+    add("--mps-shared-memory", action="store_true", help="clients of MPS get the /dev/shm of `gpu-share mps`")
     add("--proof", type=float, default=30.0, metavar="S", help="seconds between proofs that limits hold (%(default)s)")
     add(
         "--limit-backend", type=Wanted, choices=list(Wanted), default=Wanted.AUTO,

@@ -131,6 +131,7 @@ DRIVER_CAPABILITIES: Final = "compute,utility"
 PIPE_PATH: Final = "/run/gpu-share/mps/pipe"
 LOG_PATH: Final = "/run/gpu-share/mps/log"
 STATUS_PATH: Final = "/run/gpu-share/status"
+SHARED_MEMORY_PATH: Final = "/dev/shm"  # noqa: S108 - where shm_open looks
 
 # Extended resource of NVIDIA's device plugin: a whole GPU, which cannot stand beside a share.
 WHOLE_GPU: Final = "nvidia.com/gpu"

@@ -36,20 +36,24 @@ def device_id(claim: Prepared, granted: Granted) -> str:
     return f"{contract.CDI_KIND}={_device_name(claim, granted)}"
 
 
-def document(claim: Prepared, pipes: Mapping[str, str], status: str) -> Object:
+def document(claim: Prepared, pipes: Mapping[str, str], status: str, shared_memory: str | None = None) -> Object:
     """Write the file of a claim.
 
     Args:
         claim: as it was prepared.
         pipes: by request, the directory on the host that its containers get as MPS's; only those that use MPS need one.
         status: directory of the pod's status on the host.
+        shared_memory: directory on the host that those who use MPS get as /dev/shm, unless they bring their own;
+            ``None``: all keep what they have.
     """
     devices = [
         {
             "name": _device_name(claim, granted),
             "containerEdits": _status_edits(status)
             if granted.gpu is None
-            else _gpu_edits(claim, granted, pipes.get(granted.request) if granted.mode is Mode.MPS else None),
+            else _gpu_edits(
+                claim, granted, pipes.get(granted.request) if granted.mode is Mode.MPS else None, shared_memory
+            ),
         }
         for granted in claim.granted
     ]
@@ -110,13 +114,16 @@ def names_devices(spec: object) -> frozenset[str]:
     return frozenset(str(each["name"]) for each in entries if isinstance(each, dict) and "name" in each)
 
 
-def _gpu_edits(claim: Prepared, granted: Granted, pipe: str | None) -> Object:
+def _gpu_edits(claim: Prepared, granted: Granted, pipe: str | None, shared_memory: str | None) -> Object:
     found = variables(claim, granted, mps=pipe is not None)
     edits: Object = {"env": [f"{name}={value}" for name, value in found.items()]}
     if pipe is not None:
         # Read-only: sockets and pipes work all the same, and no tenant puts links or files where root opens them.
         # Not the log directory: a daemon's log names the processes of everybody on its GPU.
         edits["mounts"] = [_mount(pipe, contract.PIPE_PATH, "ro")]
+        if shared_memory is not None and granted.request not in claim.own_shared_memory:
+            # A runtime puts a mount of CDI in the place of the pod's own at the same path, so there is none there.
+            edits["mounts"].append(_mount(shared_memory, contract.SHARED_MEMORY_PATH, "rw"))
     return edits
 
 

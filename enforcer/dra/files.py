@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +26,7 @@ ADMIN_CDI: Final = Path("/etc/cdi")
 """The other directory that runtimes read; NVIDIA's toolkit may write there."""
 MAX_SPEC: Final = 4 * 1024 * 1024
 READABLE: Final = 0o644
+FOR_ALL: Final = 0o1777
 LEAVING: Final = ".leaving-"
 STATUS: Final = "status"
 
@@ -48,11 +50,19 @@ class NodeFiles:
         pipe: says, by UUID, which directory a GPU's tenants get as their pipe directory where it is shared
             through MPS; ``None`` where there are no daemons.
         spaces: of MPS; ``None``: everybody gets the daemon's own pipe directory.
+        shared_memory: what clients of MPS get as /dev/shm; ``None``: each container its own.
     """
 
     def __init__(
-        self, cdi_root: Path, run: Path, pipe: Callable[[str], str | None], spaces: Namespaces | None = None
+        self,
+        cdi_root: Path,
+        run: Path,
+        pipe: Callable[[str], str | None],
+        spaces: Namespaces | None = None,
+        *,
+        shared_memory: Path | None = None,
     ) -> None:
+        self._shared_memory = shared_memory
         self._cdi, self._status, self._pipe, self._spaces = cdi_root, run / STATUS, pipe, spaces
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
@@ -73,9 +83,17 @@ class NodeFiles:
             self._make_status(claim.pod_uid)
         own = {} if self._spaces is None else self._spaces.give(claim)
         by_request = {each.request: pipes[each.gpu] for each in claim.granted if each.gpu and each.gpu in pipes}
-        document = cdi.document(claim, by_request | dict(own), str(self._status / claim.pod_uid))
+        status = str(self._status / claim.pod_uid)
+        document = cdi.document(claim, by_request | dict(own), status, self._memory())
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
         return {each.request: (*self._toolkit_devices(each.gpu), cdi.device_id(claim, each)) for each in claim.granted}
+
+    def _memory(self) -> str | None:
+        """The MPS pod is replaced by hand: while it is older than the setting, nobody has made this directory."""
+        where = self._shared_memory
+        if where is None or not (where.is_dir() and stat.S_IMODE(where.stat().st_mode) == FOR_ALL):
+            return None
+        return str(where)
 
     def remove(self, uid: str) -> None:
         """Remove a claim's spec, and its MPS namespaces."""

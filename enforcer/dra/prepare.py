@@ -78,6 +78,7 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
         limits=limits,
         terms=terms_of(ask.namespace["metadata"].get("annotations") or {}),
         low_priority=_low_priority(ask.pod),
+        own_shared_memory=tuple(sorted({use.granted.request for use in uses if brings_memory(ask.pod, use.raw)})),
     )
 
 
@@ -232,6 +233,17 @@ def _low_priority(pod: Object) -> bool:
         message = f'{shown(str(value))} is neither "{LOW}" nor "{NORMAL}"; write "{LOW}", or leave it out'
         raise PrepareError(f"metadata.annotations[{contract.PRIORITY}]: {message}", Reason.INVALID_VALUE)
     return bool(value == LOW)
+
+
+def brings_memory(pod: Object, container: Object) -> bool:
+    """Tell whether a container brings a /dev/shm of its own: a volume there, or the node's."""
+    paths = [str(each.get("mountPath")) for each in container.get("volumeMounts") or []]
+    wanted = _steps(contract.SHARED_MEMORY_PATH)
+    return bool((pod.get("spec") or {}).get("hostIPC")) or any(_steps(path) == wanted for path in paths)
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in path.split("/") if step not in {"", "."}]
 
 
 def _check_sums(ask: Ask, uses: Sequence[Use], limits: Sequence[Limit], granted: Sequence[Granted]) -> None:

@@ -86,6 +86,8 @@ class Prepared:
     low_priority: bool = False
     """Whether its containers' work gives way to that of others on their GPU."""
     answers: tuple[Answer, ...] = ()
+    own_shared_memory: tuple[str, ...] = ()
+    """Requests whose containers bring a /dev/shm of their own."""
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -150,6 +152,7 @@ def encode(claim: Prepared) -> bytes:
             "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
         },
         "lowPriority": claim.low_priority,
+        "ownSharedMemory": claim.own_shared_memory,
         "answers": [
             {
                 "container": each.container, "asked": each.asked, "done": each.done, "beforeMib": each.before_mib,
@@ -193,8 +196,9 @@ def _decoded(content: Mapping[str, Any]) -> Prepared:
         granted=granted,
         limits=limits,
         terms=_terms(content["terms"]),
-        low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have neither
+        low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have none of these
         answers=tuple(_answer(row) for row in content.get("answers", [])),
+        own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
     )
 
 

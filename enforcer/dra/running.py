@@ -27,7 +27,7 @@ from enforcer.metrics import Metrics
 from enforcer.model import Mode, Proven, Quota
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
-from enforcer.mps.launch import pipe_of
+from enforcer.mps.launch import pipe_of, shared_memory_of
 from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
 from enforcer.quotas import Object
@@ -65,6 +65,8 @@ class Setup:
     """Those in force, which know the containers of pods that are gone from the API server."""
     tell: Callable[[Notice], None] = lambda _: None
     """Takes what owners of pods are to be told."""
+    shared_memory: bool = False
+    """Whether clients of MPS get the node's shared memory of MPS."""
 
 
 class KubeletSide:
@@ -177,11 +179,12 @@ class KubeletSide:
     def _parts(self, setup: Setup) -> Parts:
         keeper = setup.mps
         spaces = None if setup.daemons is None else MpsNamespaces(setup.daemons)
+        memory = shared_memory_of(setup.run) if setup.shared_memory else None
         return Parts(
             node=setup.node,
             cluster=setup.cluster,
             store=self._store,
-            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup), spaces),
+            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup), spaces, shared_memory=memory),
             look=setup.watch.look,
             ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
             modes=setup.modes,

@@ -3,7 +3,7 @@
 It decides nothing, so that it hardly ever has to be replaced: which GPUs are shared, limits, health and the end of a
 daemon are the agent's business. When it is told to stop it ends its daemons, and with them their tenants' contexts.
 
-Exit codes: 0 stopped when asked to, 1 the socket cannot be made, 2 wrong use.
+Exit codes: 0 stopped when asked to, 1 the socket or the shared memory cannot be made, 2 wrong use.
 """
 
 import argparse
@@ -28,9 +28,21 @@ from enforcer.driver_root import HERE, DriverRoot
 from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode
 from enforcer.mps.daemon import ComputeModes, MpsDaemon
-from enforcer.mps.launch import FOLDER, LIMIT, SECONDS, SOCKET, OwnChildren, Started, Version, read_request
+from enforcer.mps.launch import (
+    FOLDER,
+    LIMIT,
+    SECONDS,
+    SOCKET,
+    OwnChildren,
+    Started,
+    Version,
+    read_request,
+    shared_memory_of,
+)
+from enforcer.mps.memory import provide, withdraw
 from enforcer.outlet import log_to_stderr
-from gpushare.errors import GpuShareError
+from gpushare.errors import GpuShareError, QuantityError
+from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 
 POLL_SECONDS: Final = 1.0
@@ -127,6 +139,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     log_to_stderr()
     try:
+        _share_memory(options)
         listener = listen(options.run)
     except OSError as error:
         sys.stderr.write(f"gpu-share mps: --run {options.run}: {error}\n")
@@ -141,7 +154,19 @@ def main(argv: Sequence[str]) -> int:
             serve(listener, host)
             host.reap()
     host.stop()
+    if options.shared_memory is not None:
+        withdraw(shared_memory_of(options.run))
     return 0
+
+
+def _share_memory(options: argparse.Namespace) -> None:
+    """Make it before the first daemon comes. Raises ``OSError``."""
+    if options.shared_memory is None or provide(shared_memory_of(options.run), options.shared_memory):
+        return
+    log.warning(
+        "the shared memory of MPS has no size of its own: this process may not mount",
+        reason=str(Reason.MPS_STARTED), folder=str(shared_memory_of(options.run)),
+    )  # fmt: skip
 
 
 def listen(run: Path) -> socket.socket:
@@ -180,7 +205,18 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--run", type=Path, default=Path("/run/gpu-share"), help="directory shared with the agent (%(default)s)")
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
+    add(
+        "--shared-memory", type=_memory, metavar="SIZE",
+        help="share a /dev/shm of this size, such as 1Gi, with MPS's clients (default: each has its own)",
+    )  # fmt: skip
     return parser
+
+
+def _memory(text: str) -> int:
+    try:
+        return parse_memory(text)
+    except QuantityError as error:
+        raise argparse.ArgumentTypeError(error.message) from error
 
 
 if __name__ == "__main__":

@@ -105,6 +105,11 @@ def pipe_of(run: Path, gpu: str) -> str:
     return str(run / FOLDER / folder_of(gpu) / PIPE)
 
 
+def shared_memory_of(run: Path) -> Path:
+    """Name what daemons and their clients have as ``/dev/shm``, where they have it together."""
+    return run / "shm"
+
+
 def variables(gpu: str, directory: Path) -> dict[str, str]:
     """What a daemon has to find in its environment."""
     return {

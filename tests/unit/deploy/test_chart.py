@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from enforcer.mps import host as mps_host
 from gpushare import contract
 from gpushare.cli.main import build_parser
 from tests.support import helm
@@ -22,6 +23,7 @@ PLAIN: Final = (
     "--set=namespace.create=true,monitoring.serviceMonitor.enabled=true,monitoring.prometheusRule.enabled=true",
 )
 SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
+SHARED: Final = ("--set=mps.sharedMemory=node",)
 SAMPLES: Final = {
     "agent.affinity": {"nodeAffinity": {}},
     "agent.healthTaint": "NoExecute",
@@ -38,6 +40,8 @@ SAMPLES: Final = {
     "simulate.driver": "615.71.09",
     "simulate.mig": ["1g.4gb"],
     "mps.protocol": "auto",
+    "mps.sharedMemory": "node",
+    "mps.sharedMemorySize": "2Gi",
     "simulate.image.digest": f"sha256:{'0' * 64}",
     "webhook.affinity": {"nodeAffinity": {}},
     "webhook.maxMemory": "80Gi",
@@ -131,7 +135,7 @@ def test_nothing_rendered_depends_on_when_or_where(options: tuple[str, ...]) -> 
 @pytest.mark.parametrize(("where", "default"), sorted(leaves(VALUES), key=str))
 def test_every_value_changes_something(where: str, default: Any) -> None:
     changed = setting(where, other(where, default))
-    assert any(helm.objects(*options) != helm.objects(*options, changed) for options in (PLAIN, SIMULATED, ()))
+    assert any(helm.objects(*options) != helm.objects(*options, changed) for options in (PLAIN, SIMULATED, (), SHARED))
 
 
 def test_every_value_is_described_and_known_to_the_schema() -> None:
@@ -166,6 +170,8 @@ def comments(lines: list[str]) -> Iterator[int]:
         ("agent.resources.limit.cpu=1", "additional properties 'limit' not allowed"),
         ("sidecar.resources.requests.cpu=10 m", "/sidecar/resources/requests/cpu"),
         ("image.digest=latest", "/image/digest"),
+        ("mps.sharedMemory=host", "/mps/sharedMemory"),
+        ("mps.sharedMemorySize=1024", "/mps/sharedMemorySize"),
         ("stateDir=var/lib/x", "/stateDir"),
         ("runDir=/a/path/that/is/much/too/long/for/a/socket", "/runDir"),
         ("certs.leafDays=31", "/certs/leafDays"),
@@ -372,3 +378,23 @@ def test_tenants_change_quotas_of_what_runs_only_where_an_operator_says_so() -> 
         return contract.RESIZE_RIGHT in str(policy["spec"]["validations"])
 
     assert (rights(), rights("--set=tenantResize=true")) == (True, False)
+
+
+@pytest.mark.parametrize("options", [PLAIN, SIMULATED])
+def test_a_shared_memory_of_mps_is_one_and_the_same_for_daemons_agent_and_clients(options: tuple[str, ...]) -> None:
+    specs = dict(pods(*options, *SHARED, "--set=mps.sharedMemorySize=2Gi"))
+    host, agents = (specs[f"DaemonSet/gpu-share-{name}"] for name in ("mps", "agent"))
+    for spec in (host, agents):
+        (volume,) = [each for each in spec["volumes"] if each["name"] == "shm"]
+        assert volume["hostPath"] == {"path": "/run/gpu-share/shm", "type": "DirectoryOrCreate"}
+    read = mps_host._parser().parse_args(host["containers"][0]["args"][1:])
+    assert (read.shared_memory, read.run) == (2048, Path("/run/gpu-share"))
+    assert "--mps-shared-memory" in agents["containers"][0]["args"]
+    (run,) = [each for each in host["containers"][0]["volumeMounts"] if each["name"] == "run"]
+    assert run.get("mountPropagation") == ("Bidirectional" if options is PLAIN else None), "only the privileged may"
+
+
+def test_by_default_nothing_of_the_sort_is_mounted() -> None:
+    text = helm.template()
+    assert "Bidirectional" not in text
+    assert "shared-memory" not in text

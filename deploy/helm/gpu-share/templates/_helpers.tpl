@@ -105,3 +105,12 @@ spec:
 {{- define "gpu-share.driverRoot" -}}
 {{- if .Values.simulate.enabled }}{{ include "gpu-share.simulated" . }}/driver{{ else }}/driver-root{{ end }}
 {{- end }}
+
+{{/* Volume of what MPS's daemons have as /dev/shm. */}}
+{{- define "gpu-share.sharedMemory" -}}
+{{- if eq .Values.mps.sharedMemory "node" -}}
+hostPath: {path: {{ printf "%s/shm" .Values.runDir | quote }}, type: DirectoryOrCreate}
+{{- else -}}
+hostPath: {path: /dev/shm, type: Directory}
+{{- end -}}
+{{- end }}

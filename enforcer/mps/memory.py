@@ -1,0 +1,59 @@
+"""The shared memory of a node's MPS: a ``/dev/shm`` that daemons, servers and their clients have together.
+
+A tmpfs of its own and not the node's ``/dev/shm``: bounded, and nothing of the node's lies in it. It ends with the host
+process, whose daemons and servers end before it; containers that had it keep what they have.
+"""
+
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path("/dev/shm")  # noqa: S108 - the name that shm_open means
+MODE: Final = 0o1777
+NOSUID, NODEV, NOEXEC, REMOUNT, BIND, DETACH = 2, 4, 8, 32, 4096, 2
+"""``MS_...`` of mount(2), and ``MNT_DETACH``."""
+
+libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def provide(folder: Path, mib: int, here: Path = HERE) -> bool:
+    """Make a directory shared memory of at most ``mib`` MiB, and this process's own ``/dev/shm``.
+
+    Where it is mounted already it gets the new size.
+
+    Returns:
+        ``False``: we may not mount. It is a directory then, as large as what it lies on lets it be.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(MODE)  # of what the mount covers, too: by that the agent knows that it was made
+    try:
+        flags = NOSUID | NODEV | NOEXEC | (REMOUNT if folder.is_mount() else 0)
+        _mount("gpu-share", folder, "tmpfs", flags, f"size={mib}m,mode={MODE:o}")
+        if not here.samefile(folder):
+            _mount(str(folder), here, "", BIND, "")
+    except PermissionError:
+        return False
+    return True
+
+
+def withdraw(folder: Path) -> None:
+    """Take it off the node. Who still has it keeps it."""
+    with suppress(OSError):
+        if folder.is_mount():
+            _check(libc.umount2(os.fsencode(folder), DETACH), folder)
+
+
+def _mount(source: str, folder: Path, kind: str, flags: int, data: str) -> None:
+    done = libc.mount(source.encode(), os.fsencode(folder), kind.encode(), ctypes.c_ulong(flags), data.encode())
+    _check(done, folder)
+
+
+def _check(done: int, folder: Path) -> None:
+    if done != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(folder))

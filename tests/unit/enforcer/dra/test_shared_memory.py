@@ -1,0 +1,94 @@
+"""Who gets the /dev/shm that MPS's daemons have: its clients, unless they bring one of their own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.dra.cdi import document
+from enforcer.dra.files import NodeFiles
+from enforcer.dra.prepare import Ask, prepare
+from enforcer.dra.prepared import Prepared, decode, encode
+from enforcer.model import Mode
+from gpushare import contract
+from gpushare.errors import ConfigError
+from tests.unit.enforcer.dra.objects import NODE, Object, claim, container, namespace, pod
+from tests.unit.enforcer.dra.test_prepare import DEVICES
+from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.made import GPU
+
+MEMORY = "/run/gpu-share/shm"
+
+
+def prepared(*apps: Object, mode: Mode = Mode.MPS, **spec: Any) -> Prepared:
+    made = pod("tts", {f"{contract.MEMORY_OF}{each['name']}": "2Gi" for each in apps}, *apps)
+    made["spec"] |= spec
+    return prepare(NODE, Ask(claim(made), made, namespace()), DEVICES).shared_by({GPU: mode})
+
+
+def mounts(found: Prepared, memory: str | None = MEMORY) -> dict[str, dict[str, list[str]]]:
+    """By request: what is mounted where, and how."""
+    pipes = {each.request: "/pipe" for each in found.granted if each.gpu}
+    return {
+        each["name"].removeprefix(f"{found.uid}-"): {
+            mount["containerPath"]: [mount["hostPath"], *mount["options"]]
+            for mount in each["containerEdits"].get("mounts", [])
+        }
+        for each in document(found, pipes, "/status", memory)["devices"]
+    }
+
+
+def with_volume(name: str, *paths: str) -> Object:
+    return container(name, volumeMounts=[{"name": "own", "mountPath": path} for path in paths])
+
+
+def test_clients_get_it_writable_and_nobody_else_does() -> None:
+    found = mounts(prepared(container("model")))
+    assert found["model"]["/dev/shm"] == [MEMORY, "bind", "rw", "nosuid", "nodev", "noexec"]
+    assert found[contract.SIDECAR].keys() == {contract.STATUS_PATH}
+
+
+def test_by_default_and_without_mps_each_container_keeps_its_own() -> None:
+    assert mounts(prepared(container("model")), None)["model"].keys() == {contract.PIPE_PATH}
+    assert mounts(prepared(container("model"), mode=Mode.TIME_SLICING))["model"] == {}
+
+
+@pytest.mark.parametrize("path", ["/dev/shm", "/dev/shm/", "//dev/./shm"])
+def test_a_container_that_brings_its_own_keeps_it_and_its_neighbour_does_not_lose_by_it(path: str) -> None:
+    found = mounts(
+        prepared(with_volume("model", "/data", path), with_volume("other", "/dev/shm-not", "/dev/shm/below"))
+    )
+    assert found["model"].keys() == {contract.PIPE_PATH}
+    assert found["other"].keys() == {contract.PIPE_PATH, "/dev/shm"}
+
+
+def test_a_pod_in_the_nodes_ipc_namespace_keeps_the_nodes() -> None:
+    assert mounts(prepared(container("model"), hostIPC=True))["model"].keys() == {contract.PIPE_PATH}
+    assert mounts(prepared(container("model"), hostIPC=False))["model"].keys() == {contract.PIPE_PATH, "/dev/shm"}
+
+
+def test_who_brings_its_own_is_kept_on_disk() -> None:
+    found = prepared(with_volume("model", "/dev/shm"))
+    assert found.own_shared_memory == ("model",)
+    assert decode(encode(found)) == found
+    older = encode(found).replace(b'"ownSharedMemory"', b'"unknown"')
+    assert decode(older).own_shared_memory == ()
+    with pytest.raises(ConfigError, match="is no name"):
+        decode(encode(found).replace(b'"ownSharedMemory": [\n  "model"', b'"ownSharedMemory": [\n  "../x"'))
+
+
+def test_the_node_writes_it_where_it_is_asked_to(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    ref = world.tenant("tts")
+    world.driver.prepare(ref)
+    assert "/dev/shm" not in str(world.document(ref))
+    (kept,) = world.store.prepared()
+    files = NodeFiles(world.cdi, world.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=world.run / "shm")
+    files.write(kept)
+    assert "/dev/shm" not in str(world.document(ref)), "the MPS pod has not made it yet"
+    (world.run / "shm").mkdir(mode=0o755)
+    files.write(kept)
+    assert "/dev/shm" not in str(world.document(ref)), "nor has it, where the kubelet made the directory of a volume"
+    (world.run / "shm").chmod(0o1777)
+    files.write(kept)
+    assert f"{world.run}/shm" in str(world.document(ref))
