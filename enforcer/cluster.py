@@ -31,7 +31,6 @@ QUEUE: Final = 256
 ATTEMPTS: Final = 5
 PATIENCE: Final = 1.0
 CONTROLLER: Final = f"{DRIVER}/enforcer"
-SERVER_FAULT: Final = 500
 NODE_EVENTS: Final = "default"
 EVERYTHING: Final = ("claims", "pods", "namespaces", "slices")
 WITH_KUBELET: Final = ("pods", "namespaces")
@@ -214,7 +213,7 @@ class PodEvents:
             try:
                 self._cluster.create(where, event)
             except ClusterError as error:
-                final = attempt == ATTEMPTS - 1 or 0 < error.status < SERVER_FAULT
+                final = attempt == ATTEMPTS - 1 or error.final
                 log.warning("event not delivered", reason=str(error.reason), final=final, error=error.message)
                 if final:
                     return

@@ -59,9 +59,17 @@ class ConfigError(GpuShareError):
 class ClusterError(GpuShareError):
     """The API server could not be reached, or answered with an error. ``status`` is 0 when it did not answer."""
 
+    PASSING = frozenset({401, 408, 409, 429})
+    """Of the client's own errors those that pass: a token that is renewed, a conflict, too much to do."""
+
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+    @property
+    def final(self) -> bool:
+        """Whether it is no use to ask the same again."""
+        return 400 <= self.status < 500 and self.status not in self.PASSING  # noqa: PLR2004 - HTTP's own classes
 
 
 class PrepareError(GpuShareError):

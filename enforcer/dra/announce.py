@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -19,6 +20,9 @@ from gpushare.reasons import Reason
 
 Object = dict[str, Any]
 QUEUE: Final = 512
+ATTEMPTS: Final = 5
+PATIENCE: Final = 1.0
+"""Seconds between them."""
 MANAGER: Final = f"{DRIVER}/driver"
 PROVER: Final = f"{DRIVER}/proof"
 """Another field manager than of what Prepare says, so that neither has to know the other's fields."""
@@ -57,18 +61,28 @@ class Announcer:
             body = self._queue.get()
             try:
                 self._write(body)
+            except Exception:  # whatever it is, the statuses that come after it are written
+                log.exception("claim status not written", reason=str(Reason.INTERNAL))
             finally:
                 self._queue.task_done()
 
     def _write(self, body: Object) -> None:
         metadata = body["metadata"]
         where = path(RESOURCE_V1, "resourceclaims", metadata["name"], metadata["namespace"]) + "/status"
-        try:
-            self._cluster.patch(where, body, APPLY_PATCH, fieldManager=MANAGER, force="true")
-        except ClusterError as error:
-            log.warning(
-                "claim status not written", reason=str(error.reason), claim=metadata["name"], error=error.message
-            )
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                self._cluster.patch(where, body, APPLY_PATCH, fieldManager=MANAGER, force="true")
+            except ClusterError as error:
+                final = error.final or not left
+                log.warning(
+                    "claim status not written", reason=str(error.reason), final=final, claim=metadata["name"],
+                    error=error.message,
+                )  # fmt: skip
+                if final:
+                    return
+                time.sleep(PATIENCE)
+            else:
+                return
 
 
 def status_of(claim: Prepared, when: datetime, backends: Mapping[str, str] | None = None) -> Object:
@@ -164,12 +178,11 @@ class Conditions:
                 return True
             self._cluster.patch(f"{where}/status", body, APPLY_PATCH, fieldManager=PROVER, force="true")
         except ClusterError as error:
-            final = HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
             if error.status != HTTPStatus.NOT_FOUND:
                 log.warning(
-                    "limit not told", reason=str(error.reason), final=final, claim=claim.name, error=error.message
+                    "limit not told", reason=str(error.reason), final=error.final, claim=claim.name, error=error.message
                 )
-            return final
+            return error.final
         return True
 
 

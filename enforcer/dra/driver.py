@@ -257,8 +257,7 @@ class Driver:
             try:
                 return self._ask_once(ref)
             except ClusterError as error:
-                lasting = error.status and error.status < HTTPStatus.INTERNAL_SERVER_ERROR
-                if lasting or not call.goes_on(API_PATIENCE):
+                if error.final or not call.goes_on(API_PATIENCE):
                     raise
             time.sleep(PAUSE)
 

@@ -149,7 +149,7 @@ def deliver(api: Api, *notices: Notice) -> None:
 
 def test_notices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "PATIENCE", 0.01)
-    api = Api(ClusterError("not there"), ClusterError("busy", 503))
+    api = Api(ClusterError("not there"), ClusterError("busy", 503), ClusterError("too many requests", 429))
     deliver(api, notice("one"), notice("two"))
     assert [event["note"] for event in api.created] == ["one", "two"]
     assert api.created[0]["where"] == "/apis/events.k8s.io/v1/namespaces/asr/events"

@@ -20,6 +20,7 @@ from enforcer.model import OnExceed, Quota
 from enforcer.view import View
 from gpushare import contract
 from gpushare.cluster import APPLY_PATCH, CORE_V1, path
+from gpushare.errors import ClusterError
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, holder
@@ -215,6 +216,28 @@ def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
     ((where, body, content_type),) = world.api.patched
     assert (where, content_type) == (f"{world.where(claim.name)}/status", APPLY_PATCH)
     assert body["metadata"]["uid"] == claim.uid
+
+
+def test_a_status_is_written_once_the_api_server_has_time_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enforcer.dra.announce.PATIENCE", 0.01)
+    claim, patch = prepared(world), world.api.patch
+    busy = [ClusterError("no answer"), ClusterError("too many requests", 429), RuntimeError("bug")]
+
+    def answer(*what: Any, **more: Any) -> Any:
+        if busy:
+            raise busy.pop(0)
+        return patch(*what, **more)
+
+    monkeypatch.setattr(world.api, "patch", answer)
+    announcer = Announcer(world.api)  # type: ignore[arg-type]
+    announcer.start()
+    announcer.publish(claim)
+    announcer.wait()
+    assert busy == []
+    assert world.api.patched == []
+    announcer.publish(claim)
+    announcer.wait()
+    assert len(world.api.patched) == 1, "a bug is not the end of all later ones"
 
 
 def test_memory_of_processes_that_outlive_their_claim_is_not_offered() -> None:

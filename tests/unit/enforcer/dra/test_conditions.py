@@ -11,6 +11,7 @@ from enforcer.dra.enforced import quotas_of_prepared
 from enforcer.dra.prepared import Prepared
 from enforcer.model import Proven, Quota
 from gpushare.cluster import APPLY_PATCH
+from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import namespace
 from tests.unit.enforcer.dra.world import World
@@ -89,6 +90,17 @@ def test_an_api_server_that_does_not_answer_is_told_later_and_one_that_refuses_i
     assert conditions.write(claim, proofs)
     world.api.objects.clear()
     assert conditions.write(claim, proofs), "the claim is gone"
+
+
+@pytest.mark.parametrize("status", [401, 409, 429])
+def test_an_api_server_that_has_no_time_now_is_told_later(
+    world: World, claim: Prepared, quota: Quota, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def later(*_: Any, **__: Any) -> None:
+        raise ClusterError("later", status)
+
+    monkeypatch.setattr(world.api, "patch", later)
+    assert not Conditions(world.api).write(claim, [(quota, proven(Reason.IN_FORCE))])  # type: ignore[arg-type]
 
 
 def test_a_claim_of_the_same_name_is_left_alone(world: World, claim: Prepared, quota: Quota) -> None:

@@ -12,7 +12,7 @@ from enforcer.dra.driver import Locks, Ref
 from enforcer.dra.ready import MpsReady
 from gpushare import contract
 from gpushare.cluster import CORE_V1, path
-from gpushare.errors import PrepareError
+from gpushare.errors import ClusterError, PrepareError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, made_uid, pod, using
 from tests.unit.enforcer.dra.objects import claim as claim_of
@@ -159,6 +159,19 @@ def test_a_short_absence_of_the_api_server_is_waited_out(world: World, monkeypat
     timer.start()
     assert world.driver.prepare(ref)
     timer.join()
+
+
+def test_an_api_server_that_is_asked_too_much_is_asked_again(world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(driver_module, "API_PATIENCE", 60.0)
+    ref, get, busy = world.tenant("tts"), world.api.get, [ClusterError("too many requests", 429)]
+
+    def answer(where: str, **more: Any) -> Any:
+        if busy:
+            raise busy.pop()
+        return get(where, **more)
+
+    monkeypatch.setattr(world.api, "get", answer)
+    assert world.driver.prepare(ref)
 
 
 def test_a_refusal_of_the_api_server_is_not_waited_out(world: World, monkeypatch: Any) -> None:
