@@ -65,3 +65,25 @@ def test_a_server_that_fails_is_a_warning(root: Path, real: Path, make: Make, uu
     assert failed
     assert {each["log_level"] for each in failed} == {"warning"}
     assert all(each["gpu"] == gpu and "exited with status" in each["line"] for each in failed)
+
+
+def test_a_tenant_that_writes_into_the_log_pipe_silences_the_log_and_nothing_else(
+    root: Path, real: Path, make: Make, uuids: list[str]
+) -> None:
+    """535.309.01 takes what it finds there for a message of its own kind, and swallows what follows."""
+    gpu = uuids[0]
+    (root / "mps" / folder_of(gpu)).mkdir(parents=True)
+    (root / "0").symlink_to(root / "mps" / folder_of(gpu))
+    follower = LogTail(root, lambda: [gpu])
+    daemon = make(real)
+    daemon.start()
+    daemon.control.ask("get_default_client_priority")
+    file = daemon.log / "control.log"
+    until(lambda: "Cmd:get_default_client_priority\n" in file.read_text())
+    assert told(follower)
+    with (daemon.pipe / "log").open("wb", buffering=0) as pipe:
+        pipe.write(b"hello from a tenant\nhalf")
+    daemon.control.ask("set_default_active_thread_percentage 37")
+    assert daemon.control.ask("get_default_active_thread_percentage") == "37.0\n"
+    lines = [each["line"] for each in told(follower) if "line" in each]
+    assert not any("percentage 37" in line or "hello" in line for line in lines)
