@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.fakegpu.mps_words import percentage
 from tests.fakegpu.state import Sim, started
 from tests.fakegpu.world import number
 
@@ -26,9 +27,9 @@ class Clients:
         self._limits: dict[int, dict[str, int]] = {}
         self._percentage: dict[int, str] = {}
 
-    def serve(self, server: int, limits: Mapping[str, int], percentage: str) -> None:
+    def serve(self, server: int, limits: Mapping[str, int], percent: str) -> None:
         """A server has begun: defaults reach the next server, never one that runs."""
-        self._limits[server], self._percentage[server] = dict(limits), percentage
+        self._limits[server], self._percentage[server] = dict(limits), percent
         for gpu in self._gpus():
             self._sim.serve(gpu, server)
             if mib := number(self._sim, "server_mib"):
@@ -37,6 +38,11 @@ class Clients:
     def limits(self, server: int) -> dict[str, int]:
         """What clients of a server are limited to from now on, by device."""
         return self._limits[server]
+
+    def percentage(self, server: int, new: str = "") -> str:
+        """Share of the multiprocessors for clients of a server from now on, changed where a proper one is given."""
+        self._percentage[server] = percentage(new, self._percentage[server])
+        return self._percentage[server]
 
     def unfit(self, uid: int, *, multiuser: bool) -> str:
         """Why nobody, or nobody of that user, is served now; empty where he is."""

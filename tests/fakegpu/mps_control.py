@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 END = b"\0"
-MAX_PIPE = 86
+MAX_PIPE = 87
 MULTIUSER = "-multiuser-server"
 PROTOCOL = ("-p", "3")
 SEVERAL = "-m"

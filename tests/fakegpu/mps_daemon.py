@@ -18,11 +18,12 @@ from pathlib import Path
 
 from tests.fakegpu.mps_clients import JOIN, Clients
 from tests.fakegpu.mps_control import END, MULTIUSER, SEVERAL
+from tests.fakegpu.mps_words import DEVICES, device_and_limit, integer, memory, percentage, shown
 from tests.fakegpu.state import Sim
 from tests.fakegpu.tenants import Packet, Tenants, refusal
 from tests.fakegpu.world import number
 
-UNITS = {"M": 1, "G": 1024}
+FIFO, PRIVILEGED = "log", "control_privileged"
 RPC_FAILURE, CLIENT_TERMINATED = 806, 810
 
 
@@ -31,7 +32,9 @@ class Daemon:
 
     def __init__(self, sim: Sim, gpu: str, *, multiuser: bool = False) -> None:
         self._sim, self._gpu, self._multiuser = sim, gpu, multiuser
-        self._percentage, self._priority = "100.0", "0"
+        said = os.environ.get
+        self._percentage = percentage(said("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""), "100.0")
+        self._priority = "1" if integer(said("CUDA_MPS_CLIENT_PRIORITY", "")) == 1 else "0"
         self._limits: dict[str, int] = {}
         self._servers: dict[int, int] = {}
         self._ending: set[int] = set()
@@ -142,8 +145,11 @@ class Daemon:
         return "".join(f"{pid}\n" for pid in self.servers())
 
     def _do_start_server(self, words: list[str]) -> str:
-        if words[:1] == ["-uid"] and not self._servers:
-            self._spawn(int(words[1]))
+        uid = integer(" ".join(words[1:])) if words[:1] == ["-uid"] else None
+        if uid is None:
+            return "A user id (UID) is required to start a new server\n"
+        if not self._servers:
+            self._spawn(uid)
         return ""
 
     def _do_get_server_status(self, words: list[str]) -> str:
@@ -152,7 +158,10 @@ class Daemon:
     def _do_get_client_list(self, words: list[str]) -> str:
         return self._unknown(words) or "".join(f"{pid}\n" for pid in self.clients())
 
-    def _do_ps(self, _: list[str]) -> str:
+    def _do_ps(self, words: list[str]) -> str:
+        unknown = self._unknown(words[1:]) if words[:1] == ["-p"] else ""
+        if unknown:
+            return f"{unknown}{unknown}\n"
         servers = self.servers()
         if not servers:
             return "Server not found\n"
@@ -183,61 +192,53 @@ class Daemon:
         return "0\n"
 
     def _do_get_device_client_list(self, words: list[str]) -> str:
-        return self._unknown(words) if words else ""
+        return "" if integer(" ".join(words)) is None else self._unknown(words)
 
     def _do_get_default_active_thread_percentage(self, _: list[str]) -> str:
         return f"{self._percentage}\n"
 
     def _do_set_default_active_thread_percentage(self, words: list[str]) -> str:
-        with suppress(ValueError, IndexError):
-            if 0 < float(words[0]) <= 100:
-                self._percentage = str(float(words[0]))
+        self._percentage = percentage(" ".join(words), self._percentage)
         return f"{self._percentage}\n"
 
     def _do_get_default_client_priority(self, _: list[str]) -> str:
         return f"{self._priority}\n"
 
     def _do_set_default_client_priority(self, words: list[str]) -> str:
-        if words[:1] not in (["0"], ["1"]):
+        priority = integer(" ".join(words)) or 0
+        if priority not in {0, 1}:
             return "Invalid priority value - must be 0 or 1!\n"
-        self._priority = words[0]
+        self._priority = str(priority)
         return ""
 
     def _do_set_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        if words:
-            self._limits[words[0]] = _mib(words[1:])
+        device, mib = device_and_limit(" ".join(words))
+        if 0 <= device < DEVICES:
+            self._limits[str(device)] = mib
         return ""
 
     def _do_get_default_device_pinned_mem_limit(self, words: list[str]) -> str:
-        return _shown(self._limits.get(words[0], 0) if words else 0)
+        return shown(self._limits.get(str(integer(" ".join(words)) or 0), 0))
 
     def _do_set_device_pinned_mem_limit(self, words: list[str]) -> str:
         unknown = self._unknown(words)
         if not unknown and len(words) > 1:
-            self._joined.limits(int(words[0]))[words[1]] = _mib(words[2:])
+            self._joined.limits(int(words[0]))[words[1]] = memory("".join(words[2:3]))
         return unknown
 
     def _do_get_device_pinned_mem_limit(self, words: list[str]) -> str:
-        return self._unknown(words) or _shown(self._joined.limits(int(words[0])).get("".join(words[1:2]), 0))
+        return self._unknown(words) or shown(self._joined.limits(int(words[0])).get("".join(words[1:2]), 0))
 
     def _do_get_active_thread_percentage(self, words: list[str]) -> str:
-        return self._unknown(words) or f"{self._percentage}\n"
+        return self._unknown(words) or f"{self._joined.percentage(int(words[0]))}\n"
+
+    def _do_set_active_thread_percentage(self, words: list[str]) -> str:
+        return self._unknown(words) or f"{self._joined.percentage(int(words[0]), ' '.join(words[1:]))}\n"
 
     def _unknown(self, words: list[str]) -> str:
         """What is said of a server that is not there; nothing where it is."""
-        pid = int(words[0]) if words and words[0].isdigit() else 0
+        pid = integer(" ".join(words)) or 0
         return "" if pid in self.servers() else f"Server {pid} not found\n"
-
-
-def _mib(words: list[str]) -> int:
-    """A limit as it is understood; none where it is not."""
-    amount = words[0] if words else ""
-    return int(amount[:-1]) * UNITS[amount[-1]] if amount[:-1].isdigit() and amount[-1] in UNITS else 0
-
-
-def _shown(mib: int) -> str:
-    """A limit as it is shown: from 1 GiB on floored to GiB."""
-    return "" if not mib else f"{mib // 1024}G\n" if mib >= 1024 else f"{mib}M\n"
 
 
 def serve(daemon: Daemon, listener: socket.socket) -> None:
@@ -263,17 +264,19 @@ def serve(daemon: Daemon, listener: socket.socket) -> None:
 
 def main(form: str, pipe: str, *more: str, make: Callable[..., Daemon] = Daemon) -> int:
     """Take the directory, or say that somebody has it."""
+    Path(pipe).mkdir(exist_ok=True)
     lock = Path(pipe, "control_lock").open("a")  # noqa: SIM115 - held for life
+    os.fchmod(lock.fileno(), 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         print("An instance of this daemon is already running", file=sys.stderr)
         return 1
-    Path(pipe, "control").unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(f"{pipe}/control")
-    Path(pipe, "control").chmod(0o666)
+    listener, privileged = _socket(pipe, "control", 0o666), _socket(pipe, PRIVILEGED, 0o755)
     listener.listen(16)
+    Path(pipe, FIFO).unlink(missing_ok=True)
+    os.mkfifo(Path(pipe, FIFO))
+    Path(pipe, FIFO).chmod(0o777)
     if form == "-d" and _behind(pipe):
         return 0
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -282,8 +285,19 @@ def main(form: str, pipe: str, *more: str, make: Callable[..., Daemon] = Daemon)
     if gpu:
         Tenants(sim, gpu, "mps", daemon.admit, daemon.lock).listen(Path(pipe))
         threading.Thread(target=_die_when_told, args=(sim, gpu), daemon=True).start()
-    serve(daemon, listener)
+    with privileged:
+        serve(daemon, listener)
+    Path(pipe, FIFO).unlink(missing_ok=True)
     return 0
+
+
+def _socket(pipe: str, name: str, mode: int) -> socket.socket:
+    """A socket in place of whatever a daemon before left there."""
+    Path(pipe, name).unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    made.bind(f"{pipe}/{name}")
+    Path(pipe, name).chmod(mode)
+    return made
 
 
 def _die_when_told(sim: Sim, gpu: str) -> None:

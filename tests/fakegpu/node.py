@@ -45,6 +45,7 @@ STAND_IN: Final = (
     "mps_clients",
     "mps_control",
     "mps_daemon",
+    "mps_words",
     "state",
     "tenants",
     "world",
