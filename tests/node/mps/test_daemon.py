@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from enforcer.model import ComputeMode
-from enforcer.mps.control import Deadline
+from enforcer.mps.control import TIMEOUT, Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from gpushare.errors import ConfigError, MpsError
@@ -158,7 +158,7 @@ def test_a_silent_client_of_the_socket_costs_no_more_than_the_deadline(binary: P
     with pytest.raises(MpsError) as caught:
         daemon.terminate(1, Deadline(0.5))
     assert caught.value.reason is Reason.CONTROL_BLOCKED, "not knowing is not the same as no client"
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < TIMEOUT, "a busy machine's seconds, and not a command's own"
     leave.set()
     holder.join()
     assert daemon.answers()
