@@ -190,6 +190,18 @@ class Bed:
         if not holds_within(check, seconds, 0.05):
             raise AssertionError(f"waited {patient(seconds):.0f} s in vain until {what}\n{self.plane.tails(lines=12)}")
 
+    def empty(self, namespace: str) -> None:
+        """Delete all pods of a namespace, however many calls a slow API server takes for it."""
+
+        def emptied() -> bool:
+            try:
+                self.cluster.delete(path(CORE_V1, PODS, namespace=namespace), NOW)
+            except ClusterError:
+                return False
+            return True
+
+        self.until(f"all pods of {namespace} are deleted", emptied, 120)
+
     def wait_bound(self, namespace: str, name: str, seconds: float = PATIENCE) -> Object:
         """Wait until the scheduler has given the pod a node; returns the pod."""
         self.until(

@@ -18,7 +18,7 @@ import pytest
 from gpushare import contract
 from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
-from tests.controlplane.bed import NOW, PODS, TEMPLATES, Bed, template_name
+from tests.controlplane.bed import PODS, TEMPLATES, Bed, template_name
 from tests.controlplane.objects import Object
 from tests.controlplane.paths import flatten, orders
 from tests.support.need import missing
@@ -223,7 +223,7 @@ def test_nothing_is_lost_and_only_what_is_expected_is_added(bed: Bed) -> None:
     bed.until(
         "all templates are there", lambda: stored == {t["metadata"]["name"] for t in bed.list(TEMPLATES, namespace)}
     )
-    bed.cluster.delete(path(CORE_V1, PODS, namespace=namespace), NOW)
+    bed.empty(namespace)
     bed.until("no template is left over", lambda: bed.list(TEMPLATES, namespace) == [], seconds=60)
 
 

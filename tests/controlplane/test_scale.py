@@ -11,9 +11,8 @@ import pytest
 
 from gpushare.cluster import CORE_V1, RESOURCE_V1, path
 from gpushare.contract import COMPUTE, DRIVER
-from gpushare.errors import ClusterError
 from tests.controlplane import objects
-from tests.controlplane.bed import CLAIMS, NOW, PODS, SLICES, TEMPLATES, Bed, template_name
+from tests.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, template_name
 from tests.controlplane.checker import Audit, audit
 from tests.controlplane.objects import Object
 from tests.fakegpu.publish import publish_nodes
@@ -86,18 +85,9 @@ def check(bed: Bed, namespaces: list[str]) -> Audit:
 
 def delete_all(bed: Bed, namespaces: list[str]) -> None:
     for namespace in namespaces:
-        bed.until("its pods are deleted", lambda: emptied(bed, namespace), seconds=120)  # noqa: B023 - called at once
+        bed.empty(namespace)
     bed.until("no template is left over", lambda: stored(bed, namespaces, TEMPLATES) == [], seconds=120)
     bed.until("no claim is left over", lambda: stored(bed, namespaces, CLAIMS) == [], seconds=120)
-
-
-def emptied(bed: Bed, namespace: str) -> bool:
-    """Whether the API server has deleted a namespace's pods in one call's time; it goes on where it stopped."""
-    try:
-        bed.cluster.delete(path(CORE_V1, PODS, namespace=namespace), NOW)
-    except ClusterError:
-        return False
-    return True
 
 
 @pytest.mark.timeout(400)

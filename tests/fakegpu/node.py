@@ -96,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
         "--cdi-root", type=Path, help="write a CDI spec there, as NVIDIA's toolkit does (default: none)"
     )
     options.add_argument("--single-user", action="store_true", help="MPS serves one user's processes at a time")
+    options.add_argument("--ready", type=Path, help="make this file once all is laid out (default: none)")
     options.add_argument("--once", action="store_true", help="lay everything out and end")
     return options
 
@@ -253,6 +254,8 @@ def _run(options: argparse.Namespace) -> int:
         raise WrongUseError(f"--gpus {options.gpus}: a simulated node has 1 to {MAX_GPUS}")
     if not re.fullmatch(r"[0-9]{3}(\.[0-9]{1,3}){1,2}", options.driver):
         raise WrongUseError(f"--driver {options.driver!r} is no version; write such as {DRIVER}")
+    if options.ready is not None:
+        options.ready.unlink(missing_ok=True)
     root = _usable(options.root)
     shape = machine(options.node, options.gpus, memory, options.model, options.driver)
     sim = lay_out(root, shape, single_user=options.single_user, mig=options.mig)
@@ -261,6 +264,8 @@ def _run(options: argparse.Namespace) -> int:
         if options.cdi_root is not None:
             options.cdi_root.mkdir(parents=True, exist_ok=True)
             _put(options.cdi_root / "nvidia.com-gpu-simulated.json", json.dumps(cdi_spec(devices)).encode(), 0o644)
+    if options.ready is not None:
+        options.ready.touch()
     for gpu in sim.machine.gpus:
         print(f"{gpu.uuid} {gpu.name} {gpu.memory_mib} MiB", flush=True)
     print(f"driver root: {root / 'driver'}", flush=True)

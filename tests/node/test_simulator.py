@@ -224,9 +224,11 @@ def test_the_program_lays_everything_out_and_shows_it(tmp_path: Path) -> None:
     need_library()
     root = tmp_path / "simulator"
     done = subprocess.run(
-        [SIMULATOR, "--root", root, "--gpus", "3", "--memory", "24Gi", "--model", "NVIDIA L4", "--once"],
+        [SIMULATOR, "--root", root, "--gpus", "3", "--memory", "24Gi", "--model", "NVIDIA L4", "--ready", tmp_path / "ready",
+         "--once"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
+    assert (tmp_path / "ready").is_file()
     machine = Sim(root / "state").machine
     assert [(gpu.memory_mib, gpu.cc) for gpu in machine.gpus] == [(24576, "8.9")] * 3
     assert done.stdout.splitlines()[-1] == f"driver root: {root / 'driver'}"
