@@ -159,6 +159,8 @@ def test_a_claim_that_was_never_prepared_is_not_enforced(machine: Machine) -> No
     assert "never" not in machine.quotas()
     assert alive(container.process)
     machine.calls.unprepare(machine.key(first))
+    for name in ("never", "first"):
+        bed.delete_pod(namespace, name)
 
 
 def test_an_agent_that_was_away_knows_what_was_prepared(machine: Machine) -> None:
@@ -170,6 +172,7 @@ def test_an_agent_that_was_away_knows_what_was_prepared(machine: Machine) -> Non
     machine.register()
     assert (machine.calls.prepare(key)[key[2]], machine.files()) == (first, files)
     assert machine.calls.unprepare(key) == {key[2]: ""}
+    machine.bed.delete_pod(namespace, "lasting")
 
 
 def test_a_prepared_pod_is_told_how_it_stands_through_its_sidecar(machine: Machine) -> None:
@@ -191,6 +194,7 @@ def test_a_prepared_pod_is_told_how_it_stands_through_its_sidecar(machine: Machi
     machine.bed.stop(sidecar)
     assert machine.calls.unprepare(key) == {key[2]: ""}
     assert not folder.exists()
+    machine.bed.delete_pod(namespace, "told")
 
 
 def test_a_quota_is_changed_while_its_container_runs(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,8 +224,8 @@ def test_the_program_lays_everything_out_and_shows_it(tmp_path: Path) -> None:
     need_library()
     root = tmp_path / "simulator"
     done = subprocess.run(
-        [SIMULATOR, "--root", root, "--gpus", "3", "--memory", "24Gi", "--model", "NVIDIA L4", "--ready", tmp_path / "ready",
-         "--once"],
+        [SIMULATOR, "--root", root, "--gpus", "3", "--memory", "24Gi", "--model", "NVIDIA L4", "--once",
+         "--ready", tmp_path / "ready"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert (tmp_path / "ready").is_file()
