@@ -106,7 +106,7 @@ def instances(site: Site, *profiles: str) -> Iterator[None]:
     try:
         yield
     finally:
-        site.shell(f"{UPGRADE} 'simulate.mig=null' --set agent.mode=mps")
+        site.shell(f"{UPGRADE} agent.mode=mps --set-json 'simulate.mig=[]'")
 
 
 def test_a_mig_instance_has_one_user_beside_shares_on_another_gpu(site: Site, namespace: str) -> None:
