@@ -87,6 +87,7 @@ def test_a_log_pipe_that_nobody_reads_is_emptied_before_it_is_full(real: Path, m
 def test_a_link_in_the_place_of_the_log_pipe_is_not_followed(stand_in: Path, make: Make, root: Path) -> None:
     daemon, _ = running(make, stand_in, Incidents())
     os.mkfifo(root / "elsewhere")
+    (daemon.pipe / "log").unlink(missing_ok=True)
     (daemon.pipe / "log").symlink_to(root / "elsewhere")
     holder = os.open(root / "elsewhere", os.O_RDWR)
     os.write(holder, b"x" * 60_000)

@@ -79,8 +79,8 @@ def test_a_session_that_runs_nothing_of_a_file_has_failed(
 
 def test_told_to_stop_each_session_is_interrupted_once_and_none_is_started(make: Make, tmp_path: Path) -> None:
     script = """
-files[0].touch()
 try:
+    files[0].touch()
     signal.pause()
 except KeyboardInterrupt:
     files[0].write_text("ended its cluster")

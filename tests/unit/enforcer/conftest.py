@@ -1,4 +1,6 @@
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -9,3 +11,10 @@ def _own_logging() -> Iterator[None]:
     """The program sets up logging for its whole process, onto the stream of the test that ran it."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder like ``tmp_path`` whose name leaves room for the paths of sockets, also in one of several workers."""
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+        yield Path(folder)

@@ -63,8 +63,8 @@ class Changing:
 
 
 @pytest.fixture(name="changing")
-def _changing(tmp_path: Path) -> Changing:
-    made = Changing(tmp_path)
+def _changing(short_path: Path) -> Changing:
+    made = Changing(short_path)
     made.keeper.turn()
     assert made.manager.running == {GPU}
     return made

@@ -93,8 +93,8 @@ class Node:
 
 
 @pytest.fixture(name="node")
-def _node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def _node(short_path: Path) -> Node:
+    return Node(short_path)
 
 
 def test_every_gpu_that_can_be_shared_gets_a_daemon_of_its_own(node: Node) -> None:
@@ -130,8 +130,8 @@ def test_one_that_comes_later_gets_a_daemon(node: Node) -> None:
     assert (node.turn(), node.there) == (Duty(BOTH), set(BOTH))
 
 
-def test_without_nvml_nothing_is_decided_until_it_answers(tmp_path: Path) -> None:
-    node = Node(tmp_path, GPU)
+def test_without_nvml_nothing_is_decided_until_it_answers(short_path: Path) -> None:
+    node = Node(short_path, GPU)
     node.nvml = False
     assert node.roster.before == {GPU}
     assert (node.turn(), node.turn(QUIET + 1), node.there) == (Duty(), Duty(), {GPU})
@@ -143,8 +143,8 @@ def test_without_nvml_nothing_is_decided_until_it_answers(tmp_path: Path) -> Non
     assert node.turn(QUIET + 1) == Duty(BOTH), "what was seen still stands"
 
 
-def test_without_the_drivers_program_nothing_is_decided(tmp_path: Path) -> None:
-    node = Node(tmp_path, GPU)
+def test_without_the_drivers_program_nothing_is_decided(short_path: Path) -> None:
+    node = Node(short_path, GPU)
     node.driver = False
     assert (node.turn(), node.there, node.roster.problem) == (Duty(), set(), "no program below /driver")
     node.driver = True
@@ -154,8 +154,8 @@ def test_without_the_drivers_program_nothing_is_decided(tmp_path: Path) -> None:
     assert (node.turn(), node.turn(QUIET + 1)) == (Duty(), Duty())
 
 
-def test_with_the_api_server_away_those_with_a_daemon_keep_it_and_no_other_gets_one(tmp_path: Path) -> None:
-    node = Node(tmp_path, GPU)
+def test_with_the_api_server_away_those_with_a_daemon_keep_it_and_no_other_gets_one(short_path: Path) -> None:
+    node = Node(short_path, GPU)
     node.api = False
     assert (node.turn(), node.turn(QUIET + 1), node.there) == (Duty(), Duty(), {GPU})
     node.held[GPU] = Mode.MPS
@@ -220,8 +220,8 @@ def test_a_contested_one_is_left_as_it_is_while_it_has_tenants(node: Node) -> No
     assert node.turn() == Duty(BOTH)
 
 
-def test_a_daemon_of_a_card_that_is_gone_goes_after_a_while(tmp_path: Path) -> None:
-    node = Node(tmp_path, "GPU-00000000-0000-0000-0000-00000000dead")
+def test_a_daemon_of_a_card_that_is_gone_goes_after_a_while(short_path: Path) -> None:
+    node = Node(short_path, "GPU-00000000-0000-0000-0000-00000000dead")
     (gone,) = node.roster.before
     assert node.turn() == Duty(BOTH)
     assert node.roster.gone(gone)
@@ -229,11 +229,11 @@ def test_a_daemon_of_a_card_that_is_gone_goes_after_a_while(tmp_path: Path) -> N
     assert node.turn(QUIET) == Duty(BOTH, frozenset({gone}))
 
 
-def test_notes_in_other_places_are_nobodys(tmp_path: Path) -> None:
+def test_notes_in_other_places_are_nobodys(short_path: Path) -> None:
     for folder, gpu in (("0", GPU), (folder_of(OTHER_GPU), GPU)):
-        (tmp_path / "mps" / folder).mkdir(parents=True)
-        Notes(tmp_path / "mps" / folder, gpu).write(Note(pid=4711, start=1))
-    assert Node(tmp_path).roster.before == frozenset()
+        (short_path / "mps" / folder).mkdir(parents=True)
+        Notes(short_path / "mps" / folder, gpu).write(Note(pid=4711, start=1))
+    assert Node(short_path).roster.before == frozenset()
 
 
 def test_without_a_cluster_every_gpu_is_shared_but_contested_ones() -> None:
@@ -248,8 +248,8 @@ def test_a_node_that_shares_by_turns_needs_no_program_and_has_no_daemon(node: No
     assert (node.turn(), node.there, node.roster.problem) == (Duty(), set(), None)
 
 
-def test_a_daemon_of_a_gpu_that_is_shared_in_another_way_goes_with_its_last_claim(tmp_path: Path) -> None:
-    node = Node(tmp_path, GPU)
+def test_a_daemon_of_a_gpu_that_is_shared_in_another_way_goes_with_its_last_claim(short_path: Path) -> None:
+    node = Node(short_path, GPU)
     node.held[GPU] = Mode.MPS
     node.claims = {GPU}
     assert node.turn() == Duty(BOTH)
@@ -260,8 +260,8 @@ def test_a_daemon_of_a_gpu_that_is_shared_in_another_way_goes_with_its_last_clai
     assert (node.turn(), node.leaves(GPU)) == (Duty(frozenset(), frozenset({GPU})), True)
 
 
-def test_none_goes_while_nobody_can_say_how_its_gpu_is_shared(tmp_path: Path) -> None:
-    node = Node(tmp_path, GPU)
+def test_none_goes_while_nobody_can_say_how_its_gpu_is_shared(short_path: Path) -> None:
+    node = Node(short_path, GPU)
     node.turn()
     node.object["metadata"]["labels"][contract.NODE_MODE] = "time-sliced"
     node.label("false")
