@@ -23,7 +23,8 @@ def namespace(site: Site) -> Iterator[str]:
     label(site, None)
     site.drop(name, wait=True)
     site.until("both GPUs are shared through MPS", lambda: list(modes(site).values()) == ["mps"] * 2, 120)
-    site.run_block("verify")  # what uninstalling takes away again
+    with tenants_away(site):
+        site.run_block("verify")  # what uninstalling takes away again
 
 
 def label(site: Site, mode: str | None) -> None:
