@@ -89,6 +89,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Verdict, str]] = {
     "H7 an eager server keeps the card": ("H7", {}, HOLDS, "without one it took it 1 of 1"),
     "H7 an idle server does not": ("H7", {"idle_server_holds_gpu": 0}, FAILS, "took the card"),
     "H8 as many clients as promised": ("H8", {}, HOLDS, "48 served"),
+    "H8 one user's clients at a time": ("H8", {"multiuser_supported": 0}, FAILS, "was not served beside the first"),
     "H8 fewer clients": ("H8", {"max_clients": 16}, FAILS, "16 clients were served"),
     "H9 looking is cheap": ("H9", {"kernel_us": 3000}, HOLDS, "%"),
     "H9 looking stops the GPU": ("H9", {"kernel_us": 3000, "poll_holds_us": 150_000}, FAILS, "it cost"),

@@ -70,6 +70,8 @@ def _nvml(backend: Backend) -> dict[str, Any]:
 
 def _mps(backend: Backend) -> tuple[dict[str, Any], dict[str, str]]:
     with backend.mps(limit_mib=LIMIT_MIB) as daemon, ExitStack() as stack:
+        # Our daemon asks for whole GiB; between two of them it is seen that the answer is floored.
+        backend.control(daemon, protocol.set_limit(LIMIT_MIB))
         without = backend.control(daemon, "ps")
         client = stack.enter_context(backend.client(backend.daemon_env(daemon, **{MPS_MEMORY_LIMIT: "0=2048M"})))
         if not client.usable:

@@ -1,9 +1,10 @@
-"""H8: how many clients an MPS server takes, what the next one gets, and what becomes of a client of another user."""
+"""H8: how many clients an MPS server takes, what the next one gets, and who serves a client of another user."""
 
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from enforcer.mps.daemon import MpsDaemon
 from gpushare.contract import MAX_CLIENTS
 from tests.gpu.experiments.figures import spread
 from tests.gpu.experiments.loops import turn
@@ -35,7 +36,7 @@ PLANS = {"real": Plan(), "fake": Plan(wave=13, wait_s=6.0, queue_s=1.0, command=
     "H8",
     title="Clients and users one server takes",
     hypothesis=f"An MPS server takes {MAX_CLIENTS} clients; the next one gets an error at once, the others go on; a "
-    "client of another user gets nothing while they are there",
+    "client of another user is served beside them, and by a single-user server gets nothing while they are there",
     needs=("mps", "root"),
     limit_s=90,
     order=700,
@@ -54,8 +55,10 @@ def measure(backend: Backend, plan: Plan) -> Result:
             raise NotMeasurable(f"no MPS client was served: {outside}")
         well = [turn(tenant.client, plan.command).wrong or "well" for tenant in inside]
     with Scene(backend) as scene:
-        other = _other_user(scene, plan)
-    return judge_clients(inside, outside, well, other)
+        other = _other_user(scene, plan, scene.daemon(name="users"))
+    with Scene(backend) as scene:
+        single = _other_user(scene, plan, scene.daemon(name="user", single_user=True))
+    return judge_clients(inside, outside, well, other, single)
 
 
 def _fill(scene: Scene, env: dict[str, str], plan: Plan) -> tuple[list[Tenant], list[str]]:
@@ -75,9 +78,8 @@ def _fill(scene: Scene, env: dict[str, str], plan: Plan) -> tuple[list[Tenant], 
     return inside, outside
 
 
-def _other_user(scene: Scene, plan: Plan) -> dict[str, Any]:
+def _other_user(scene: Scene, plan: Plan, daemon: MpsDaemon) -> dict[str, Any]:
     """One client of ours and one of another user: what it gets meanwhile, and once ours is gone."""
-    daemon = scene.daemon(name="users")
     first = scene.tenant(scene.environment(daemon))
     second = scene.start(scene.environment(daemon), uid=NOBODY)
     meanwhile = refused(second.client, plan.queue_s)
@@ -94,7 +96,9 @@ def _later(client: Client, plan: Plan) -> str | None:
     return refused(client, plan.wait_s) if client.alive else "it had ended with an error"
 
 
-def judge_clients(inside: list[Tenant], outside: list[str], well: list[str], other: dict[str, Any]) -> Result:
+def judge_clients(
+    inside: list[Tenant], outside: list[str], well: list[str], other: dict[str, Any], single: dict[str, Any]
+) -> Result:
     """Put the numbers beside what the product promises to the scheduler."""
     hurt = [each for each in well if each != "well"]
     hung = [each for each in outside if each.startswith("waiting")]
@@ -105,10 +109,16 @@ def judge_clients(inside: list[Tenant], outside: list[str], well: list[str], oth
         wrong.append(f"{len(hung)} of those too many were left waiting")
     if hurt:
         wrong.append(f"{len(hurt)} of those inside were hurt: {hurt[0]}")
-    if other["meanwhile"] == "served":
-        wrong.append("a client of another user was served beside the first")
+    if other["meanwhile"] != "served":
+        wrong.append(f"a client of another user was not served beside the first: {other['meanwhile']}")
+    if single["meanwhile"] == "served":
+        wrong.append("a client of another user was served beside the first by a single-user server")
     right = (
-        f"{len(inside)} served, the next got {outside[0] if outside else 'nothing'}; another user: {other['meanwhile']}"
+        f"{len(inside)} served, the next got {outside[0] if outside else 'nothing'}; another user: "
+        f"{other['meanwhile']}, by a single-user server: {single['meanwhile']}"
     )
     context = spread([tenant.client.hello["context_ms"] for tenant in inside])
-    return judged(wrong, right, served=len(inside), refused=outside, hurt=hurt, other_user=other, context_ms=context)
+    return judged(
+        wrong, right, served=len(inside), refused=outside, hurt=hurt, other_user=other, single_user=single,
+        context_ms=context,
+    )  # fmt: skip

@@ -113,12 +113,14 @@ class Backend(Protocol):
         """
 
     def mps(
-        self, *, limit_mib: int | None = None, multiuser: bool = False, exclusive: bool = False, name: str = "mps"
+        self, *, limit_mib: int | None = None, single_user: bool = False, exclusive: bool = False, name: str = "mps"
     ) -> AbstractContextManager[MpsDaemon]:
         """The product's own ``MpsDaemon``, started, stopped at the end. ``None``: a limit as large as the card.
 
+        ``single_user``: as a program starts it that takes no ``-multiuser-server``.
+
         Raises:
-            NotMeasurable: no MPS programs; ``exclusive`` without leave to change the mode; multi-user is refused.
+            NotMeasurable: no MPS programs; ``exclusive`` without leave to change the mode.
         """
 
     def control(self, daemon: MpsDaemon, command: str, *, uid: int | None = None, timeout: float = 10.0) -> Said:

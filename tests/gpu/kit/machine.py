@@ -13,6 +13,7 @@ from typing import Any, Final
 from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode
 from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.launch import MULTIUSER
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_PIPE_DIRECTORY
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from tests.gpu.kit import cgroups, raw_nvml
@@ -101,13 +102,13 @@ class Machine:
 
     @contextmanager
     def mps(
-        self, *, limit_mib: int | None = None, multiuser: bool = False, exclusive: bool = False, name: str = "mps"
+        self, *, limit_mib: int | None = None, single_user: bool = False, exclusive: bool = False, name: str = "mps"
     ) -> Iterator[MpsDaemon]:
         """See ``Backend``."""
         if exclusive:
             self._may_change_mode()
         daemon = MpsDaemon(
-            self.gpu, self.tmp / name, self._program(multiuser=multiuser),
+            self.gpu, self.tmp / name, self._program(single_user=single_user),
             limit_mib=limit_mib or max(1, self.facts.memory_mib - RESERVE_MIB),
             modes=self.reader() if exclusive else None, environment=self._bare(),
         )  # fmt: skip
@@ -115,7 +116,7 @@ class Machine:
         with ExitStack() as stopping:
             self._end.callback(stopping.close)
             stopping.callback(_stop, daemon)
-            self._started(daemon, multiuser=multiuser)
+            self._started(daemon)
             try:
                 yield daemon
             finally:
@@ -190,25 +191,24 @@ class Machine:
         if os.geteuid() != 0:
             raise NotMeasurable("the compute mode can be changed by root only")
 
-    def _program(self, *, multiuser: bool) -> Path:
+    def _program(self, *, single_user: bool) -> Path:
         if not self._setup.mps_control:
             raise NotMeasurable(self._setup.mps_problem or "no MPS programs")
-        if not multiuser:
+        if not single_user:
             return Path(self._setup.mps_control)
-        wrapper = self.tmp / "control-multiuser"
-        # Only the daemon's own start takes the option; transactions have no arguments at all.
+        wrapper = self.tmp / "control-single-user"
+        # It ends silently on the option, as the real one does where it cannot serve several users.
         wrapper.write_text(
-            f'#!/bin/sh\n[ $# -gt 0 ] && set -- "$@" -multiuser-server\nexec {self._setup.mps_control} "$@"\n'
+            f'#!/bin/sh\ncase " $* " in *" {MULTIUSER} "*) exit 1 ;; esac\nexec {self._setup.mps_control} "$@"\n'
         )
         wrapper.chmod(0o755)
         return wrapper
 
-    def _started(self, daemon: MpsDaemon, *, multiuser: bool) -> None:
+    def _started(self, daemon: MpsDaemon) -> None:
         try:
             daemon.start()
         except MpsError as error:
-            what = "the multi-user MPS daemon" if multiuser else "the MPS daemon"
-            raise NotMeasurable(f"{what} does not start: {error.message}") from error
+            raise NotMeasurable(f"the MPS daemon does not start: {error.message}") from error
 
     def _python(self, uid: int | None) -> str:
         if uid is None:
