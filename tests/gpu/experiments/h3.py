@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from enforcer.mps import protocol
-from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from gpushare.errors import MpsError
-from gpushare.reasons import Reason
 from tests.gpu.kit.backend import Backend, Said
 from tests.gpu.kit.client import Client, ClientGoneError, ClientTimeoutError
 from tests.gpu.kit.registry import experiment
@@ -139,24 +137,31 @@ ACTS: Final[tuple[tuple[str, Callable[[Attack], bool], bool], ...]] = (
 
 
 def _silent(attack: Attack) -> dict[str, Any]:
-    """Hold the socket and say nothing; is our own adapter blocked, and does it say so in its own word?"""
+    """Hold the socket and say nothing: who just asks is blocked; what our own adapter gets, which clears the way?"""
     with attack.backend.silent_holder(attack.daemon, NOBODY):
         begun = time.monotonic()
-        blocked = _blocked(attack.daemon, BLOCKED_S)
+        blocked = _blocked(attack)
         waited = time.monotonic() - begun
         computes = _works(attack.victim)
-    served = _eventually(lambda: not _blocked(attack.daemon, BLOCKED_S))
+        adapter = _adapter(attack.daemon)
+    served = _eventually(lambda: not _blocked(attack))
     return {
         "blocked": blocked, "watched_s": round(waited, 2), "clients_compute": computes, "served_afterwards": served,
+        "our_adapter": adapter,
     }  # fmt: skip
 
 
-def _blocked(daemon: MpsDaemon, seconds: float) -> bool:
+def _blocked(attack: Attack) -> bool:
+    """Whether NVIDIA's own program, which clears no way, waits in vain."""
+    return attack.backend.control(attack.daemon, protocol.GET_PERCENTAGE, timeout=BLOCKED_S).status is None
+
+
+def _adapter(daemon: MpsDaemon) -> str:
     try:
-        daemon.control.ask(protocol.GET_PERCENTAGE, Deadline(seconds))
+        daemon.control.ask(protocol.GET_PERCENTAGE)
     except MpsError as error:
-        return error.reason is Reason.CONTROL_BLOCKED
-    return False
+        return error.message
+    return "answered"
 
 
 def _works(client: Client) -> bool:
