@@ -4,6 +4,7 @@ The verdict has to say which. Without MPS they measure what is left.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -63,6 +64,7 @@ def run(name: str, setup: Any, facts: Facts, work: Path) -> Result:
     if lacking:
         pytest.skip("; ".join(lacking))
     folder = work / "one"
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     folder.chmod(0o755)
     (folder / "setup.json").write_text(setup.to_json())
@@ -109,10 +111,18 @@ CASES: dict[str, tuple[str, dict[str, Any], Verdict, str]] = {
 }  # fmt: skip
 
 
+TIMED = ("H5", "H9", "copies", "models")
+"""Their verdict rests on how long things take."""
+AGAIN = 2
+"""Such a one is asked for again where it should hold: a busy machine can spoil that, and cannot make it."""
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_verdict_says_what_the_world_is_like(measure: Measure, case: str) -> None:
     name, world, verdict, said = CASES[case]
     found = measure(name, **world)
+    for _ in range(AGAIN if name in TIMED and verdict is HOLDS else 0):
+        found = found if found.verdict is HOLDS else measure(name, **world)
     assert (found.verdict, said in found.reason) == (verdict, True), f"{found.verdict}: {found.reason}"
 
 
