@@ -109,7 +109,7 @@ class Books:
         for each in self.listeners if kind == "pods" else ():
             try:
                 what(each)
-            except Exception:
+            except Exception:  # a bug in one listener must not end the watch, nor what the others learn
                 log.exception("a pod's change not taken in", reason=str(Reason.INTERNAL), listener=type(each).__name__)
 
     def quotas(self) -> tuple[Quota, ...] | None:

@@ -111,10 +111,12 @@ class Prover:
             reserved_mib=quota.reserved_mib or quota.memory_mib,
             applied_mib=applied.mib,
             unread=applied.why,
-            processes=None if holders is None else tuple(self._process(each, clients, by_mps) for each in holders),
+            processes=(
+                None if holders is None else tuple(self._process(each, clients, by_mps=by_mps) for each in holders)
+            ),
         )
 
-    def _process(self, holder: Holder, clients: Collection[int] | None, by_mps: bool) -> Process:  # noqa: FBT001
+    def _process(self, holder: Holder, clients: Collection[int] | None, *, by_mps: bool) -> Process:
         pid = holder.identity.pid
         return Process(
             pid=pid,

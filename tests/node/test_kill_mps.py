@@ -1,47 +1,24 @@
 """Kills of MPS clients: the server lets go of them first, and where it does not they are left alone."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from enforcer.mps.daemon import MpsDaemon
-from gpushare.errors import MpsError
-from tests.fakegpu import mps_control
 from tests.fakegpu.state import MpsFault
 from tests.node.containers import Container, alive, wait_for
 from tests.node.enforcing import Node
+from tests.node.with_mps import machine_with_mps
 
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
 
 
-@pytest.fixture(name="run")
-def _run() -> Iterator[Path]:
-    # Not pytest's own folder: its paths are too long for sockets.
-    folder = Path(tempfile.mkdtemp(prefix="mps"))
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.fixture(name="node")
-def _node(tmp_path: Path, run: Path) -> Iterator[Node]:
-    with ExitStack() as stack:
-        node = Node(tmp_path, stack)
-        program = mps_control.install(run, node.sim.folder)
-        daemon = MpsDaemon(node.gpu, run / "mps" / "0", program, limit_mib=1)
-        stack.callback(_stop, daemon)
-        stack.callback(node.end)
-        node.start(run=run, path=run)
+def _node(tmp_path: Path) -> Iterator[Node]:
+    with machine_with_mps(tmp_path) as node:
         wait_for(lambda: "MpsStarted" in node.log(), 20)
         yield node
-
-
-def _stop(daemon: MpsDaemon) -> None:
-    with suppress(MpsError):
-        daemon.stop()
 
 
 def test_the_server_lets_go_of_a_client_before_it_is_signalled(node: Node) -> None:

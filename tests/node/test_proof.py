@@ -1,19 +1,13 @@
 """Proof under MPS: real processes with environments of their own, clients of a daemon or not."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import folder_of
-from gpushare.errors import MpsError
-from tests.fakegpu import mps_control
 from tests.node.containers import Container, alive, wait_for
 from tests.node.enforcing import Node
+from tests.node.with_mps import machine_with_mps
 
 pytestmark = pytest.mark.node
 PROOF = 2.0
@@ -23,30 +17,11 @@ LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MPS = ("--mib", "1000", "--kind", "mps")
 
 
-@pytest.fixture(name="run")
-def _run() -> Iterator[Path]:
-    # Not pytest's own folder: its paths are too long for sockets.
-    folder = Path(tempfile.mkdtemp(prefix="mps"))
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.fixture(name="node")
-def _node(tmp_path: Path, run: Path) -> Iterator[Node]:
-    with ExitStack() as stack:
-        node = Node(tmp_path, stack)
-        program = mps_control.install(run, node.sim.folder)
-        daemon = MpsDaemon(node.gpu, run / "mps" / folder_of(node.gpu), program, limit_mib=1)
-        stack.callback(_stop, daemon)
-        stack.callback(node.end)
-        node.start("--proof", str(PROOF), run=run, path=run)
+def _node(tmp_path: Path) -> Iterator[Node]:
+    with machine_with_mps(tmp_path, "--proof", str(PROOF)) as node:
         wait_for(lambda: node.sim.compute_mode(node.gpu) == 3, 10)
         yield node
-
-
-def _stop(daemon: MpsDaemon) -> None:
-    with suppress(MpsError):
-        daemon.stop()
 
 
 def tenant(node: Node, limit: str | None, *options: str) -> Container:
