@@ -7,7 +7,6 @@ cluster or the folder failed, 2 wrong use.
 import argparse
 import ipaddress
 import re
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from certs.store import FolderVault, locked
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.reasons import Reason
+from gpushare.stopping import stopped_by_signal
 
 FINE: Final = 0
 NOT_FINE: Final = 1
@@ -125,10 +125,7 @@ def build(options: argparse.Namespace) -> Keeper:
 
 
 def _watched(options: argparse.Namespace) -> int:
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    return watch(lambda: _run(options), stopping, options.interval)
+    return watch(lambda: _run(options), stopped_by_signal(), options.interval)
 
 
 def watch(run: Callable[[], int], stopping: threading.Event, interval: float) -> int:

@@ -5,7 +5,6 @@ Exit codes: 0 stopped when asked to, 1 something it cannot do without failed, 2 
 
 import argparse
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -57,6 +56,7 @@ from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, NvmlError, RecordError
 from gpushare.reasons import Reason
+from gpushare.stopping import stopped_by_signal
 
 FINE: Final = 0
 NOT_FINE: Final = 1
@@ -153,8 +153,7 @@ def _tell_operators(
 
 
 def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: side.stopped.set())
+    stopped_by_signal(side.stopped)
     log.info(
         "watching", reason=str(Reason.ENFORCER_STARTED), node=options.node, state=str(options.state),
         enforcing=not options.no_enforce, poll=options.poll,

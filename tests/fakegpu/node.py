@@ -16,15 +16,14 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from gpushare.stopping import stopped_by_signal
 from tests.fakegpu.build import library_folder
 from tests.fakegpu.share import DEVICE_FOLDER, amount
 from tests.fakegpu.state import Fault, Machine, MachineGpu, Sim
@@ -273,10 +272,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _wait() -> int:
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    stopped.wait()
+    stopped_by_signal().wait()
     return 0
 
 

@@ -211,7 +211,8 @@ def say(state: str, **more: object) -> None:
         "gpu": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "percentage": os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
     }
-    print(json.dumps({"state": state, "pid": os.getpid(), **more, **seen}), flush=True)
+    # Written past Python's buffer: SIGTERM's handler says something too, and may come while a line is being written.
+    os.write(1, f"{json.dumps({'state': state, 'pid': os.getpid(), **more, **seen})}\n".encode())
 
 
 def _stop(*_: object) -> None:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,23 @@ def test_sigterm_ends_a_tenant_unless_it_ignores_it(bed: Bed) -> None:
         os.kill(pid, 15)
     assert polite.wait(15) == 143
     assert rude.poll() is None
+
+
+def test_sigterm_ends_a_tenant_also_while_it_says_something(bed: Bed) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, bytes(4096)):
+            pass
+    os.set_blocking(writer, True)
+    process = subprocess.Popen([TENANT, "hold", "1Gi"], stdout=writer, stderr=subprocess.DEVNULL, env={})
+    os.close(writer)
+    until(lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text())
+    process.terminate()
+    while os.read(reader, 65536):
+        pass
+    os.close(reader)
+    assert process.wait(15) == 143
 
 
 def test_without_mps_the_device_folder_will_do_and_the_compute_mode_decides(bed: Bed) -> None:
