@@ -6,7 +6,7 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e cluster cluster-down lint format bench golden manifests protos lock clean
+.PHONY: help demo test safety e2e cluster cluster-down lint format bench golden manifests protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ demo: $(STAMP) ## The whole loop in under a minute: rewrite, kill, audit (no roo
 
 test: $(STAMP) ## Unit, golden, property and node-level tests
 	@$(RUN)/python -m pytest -n auto --dist loadgroup -m "not controlplane"
+
+safety: $(STAMP) ## Every safety test in full, figures into docs/safety.md (about an hour; ARGS="-k reuse" runs a part)
+	@$(RUN)/python -m tests.safety $(ARGS)
 
 e2e: $(STAMP) ## The product on real control planes and nodes, in lanes (first run builds Kubernetes; ARGS=FILE runs a part)
 	@$(RUN)/python -m tests.cluster build
