@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from enforcer import lock, pages
-from enforcer.act import Executor, MpsClient, NoMps, Patience, Tools, close_interrupted
+from enforcer.act import Executor, Tools, close_interrupted
 from enforcer.attribute import Attributor
 from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
@@ -29,6 +29,7 @@ from enforcer.endings.running import released_in_time
 from enforcer.gpu import NvmlReader
 from enforcer.inventory import InventoryPolicy
 from enforcer.judge import Rules
+from enforcer.ladder import MpsClient, NoMps, Patience
 from enforcer.limits.cgroups import CgroupFolders
 from enforcer.limits.limiter import Limiter
 from enforcer.loop import Agent, Parts

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from enforcer.act import Patience
 from enforcer.backends import Wanted
 from enforcer.driver_root import HERE
 from enforcer.health import Effect
 from enforcer.inventory import Order
 from enforcer.judge import Rules
+from enforcer.ladder import Patience
 from enforcer.model import Mode
 from enforcer.mps.launch import Version
 from gpushare.contract import NODE_MODE

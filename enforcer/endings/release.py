@@ -12,10 +12,10 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.act import protected
 from enforcer.attribute import Attributor, Identity
 from enforcer.endings.departures import Departures
 from enforcer.endings.terminating import Departure, in_turn, pace
+from enforcer.hold import protected
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
 from enforcer.proc import PidHandle

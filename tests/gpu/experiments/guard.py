@@ -13,10 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from enforcer.act import Executor, MpsClient, NoMps, Patience, Result, Tools
+from enforcer.act import Executor, Result, Tools
 from enforcer.attribute import Identity, Owner
 from enforcer.audit import FOLDER, KillLog, segments
 from enforcer.judge import Decision, Holder, Rules, Verdict
+from enforcer.ladder import MpsClient, NoMps, Patience
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, GpuReader, GpuSample, Quota

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.act import REFUSALS, Executor, NoMps, Patience, Result, Tools, close_interrupted, protected
+from enforcer.act import Executor, Result, Tools, close_interrupted
 from enforcer.attribute import Identity, Owner
 from enforcer.audit import KillLog, segments
+from enforcer.hold import protected
 from enforcer.judge import Decision, Holder, Verdict
+from enforcer.ladder import REFUSALS, NoMps, Patience
 from enforcer.model import OnExceed, Quota
 from enforcer.notice import NOTE_BYTES, Notice, cut
 from enforcer.proc import PidHandle

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from enforcer.act import REFUSALS
+from enforcer.ladder import REFUSALS
 from gpushare.reasons import Reason
 from tests.unit.enforcer.test_act import World, process
 

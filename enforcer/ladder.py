@@ -1,0 +1,117 @@
+"""What is done to one process to end it, step by step: MPS lets go of it, SIGTERM, wait, SIGKILL, wait.
+
+Killing a live MPS client can harm its neighbours, so no signal comes before the server's word that it has let go; or
+before it has refused so often that a tenant could hide behind that.
+"""
+
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from enforcer.attribute import Identity
+from enforcer.hold import Victim
+from gpushare.errors import MpsError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+REFUSALS: Final = 3
+"""Times that MPS may refuse to let go of a client before signals have to do."""
+MAX_REFUSED: Final = 1024
+_STEPS: Final[dict[bool | Reason | None, str]] = {
+    True: "terminate_client", False: "terminate_client refused", Reason.CONTROL_BLOCKED: str(Reason.CONTROL_BLOCKED),
+}  # fmt: skip
+Kin = tuple[Victim, list[str]]
+"""A process that dies with another one, and what was done to it."""
+
+
+class MpsClient(Protocol):
+    """The MPS daemons of this node, as far as ending one of their clients goes."""
+
+    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
+        """Make the server of that GPU (``None``: of whichever serves it) let go of a client.
+
+        Returns:
+            True where it has, false where it refused, ``None`` where the process is no MPS client.
+
+        Raises:
+            MpsError: nobody answered; taken as a refusal. ``ControlBlocked``: nor at the third attempt.
+        """
+
+
+class NoMps:
+    """No daemon on this node: nobody is a client."""
+
+    def terminate(self, pid: int, gpu: str | None = None) -> None:
+        """Say that this process is no client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to wait, in seconds, after SIGTERM and after SIGKILL, and how often to go after new processes."""
+
+    term: float = 2.0
+    kill: float = 5.0
+    rounds: int = 5
+
+
+class Ladder:
+    """Ends processes. Safe to use from several threads, each with processes of its own.
+
+    Args:
+        mps: lets go of clients.
+        patience: how long to wait.
+    """
+
+    def __init__(self, mps: MpsClient, patience: Patience) -> None:
+        self._mps, self._patience = mps, patience
+        self.hung: Final[set[Identity]] = set()
+        """Processes that SIGKILL did not end: it stays pending, so they are not signalled again."""
+        self._refused: Counter[Identity] = Counter()
+
+    def climb(self, victim: Victim, gpu: str, steps: list[str], kin: Sequence[Kin]) -> Reason:
+        """Do what it takes to end a process; returns what came of it.
+
+        Args:
+            victim: which one.
+            gpu: whose MPS server has to let go of it.
+            steps: what was done to it, added to.
+            kin: who dies with it, each with what was done to it, added to.
+        """
+        for each, said in ((victim, steps), *kin):
+            released = None if each.handle.ended() else self._terminate(each.holder.identity.pid, gpu)
+            said.extend([_STEPS[released]] if released in _STEPS else [])
+            if released is False and not self._refused_enough(each.holder.identity):
+                return Reason.TERMINATE_FAILED
+        for _, said in kin:
+            said.append(f"with {victim.holder.identity.pid}")
+        for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
+            try:
+                sent = victim.handle.send(number)
+            except PermissionError:
+                steps.append(f"{number.name} not permitted")
+                return Reason.UNKILLABLE
+            if sent:
+                steps.append(number.name)
+            if not sent or victim.handle.ended(wait):
+                return Reason.KILLED if steps else Reason.GONE
+        self.hung.add(victim.holder.identity)
+        return Reason.UNKILLABLE
+
+    def _refused_enough(self, identity: Identity) -> bool:
+        """Count a refusal. After a few, signals have to do: any tenant can make its daemon refuse."""
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.clear()
+        self._refused[identity] += 1
+        return self._refused[identity] >= REFUSALS
+
+    def _terminate(self, pid: int, gpu: str) -> bool | Reason | None:
+        try:
+            return self._mps.terminate(pid, gpu)
+        except MpsError as error:
+            log.warning("MPS did not let go of a client", reason=str(error.reason), pid=pid, error=error.message)
+            return error.reason if error.reason is Reason.CONTROL_BLOCKED else False
