@@ -89,7 +89,7 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
 def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor) -> int:
     side = Side()
     with ExitStack() as stack:
-        stack.enter_context(lock.held(options.state))
+        stack.enter_context(lock.held(options.state, wait=True))
         _check_namespace(options)
         kill_log = KillLog(options.state / FOLDER)
         stack.callback(kill_log.close)

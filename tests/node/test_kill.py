@@ -13,7 +13,7 @@ import pytest
 
 from enforcer.model import OnExceed
 from tests.fakegpu.state import Fault
-from tests.node.containers import PROJECT, alive, wait_for
+from tests.node.containers import alive, wait_for
 from tests.node.enforcing import POLL, Node
 from tests.support.need import missing
 
@@ -257,16 +257,19 @@ def test_an_enforcer_that_died_in_a_kill_says_so_when_it_is_back(node: Node) -> 
     assert node.verified()
 
 
-def test_a_second_enforcer_is_refused(node: Node) -> None:
+def test_a_second_enforcer_waits_and_takes_over(node: Node) -> None:
     node.start()
-    second = subprocess.run(
-        [sys.executable, "-m", "enforcer.main", "--node", "gpu-7", "--state", node.state, "--no-cluster", "--no-mps",
-         "--no-publish", "--allow-any-pid-namespace"],
-        cwd=PROJECT, capture_output=True, text=True, check=False, timeout=30,
-    )  # fmt: skip
-    assert second.returncode == 2
-    assert node.enforcer
-    assert f"another enforcer (pid {node.enforcer.pid})" in second.stderr
+    first, held = node.enforcer, node.state / "lock"
+    assert first
+    with (node.state.parent / "enforcer.log").open("ab") as log:
+        node.launch(stderr=log)
+    second = node.enforcer
+    assert second
+    wait_for(lambda: f"another enforcer (pid {first.pid})" in node.log(), 20)
+    assert held.read_text() == f"{first.pid}\n"
+    first.kill()
+    first.wait(10)
+    wait_for(lambda: held.read_text() == f"{second.pid}\n", 10)
 
 
 def test_quotas_are_taken_up_while_it_runs_and_bad_ones_change_nothing(node: Node) -> None:

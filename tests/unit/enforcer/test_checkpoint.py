@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer import lock
 from enforcer.checkpoint import NAME, Checkpoint, decode, encode
 from enforcer.model import OnExceed
 from gpushare.errors import ConfigError
@@ -105,26 +102,3 @@ def test_nothing_but_whole_files_is_ever_seen(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OSError, match="disk gone"):
         checkpoint.write(())
     assert Checkpoint(tmp_path).read() == BOTH
-
-
-def test_one_process_holds_a_state_directory(tmp_path: Path) -> None:
-    holder = (
-        "import sys, pathlib; from enforcer import lock\n"
-        "with lock.held(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", holder, tmp_path / "state"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(ConfigError, match=rf"another enforcer \(pid {other.pid}\)"), lock.held(tmp_path / "state"):
-            pytest.fail("held twice")
-        other.kill()
-    with lock.held(tmp_path / "state"):
-        assert (tmp_path / "state" / lock.NAME).read_text() == f"{os.getpid()}\n"
-
-
-def test_a_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("")
-    with pytest.raises(ConfigError, match=r"--state .* cannot be used"), lock.held(tmp_path / "state"):
-        pytest.fail("held a file")

@@ -1,0 +1,85 @@
+"""One enforcer per state directory."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from enforcer import lock
+from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
+
+HOLDER = """
+import sys, pathlib
+from enforcer import lock
+with lock.held(pathlib.Path(sys.argv[1]), wait="wait" in sys.argv):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(state: Path, *how: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the directory, or waits for it."""
+    command = [sys.executable, "-c", HOLDER, str(state), *how]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline()
+
+
+def test_one_process_holds_a_state_directory(tmp_path: Path) -> None:
+    with holder(tmp_path / "state") as other:
+        assert line(other) == "held\n"
+        with (
+            pytest.raises(ConfigError, match=rf"another enforcer \(pid {other.pid}\)") as refused,
+            lock.held(tmp_path / "state"),
+        ):
+            pytest.fail("held twice")
+        assert refused.value.reason is Reason.CONFLICT
+    with lock.held(tmp_path / "state"):
+        assert (tmp_path / "state" / lock.NAME).read_text() == f"{os.getpid()}\n"
+
+
+def test_who_waits_has_it_as_soon_as_the_other_is_killed(tmp_path: Path) -> None:
+    with holder(tmp_path / "state") as first:
+        assert line(first) == "held\n"
+        with holder(tmp_path / "state", "wait") as second:
+            assert f"another enforcer (pid {first.pid})" in line(second)
+            first.kill()
+            assert line(second) == "held\n"
+
+
+def test_a_lock_taken_away_is_seen_to_be_and_who_waited_for_it_waits_for_its_successor(tmp_path: Path) -> None:
+    file = tmp_path / "state" / lock.NAME
+    with ExitStack() as stack:
+        with lock.held(tmp_path / "state") as first:
+            second = stack.enter_context(holder(tmp_path / "state", "wait"))
+            assert f"another enforcer (pid {os.getpid()})" in line(second)
+            assert first.lost() is None
+            file.unlink()
+            assert "was taken away" in (first.lost() or "")
+            third = stack.enter_context(holder(tmp_path / "state"))
+            assert line(third) == "held\n"
+            assert "was taken away" in (first.lost() or "")
+        assert f"another enforcer (pid {third.pid})" in line(second)
+        third.kill()
+        assert line(second) == "held\n"
+
+
+def test_a_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    with pytest.raises(ConfigError, match=r"--state .* cannot be used"), lock.held(tmp_path / "state"):
+        pytest.fail("held a file")
