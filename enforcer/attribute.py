@@ -21,6 +21,8 @@ _QOS: Final = r"(?P<qos>burstable|besteffort)"
 _SCOPE: Final = rf"(?:cri-containerd|crio|docker)-{_ID}\.scope"
 _BELOW: Final = r"(?:/.*)?"
 _UP: Final = r"(?:/\.\.)+"
+# One step up from a container is still its own pod: there nothing of the kubelet's is called like another pod.
+_OUT: Final = r"(?:/\.\.){2,}"
 
 _FORMS: Final = tuple(
     re.compile(form, re.ASCII | re.DOTALL)
@@ -28,7 +30,7 @@ _FORMS: Final = tuple(
         # cgroupfs driver: /kubepods/burstable/pod<uid>/<id>; guaranteed pods have no QoS level.
         rf"(?:{_UP})?(?:/kubelet)?/kubepods(?:/{_QOS})?/{_DASHED}/(?:crio-)?{_ID}{_BELOW}",
         # The same seen from inside another pod's cgroup namespace: the shared front is missing.
-        rf"{_UP}(?:/{_QOS})?/{_DASHED}/(?:crio-)?{_ID}{_BELOW}",
+        rf"{_OUT}(?:/{_QOS})?/{_DASHED}/(?:crio-)?{_ID}{_BELOW}",
         # systemd driver: each slice's name repeats its parents'.
         (
             rf"(?:{_UP})?/kubepods\.slice(?:/kubepods-{_QOS}\.slice)?"
@@ -41,7 +43,7 @@ _FORMS: Final = tuple(
         ),
         # systemd driver from inside another pod's cgroup namespace.
         (
-            rf"{_UP}(?:/(?P<root>kubelet-)?kubepods-{_QOS}\.slice)?"
+            rf"{_OUT}(?:/(?P<root>kubelet-)?kubepods-{_QOS}\.slice)?"
             rf"/(?(qos)(?(root)kubelet-)kubepods-(?P=qos)|(?:kubelet-)?kubepods(?:-(?:burstable|besteffort))?)"
             rf"-{_UNDERSCORED}\.slice/{_SCOPE}{_BELOW}"
         ),
