@@ -28,6 +28,9 @@ _ASIDE: Final = "move the folder aside to begin a new log"
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Non-blocking so that a FIFO somebody put there is looked at and not waited for."""
 
+Listener = Callable[[Kind, bytes], None]
+"""Takes a record: its kind and its line, the end included."""
+
 
 def utc_now() -> str:
     """The wall clock as a record's label, such as ``2026-11-20T22:16:05.123Z``."""
@@ -65,6 +68,8 @@ class KillLog:
         self._torn = b""
         self.problem: str | None = None
         """Why the last record asked for is not there; ``None`` while all is well."""
+        self.listeners: Final[list[Listener]] = []
+        """Told of each record once it is durable, in the log's order; they neither wait nor fail."""
 
     @property
     def head(self) -> Head:
@@ -80,6 +85,11 @@ class KillLog:
         with self._lock, self._explained():
             self._recover()
             return _unfinished(segments(self._folder)[-2:])
+
+    def holds(self, head: Head) -> bool:
+        """Tell whether a record is in the log with that hash. Raises ``OSError`` where the log cannot be read."""
+        names = [file for file in segments(self._folder) if file.name <= segment_name(head.seq)]
+        return any(head_of(record) == head for record in _records(names[-1:]))
 
     def append(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
         """Write one record and wait until it is durable. Returns the chain's new head.
@@ -114,6 +124,8 @@ class KillLog:
             self._begin_segment(head.seq)
         self._write(line)
         self._head = head
+        for listener in self.listeners:
+            listener(kind, line)
         return head
 
     def _write(self, line: bytes) -> None:

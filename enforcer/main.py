@@ -16,6 +16,7 @@ import structlog
 
 from enforcer import lock, pages
 from enforcer.act import Executor, Tools, close_interrupted
+from enforcer.anchor import keep_anchored
 from enforcer.attribute import Attributor
 from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
@@ -44,7 +45,7 @@ from enforcer.mps.tail import LogTail
 from enforcer.notice import Sink
 from enforcer.offering import EVERY, Offering
 from enforcer.options import parse
-from enforcer.outlet import log_to_stderr
+from enforcer.outlet import log_to_stderr, records_to
 from enforcer.podfiles import PodFiles
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
 from enforcer.proof.prover import Outlets, Prover
@@ -94,6 +95,8 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         kill_log = KillLog(options.state / FOLDER)
         stack.callback(kill_log.close)
         stack.callback(reader.close)
+        if options.records_to == "stdout":
+            kill_log.listeners.append(records_to(sys.stdout))
         _open(kill_log, options.node, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
@@ -114,6 +117,8 @@ def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor)
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
             _join_cluster(stack, options, cluster, checkpoint, seeing, side)
+            anchor = keep_anchored(kill_log, cluster, options.node, side.stopped)
+            side.complain(lambda: anchor.problem)
         keep_proving(prover, options.proof, side.stopped)
         _serve(agent, options, side)
         if isinstance(sink, PodEvents):

@@ -102,10 +102,19 @@ def _parser() -> argparse.ArgumentParser:
         "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
     )
     add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
+    add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
+    _add_outlets(parser)
+    return parser
+
+
+def _add_outlets(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--metrics", default="", metavar="HOST:PORT", help="serve metrics there (default: nowhere)")
     add("--log-level", choices=LEVELS, default="info", help="(%(default)s)")
-    add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
-    return parser
+    add(
+        "--records-to", choices=["stdout", "none"], default="stdout",
+        help="where a copy of each record of the kill log goes, for whoever collects logs (%(default)s)",
+    )  # fmt: skip
 
 
 def _address(text: str) -> tuple[str, int] | None:

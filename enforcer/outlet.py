@@ -1,4 +1,4 @@
-"""Where log lines go: to standard error, but never at the price of enforcement.
+"""Where log lines go, and copies of the kill log's records: out, but never at the price of enforcement.
 
 A full disk, a reader that is gone or one that sleeps would raise in, or stop, whoever logs. Such lines are lost.
 """
@@ -7,10 +7,13 @@ import logging
 import os
 import select
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
 import structlog
+
+from enforcer.record import Kind
 
 MAX_LINE: Final = 4096
 """Bytes of one line: a pipe that takes anything at all takes these at once (``PIPE_BUF``)."""
@@ -48,6 +51,16 @@ class Outlet:
         poll.register(descriptor, select.POLLOUT)
         if any(event & select.POLLOUT for _, event in poll.poll(0)):
             os.write(descriptor, data)
+
+
+def records_to(stream: TextIO) -> Callable[[Kind, bytes], None]:
+    """Return who takes the kill log's records to a stream, each line as it stands there."""
+    outlet = Outlet(stream)
+
+    def took(_: Kind, line: bytes) -> None:
+        outlet.write(line.decode("ascii"))
+
+    return took
 
 
 def log_to_stderr(level: str = "info") -> None:

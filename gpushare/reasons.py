@@ -99,6 +99,7 @@ class Reason(StrEnum):
     BREAKER_OPEN = "BreakerOpen"
     UNKNOWN_CONTAINER_USE = "UnattributedGpuUse"
     RECORD_UNWRITABLE = "RecordUnwritable"
+    RECORD_LOST = "RecordLost"
     RECOVERED = "Recovered"
     INTERRUPTED = "Interrupted"
     PROTECTED = "Protected"

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.cluster import CORE_V1, JSON_PATCH, MERGE_PATCH, RESOURCE_V1, path
-from gpushare.contract import MANAGED_LABEL, MAX_MEMORY, MEMORY, NAMESPACE_LABEL
+from gpushare.contract import KILL_LOG, MANAGED_LABEL, MAX_MEMORY, MEMORY, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
 from tests.cluster.controlplane import RBAC_V1
 from tests.controlplane import objects
@@ -255,3 +255,36 @@ def test_each_identity_has_no_right_it_does_not_need(world: World, account: str,
 def test_tenants_see_the_claims_behind_their_pods(world: World) -> None:
     where = path(RESOURCE_V1, "resourceclaims", namespace=world.namespace)
     until("the role is aggregated", lambda: refusal(lambda: world.tenant.get(where)) == "")
+
+
+HEADS = ["41:sha256:" + "a" * 64, "42:sha256:" + "b" * 64, "107:sha256:" + "c" * 64]
+
+
+def anchored_slice(head: str | None) -> objects.Object:
+    """A slice of node-a with the head of its kill log."""
+    pool = {"name": "node-a", "generation": 1, "resourceSliceCount": 1}
+    return {
+        "metadata": {"name": "node-a-anchored", "annotations": {} if head is None else {KILL_LOG: head}},
+        "spec": {"driver": "gpu-share.io", "nodeName": "node-a", "pool": pool, "devices": []},
+    }
+
+
+def test_an_agent_moves_its_kill_logs_anchor_on_and_never_back(world: World) -> None:
+    agent = Acting.as_user(world.plane, AGENT, {NODE_NAME: "node-a"})
+    slices = path(RESOURCE_V1, "resourceslices")
+    mine = path(RESOURCE_V1, "resourceslices", "node-a-anchored")
+    assert "never back" in refusal(lambda: agent.create(slices, anchored_slice("rubbish")))
+    agent.create(slices, anchored_slice(None))
+
+    def moved(head: str | None) -> str:
+        return refusal(lambda: agent.patch(mine, {"metadata": {"annotations": {KILL_LOG: head}}}))
+
+    assert moved(HEADS[1]) == ""
+    assert moved(HEADS[1]) == "", "the same again"
+    for back in (HEADS[0], HEADS[1].replace("b", "d"), None, "", "x", f"{HEADS[2]}x", "9" * 30):
+        assert "never back" in moved(back), back
+    assert moved(HEADS[2]) == "", "42 to 107 is forward, whatever texts say"
+    assert world.cluster.get(mine)["metadata"]["annotations"][KILL_LOG] == HEADS[2]
+    world.cluster.patch(mine, {"metadata": {"annotations": {KILL_LOG: None}}})
+    assert moved(HEADS[0]) == "", "an operator may let it begin anew"
+    agent.delete(mine)
