@@ -44,7 +44,13 @@ def test_no_two_documents_have_one_name() -> None:
 
 
 def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
-    known = {contract.NAMESPACE_LABEL, contract.MANAGED_LABEL, contract.MEMORY, "gpu-share.io/metrics"}
+    known = {
+        contract.NAMESPACE_LABEL,
+        contract.MANAGED_LABEL,
+        contract.MEMORY,
+        contract.KILL_LOG,
+        "gpu-share.io/metrics",
+    }
     text = manifests.FILE.read_text()
     assert set(KEYS.findall(text)) == known
 
