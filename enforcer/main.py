@@ -27,7 +27,6 @@ from enforcer.dra.running import KubeletSide, Setup
 from enforcer.driver_root import DriverRoot
 from enforcer.endings.inquest import Inquest, both
 from enforcer.endings.running import released_in_time
-from enforcer.gpu import NvmlReader
 from enforcer.inventory import InventoryPolicy
 from enforcer.judge import Rules
 from enforcer.ladder import MpsClient, NoMps, Patience
@@ -43,6 +42,8 @@ from enforcer.mps.manager import MpsManager
 from enforcer.mps.roster import MpsTools, Roster, Shared, Sources
 from enforcer.mps.tail import LogTail
 from enforcer.notice import Sink
+from enforcer.nvml.kept import command
+from enforcer.nvml.remote import RemoteReader
 from enforcer.offering import EVERY, Offering
 from enforcer.options import parse
 from enforcer.outlet import log_to_stderr, records_to
@@ -78,7 +79,7 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
     try:
         options = parse(argv)
         log_to_stderr(options.log_level)
-        return _run(options, reader or _nvml(options), attributor or CgroupAttributor())
+        return _run(options, reader, attributor or CgroupAttributor())
     except ConfigError as error:
         sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
         return WRONG_USE
@@ -87,20 +88,21 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
         return NOT_FINE
 
 
-def _run(options: argparse.Namespace, reader: GpuReader, attributor: Attributor) -> int:
-    side = Side()
+def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attributor) -> int:
+    side = Side(nvml=RemoteReader(command(options.driver_root)))
     with ExitStack() as stack:
         stack.enter_context(lock.held(options.state, wait=True))
         _check_namespace(options)
         kill_log = KillLog(options.state / FOLDER)
         stack.callback(kill_log.close)
-        stack.callback(reader.close)
+        stack.callback(side.nvml.close)
+        side.complain(lambda: side.nvml.problem)
         if options.records_to == "stdout":
             kill_log.listeners.append(records_to(sys.stdout))
         _open(kill_log, options.node, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
-        watch = Watch(reader, attributor, side.gpus_changed)
+        watch = Watch(reader or side.nvml, attributor, side.gpus_changed)
         side.hindrances.append(lambda: watch.problem)
         seeing = Seeing(watch, attributor, Metrics())
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
@@ -230,11 +232,6 @@ def _modes(options: argparse.Namespace, cluster: Cluster | None, changed: thread
     return GpuModes(options.mode, lambda said: reporter.report(NodeNews(Reason.MODE_UNKNOWN, said)), changed)
 
 
-def _nvml(options: argparse.Namespace) -> NvmlReader:
-    """Make a reader of its own for whoever asks: readers are not shared between threads."""
-    return NvmlReader(load=DriverRoot(options.driver_root).load)
-
-
 def _mps(
     options: argparse.Namespace, watch: Watch, cluster: Cluster | None, checkpoint: Checkpoint, side: Side
 ) -> MpsClient:
@@ -248,7 +245,7 @@ def _mps(
         modes=side.modes,
         policy=partial(_policy, options),
         claimed=partial(_claimed, checkpoint, side),
-        tools=partial(_tools, options, side, _nvml(options)),
+        tools=partial(_tools, options, side),
     )
     keeper = MpsKeeper(manager, Roster(manager, options.run, sources))
     side.problems.append(lambda: list(keeper.problems()))
@@ -259,12 +256,17 @@ def _mps(
     return manager
 
 
-def _tools(options: argparse.Namespace, side: Side, modes: NvmlReader) -> MpsTools:
+def _tools(options: argparse.Namespace, side: Side) -> MpsTools:
     """Find what daemons are run with; asked again each time, for a driver may be upgraded. Raises ``MpsError``."""
     driver = DriverRoot(options.driver_root)
     launcher = HostPod(options.run) if options.mps_host else None
     return MpsTools(
-        modes, driver.program(), driver.environment(options.run), launcher, side.incidents, version=options.mps_protocol
+        side.nvml,
+        driver.program(),
+        driver.environment(options.run),
+        launcher,
+        side.incidents,
+        version=options.mps_protocol,
     )
 
 
@@ -275,7 +277,7 @@ def _claimed(checkpoint: Checkpoint, side: Side) -> frozenset[str] | None:
 
 
 def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, side: Side) -> Limiter:
-    limiter = Limiter(_nvml(options), CgroupFolders(), options.limit_backend, side.through_mps, side.namespaces)
+    limiter = Limiter(side.nvml, CgroupFolders(), options.limit_backend, side.through_mps, side.namespaces)
     side.problems.append(lambda: list(limiter.problems()))
     side.backends = limiter.backends
     keep_limits(limiter, watch, checkpoint.read, side.stopped)
@@ -351,7 +353,7 @@ def _keep_offering(
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
     offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)
     changed = threading.Event() if kubelet is None else kubelet.registered
-    side.sharing.examine(lambda: seeing.watch.latest, _nvml(options), side.failures, changed, side.stopped)
+    side.sharing.examine(lambda: seeing.watch.latest, side.nvml, side.failures, changed, side.stopped)
     side.wakes.append(changed)
     every(EVERY, "offer", offer, side.stopped, changed)
 

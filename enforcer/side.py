@@ -10,6 +10,7 @@ import structlog
 from enforcer.attribute import Attributor
 from enforcer.backends import Backend
 from enforcer.cluster import PodListener
+from enforcer.driver_root import HERE
 from enforcer.health import Standing
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, Mode, Proven, Quota
@@ -19,6 +20,8 @@ from enforcer.mps.incidents import Incidents
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
+from enforcer.nvml.kept import command
+from enforcer.nvml.remote import RemoteReader
 from enforcer.sharing import Sharing
 from enforcer.view import View
 from enforcer.watch import Watch
@@ -31,6 +34,8 @@ log = structlog.get_logger()
 class Side:
     """What runs beside the loop, and what hinders it."""
 
+    nvml: RemoteReader = field(default_factory=lambda: RemoteReader(command(HERE)))
+    """The door to the GPUs."""
     stopped: threading.Event = field(default_factory=threading.Event)
     problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
     serves: Callable[[str], bool] = bool

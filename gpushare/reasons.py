@@ -45,6 +45,10 @@ class Reason(StrEnum):
     AUTHORITY_DROPPED = "AuthorityDropped"
     # GPU, NVML, MPS.
     NVML_UNAVAILABLE = "NvmlUnavailable"
+    NVML_HUNG = "NvmlHung"
+    NVML_CRASHED = "NvmlCrashed"
+    NVML_DENIED = "NvmlDenied"
+    DRIVER_MISMATCH = "DriverMismatch"
     IMPLAUSIBLE_SAMPLE = "ImplausibleSample"
     NOT_INITIAL_PID_NAMESPACE = "NotInitialPidNamespace"
     MPS_UNREACHABLE = "MpsUnreachable"

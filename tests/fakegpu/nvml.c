@@ -148,7 +148,7 @@ EXPORT nvmlDeviceGetMemoryInfo_v2(Device gpu, MemoryV2 *out) {
 }
 
 /* The count goes out in either case: the number needed, or the number written. */
-static int list(Device gpu, int kind, unsigned *count, ProcessInfo *out) {
+static int list(const char *call, Device gpu, int kind, unsigned *count, ProcessInfo *out) {
     if (count == NULL) return INVALID_ARGUMENT;
     struct row *rows = calloc(MAX_ROWS, sizeof *rows);
     if (rows == NULL) return MEMORY;
@@ -164,11 +164,12 @@ static int list(Device gpu, int kind, unsigned *count, ProcessInfo *out) {
     }
     free(rows);
     *count = needed;
+    if (out != NULL && sim_lie(call) > 0) *count = room + (unsigned)sim_lie(call);
     return needed > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 #define LIST(name, kind) \
-    EXPORT name(Device gpu, unsigned *count, ProcessInfo *out) { DEVICE_CALL(gpu); return list(gpu, kind, count, out); }
+    EXPORT name(Device gpu, unsigned *count, ProcessInfo *out) { DEVICE_CALL(gpu); return list(__func__, gpu, kind, count, out); }
 LIST(nvmlDeviceGetComputeRunningProcesses_v3, COMPUTE)
 LIST(nvmlDeviceGetComputeRunningProcesses_v2, COMPUTE)
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS)

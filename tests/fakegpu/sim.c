@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -314,10 +315,21 @@ int sim_fault(const char *call, const char *uuid) {
         int times = (int)sim_number(line, "times", 0);
         if (past < 0 || (times != 0 && past >= times)) continue;
         usleep((useconds_t)(1000 * sim_number(line, "delay_ms", 0)));
+        if (sim_number(line, "signal", 0) != 0) raise((int)sim_number(line, "signal", 0));
         error = (int)sim_number(line, "error", 0);
     }
     if (file != NULL) fclose(file);
     return error;
+}
+
+int sim_lie(const char *call) {
+    char line[LINE], text[TEXT];
+    int lie = 0;
+    FILE *file = sim_open("", "faults", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sim_value(line, "lie", text, sizeof text) && strcmp(text, call) == 0) lie = (int)sim_number(line, "more", 0);
+    if (file != NULL) fclose(file);
+    return lie;
 }
 
 int sim_put_text(const char *folder, const char *name, const char *text) {

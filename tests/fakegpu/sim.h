@@ -38,8 +38,10 @@ int sim_load(struct machine *machine);
 int sim_rows(const char *uuid, struct row *rows, int room);
 /* MiB held on a GPU, or what the fault file says instead. */
 uint64_t sim_used(const char *uuid);
-/* Waits and returns the error scripted for a call, 0 for none. `uuid` may be NULL. */
+/* Waits, ends the process by a signal, or returns the error scripted for a call, 0 for none. `uuid` may be NULL. */
 int sim_fault(const char *call, const char *uuid);
+/* By how many a list's count is to exceed what it was given room for. */
+int sim_lie(const char *call);
 int sim_get_number(const char *folder, const char *name, int fallback);
 int sim_put_number(const char *folder, const char *name, int number);
 /* Limits of one cgroup on one GPU; returns 0, or -1 where none was set. */

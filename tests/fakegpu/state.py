@@ -54,10 +54,12 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong, one of three kinds.
+    """Something that goes wrong, one of four kinds.
 
     - ``call`` (an NVML function, or ``*``) answers ``error``, after ``delay_ms``; only for ``gpu`` if given; the first
       ``after`` calls of a process are spared, then ``times`` calls are hit (0: all);
+      with ``signal`` the process ends by that signal instead;
+    - ``lie``, a list's function, says it wrote ``more`` rows than there was room for;
     - ``pid``: a row of that pid is shown on ``gpu`` with ``memory_mib`` whoever holds it, ``none`` for not available;
     - ``used_mib``: what the device total of ``gpu`` says instead of the truth.
     """
@@ -71,6 +73,9 @@ class Fault:
     pid: int | None = None
     memory_mib: int | str | None = None
     used_mib: int | None = None
+    signal: int | None = None
+    lie: str | None = None
+    more: int | None = None
 
     def line(self) -> str:
         values = {name: getattr(self, name) for name in self.__slots__}
@@ -79,7 +84,7 @@ class Fault:
     @classmethod
     def parse(cls, line: str) -> Self:
         raw = dict(part.split("=", 1) for part in line.split("\t"))
-        texts = {"call", "gpu"}
+        texts = {"call", "gpu", "lie"}
         return cls(**{key: v if key in texts or not v.isdigit() else int(v) for key, v in raw.items()})  # type: ignore[arg-type]
 
 

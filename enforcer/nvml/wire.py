@@ -1,0 +1,106 @@
+"""What is said between the agent and the process that asks NVML: one JSON object a line, either way. Pure.
+
+A question is ``{"n": 7, "ask": "sample", "with": ["GPU-..."]}``, its answer ``{"n": 7, "value": ...}`` or
+``{"n": 7, "error": "...", "reason": "GpuLost"}``. The number tells an answer that comes late from the one waited for.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from enforcer.model import ComputeMode, Gpu, GpuProcess, GpuSample
+from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
+
+
+def question(number: int, what: str, arguments: tuple[Any, ...]) -> bytes:
+    """Write a question."""
+    return json.dumps({"n": number, "ask": what, "with": arguments}).encode() + b"\n"
+
+
+def answered(number: int, what: str, value: Any) -> bytes:
+    """Write an answer."""
+    return json.dumps({"n": number, "value": _WRITE.get(what, _same)(value)}).encode() + b"\n"
+
+
+def failed(number: int, error: NvmlError) -> bytes:
+    """Write that there is none, and why."""
+    return json.dumps({"n": number, "error": error.message, "reason": error.reason}).encode() + b"\n"
+
+
+def asked(line: bytes) -> tuple[int, str, tuple[Any, ...]]:
+    """Read a question: its number, a name of ``QUESTIONS``, and what goes with it."""
+    found = json.loads(line)
+    return found["n"], found["ask"], tuple(found["with"])
+
+
+def numbered(line: bytes) -> tuple[int, Mapping[str, Any]]:
+    """Read an answer's number, and the rest for ``value``. Raises ``ValueError``: these are no words of ours."""
+    found = json.loads(line)
+    if not isinstance(found, dict) or not isinstance(found.get("n"), int):
+        raise ValueError(f"{line[:60]!r} is no answer")  # noqa: TRY004 - of the words, not of an argument
+    return found["n"], found
+
+
+def value(what: str, found: Mapping[str, Any]) -> Any:
+    """Read what an answer says.
+
+    Raises:
+        NvmlError: it says why there is none.
+        ValueError: it is of another shape than that question's answers.
+    """
+    if "error" in found:
+        raise NvmlError(str(found["error"]), Reason(found["reason"]))
+    try:
+        return QUESTIONS[what](found["value"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no answer to {what}: {error!r}") from error
+
+
+def _same(given: Any) -> Any:
+    return given
+
+
+def _gpus(rows: Any) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(**row | {name: tuple(row[name]) for name in ("compute_capability", "cuda_version")}) for row in rows
+    )
+
+
+def _sample(found: Any) -> GpuSample:
+    uuid, total, used, processes = found
+    held = tuple(GpuProcess(pid, mib) for pid, mib in processes)
+    return GpuSample(uuid=uuid, total_mib=total, used_mib=used, processes=held)
+
+
+def _rows(sample: GpuSample) -> list[Any]:
+    held = [[each.pid, each.used_mib] for each in sample.processes]
+    return [sample.uuid, sample.total_mib, sample.used_mib, held]
+
+
+def _ailment(found: Any) -> Reason | None:
+    return None if found is None else Reason(found)
+
+
+def _errors(rows: Any) -> list[tuple[str, int]]:
+    return [(uuid, number) for uuid, number in rows]
+
+
+QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "gpus": _gpus,
+    "sample": _sample,
+    "compute_mode": ComputeMode,
+    "set_compute_mode": _same,
+    "limits_cgroups": bool,
+    "cgroup_limit_mib": _same,
+    "set_cgroup_limit": _same,
+    "ailment": _ailment,
+    "critical_errors": _errors,
+}
+"""What can be asked, by the reader's own names, and how the answer is read."""
+_WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "gpus": lambda gpus: [asdict(gpu) for gpu in gpus],
+    "sample": _rows,
+    "compute_mode": int,
+}
