@@ -6,7 +6,7 @@ before it has refused so often that a tenant could hide behind that.
 
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -29,11 +29,22 @@ Kin = tuple[Victim, list[str]]
 """A process that dies with another one, and what was done to it."""
 
 
+def never() -> bool:
+    """Nobody holds the process, so nobody can say that it has ended."""
+    return False
+
+
 class MpsClient(Protocol):
     """The MPS daemons of this node, as far as ending one of their clients goes."""
 
-    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> bool | None:
         """Make the server of that GPU (``None``: of whichever serves it) let go of a client.
+
+        Args:
+            pid: the client.
+            gpu: which GPU's server.
+            ended: whether that process has ended, of somebody who holds it; asked after we took hold of the pid, and
+                up to the moment the server is told. From then on the pid may be another client's.
 
         Returns:
             True where it has, false where it refused, ``None`` where the process is no MPS client.
@@ -46,7 +57,7 @@ class MpsClient(Protocol):
 class NoMps:
     """No daemon on this node: nobody is a client."""
 
-    def terminate(self, pid: int, gpu: str | None = None) -> None:
+    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> None:
         """Say that this process is no client."""
 
 
@@ -83,7 +94,7 @@ class Ladder:
             kin: who dies with it, each with what was done to it, added to.
         """
         for each, said in ((victim, steps), *kin):
-            released = None if each.handle.ended() else self._terminate(each.holder.identity.pid, gpu)
+            released = None if each.handle.ended() else self._terminate(each, gpu)
             said.extend([_STEPS[released]] if released in _STEPS else [])
             if released is False and not self._refused_enough(each.holder.identity):
                 return Reason.TERMINATE_FAILED
@@ -109,9 +120,10 @@ class Ladder:
         self._refused[identity] += 1
         return self._refused[identity] >= REFUSALS
 
-    def _terminate(self, pid: int, gpu: str) -> bool | Reason | None:
+    def _terminate(self, victim: Victim, gpu: str) -> bool | Reason | None:
+        pid = victim.handle.pid
         try:
-            return self._mps.terminate(pid, gpu)
+            return self._mps.terminate(pid, gpu, victim.handle.ended)
         except MpsError as error:
             log.warning("MPS did not let go of a client", reason=str(error.reason), pid=pid, error=error.message)
             return error.reason if error.reason is Reason.CONTROL_BLOCKED else False

@@ -128,6 +128,7 @@ class MpsControl:
         )  # fmt: skip
         with program:
             try:
+                _look(Nobody(), moot, program.pid)  # to start it took a while, and it was told nothing yet
                 out, err = _answer(program, line, deadline, partial(_look, lookout, moot))
                 self._hung = None
             except BaseException as error:

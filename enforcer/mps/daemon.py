@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -205,8 +205,15 @@ class MpsDaemon:
         """Pids of a server's clients. Raises ``MpsError``."""
         return self.client.clients(server, deadline)
 
-    def terminate(self, pid: int, deadline: Deadline | None = None) -> bool | None:
+    def terminate(
+        self, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] | None = None
+    ) -> bool | None:
         """End a client's use of the GPU before it is signalled, so that its neighbours survive.
+
+        Args:
+            pid: the client.
+            deadline: of its only attempt; three of 4 s each where none is given.
+            ended: whether the process meant has ended, of somebody who has held it for longer than this call.
 
         Returns:
             ``True``: it is no client any more. ``False``: it could not be terminated, or the daemon did not answer.
@@ -220,6 +227,8 @@ class MpsDaemon:
             return None
         told: list[int] = []
         with handle:
+            if ended is not None and ended():
+                return None  # who has its pid now is somebody else
             for left in reversed(range(1 if deadline else BLOCKED_TRIES)):
                 try:
                     return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS), told)

@@ -136,14 +136,14 @@ class MpsManager:
         """Ask those of ``gpus`` (``None``: all); by UUID, how each is or why that cannot be said."""
         return self._each(MpsDaemon.health, gpus)
 
-    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] | None = None) -> bool | None:
         """Terminate an MPS client, of one GPU or wherever it is one; see ``MpsDaemon.terminate``.
 
         Raises:
             MpsError: a daemon is blocked.
         """
         asked = {name for name in self.daemons if gpu in {None, name}} - self._absent
-        answers = self._each(lambda daemon: daemon.terminate(pid), asked).values()
+        answers = self._each(lambda daemon: daemon.terminate(pid, ended=ended), asked).values()
         for answer in answers:
             if isinstance(answer, GpuShareError):
                 raise answer

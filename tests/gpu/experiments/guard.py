@@ -17,7 +17,7 @@ from enforcer.act import Executor, Result, Tools
 from enforcer.attribute import Identity, Owner
 from enforcer.audit import FOLDER, KillLog, segments
 from enforcer.judge import Decision, Holder, Rules, Verdict
-from enforcer.ladder import MpsClient, NoMps, Patience
+from enforcer.ladder import MpsClient, NoMps, Patience, never
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, GpuReader, GpuSample, Quota
@@ -117,10 +117,10 @@ class TimedMps:
     def __init__(self, mps: MpsClient, journal: Journal) -> None:
         self._mps, self._journal = mps, journal
 
-    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> bool | None:
         self._journal.note("terminate", pid)
         try:
-            return self._mps.terminate(pid, gpu)
+            return self._mps.terminate(pid, gpu, ended)
         finally:
             self._journal.note("terminated", pid)
 

@@ -91,7 +91,7 @@ class World:
         ours = [each for each in living if each.identity.owner and each.identity.owner.container_id == CONTAINER]
         return tuple(Holder(each.identity, each.mib) for each in ours)
 
-    def terminate(self, pid: int, gpu: str | None = None) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
         self.story.append(f"terminate_client {pid}")
         if self.mps_fails:
             raise MpsError("nobody answers", self.mps_reason)
@@ -241,7 +241,7 @@ def test_ended_by_itself_in_between_is_gone(tmp_path: Path) -> None:
 
 def test_ended_between_the_last_check_and_the_signal_is_gone_too(tmp_path: Path) -> None:
     world = World(tmp_path, process())
-    world.terminate = lambda pid, gpu=None: setattr(world.processes[pid], "ended", True)  # type: ignore[method-assign]
+    world.terminate = lambda pid, gpu=None, ended=bool: setattr(world.processes[pid], "ended", True)  # type: ignore[method-assign]
     assert world.run().reason is Reason.GONE
     assert world.signals() == []
 

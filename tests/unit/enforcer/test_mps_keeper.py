@@ -324,7 +324,7 @@ def test_daemons_come_and_go(tmp_path: Path) -> None:
         def __init__(self, gpu: str) -> None:
             self.gpu, self.noted = gpu, False
 
-        def terminate(self, pid: int) -> bool | None:
+        def terminate(self, pid: int, ended: object = None) -> bool | None:
             return pid == 1 or None
 
     manager, told, later = MpsManager(), list[str](), list[str]()
@@ -348,7 +348,7 @@ def test_a_blocked_daemon_is_no_answer_to_who_wants_a_client_ended() -> None:
     class Daemon:
         gpu, noted = GPU, True
 
-        def terminate(self, _: int) -> bool:
+        def terminate(self, _: int, ended: object = None) -> bool:
             raise BLOCKED
 
     manager = MpsManager()
@@ -363,7 +363,7 @@ def test_a_daemon_that_runs_on_while_it_cannot_be_looked_after_is_asked_to_let_g
     class Daemon:
         gpu, noted = GPU, True
 
-        def terminate(self, _: int) -> bool:
+        def terminate(self, _: int, ended: object = None) -> bool:
             return True
 
     def refuse(_: object) -> None:
