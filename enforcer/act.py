@@ -5,17 +5,14 @@ that is durable; check again, because the disk may have taken seconds; let MPS r
 live one can harm its neighbours; then SIGTERM, wait, SIGKILL, wait; write down what became of it.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
 from enforcer import deeds, notice
 from enforcer.attribute import Attributor
-from enforcer.audit import KillLog
 from enforcer.hold import Grip, Victim
 from enforcer.judge import Verdict, total
 from enforcer.ladder import Ladder, MpsClient, Patience
@@ -24,6 +21,7 @@ from enforcer.notice import Ending, Sink
 from enforcer.proc import PidHandle, leads_namespace
 from enforcer.pursuit import Eyes, Pursuit
 from enforcer.record import Kind
+from enforcer.scribe import Scribe
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 
@@ -49,7 +47,7 @@ class Tools:
 
     eyes: Eyes
     attributor: Attributor
-    kill_log: KillLog
+    kill_log: Scribe
     mps: MpsClient
     sink: Sink
     open_handle: Callable[[int], PidHandle | None] = PidHandle.open
@@ -64,7 +62,6 @@ class Executor:
         self._node, self._tools = node, tools
         self._patience = patience or Patience()
         self._grip, self._ladder = Grip(tools.attributor, tools.open_handle), Ladder(tools.mps, self._patience)
-        self._owed: deque[tuple[Kind, dict[str, Any]]] = deque()
 
     def carry_out(self, verdict: Verdict) -> Result:
         """End the processes of a KILL verdict, as far as that is still right. Blocks for seconds."""
@@ -75,8 +72,8 @@ class Executor:
             if (why := self._reason_to_spare(verdict.quota, victims)) is not None:
                 return Result(why)
             try:
-                intent = self._tools.kill_log.append(
-                    Kind.INTENT, deeds.intent(self._node, verdict, [victim.holder for victim in victims])
+                intent = self._tools.kill_log.intent(
+                    deeds.intent(self._node, verdict, [victim.holder for victim in victims])
                 )
             except RecordError as error:
                 log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
@@ -95,15 +92,6 @@ class Executor:
         tools = self._tools
         return Pursuit(quota, tools.eyes, self._grip, self._ladder, tools.leads, self._patience.rounds)
 
-    def catch_up(self) -> None:
-        """Write the answers to INTENTs that could not be written in their time. One thread's business."""
-        while self._owed:
-            try:
-                self._tools.kill_log.append(*self._owed[0])
-            except RecordError:
-                return
-            self._owed.popleft()
-
     def _why_nobody(self, verdict: Verdict, gone: Sequence[Ending]) -> Reason:
         if any(holder.identity in self._ladder.hung for holder in verdict.targets):
             return Reason.UNKILLABLE
@@ -116,10 +104,9 @@ class Executor:
         if result.endings:
             fields |= {"targets": [deeds.shown(ending) for ending in result.endings], "ended": len(result.endings)}
         try:
-            head = self._tools.kill_log.append(kind, fields)
+            head = self._tools.kill_log.answer(kind, fields)
         except RecordError as error:
-            # The deed is done and its INTENT is durable; should we end before we can, the next start answers it.
-            self._owed.append((kind, fields))
+            # The deed is done and its INTENT is durable; should we end before it is written, the next start answers.
             log.critical(
                 "outcome not recorded", reason=str(Reason.RECORD_UNWRITABLE), intent=intent, error=error.message
             )
@@ -135,16 +122,6 @@ class Executor:
             return Reason.BACK_UNDER_QUOTA
         holding = {holder.identity for holder in holders}
         return None if any(victim.holder.identity in holding for victim in victims) else Reason.IDENTITY_CHANGED
-
-
-def close_interrupted(kill_log: KillLog, node: str, intents: Sequence[dict[str, Any]]) -> None:
-    """Answer the INTENTs that an enforcer died over, so that each has its one answer.
-
-    Raises:
-        RecordError: the log cannot be written.
-    """
-    for record in intents:
-        kill_log.append(Kind.OUTCOME, deeds.interrupted(node, record))
 
 
 def _result(why: Reason, endings: Sequence[Ending]) -> Result:

@@ -10,18 +10,26 @@ from gpushare.reasons import Reason
 
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
 KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
-"""What the answer to an interrupted INTENT takes over from it."""
+"""What the answer to an INTENT that was left takes over from it."""
 
 
 def interrupted(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write the answer to an INTENT that an enforcer died over."""
+    return _answer(node, record, Reason.INTERRUPTED, "the enforcer ended before it could say what became of this")
+
+
+def called_off(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the answer to an INTENT that became durable when nobody waited for it any longer."""
+    return _answer(node, record, Reason.RECORD_UNWRITABLE, "the disk took too long: nothing was done")
+
+
+def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> dict[str, Any]:
     kept = {name: record[name] for name in KEPT if name in record}
-    note = "the enforcer ended before it could say what became of this"
-    return {"node": node, **kept, "intent": record["seq"], "result": str(Reason.INTERRUPTED), "note": note}
+    return {"node": node, **kept, "intent": record["seq"], "result": str(result), "note": note}
 
 
 def warning_fields(node: str, verdict: Verdict) -> dict[str, Any]:
-    """What a WARNED record holds."""
+    """What an ARMED or a WARNED record holds."""
     return {**about(node, verdict.quota), "usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
 
 

@@ -13,14 +13,15 @@ import structlog
 
 from enforcer import checkpoint, memory, notice, status
 from enforcer.act import Executor, Result
-from enforcer.audit import KillLog, utc_now
+from enforcer.audit import utc_now
 from enforcer.deeds import warning_fields
 from enforcer.health import Standing
-from enforcer.judge import Decision, Rules, State, Verdict, judge, settle
+from enforcer.judge import Decision, Place, Rules, State, Verdict, judge, place_of, settle
 from enforcer.metrics import Metrics
 from enforcer.model import OnExceed, Proven, Quota
 from enforcer.notice import Sink
 from enforcer.record import Kind
+from enforcer.scribe import Scribe
 from enforcer.status import Snapshot
 from enforcer.view import View
 from enforcer.watch import Watch
@@ -59,12 +60,10 @@ class Parts:
     watch: Watch
     quotas: Callable[[], Sequence[Quota]]
     executor: Executor
-    kill_log: KillLog
+    kill_log: Scribe
     sink: Sink
     metrics: Metrics
     problems: Callable[[], Sequence[str]] = tuple
-    catch_up: Callable[[], object] = tuple
-    """See ``Executor.catch_up``."""
     tell_pods: Callable[[Snapshot], object] = id
     """Bring the pods' own status files up to date; by default there are none."""
     findings: Callable[[], Sequence[Mapping[str, Any]]] = tuple
@@ -106,6 +105,7 @@ class Agent:
         self._pending: dict[Future[Result], Verdict] = {}
         self._problem: str | None = None
         self._blind: dict[str, str] = {}
+        self._armed: dict[Place, float] = {}
 
     def run(self, stopped: threading.Event, interval: float) -> None:
         """Look every ``interval`` seconds until stopped; then wait for what is being acted upon."""
@@ -129,7 +129,7 @@ class Agent:
             self._remember()  # first: should we die over a kill, the next enforcer counts it
             for verdict in verdicts:
                 self._decide(verdict)
-            self._parts.catch_up()
+            self._parts.kill_log.catch_up()
             self._report(views, quotas, now)
 
     def close(self) -> None:
@@ -191,16 +191,29 @@ class Agent:
         if (words := notice.DECIDED.get(verdict.decision)) is not None:
             self._parts.sink.notify(words(verdict))
         if verdict.decision is Decision.WARNED:
-            self._record_warning(verdict)
+            self._record(Kind.WARNED, verdict)
+        if verdict.decision is Decision.ARMED:
+            self._record_armed(verdict)
         if verdict.decision is Decision.KILL:
             self._pending[self._workers.submit(self._parts.executor.carry_out, verdict)] = verdict
 
-    def _record_warning(self, verdict: Verdict) -> None:
-        try:
-            self._parts.kill_log.append(Kind.WARNED, warning_fields(self._node, verdict))
-        except RecordError as error:
-            self._parts.metrics.record_errors.inc()
-            log.warning("warning not recorded", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+    def _record_armed(self, verdict: Verdict) -> None:
+        """Try the disk when grace begins: that it is dead is known before somebody is to be ended.
+
+        Once in a while for each place is enough: who goes over and back with every sample does not fill the disk.
+        """
+        now, place = self._clock(), place_of(verdict.quota)
+        self._armed = {each: at for each, at in self._armed.items() if now - at < self._rules.window}
+        if place not in self._armed:
+            self._armed[place] = now
+            self._record(Kind.ARMED, verdict)
+
+    def _record(self, kind: Kind, verdict: Verdict) -> None:
+        self._parts.kill_log.post(kind, warning_fields(self._node, verdict), self._unrecorded)
+
+    def _unrecorded(self, error: RecordError) -> None:
+        self._parts.metrics.record_errors.inc()
+        log.warning("warning not recorded", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
 
     def _take_results(self, now: float) -> None:
         for future in [future for future in self._pending if future.done()]:

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from enforcer import lock, pages
-from enforcer.act import Executor, Tools, close_interrupted
+from enforcer.act import Executor, Tools
 from enforcer.anchor import keep_anchored
 from enforcer.attribute import Attributor
 from enforcer.audit import FOLDER, KillLog
@@ -52,6 +52,7 @@ from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
 from enforcer.proof.prover import Outlets, Prover
 from enforcer.proving import NodeEyes, keep_limits, keep_proving
 from enforcer.repeat import every
+from enforcer.scribe import Scribe
 from enforcer.sharing import Sharing
 from enforcer.side import LoggedNotices, Seeing, Side
 from enforcer.telling import keep_telling
@@ -65,6 +66,7 @@ FINE: Final = 0
 NOT_FINE: Final = 1
 WRONG_USE: Final = 2
 FLUSH_SECONDS: Final = 5.0
+LOCK_SECONDS: Final = 1.0
 log = structlog.get_logger()
 
 
@@ -91,15 +93,16 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
 def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attributor) -> int:
     side = Side(nvml=RemoteReader(command(options.driver_root)))
     with ExitStack() as stack:
-        stack.enter_context(lock.held(options.state, wait=True))
+        hold = stack.enter_context(lock.held(options.state, wait=True))
         _check_namespace(options)
-        kill_log = KillLog(options.state / FOLDER)
+        written = KillLog(options.state / FOLDER)
+        kill_log = Scribe(written, options.node, lost=hold.lost)
         stack.callback(kill_log.close)
         stack.callback(side.nvml.close)
         side.complain(lambda: side.nvml.problem)
         if options.records_to == "stdout":
-            kill_log.listeners.append(records_to(sys.stdout))
-        _open(kill_log, options.node, side)
+            written.listeners.append(records_to(sys.stdout))
+        _open(kill_log, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
         watch = Watch(reader or side.nvml, attributor, side.gpus_changed)
@@ -119,13 +122,14 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
             _join_cluster(stack, options, cluster, checkpoint, seeing, side)
-            anchor = keep_anchored(kill_log, cluster, options.node, side.stopped)
+            anchor = keep_anchored(written, cluster, options.node, side.stopped)
             side.complain(lambda: anchor.problem)
         keep_proving(prover, options.proof, side.stopped)
+        every(LOCK_SECONDS, "lock", partial(_stop_without, hold, side), side.stopped)
         _serve(agent, options, side)
         if isinstance(sink, PodEvents):
             sink.flush(FLUSH_SECONDS)
-    return FINE
+        return FINE if hold.lost() is None else NOT_FINE
 
 
 def _agent(
@@ -143,7 +147,7 @@ def _agent(
     side.listeners.append(inquest)
     parts = Parts(
         watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
-        metrics=seeing.metrics, problems=side.all, catch_up=executor.catch_up,
+        metrics=seeing.metrics, problems=side.all,
         tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
         findings=inquest.findings, proven=lambda: prover.proven,
     )  # fmt: skip
@@ -170,6 +174,13 @@ def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
     log.info("stopped", reason=str(Reason.ENFORCER_STOPPED), node=options.node)
 
 
+def _stop_without(hold: lock.Hold, side: Side) -> None:
+    """Stop where the lock was taken away, to be started again and wait for it. Until then nobody is ended."""
+    if (why := hold.lost()) is not None and not side.stopped.is_set():
+        log.critical("stopping", reason=str(Reason.CONFLICT), error=why)
+        side.stopped.set()
+
+
 def _check_namespace(options: argparse.Namespace) -> None:
     """In another pid namespace than the host's, NVML's pids are somebody else's.
 
@@ -181,10 +192,10 @@ def _check_namespace(options: argparse.Namespace) -> None:
         raise ConfigError(message, Reason.NOT_INITIAL_PID_NAMESPACE)
 
 
-def _open(kill_log: KillLog, node: str, side: Side) -> None:
+def _open(kill_log: Scribe, side: Side) -> None:
     """Open the kill log. While it cannot be written nobody is killed, but everything is still watched."""
     try:
-        close_interrupted(kill_log, node, kill_log.open())
+        kill_log.open()
     except RecordError as error:
         log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
     side.complain(lambda: kill_log.problem)

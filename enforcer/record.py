@@ -29,6 +29,7 @@ _HASH_TEXT: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 class Kind(StrEnum):
     """What a record says. Every INTENT is followed by one ABORTED or one OUTCOME that names its number."""
 
+    ARMED = "ARMED"
     WARNED = "WARNED"
     INTENT = "INTENT"
     ABORTED = "ABORTED"

@@ -82,7 +82,7 @@ def test_back_under_quota_in_time_is_spared(node: Node) -> None:
     node.sim.register(tenant.pid, node.gpu, 2000)
     time.sleep(3.0)
     assert alive(tenant)
-    assert [record["kind"] for record in node.records()] == ["WARNED"]
+    assert [record["kind"] for record in node.records()] == ["ARMED", "WARNED"]
 
 
 def test_only_a_warning_where_only_a_warning_is_wanted(node: Node) -> None:
@@ -92,7 +92,7 @@ def test_only_a_warning_where_only_a_warning_is_wanted(node: Node) -> None:
     node.start()
     time.sleep(2.0)
     assert all(map(alive, tenants))
-    assert [record["kind"] for record in node.records()] == ["WARNED"]
+    assert [record["kind"] for record in node.records()] == ["ARMED", "WARNED"]
     strangers = {row["containerId"] for row in node.status()["strangers"]}
     assert strangers == {watched.container_id}, "no quota: shown, never ended"
 

@@ -49,7 +49,7 @@ def test_its_sidecar_says_why_in_one_line(site: Site, namespace: str, killed: st
 
 def test_the_record_verifies_and_holds_intent_and_outcome(site: Site, killed: str) -> None:
     mine = [each["kind"] for each in site.records() if each.get("pod", {}).get("name") == killed]
-    assert mine[:3] == ["WARNED", "INTENT", "OUTCOME"]
+    assert mine[:4] == ["ARMED", "WARNED", "INTENT", "OUTCOME"]
     assert "ok:" in site.in_agent("gpu-share audit verify")
 
 

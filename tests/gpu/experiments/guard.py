@@ -24,6 +24,7 @@ from enforcer.model import Gpu, GpuReader, GpuSample, Quota
 from enforcer.notice import Notice
 from enforcer.proc import CgroupAttributor, PidHandle
 from enforcer.record import read, verify
+from enforcer.scribe import Scribe
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError
 
@@ -175,7 +176,7 @@ class Guard:
         self.journal, self.sink, self.members = Journal(), Silent(), Membership()
         self.reader, self.poll, self.quotas = SeenReader(reader), poll, list[Quota]()
         self._folder, self._mps = folder, TimedMps(mps or NoMps(), self.journal)
-        self._log = KillLog(folder / FOLDER)
+        self._log = Scribe(KillLog(folder / FOLDER), NODE)
         self._log.open()
         watch = Watch(self.reader, self.members)
         parts = Parts(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.act import Executor, Result, Tools, close_interrupted
+from enforcer.act import Executor, Result, Tools
 from enforcer.attribute import Identity, Owner
 from enforcer.audit import KillLog, segments
 from enforcer.hold import protected
@@ -17,6 +17,7 @@ from enforcer.model import OnExceed, Quota
 from enforcer.notice import NOTE_BYTES, Notice, cut
 from enforcer.proc import PidHandle
 from enforcer.record import Kind, read, verify
+from enforcer.scribe import Scribe
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, holder, quota
@@ -61,6 +62,7 @@ class World:
     def __init__(self, folder: Path, *processes: Process) -> None:
         self.processes = {process.identity.pid: process for process in processes}
         self.kill_log = KillLog(folder / "audit")
+        self.scribe = Scribe(self.kill_log, "gpu-7")
         self.folder = folder / "audit"
         self.blind = False
         self.looks = 0
@@ -108,7 +110,7 @@ class World:
 
     def run(self, *targets: Process, about: Quota | None = None) -> Result:
         tools = Tools(
-            eyes=self, attributor=self, kill_log=self.kill_log, mps=self, sink=self, open_handle=self.open_handle,
+            eyes=self, attributor=self, kill_log=self.scribe, mps=self, sink=self, open_handle=self.open_handle,
             leads=lambda pid: pid in self.leaders,
         )  # fmt: skip
         self.executor = getattr(self, "executor", None) or Executor("gpu-7", tools, Patience(term=0, kill=0))
@@ -355,8 +357,7 @@ def test_an_outcome_that_cannot_be_recorded_is_said_at_the_next_start(tmp_path: 
     monkeypatch.setattr(world.kill_log, "append", half)
     assert world.run().reason is Reason.KILLED
     world.kill_log.close()
-    log = KillLog(world.folder)
-    close_interrupted(log, "gpu-7", log.open())
+    Scribe(KillLog(world.folder), "gpu-7").open()
     last = world.records()[-1]
     assert (last["kind"], last["intent"], last["result"]) == ("OUTCOME", 1, "Interrupted")
     assert last["pod"]["uid"] == POD

@@ -29,10 +29,12 @@ def test_an_answer_that_could_not_be_written_is_written_later(tmp_path: Path, mo
     with monkeypatch.context() as patched:
         _fails(world, patched, Kind.OUTCOME)
         assert world.run().reason is Reason.KILLED
-        world.executor.catch_up()
+        world.scribe.catch_up()
+        world.scribe.close()
         assert world.kinds() == ["INTENT"]
-    world.executor.catch_up()
-    world.executor.catch_up()
+    world.scribe.catch_up()
+    world.scribe.catch_up()
+    world.scribe.close()
     assert world.kinds() == ["INTENT", "OUTCOME"]
     assert world.records()[1]["targets"][0]["steps"] == "SIGTERM"
     assert world.whole()

@@ -2,7 +2,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from prometheus_client import generate_latest
 from enforcer import checkpoint, memory
 from enforcer.act import Result
 from enforcer.attribute import Identity, Owner
-from enforcer.audit import KillLog
-from enforcer.judge import Verdict
+from enforcer.audit import KillLog, segments
+from enforcer.judge import Decision, Verdict
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
 from enforcer.notice import Notice
+from enforcer.record import Head, read
+from enforcer.scribe import Scribe
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
@@ -75,6 +77,12 @@ class World:
         found: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
         return found
 
+    def kinds(self) -> list[str]:
+        lines = [
+            line for file in segments(self.folder / "audit") for line in file.read_bytes().splitlines(keepends=True)
+        ]
+        return [read(line)["kind"] for line in lines]
+
     def scrape(self) -> str:
         return generate_latest(self.metrics.registry).decode()
 
@@ -111,7 +119,8 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
 
     parts = Parts(
         watch=Watch(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),  # type: ignore[arg-type]
-        kill_log=KillLog(folder / "audit"), sink=Sink(), metrics=metrics, problems=lambda: ["something else"],
+        kill_log=Scribe(KillLog(folder / "audit"), "gpu-7"), sink=Sink(), metrics=metrics,
+        problems=lambda: ["something else"],
     )  # fmt: skip
     agent = Agent("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
     made = World(agent, reader, metrics, folder, verdicts, notices, quotas, clock, lambda _: Result(Reason.KILLED))
@@ -154,7 +163,8 @@ def test_over_quota_is_warned_recorded_and_handed_over_once(world: World) -> Non
     world.look()
     wait_for(lambda: bool(world.verdicts))
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA]
-    assert world.agent._parts.kill_log.head.seq == 1
+    wait_for(lambda: world.agent._parts.kill_log.head.seq == 2)
+    assert world.kinds() == ["ARMED", "WARNED"]
     wait_for(lambda: all(future.done() for future in world.agent._pending))
     assert world.look(5)["containers"][0]["state"] == "CoolingDown"
     assert len(world.verdicts) == 1
@@ -192,9 +202,9 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_s
     assert len(json.loads((world.folder / memory.NAME).read_bytes())["cooling"]) == 1
 
 
-def test_answers_that_are_owed_are_asked_for_at_every_look(world: World) -> None:
+def test_answers_that_are_owed_are_asked_for_at_every_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    world.agent._parts = replace(world.agent._parts, catch_up=lambda: asked.append(1))
+    monkeypatch.setattr(world.agent._parts.kill_log, "catch_up", lambda: asked.append(1))
     world.look(3)
     assert len(asked) == 3
 
@@ -242,6 +252,28 @@ def test_a_driver_that_goes_and_comes_back_is_met_again(world: World) -> None:
     assert not any(gpu["blind"] for gpu in world.look()["gpus"])
 
 
+def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: World) -> None:
+    for turn in range(150):
+        world.reader.held[GPU] = {101: 1000 if turn % 2 else 5000}
+        world.look()
+    world.agent._parts.kill_log.close()
+    assert world.kinds() == ["ARMED", "ARMED"]
+
+
+def test_a_disk_that_hangs_stops_no_look_and_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    back = threading.Event()
+
+    def hang(*_: object) -> Head:
+        assert back.wait(60)
+        raise RecordError("no disk")
+
+    monkeypatch.setattr(world.agent._parts.kill_log._log, "append", hang)
+    world.reader.held[GPU] = {101: 5000}
+    world.look(20)
+    assert [verdict.decision for verdict in world.verdicts] == [Decision.KILL]
+    back.set()
+
+
 def test_gpus_are_not_counted_at_every_look(world: World) -> None:
     world.look(50)
     assert world.reader.counted == 1
@@ -251,10 +283,10 @@ def test_an_unwritable_warning_stops_nothing(world: World, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise RecordError("no space left")
 
-    monkeypatch.setattr(world.agent._parts.kill_log, "append", full)
+    monkeypatch.setattr(world.agent._parts.kill_log._log, "append", full)
     world.reader.held[GPU] = {101: 5000}
     world.look(5)
-    assert "gpu_share_record_errors_total 1.0" in world.scrape()
+    wait_for(lambda: "gpu_share_record_errors_total 2.0" in world.scrape())
 
 
 def test_an_unwritable_status_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
