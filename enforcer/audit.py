@@ -1,32 +1,37 @@
 """The kill log on disk: appended to, made durable, and only then acted upon.
 
 Segments ``kills-<first number>.jsonl`` in a directory that is ours alone; the chain runs on from one to the next and
-over restarts. A write that fails is taken back; a line that was torn by a crash is cut off and said to have been.
+over restarts. A write that fails is taken back; a line that was torn by a crash is cut off and said to have been. On a
+full disk the log goes on in room set aside before (``enforcer.reserve``). What is too much or too old is removed from
+the front, and said to have been.
 """
 
 import errno
-import hashlib
 import os
-import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Self
 
-from enforcer.record import GENESIS, MAX_BYTES, Head, Kind, head_of, read, seal
+from enforcer import tail
+from enforcer.logfolder import SUFFIX, LogFolder, first_of, lines_of, segment_name, segments
+from enforcer.record import GENESIS, MAX_BYTES, REMOVED, Head, Kind, head_of, read, seal
+from enforcer.reserve import BYTES, Reserve
+from enforcer.retention import Kept, Retention
 from gpushare.errors import RecordError
-from gpushare.reasons import Reason
+
+__all__ = ["FOLDER", "SUFFIX", "KillLog", "lines_of", "segment_name", "segments", "utc_now"]
 
 FOLDER: Final = "audit"
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
-PREFIX: Final = "kills-"
-SUFFIX: Final = ".jsonl"
-_ASIDE: Final = "move the folder aside to begin a new log"
-_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""Non-blocking so that a FIFO somebody put there is looked at and not waited for."""
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+RECENT_BYTES: Final = 256 * 1024
+"""So much of the log's end is searched for INTENTs without an answer: kills are answered within seconds."""
 
 Listener = Callable[[Kind, bytes], None]
 """Takes a record: its kind and its line, the end included."""
@@ -37,35 +42,39 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def segment_name(first: int) -> str:
-    """Name the segment that begins with that record; names sort as the numbers do."""
-    return f"{PREFIX}{first:012d}{SUFFIX}"
-
-
-def segments(folder: Path) -> list[Path]:
-    """The log's segments in order. Raises ``OSError`` where the folder cannot be read."""
-    return sorted(path for path in folder.iterdir() if path.name.startswith(PREFIX) and path.name.endswith(SUFFIX))
-
-
 class KillLog:
     """Appends records. Safe to use from several threads; one process at a time (``enforcer.lock``).
 
     Args:
         folder: made if it is not there (0700); must be ours and nobody else's to write or read.
         segment_bytes: a segment that would grow beyond this is followed by the next.
+        reserve_bytes: room to set aside for when the disk is full.
+        retention: what is kept; looked at when the log is opened and when a segment is full.
         now: gives the ``time`` of records.
     """
 
-    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, now: Callable[[], str] = utc_now) -> None:
-        self._folder, self._segment_bytes, self._now = folder, segment_bytes, now
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        reserve_bytes: int = BYTES,
+        retention: Retention | None = None,
+        now: Callable[[], str] = utc_now,
+    ) -> None:
+        self._folder, self._segment_bytes, self._now = LogFolder(folder), segment_bytes, now
+        self._reserve = Reserve(self._folder, reserve_bytes)
+        self._retention = retention or Retention()
         self._lock = threading.Lock()
-        self._directory: int | None = None
         self._file: int | None = None
         self._name = ""
         self._size = 0
         self._head = GENESIS
         self._doubtful = False
-        self._torn = b""
+        self._torn: deque[bytes] = deque()
+        """What was cut off and is not yet said to have been."""
+        self._doomed: deque[str] = deque()
+        """Segments that a durable record says are removed."""
         self.problem: str | None = None
         """Why the last record asked for is not there; ``None`` while all is well."""
         self.listeners: Final[list[Listener]] = []
@@ -76,6 +85,11 @@ class KillLog:
         """The last record's number and hash: the anchor to keep elsewhere."""
         return self._head
 
+    @property
+    def shortage(self) -> str | None:
+        """That the disk is full, or why a full one would stop us; ``None`` while room is set aside."""
+        return self._reserve.problem
+
     def open(self) -> list[dict[str, Any]]:
         """Find the chain's end and mend a torn tail. Returns the INTENT records that nothing was said about since.
 
@@ -84,11 +98,14 @@ class KillLog:
         """
         with self._lock, self._explained():
             self._recover()
-            return _unfinished(segments(self._folder)[-2:])
+            unfinished = _unfinished(_recent(self._folder.paths()))
+            self._ensure(self._catch_up)
+            self._tend()
+            return unfinished
 
     def holds(self, head: Head) -> bool:
         """Tell whether a record is in the log with that hash. Raises ``OSError`` where the log cannot be read."""
-        names = [file for file in segments(self._folder) if file.name <= segment_name(head.seq)]
+        names = [file for file in segments(self._folder.path) if file.name <= segment_name(head.seq)]
         return any(head_of(record) == head for record in _records(names[-1:]))
 
     def append(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
@@ -100,10 +117,14 @@ class KillLog:
         with self._lock, self._explained():
             if self._file is None:
                 self._recover()
-            elif self._taken_away():
+            elif not self._folder.leads_to(self._file, self._name):
                 # What follows continues the chain in a new file, so that verifying shows what is missing before it.
                 self._let_go()
-            return self._append(kind, fields)
+                self._take_hold()
+            head = self._ensure(lambda: self._append(kind, fields))
+            if kind is not Kind.INTENT:  # somebody waits for that, to act
+                self._tend()
+            return head
 
     def close(self) -> None:
         """Let go of the files."""
@@ -117,11 +138,52 @@ class KillLog:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _ensure(self, write: Callable[[], Head]) -> Head:
+        """Do it; where the disk is full, in the room set aside."""
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._recover()
+            if not self._reserve.become(segment_name(self._head.seq + 1)):
+                raise
+        self._begin_segment(self._head.seq + 1)
+        return write()
+
     def _append(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
         line, head = seal(self._head, kind, self._now(), fields)
         full = self._size and self._size + len(line) > self._segment_bytes
         if self._file is None or full or self._doubtful:
             self._begin_segment(head.seq)
+            self._prune()
+        self._say_torn()
+        return self._put(kind, fields)
+
+    def _catch_up(self) -> Head:
+        """Say what has to be said before anything else."""
+        self._say_torn()
+        self._prune()
+        return self._head
+
+    def _say_torn(self) -> None:
+        if self._torn and (self._file is None or self._doubtful):
+            self._begin_segment(self._head.seq + 1)
+        while self._torn:
+            self._put(Kind.RECOVERED, tail.lost(self._torn[0]))
+            self._torn.popleft()
+
+    def _prune(self) -> None:
+        """Record that segments are removed, as the first record of a segment: there a restart looks for it."""
+        if not (names := self._surplus()) or (removed := self._removed(names)) is None:
+            return
+        if self._file is None or self._size or self._doubtful:
+            self._begin_segment(self._head.seq + 1)
+        self._put(Kind.PRUNED, {"note": "removed as the settings for keeping the log say", REMOVED: removed})
+        self._doomed.extend(names)
+
+    def _put(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
+        line, head = seal(self._head, kind, self._now(), fields)
         self._write(line)
         self._head = head
         for listener in self.listeners:
@@ -144,78 +206,100 @@ class KillLog:
 
     def _begin_segment(self, first: int) -> None:
         self._forget()
-        directory, name = self._opened_directory(), segment_name(first)
-        file = os.open(name, _FLAGS | os.O_CREAT, 0o600, dir_fd=directory)
+        name = segment_name(first)
+        file = self._folder.file(name, make=True)
         try:
-            self._check_empty(file, name)
-            os.fsync(directory)
+            _check_empty(file, name)
+            os.fsync(file)  # nothing of an earlier attempt at this very record may come back after a crash
+            self._folder.sync()
         except BaseException:
             os.close(file)
             raise
         self._file, self._name, self._size, self._doubtful = file, name, 0, False
 
     def _recover(self) -> None:
-        """Take up the chain where the files on disk end; where that cannot be known, none is held for writing."""
-        self._let_go()
-        directory = self._opened_directory()
-        names = [path.name for path in segments(self._folder)]
-        head = next((head for name in reversed(names) if (head := self._end_of(name, directory)) is not None), GENESIS)
-        if names:
-            file = os.open(names[-1], _FLAGS, dir_fd=directory)
-            self._file, self._name, self._size = file, names[-1], os.fstat(file).st_size
-        self._head = head
-        if self._torn:
-            self._append(Kind.RECOVERED, _torn(self._torn))
-            self._torn = b""
+        """Take up the chain where the files on disk end; where that cannot be known, none is held for writing.
 
-    def _end_of(self, name: str, directory: int) -> Head | None:
-        """Where one segment leaves the chain, a torn tail cut off; ``None`` where it holds no record."""
-        file = os.open(name, _FLAGS, dir_fd=directory)
+        What an enforcer before us wrote may not have reached the disk yet: it has, before anything is added to it.
+        """
+        self._let_go()
+        self._take_hold()
+        self._folder.sync()
+        names = self._folder.names()
+        self._head = self._mended(names)
+        if names:
+            self._file, self._name = self._folder.file(names[-1]), names[-1]
+            self._size = os.fstat(self._file).st_size
+        self._doomed = deque(self._condemned(names))
+
+    def _mended(self, names: Sequence[str]) -> Head:
+        """Where the chain ends, after what a crash left of unfinished lines was cut off."""
+        head, limit = None, None
+        for name in reversed(names):
+            if head is None:
+                head, rest = tail.mend_last(self._folder, name)
+            else:
+                rest = tail.mend_former(self._folder, name, limit) if limit is not None else b""
+            limit = limit if head is None else first_of(name)
+            self._torn.extend([rest] if rest else [])
+        return head or GENESIS
+
+    def _surplus(self) -> list[str]:
+        """Names of the segments that are not to be kept, the oldest first."""
+        names = [name for name in self._folder.names() if name <= self._name and name not in self._doomed]
+        now, found = time.time(), [self._folder.found(name) for name in names]
+        kept = [Kept(each.st_size, now - each.st_mtime) for each in found]
+        if not self._retention.surplus(kept[:-1]):
+            return []
+        # The record of it begins a segment, so that the present one counts too: else each restart would remove more.
+        return names[: self._retention.surplus(kept if self._size else kept[:-1])]
+
+    def _removed(self, names: Sequence[str]) -> dict[str, Any] | None:
+        """What a PRUNED record says of these segments; ``None`` where that cannot be known, so that they stay."""
+        after = next(name for name in self._folder.names() if name > names[-1])
+        follower = self._first_record(after)
+        if follower is None or (first := first_of(names[0])) is None:
+            return None
+        size = sum(self._folder.found(name).st_size for name in names)
+        last = {"last": follower["seq"] - 1, "hash": follower["prev"]}
+        return {"segments": len(names), "bytes": size, "first": first, **last}
+
+    def _condemned(self, names: Sequence[str]) -> list[str]:
+        """Names of segments that were recorded as removed and are still there."""
+        for name in reversed(names):
+            record = self._first_record(name)
+            if record is not None and record["kind"] == Kind.PRUNED and isinstance(record.get(REMOVED), dict):
+                last = record[REMOVED].get("last")
+                return [
+                    each
+                    for each in names
+                    if isinstance(last, int) and (first_of(each) or last + 1) <= last < record["seq"]
+                ]
+        return []
+
+    def _first_record(self, name: str) -> dict[str, Any] | None:
+        file = self._folder.file(name)
         try:
-            size = self._checked(file)
-            last, rest = _tail(file, size)
-            if len(rest) > MAX_BYTES:
-                raise RecordError(f"{name} ends in {len(rest)} bytes that are no line; {_ASIDE}")
-            self._torn = self._torn or rest
-            if rest:
-                os.ftruncate(file, size - len(rest))
-            return head_of(_trusted(name, last)) if last else None
+            record = read(os.pread(file, MAX_BYTES, 0).partition(b"\n")[0] + b"\n")
+        except RecordError:  # finding edits is verify's business
+            return None
         finally:
             os.close(file)
+        return record if record["seq"] == first_of(name) else None
 
-    def _checked(self, file: int) -> int:
-        """Check that an opened segment is a plain file of ours; returns its size."""
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
-            raise RecordError(f"a segment in {self._folder} is no plain file of ours; move it away")
-        return found.st_size
+    def _tend(self) -> None:
+        """Remove what is recorded as removed, and set room aside. What fails is tried again after the next record."""
+        with suppress(OSError):
+            while self._doomed:
+                # One after the other, durably: whatever crashes, what is left is the end of the log and has no hole.
+                self._folder.remove(self._doomed[0])
+                self._folder.sync()
+                self._doomed.popleft()
+        self._reserve.fill()
 
-    def _check_empty(self, file: int, name: str) -> None:
-        if self._checked(file):
-            raise RecordError(f"{name} is there before its first record; move it away")
-
-    def _taken_away(self) -> bool:
-        """Whether the segment we hold is no longer the one of its name: what is written to it nobody would find."""
-        assert self._file is not None
-        try:
-            found = (self._folder / self._name).lstat()
-        except FileNotFoundError:
-            return True
-        return not os.path.samestat(found, os.fstat(self._file))
-
-    def _opened_directory(self) -> int:
-        if self._directory is None:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            found = os.fstat(directory)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-                os.close(directory)
-                raise RecordError(
-                    f"{self._folder} has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}; "
-                    f"it must be ours alone: chown {os.geteuid()} and chmod 0700"
-                )
-            self._directory = directory
-        return self._directory
+    def _take_hold(self) -> None:
+        self._folder.open()
+        self._reserve.look()
 
     def _forget(self) -> None:
         if self._file is not None:
@@ -226,9 +310,7 @@ class KillLog:
     def _let_go(self) -> None:
         """Forget the directory too: another may stand in its place by now."""
         self._forget()
-        if self._directory is not None:
-            os.close(self._directory)
-            self._directory = None
+        self._folder.close()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -236,12 +318,17 @@ class KillLog:
         try:
             yield
         except OSError as error:
-            self.problem = f"the kill log in {self._folder} cannot be written: {error}"
+            self.problem = f"the kill log in {self._folder.path} cannot be written: {error}"
             raise RecordError(self.problem) from error
         except RecordError as error:
             self.problem = error.message
             raise
         self.problem = None
+
+
+def _check_empty(file: int, name: str) -> None:
+    if os.fstat(file).st_size:
+        raise RecordError(f"{name} is there before its first record; move it away")
 
 
 def _write_whole(file: int, data: bytes) -> None:
@@ -250,28 +337,20 @@ def _write_whole(file: int, data: bytes) -> None:
         data = data[os.write(file, data) :]
 
 
-def _tail(file: int, size: int) -> tuple[bytes, bytes]:
-    """The last whole line of a segment, and what stands after it."""
-    data = os.pread(file, 3 * MAX_BYTES, max(0, size - 3 * MAX_BYTES))
-    body, newline, rest = data.rpartition(b"\n")
-    return body[body.rfind(b"\n") + 1 :] + newline, rest
+def _recent(paths: Sequence[Path]) -> list[Path]:
+    """The last segments, up to where they are long enough together to hold every INTENT that may be open."""
+    found: list[Path] = []
+    size = 0
+    for path in reversed(paths):
+        if size > RECENT_BYTES:
+            break
+        found.insert(0, path)
+        size += path.stat().st_size
+    return found
 
 
-def _trusted(name: str, line: bytes) -> dict[str, Any]:
-    try:
-        return read(line)
-    except RecordError as error:
-        raise RecordError(f"the last record of {name} does not hold: {error.message}; {_ASIDE}") from error
-
-
-def _torn(rest: bytes) -> dict[str, Any]:
-    note = "an unfinished line was cut off: a crash, or a disk that was full"
-    digest = "sha256:" + hashlib.sha256(rest).hexdigest()
-    return {"reason": str(Reason.RECOVERED), "note": note, "lostBytes": len(rest), "lost": digest}
-
-
-def _unfinished(files: list[Path]) -> list[dict[str, Any]]:
-    """INTENT records without an answer. Only the end of the log can hold some: kills are answered within seconds."""
+def _unfinished(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """INTENT records without an answer."""
     open_: dict[int, dict[str, Any]] = {}
     for record in _records(files):
         if record["kind"] == Kind.INTENT:
@@ -281,21 +360,7 @@ def _unfinished(files: list[Path]) -> list[dict[str, Any]]:
     return list(open_.values())
 
 
-def _records(files: list[Path]) -> Iterator[dict[str, Any]]:
+def _records(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
     for line in chain.from_iterable(map(lines_of, files)):
         with suppress(RecordError):  # finding edits is verify's business
             yield read(line)
-
-
-def lines_of(path: Path) -> Iterator[bytes]:
-    """A segment's lines with their ends. What is longer than a record comes in pieces: it is none anyway.
-
-    Raises:
-        OSError: it cannot be read, or is no plain file, which might have no end.
-    """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(file, "rb") as lines:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(path))
-        while line := lines.readline(MAX_BYTES + 1):
-            yield line

@@ -199,6 +199,7 @@ def _open(kill_log: Scribe, side: Side) -> None:
     except RecordError as error:
         log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
     side.complain(lambda: kill_log.problem)
+    side.complain(lambda: kill_log.shortage)
 
 
 def _sink(cluster: Cluster | None, node: str, side: Side) -> Sink:

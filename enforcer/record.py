@@ -23,6 +23,9 @@ CUT: Final = "..."
 WIDEST: Final = 12
 """Bytes one character can take: two escaped surrogates."""
 HASH: Final = "hash"
+REMOVED: Final = "removed"
+"""In a PRUNED record: ``first`` and ``last`` number of what was removed, and the ``hash`` of the last."""
+_GRAMMAR: Final = frozenset({"seq", "time", "kind", "prev", HASH})
 _HASH_TEXT: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -35,6 +38,7 @@ class Kind(StrEnum):
     ABORTED = "ABORTED"
     OUTCOME = "OUTCOME"
     RECOVERED = "RECOVERED"
+    PRUNED = "PRUNED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ def seal(previous: Head, kind: Kind, time: str, fields: Mapping[str, Any]) -> tu
     Raises:
         RecordError: the fields cannot be made to fit.
     """
+    if taken := sorted(_GRAMMAR & fields.keys()):
+        raise RecordError(f"a record's own {taken[0]!r} cannot be given as a field; name it otherwise")
     seq = previous.seq + 1
     for text_limit, list_limit in zip(TEXT_LIMITS, LIST_LIMITS, strict=True):
         short = {name: _fitting(value, text_limit, list_limit) for name, value in fields.items()}
@@ -146,41 +152,102 @@ class Verdict:
 def verify(lines: Iterable[bytes], *, anchor: Head | None = None) -> Verdict:
     """Check a log from its first record on.
 
+    A log may begin with another record than the first where a PRUNED record in it accounts for all before it.
+
     Args:
         lines: its lines with their ends, over all segments.
         anchor: a head seen earlier; the log must still contain it.
     """
-    head, number = GENESIS, 0
-    anchored = anchor is None
-    for number, line in enumerate(lines, start=1):
+    reader = _Reader(anchor)
+    rest = iter(lines)
+    for line in rest:
+        if (problem := reader.problem_of(line)) is not None:
+            if reader.accounted or any(map(reader.accounts, rest)):
+                return Verdict(reader.records, reader.head, reader.records + 1, problem)
+            break
+    if not reader.accounted:
+        return Verdict(0, GENESIS, 1, _gap(1, reader.base.seq + 1))
+    if anchor is not None and not reader.anchored:
+        line_number, problem = reader.unanchored(anchor)
+        return Verdict(reader.records, reader.head, line_number, problem)
+    return Verdict(reader.records, reader.head)
+
+
+class _Reader:
+    """Goes along a chain: ``base`` is what its first record follows, ``head`` where it stands."""
+
+    def __init__(self, anchor: Head | None) -> None:
+        self._anchor = anchor
+        self.base = self.head = GENESIS
+        self.records = 0
+        self.accounted = True
+        self.anchored = anchor in {None, GENESIS}
+
+    def problem_of(self, line: bytes) -> str | None:
+        """What is wrong with the next line, if anything is; else the chain stands after it."""
         try:
             record = read(line)
-            _follows(record, head)
-            if anchor is not None and record["seq"] == anchor.seq:
-                _anchored(record, anchor)
-                anchored = True
+            if not self.records and record["seq"] > 1:
+                self._begin(Head(record["seq"] - 1, record["prev"]))
+            _follows(record, self.head)
+            if self._anchor is not None and record["seq"] == self._anchor.seq:
+                _anchored(record[HASH], self._anchor)
+                self.anchored = True
         except RecordError as error:
-            return Verdict(head.seq, head, number, error.message)
-        head = head_of(record)
-    if not anchored and anchor is not None:
-        problem = f"the log ends at record {head.seq}, the anchor is record {anchor.seq}: its tail was cut off"
-        return Verdict(head.seq, head, number + 1, problem)
-    return Verdict(head.seq, head)
+            return error.message
+        self.head = head_of(record)
+        self.records += 1
+        self.accounted = self.accounted or _accounts(record, self.base)
+        return None
+
+    def accounts(self, line: bytes) -> bool:
+        """Whether this line, wherever it stands, says why the log begins where it does."""
+        try:
+            return _accounts(read(line), self.base)
+        except RecordError:
+            return False
+
+    def unanchored(self, anchor: Head) -> tuple[int, str]:
+        """The line where the anchor ought to stand, and why it does not."""
+        if anchor.seq > self.head.seq:
+            cut = f"the log ends at record {self.head.seq}, the anchor is record {anchor.seq}: its tail was cut off"
+            return self.records + 1, cut
+        pruned = f"record {anchor.seq}, which the anchor names, was pruned with those up to {self.base.seq}"
+        return 1, f"{pruned}; compare with a later anchor"
+
+    def _begin(self, base: Head) -> None:
+        self.base = self.head = base
+        self.accounted = False
+        if self._anchor is not None and self._anchor.seq == base.seq:
+            _anchored(base.hash, self._anchor)
+            self.anchored = True
+
+
+def _accounts(record: Mapping[str, Any], base: Head) -> bool:
+    """Whether a record says that everything up to ``base`` was removed. Removing may have been cut short by a crash."""
+    removed = record.get(REMOVED)
+    if record["kind"] != Kind.PRUNED or not isinstance(removed, dict) or type(last := removed.get("last")) is not int:
+        return False
+    return last > base.seq or (last == base.seq and removed.get(HASH) == base.hash)
+
+
+def _gap(expected: int, seq: int) -> str:
+    gap = f"record {expected} is" if seq == expected + 1 else f"records {expected} to {seq - 1} are"
+    return f"{gap} missing here: deleted or moved; this is record {seq}"
 
 
 def _follows(record: Mapping[str, Any], head: Head) -> None:
     seq, expected = record["seq"], head.seq + 1
     if seq > expected:
-        gap = f"record {expected} is" if seq == expected + 1 else f"records {expected} to {seq - 1} are"
-        raise RecordError(f"{gap} missing here: deleted or moved; this is record {seq}")
+        raise RecordError(_gap(expected, seq))
     if seq < expected:
         raise RecordError(f"record {seq} stands where record {expected} belongs: moved or repeated")
     if record["prev"] != head.hash:
         raise RecordError(f"record {seq} does not follow the record before it: one of them was replaced")
 
 
-def _anchored(record: Mapping[str, Any], anchor: Head) -> None:
-    if record[HASH] != anchor.hash:
+def _anchored(digest: str, anchor: Head) -> None:
+    if digest != anchor.hash:
         raise RecordError(f"record {anchor.seq} is not the one the anchor names: the log was replaced")
 
 
