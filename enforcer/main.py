@@ -98,6 +98,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         written = KillLog(options.state / FOLDER)
         kill_log = Scribe(written, options.node, lost=hold.lost)
         stack.callback(kill_log.close)
+        side.complain(lambda: written.shortage)
         stack.callback(side.nvml.close)
         side.complain(lambda: side.nvml.problem)
         if options.records_to == "stdout":
@@ -199,7 +200,6 @@ def _open(kill_log: Scribe, side: Side) -> None:
     except RecordError as error:
         log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
     side.complain(lambda: kill_log.problem)
-    side.complain(lambda: kill_log.shortage)
 
 
 def _sink(cluster: Cluster | None, node: str, side: Side) -> Sink:
