@@ -18,6 +18,10 @@ WORDS: Final = {
     Reason.ECC_UNCORRECTABLE: "it has memory errors that only a reset repairs",
     Reason.CRITICAL_XID: "the driver reported a critical error of it (XID, see the kernel's log)",
     Reason.NVML_UNAVAILABLE: "it does not answer",
+    Reason.NVML_HUNG: "its driver hangs",
+    Reason.NVML_CRASHED: "its driver's library crashes",
+    Reason.NVML_DENIED: "the agent is not allowed to ask the driver about it",
+    Reason.DRIVER_MISMATCH: "its driver and the driver's library are of different versions",
     Reason.MPS_UNREACHABLE: "its MPS daemon cannot be kept running",
     Reason.MPS_FAULT: "a fault stopped its MPS server, which takes nobody until the clients it had are gone",
 }

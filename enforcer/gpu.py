@@ -15,13 +15,12 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
+from enforcer.answers import check, check_gpu, failure, united
 from enforcer.model import ComputeMode, Gpu, GpuProcess, GpuSample
 from gpushare.errors import NvmlError
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason
 
-SLACK_MIB: Final = 256
-"""Lists and totals are read one after the other; this much may move in between."""
 ATTEMPTS: Final = 3
 """A list may outgrow the buffer that was measured for it; then it is read again."""
 LISTS: Final = (
@@ -59,6 +58,7 @@ class NvmlReader:
         self._handles: dict[str, Any] = {}
         self._seen: dict[int, Gpu] = {}
         self._parts: dict[str, tuple[Gpu, ...]] = {}
+        self._listed: set[tuple[str, str]] = set()
         self._events: Any = None
         self.includes_reserve = False
         self._lock = threading.RLock()
@@ -155,12 +155,9 @@ class NvmlReader:
             return ask(*args, **kwargs)
         except NvmlError:
             raise
-        except LOST as error:
-            self.close()
-            raise NvmlError(f"the driver has lost the GPU: {error}; it needs a reset", Reason.GPU_LOST) from error
         except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, OSError) as error:
             self.close()
-            raise NvmlError(f"NVML does not answer: {error}; is the NVIDIA driver loaded and reachable?") from error
+            raise failure(_number(error), str(error)) from error
         except (IndexError, ValueError) as error:
             self.close()
             raise NvmlError(f"NVML's answer cannot be read: {error}", Reason.IMPLAUSIBLE_SAMPLE) from error
@@ -197,11 +194,11 @@ class NvmlReader:
     def _instance(self, parent: Gpu, handle: Any) -> Gpu:
         memory = self._memory(handle)
         name = self._nvml.nvmlDeviceGetName(handle)
-        return replace(
+        return check_gpu(replace(
             parent, uuid=self._nvml.nvmlDeviceGetUUID(handle), memory_mib=memory["total"],
             reserved_mib=memory["reserved"], mig_enabled=False, parent=parent.uuid,
             profile=self._profile(name, handle),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _profile(self, name: str, handle: Any) -> str:
         """Read it from the instance's name, ``... MIG 1g.10gb``; else work it out; empty where neither can be."""
@@ -227,7 +224,7 @@ class NvmlReader:
         memory = self._memory(handle)
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         bus_id = nvml.nvmlDeviceGetPciInfo(handle).busId
-        return Gpu(
+        found = Gpu(
             uuid=nvml.nvmlDeviceGetUUID(handle),
             index=index,
             minor=nvml.nvmlDeviceGetMinorNumber(handle),
@@ -240,6 +237,7 @@ class NvmlReader:
             cuda_version=cuda,
             mig_enabled=self._mig_enabled(handle),
         )
+        return check_gpu(found)
 
     def _read_sample(self, uuid: str) -> GpuSample:
         handle = self._handle(uuid)
@@ -247,11 +245,16 @@ class NvmlReader:
             sample = self._look(uuid, handle)
             # A process that ended between the two questions makes what cannot be true: look again before saying so.
             with suppress(NvmlError):
-                check(sample)
+                check(sample, self._size(uuid))
                 return sample
         sample = self._look(uuid, handle)
-        check(sample)
+        check(sample, self._size(uuid))
         return sample
+
+    def _size(self, uuid: str) -> int | None:
+        """MiB of a GPU when it was counted; ``None`` where it was not."""
+        parts = (part for found in self._parts.values() for part in found)
+        return next((gpu.memory_mib for gpu in (*self._seen.values(), *parts) if gpu.uuid == uuid), None)
 
     def _look(self, uuid: str, handle: Any) -> GpuSample:
         # The lists come first: what is allocated in between then makes the total larger, and accuses nobody.
@@ -309,24 +312,20 @@ class NvmlReader:
         return found
 
     def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...]:
-        """The union of the three lists: a process stands in several, with the same total, so the largest counts."""
-        held: dict[int, int] = {}
-        for row in (row for name in LISTS for row in self._list(name, handle)):
-            if row.pid <= 0 or row.usedGpuMemory is None:
-                raise NvmlError(
-                    f"NVML does not say how much process {row.pid} holds on {uuid}", Reason.IMPLAUSIBLE_SAMPLE
-                )
-            held[row.pid] = max(held.get(row.pid, 0), row.usedGpuMemory // MIB)
-        return tuple(GpuProcess(pid, mib) for pid, mib in sorted(held.items()))
+        lists = ([(row.pid, row.usedGpuMemory) for row in self._list(name, uuid, handle)] for name in LISTS)
+        return united(uuid, lists)
 
-    def _list(self, name: str, handle: Any) -> list[Any]:
+    def _list(self, name: str, uuid: str, handle: Any) -> list[Any]:
         try:
-            return self._either(name, handle)
-        except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NotSupported):
+            rows = self._either(name, handle)
+        except SILENT:
             # Old drivers know no MPS list and headless cards no graphics list; the compute list is indispensable.
-            if name == LISTS[0]:
+            # A list that could be read before is not one of those: its processes have not left because it fails.
+            if name == LISTS[0] or (name, uuid) in self._listed:
                 raise
             return []
+        self._listed.add((name, uuid))
+        return rows
 
     def _either(self, name: str, handle: Any) -> list[Any]:
         try:
@@ -342,24 +341,8 @@ class NvmlReader:
         return read(handle)
 
 
-def check(sample: GpuSample) -> None:
-    """Refuse a sample that cannot be true.
-
-    Raises:
-        NvmlError: a process holds more than the card has, or all together more than is used (reason
-            ``ImplausibleSample``).
-    """
-    for process in sample.processes:
-        if process.used_mib > sample.total_mib:
-            raise NvmlError(
-                f"NVML says process {process.pid} holds {process.used_mib} MiB of the {sample.total_mib} MiB of "
-                f"{sample.uuid}",
-                Reason.IMPLAUSIBLE_SAMPLE,
-            )
-    held = sum(process.used_mib for process in sample.processes)
-    if sample.used_mib > sample.total_mib or held > sample.used_mib + SLACK_MIB:
-        raise NvmlError(
-            f"NVML says the processes on {sample.uuid} hold {held} MiB, the card {sample.used_mib} of "
-            f"{sample.total_mib} MiB",
-            Reason.IMPLAUSIBLE_SAMPLE,
-        )
+def _number(error: Exception) -> int:
+    """NVML's number for what nvidia-ml-py raises."""
+    if isinstance(error, pynvml.NVMLLibraryMismatchError):
+        return int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    return int(getattr(error, "value", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))

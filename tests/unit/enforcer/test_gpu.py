@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pynvml  # noqa: TID251 - its error classes are what the reader catches
 import pytest
 
-from enforcer.gpu import NvmlReader, check
+from enforcer.answers import check
+from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode, GpuProcess, GpuSample
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -123,3 +125,29 @@ def test_lists_and_totals_have_to_agree_within_the_slack(
         with pytest.raises(NvmlError) as caught:
             check(sample)
         assert caught.value.reason is Reason.IMPLAUSIBLE_SAMPLE
+
+
+def test_a_list_that_could_be_read_is_not_empty_because_it_fails(library: Broken, uuid: str) -> None:
+    """Else what it showed would seem to be gone, and a container over its quota within it."""
+    library._sim.register(os.getpid(), uuid, 4096, "graphics")
+    silent = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    library.raises = {"nvmlDeviceGetGraphicsRunningProcesses": [silent]}
+    reader = NvmlReader(library)
+    assert reader.sample(uuid).processes == ()
+    assert [process.used_mib for process in reader.sample(uuid).processes] == [4096]
+    library.raises = {"nvmlDeviceGetGraphicsRunningProcesses": [silent]}
+    with pytest.raises(NvmlError, match="cannot tell"):
+        reader.sample(uuid)
+
+
+def test_a_card_of_another_size_than_it_was_counted_with_is_not_believed_until_it_is_counted_again(
+    library: Broken, uuid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = NvmlReader(library)
+    reader.gpus()
+    smaller = {"total": 8192, "reserved": 0, "used": 0}
+    monkeypatch.setattr(reader, "_memory", lambda _: smaller)
+    with pytest.raises(NvmlError, match="had 16384 MiB has 8192 MiB"):
+        reader.sample(uuid)
+    reader.gpus()
+    assert reader.sample(uuid).total_mib == 8192
