@@ -1,15 +1,17 @@
 """Who is over quota, for how long, and whether that is enough to act. A pure state machine: time is passed in.
 
 Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, lets
-the grace period run, and only then decides. A blind moment decides nothing and costs nobody time. One node makes only
-so many kills a minute, and one container only one in a while, whatever its restarts are called.
+the grace period run, and only then decides. A blind moment decides nothing and costs nobody time; where nobody looked
+for long, all begins anew. One node makes only so many kills a minute, and one container only one in a while, whatever
+its restarts are called. Where most of a node would be killed, the mistake is taken to be ours or the operator's: the
+breaker opens, nobody is killed, and only an operator closes it.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
-from typing import Final
 
 from enforcer.attribute import Identity
 from enforcer.model import OnExceed, Quota
@@ -18,6 +20,8 @@ Key = tuple[str, str]
 """Container id and GPU UUID."""
 Place = tuple[str, str]
 """Pod UID and container name: what stays the same when a container restarts."""
+Tenant = tuple[str, Place]
+"""A place and, before it, its namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +40,18 @@ Reading = Mapping[str, tuple[Holder, ...]]
 class Rules:
     """How careful to be. Times in seconds.
 
-    ``max_step`` is the most that a single sample may add to the time over quota: if the enforcer was held up, nobody
-    knows what happened meanwhile.
+    ``max_gap`` is the longest time between two looks that still counts; after a longer one, be it that the enforcer was
+    away, held up or blind, nobody knows what happened meanwhile and the grace period starts anew. ``kills`` in a
+    ``window`` are the most a node makes. A place is let be for ``cool_down`` after acting on it has ended, and between
+    two decisions to kill there lie ``spacing`` seconds.
     """
 
     samples: int = 3
-    max_step: float = 2.0
+    max_gap: float = 10.0
     kills: int = 3
     window: float = 60.0
     cool_down: float = 15.0
+    spacing: float = 30.0
 
 
 class Phase(StrEnum):
@@ -61,12 +68,17 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One container on one GPU: samples in a row over quota, seconds over it, when last seen over (``None``: blind)."""
+    """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
+
+    ``blind``: its GPU could not be read since. ``cgroup_inode`` tells its cgroup from one made anew under its name.
+    """
 
     used_mib: int = 0
     samples: int = 0
     over_for: float = 0.0
     last: float | None = None
+    blind: bool = False
+    cgroup_inode: int | None = None
     warned: bool = False
     acting: bool = False
     acted: bool = False
@@ -74,15 +86,26 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Kill:
+    """One decision to kill: when, and whom."""
+
+    at: float
+    namespace: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be.
 
     A place stays in ``cooling`` for the breaker's window after that: who was acted upon lately comes after the others.
+    ``open`` is the breaker's, and stays until ``closed``.
     """
 
     cases: Mapping[Key, Case] = field(default_factory=dict)
-    kills: tuple[float, ...] = ()
+    kills: tuple[Kill, ...] = ()
     cooling: Mapping[Place, float] = field(default_factory=dict)
+    open: bool = False
 
 
 class Decision(StrEnum):
@@ -95,6 +118,8 @@ class Decision(StrEnum):
     KILL = "Kill"
     HELD_BACK = "HeldBack"
     """Would be killed, had this node not seen too many kills in this minute."""
+    SUSPENDED = "Suspended"
+    """Would be killed, were the breaker not open."""
     BACK_UNDER = "BackUnder"
 
 
@@ -140,7 +165,7 @@ def judge(
     due: list[_Due] = []
     state = replace(
         state,
-        kills=tuple(when for when in state.kills if now - when < rules.window),
+        kills=tuple(kill for kill in state.kills if now - kill.at < rules.window),
         cooling={place: until for place, until in state.cooling.items() if until + rules.window > now},
     )
     for quota in quotas:
@@ -150,15 +175,17 @@ def judge(
         reading = readings.get(quota.gpu)
         case = state.cases.get(key, Case())
         if reading is None:
-            cases[key] = replace(case, last=None)
+            cases[key] = replace(case, blind=True)
             continue
         holders = reading.get(quota.container_id, ())
         cases[key], said = _look(case, quota, holders, now, rules)
         verdicts += said
         if _is_due(cases[key], quota, state, now, rules):
             due.append(_Due(quota, holders))
-    kills, sentences = _sentences(due, cases, state, now, rules)
-    return replace(state, cases=cases, kills=kills), (*verdicts, *sentences)
+    if state.open or _is_storm(due, quotas, state, rules):
+        return replace(state, cases=cases, open=True), (*verdicts, *_suspended(due, cases))
+    state, sentences = _sentences(due, cases, state, now, rules)
+    return replace(state, cases=cases), (*verdicts, *sentences)
 
 
 def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool, decided: float | None = None) -> State:
@@ -167,14 +194,21 @@ def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool,
     Either way the place is let be for the cool-down, so that what fails is not tried twice a second. What did nothing
     to anybody takes nothing from the breaker's budget; ``decided`` is the verdict's ``at``.
     """
-    key = _key(quota)
+    key, place = _key(quota), place_of(quota)
     case = state.cases.get(key)
     cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
-    kills = list(state.kills)
-    if not acted and decided in kills:
-        kills.remove(decided)
-    cooling = {**state.cooling, place_of(quota): now + rules.cool_down}
-    return replace(state, cases=cases, kills=tuple(kills), cooling=cooling)
+    kills, until = state.kills, now + rules.cool_down
+    if acted:
+        until = max(until, state.cooling.get(place, until))
+    else:
+        kills = tuple(kill for kill in kills if (kill.at, kill.place) != (decided, place))
+    return replace(state, cases=cases, kills=kills, cooling={**state.cooling, place: until})
+
+
+def closed(state: State) -> State:
+    """Close the breaker: the minute's kills are forgotten, and everybody has a full grace period again."""
+    cases = {key: Case(used_mib=case.used_mib, acting=case.acting) for key, case in state.cases.items()}
+    return replace(state, cases=cases, kills=(), open=False)
 
 
 def place_of(quota: Quota) -> Place:
@@ -218,30 +252,6 @@ def phase(state: State, quota: Quota, now: float) -> Phase:
     return Phase.WARNED if case.warned else Phase.OVER
 
 
-_SAID: Final = {
-    Phase.NOT_STARTED: "has not started",
-    Phase.WITHIN: "is within its quota",
-    Phase.OVER: "was seen over its quota and is being watched",
-    Phase.ACTING: "is over its quota and is being stopped",
-    Phase.COOLING_DOWN: "is over its quota and was acted upon a moment ago",
-    Phase.HELD_BACK: "is over its quota and is not stopped: too many kills on this node in the last minute",
-}
-
-
-def describe(state: State, quota: Quota, now: float) -> str:
-    """Say in a sentence where a container stands and why."""
-    case = state.cases.get((quota.container_id or "", quota.gpu), Case())
-    where = phase(state, quota, now)
-    if where is Phase.WARNED:
-        left = kill_in(quota, case)
-        said = "is over its quota" + (
-            "; only a warning is wanted" if left is None else f", to be stopped in {left:.1f}s"
-        )
-    else:
-        said = _SAID[where]
-    return f"{quota.container} holds {case.used_mib} MiB of {quota.memory_mib} MiB and {said}"
-
-
 def kill_in(quota: Quota, case: Case) -> float | None:
     """Seconds of grace left; ``None`` where only a warning is wanted."""
     return None if quota.on_exceed is OnExceed.WARN else max(0.0, quota.grace_seconds - case.over_for)
@@ -254,14 +264,26 @@ def _key(quota: Quota) -> Key:
 def _look(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> tuple[Case, list[Verdict]]:
     used = total(holders)
     if used > quota.ceiling_mib:
-        return _over(_counted(case, used, now, rules), quota, rules)
+        return _over(_counted(case, holders, now, rules), quota, rules)
     said = [Verdict(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
     return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
 
 
-def _counted(case: Case, used: int, now: float, rules: Rules) -> Case:
-    step = 0.0 if case.last is None else min(max(now - case.last, 0.0), rules.max_step)
-    return replace(case, used_mib=used, samples=case.samples + 1, over_for=case.over_for + step, last=now)
+def _counted(case: Case, holders: Sequence[Holder], now: float, rules: Rules) -> Case:
+    inode = max((each.identity.cgroup_inode or 0 for each in holders), default=0) or None
+    if _is_stale(case, inode, now, rules):
+        case = Case(acting=case.acting, acted=case.acted)
+    step = 0.0 if case.last is None or case.blind else max(now - case.last, 0.0)
+    return replace(
+        case, used_mib=total(holders), samples=case.samples + 1, over_for=case.over_for + step, last=now, blind=False,
+        cgroup_inode=inode or case.cgroup_inode,
+    )  # fmt: skip
+
+
+def _is_stale(case: Case, inode: int | None, now: float, rules: Rules) -> bool:
+    """Whether what is known is of too long ago, or of a cgroup that is no more."""
+    another = None not in {inode, case.cgroup_inode} and inode != case.cgroup_inode
+    return another or (case.last is not None and now - case.last > rules.max_gap)
 
 
 def _over(case: Case, quota: Quota, rules: Rules) -> tuple[Case, list[Verdict]]:
@@ -279,26 +301,60 @@ def _is_due(case: Case, quota: Quota, state: State, now: float, rules: Rules) ->
     return kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
 
 
+def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, rules: Rules) -> bool:
+    """Whether more would be killed than a minute allows, and that is most of what runs here.
+
+    Counted in containers and in namespaces: a tenant that is most of neither cannot bring it about alone. A container
+    that is the only one to be killed again and again is no storm.
+    """
+    wanted = {_tenant(each.quota) for each in due}
+    if len(state.kills) + len(wanted) <= rules.kills:
+        return False
+    hit = wanted | {(kill.namespace, kill.place) for kill in state.kills}
+    there = {_tenant(quota) for quota in quotas if quota.container_id is not None} | hit
+    return len(hit) > 1 and _is_most(hit, there) and _is_most({name for name, _ in hit}, {name for name, _ in there})
+
+
+def _tenant(quota: Quota) -> Tenant:
+    return quota.namespace, place_of(quota)
+
+
+def _is_most(some: AbstractSet[object], everything: AbstractSet[object]) -> bool:
+    return 2 * len(some) > len(everything)
+
+
+def _suspended(due: Sequence[_Due], cases: dict[Key, Case]) -> list[Verdict]:
+    return [said for each in due for said in _held_back(Decision.SUSPENDED, each.quota, cases)]
+
+
+def _held_back(decision: Decision, quota: Quota, cases: dict[Key, Case]) -> list[Verdict]:
+    """Note in the cases that somebody is let be, and say so once."""
+    case = cases[_key(quota)]
+    cases[_key(quota)] = replace(case, held_back=True)
+    return [] if case.held_back else [_verdict(decision, quota, case)]
+
+
 def _sentences(
     due: Sequence[_Due], cases: dict[Key, Case], state: State, now: float, rules: Rules
-) -> tuple[tuple[float, ...], list[Verdict]]:
-    """Kill as many as the breaker lets pass, and note it in the cases; returns the kills it counts, and what is said.
+) -> tuple[State, list[Verdict]]:
+    """Kill as many as the minute allows, and note it in the cases; returns what is remembered, and what is said.
 
     Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
     ended again and again does not use up the budget that would end another.
     """
-    kills, said = state.kills, []
+    kills, cooling, said = state.kills, dict(state.cooling), list[Verdict]()
     turn = sorted(due, key=lambda each: (_last_turn(each.quota, state), -cases[_key(each.quota)].over_for))
     for quota, holders in ((each.quota, each.holders) for each in turn):
-        case = cases[_key(quota)]
+        case, place = cases[_key(quota)], place_of(quota)
+        if cooling.get(place, now) > now:
+            continue  # over on two GPUs: one after the other
         if len(kills) >= rules.kills:
-            said += [] if case.held_back else [_verdict(Decision.HELD_BACK, quota, case)]
-            cases[_key(quota)] = replace(case, held_back=True)
+            said += _held_back(Decision.HELD_BACK, quota, cases)
         else:
             said.append(replace(_verdict(Decision.KILL, quota, case), targets=targets(quota, holders), at=now))
             cases[_key(quota)] = replace(case, acting=True, held_back=False)
-            kills = (*kills, now)
-    return kills, said
+            kills, cooling[place] = (*kills, Kill(now, quota.namespace, place)), now + rules.spacing
+    return replace(state, kills=kills, cooling=cooling), said
 
 
 def _last_turn(quota: Quota, state: State) -> float:

@@ -14,6 +14,7 @@ import structlog
 from enforcer import checkpoint, memory, notice, status
 from enforcer.act import Executor, Result
 from enforcer.audit import utc_now
+from enforcer.breaker import Breaker
 from enforcer.deeds import warning_fields
 from enforcer.health import Standing
 from enforcer.judge import Decision, Place, Rules, State, Verdict, judge, place_of, settle
@@ -36,6 +37,7 @@ _ACTIONS: Final = {
     Decision.WARNED: "warned",
     Decision.KILL: "killed",
     Decision.HELD_BACK: "held_back",
+    Decision.SUSPENDED: "suspended",
     Decision.BACK_UNDER: "back_under",
 }
 
@@ -106,6 +108,7 @@ class Agent:
         self._problem: str | None = None
         self._blind: dict[str, str] = {}
         self._armed: dict[Place, float] = {}
+        self._breaker = Breaker(state)
 
     def run(self, stopped: threading.Event, interval: float) -> None:
         """Look every ``interval`` seconds until stopped; then wait for what is being acted upon."""
@@ -125,7 +128,8 @@ class Agent:
             views = self._look()
             readings = {view.gpu.uuid: view.reading for view in views}
             judged = quotas if self._enforcing else tuple(replace(q, on_exceed=OnExceed.WARN) for q in quotas)
-            self._state, verdicts = judge(self._state, judged, readings, now, self._rules)
+            self._state, verdicts = judge(self._breaker.told(self._state), judged, readings, now, self._rules)
+            self._breaker.keep(self._state)
             self._remember()  # first: should we die over a kill, the next enforcer counts it
             for verdict in verdicts:
                 self._decide(verdict)
@@ -140,12 +144,17 @@ class Agent:
 
     def _recall(self) -> State:
         try:
-            data = (self._folder / memory.NAME).read_bytes()
-        except OSError:
+            with (self._folder / memory.NAME).open("rb") as file:
+                data = file.read(memory.MAX_BYTES)
+        except FileNotFoundError:
+            return State()
+        except OSError as error:
+            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=memory.NAME, error=str(error))
             return State()
         found = memory.decode(data, self._boot, self._clock()) if self._boot else None
         if found is None:
-            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=memory.NAME)
+            why = "it cannot be read, or is of another boot or version"
+            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=memory.NAME, error=why)
         return found or State()
 
     def _remember(self) -> None:
@@ -260,5 +269,5 @@ class Agent:
             self._problem = f"{status.NAME} cannot be written: {error}"
 
     def _problems(self) -> list[str]:
-        own = [self._problem] if self._problem is not None else []
+        own = [problem for problem in (self._breaker.problem, self._problem) if problem is not None]
         return [*own, *(f"blind on {gpu}: {why}" for gpu, why in self._blind.items()), *self._parts.problems()]

@@ -152,7 +152,7 @@ def _agent(
         tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
         findings=inquest.findings, proven=lambda: prover.proven,
     )  # fmt: skip
-    rules = Rules(kills=options.max_kills, max_step=max(Rules().max_step, 4 * options.poll))
+    rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll))
     return Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
 
 

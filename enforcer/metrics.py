@@ -53,7 +53,7 @@ class Metrics:
         self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
         self.latest: Final = Latest()
         self.registry.register(self.latest)
-        for action in ("warned", "killed", "held_back", "back_under"):
+        for action in ("warned", "killed", "held_back", "suspended", "back_under"):
             self.violations.labels(action)
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
@@ -71,6 +71,10 @@ class Latest(Collector):
         status = self.status
         yield _plain("enforcer_enforcing", "1 while over-quota processes are ended.", status.get("enforcing", False))
         yield _plain("enforcer_problems", "Things that hinder enforcement.", len(status.get("problems", ())))
+        kills = status.get("kills", {})
+        yield _plain(
+            "breaker_open", "1 while the breaker keeps anybody from being killed.", kills.get("breakerOpen", 0)
+        )
         gpus = status.get("gpus", ())
         yield _of_gpu("gpu_memory_used_bytes", "GPU memory in use.", "usedMib", gpus)
         yield _of_gpu("gpu_memory_total_bytes", "GPU memory there is.", "memoryMib", gpus)

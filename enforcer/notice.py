@@ -74,6 +74,15 @@ def held_back(verdict: Verdict) -> Notice:
     return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
+def suspended(verdict: Verdict) -> Notice:
+    """Not killed, because the breaker is open."""
+    note = (
+        f"{_holds(verdict.quota, verdict.used_mib)}; not ended: too much of this node would be, "
+        "so it waits for an operator"
+    )
+    return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
+
+
 def ended(verdict: Verdict, result: Reason, endings: Sequence[Ending], head: Head) -> Notice:
     """Acted upon. The chain's head goes along: it stands outside the node, where nobody there can take it back."""
     touched = [ending for ending in endings if ending.touched]
@@ -116,5 +125,10 @@ def _excess(verdict: Verdict) -> int:
     return max(0, verdict.used_mib - verdict.quota.ceiling_mib)
 
 
-DECIDED: Final = {Decision.WARNED: warned, Decision.BACK_UNDER: back_under, Decision.HELD_BACK: held_back}
+DECIDED: Final = {
+    Decision.WARNED: warned,
+    Decision.BACK_UNDER: back_under,
+    Decision.HELD_BACK: held_back,
+    Decision.SUSPENDED: suspended,
+}
 """What to say about decisions that call for words alone."""

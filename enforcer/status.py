@@ -5,7 +5,7 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
     {"version": 1, "node": "gpu-7", "time": "2026-11-20T22:16:05.123Z", "enforcing": true,
      "problems": ["..."],
      "killLog": {"seq": 42, "hash": "sha256:..."},
-     "kills": {"lastMinute": 0, "allowed": 3},
+     "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
                "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "unattributedMib": 0, "blind": null,
                "unhealthy": "GpuLost",
@@ -32,8 +32,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from enforcer.health import Standing
-from enforcer.judge import Case, Rules, State, describe, kill_in, phase
+from enforcer.judge import Case, Rules, State, kill_in, phase
 from enforcer.model import Proven, Quota
+from enforcer.prospect import describe
 from enforcer.quotas import known
 from enforcer.record import Head
 from enforcer.view import View, strangers
@@ -72,7 +73,11 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "enforcing": snapshot.enforcing,
         "problems": list(snapshot.problems),
         "killLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
-        "kills": {"lastMinute": len(snapshot.state.kills), "allowed": snapshot.rules.kills},
+        "kills": {
+            "lastMinute": len(snapshot.state.kills),
+            "allowed": snapshot.rules.kills,
+            "breakerOpen": snapshot.state.open,
+        },
         "gpus": [_gpu(view, snapshot.standing) for view in snapshot.views],
         "containers": [_container(snapshot, quota, views) for quota in snapshot.quotas],
         "strangers": [row for view in snapshot.views for row in _strangers(view, snapshot.quotas)],
@@ -121,7 +126,7 @@ def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> d
         "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
         "killIn": _kill_in(quota, case),
-        "sentence": describe(snapshot.state, quota, snapshot.now),
+        "sentence": describe(snapshot.state, quota, snapshot.now, snapshot.rules),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
     }
 

@@ -35,6 +35,7 @@ VERBS: Final = {
     "explain": "say what was or would be done to a pod, and why",
     "resize": "change what a running container may hold, within what its pod reserved",
     "audit": "show the kill log and verify its chain",
+    "breaker": "say whether a storm of kills stopped enforcement on this node, and start it again",
     "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from enforcer import checkpoint, memory
+from enforcer import breaker, checkpoint, memory
 from enforcer.act import Result
 from enforcer.attribute import Identity, Owner
 from enforcer.audit import KillLog, segments
@@ -200,6 +200,22 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_s
     assert len(json.loads(remembered[0])["kills"]) == 1
     world.agent.close()
     assert len(json.loads((world.folder / memory.NAME).read_bytes())["cooling"]) == 1
+
+
+def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_starts_anew(world: World) -> None:
+    world.reader.held[GPU] = {101: 5000}
+    (world.folder / breaker.NAME).write_text("")
+    status = world.look(40)
+    assert (world.verdicts, status["kills"]["breakerOpen"], status["containers"][0]["state"]) == ([], True, "HeldBack")
+    assert any("the breaker is open" in problem for problem in status["problems"])
+    assert "gpu_share_breaker_open 1.0" in world.scrape()
+    assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BREAKER_OPEN]
+    assert breaker.reset(world.folder)
+    assert world.look(2)["kills"]["breakerOpen"] is False
+    assert world.verdicts == [], "three samples are wanted again"
+    world.look(1)
+    wait_for(lambda: bool(world.verdicts))
+    assert "gpu_share_breaker_open 0.0" in world.scrape()
 
 
 def test_answers_that_are_owed_are_asked_for_at_every_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

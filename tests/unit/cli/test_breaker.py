@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import pytest
+
+from enforcer.breaker import NAME, Breaker
+from enforcer.judge import State
+from gpushare.cli.main import main
+
+
+def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[int, str]:
+    code = main(["breaker", "--state", str(folder), *options])
+    return code, capsys.readouterr().out.strip()
+
+
+def test_it_says_whether_it_is_open_and_closes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, tmp_path) == (0, "the breaker is closed")
+    Breaker(tmp_path).keep(State(open=True))
+    capsys.readouterr()
+    code, text = said(capsys, tmp_path)
+    assert code == 1
+    assert text.startswith("the breaker is open since 20")
+    assert said(capsys, tmp_path, "--reset") == (0, "the breaker is closed; grace periods start anew")
+    assert said(capsys, tmp_path, "--reset") == (0, "the breaker was not open")
+
+
+def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["breaker", "--state", str(tmp_path / "none")]) == 2
+    assert "none is no state directory; run this on a node" in capsys.readouterr().err
+    (tmp_path / NAME).mkdir()
+    assert main(["breaker", "--state", str(tmp_path), "--reset"]) == 1
+    assert f"{NAME}: Is a directory" in capsys.readouterr().err
