@@ -12,7 +12,7 @@ from enforcer.audit import KillLog, segments
 from enforcer.record import Kind, read, verify
 from enforcer.scribe import MAX_WAITING, Scribe
 from gpushare.errors import RecordError
-from tests.support.patience import holds_within
+from tests.support.patience import holds_within, patient
 
 SHORT = 0.05
 
@@ -45,6 +45,12 @@ def ignored(_: RecordError) -> None:
     """Take a failure that says nothing here."""
 
 
+def finish(log: Scribe) -> None:
+    """Have all written, in what time that takes here."""
+    log._wait = patient(30)
+    log.close()
+
+
 def records(folder: Path) -> list[dict[str, Any]]:
     lines = [line for file in segments(folder) for line in file.read_bytes().splitlines(keepends=True)]
     assert verify(lines).holds
@@ -64,7 +70,7 @@ def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_i
     assert holds_within(lambda: "nobody is ended until it does" in (log.problem or ""), 10, SHORT)
     disk.answers.set()
     assert holds_within(lambda: log.head.seq == 2, 10, SHORT)
-    log.close()
+    finish(log)
     intent, answer = records(tmp_path / "audit")
     assert (intent["kind"], answer["kind"], answer["intent"]) == ("INTENT", "ABORTED", 1)
     assert (answer["result"], answer["container"]) == ("RecordUnwritable", "model")
@@ -78,7 +84,7 @@ def test_an_intent_that_waited_behind_another_is_never_written(disk: Disk, tmp_p
     with pytest.raises(RecordError):
         log.intent({"pid": 7})
     disk.answers.set()
-    log.close()
+    finish(log)
     assert kinds(tmp_path / "audit") == ["WARNED"]
 
 
@@ -89,15 +95,16 @@ def test_an_intent_whose_sync_fails_too_late_leaves_nothing_to_answer(disk: Disk
     with pytest.raises(RecordError):
         log.intent({"pid": 7})
     disk.answers.set()
-    log.close()
+    finish(log)
     disk.fails = False
     log.intent({"pid": 8})
     assert [(record["kind"], record["pid"]) for record in records(tmp_path / "audit")] == [("INTENT", 8)]
 
 
 def test_an_answer_that_comes_late_is_written_once(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
     intent = log.intent({"pid": 7})
+    log._wait = SHORT
     disk.answers.clear()
     with pytest.raises(RecordError):
         log.answer(Kind.OUTCOME, {"intent": intent.seq})
@@ -105,7 +112,7 @@ def test_an_answer_that_comes_late_is_written_once(disk: Disk, tmp_path: Path) -
         log.catch_up()
     disk.answers.set()
     log.catch_up()
-    log.close()
+    finish(log)
     assert kinds(tmp_path / "audit") == ["INTENT", "OUTCOME"]
 
 
@@ -180,6 +187,7 @@ def test_without_a_thread_to_write_nobody_is_ended_and_later_all_is_well(
         patched.setattr(threading.Thread, "start", none)
         with pytest.raises(RecordError):
             log.intent({"pid": 7})
+    finish(log)
     log.intent({"pid": 8})
     assert [record["pid"] for record in records(tmp_path / "audit")] == [8]
 
