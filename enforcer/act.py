@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import structlog
 
 from enforcer import deeds, notice
-from enforcer.attribute import Attributor
+from enforcer.attribute import Attributor, Owner
+from enforcer.family import Member, members
 from enforcer.hold import Grip, Victim
 from enforcer.judge import Verdict, total
 from enforcer.ladder import Ladder, MpsClient, Patience
 from enforcer.model import Quota
 from enforcer.notice import Ending, Sink
 from enforcer.proc import PidHandle, leads_namespace
-from enforcer.pursuit import Eyes, Pursuit
+from enforcer.pursuit import Eyes, Kinship, Pursuit
 from enforcer.record import Kind
 from enforcer.scribe import Scribe
 from gpushare.errors import RecordError
@@ -53,6 +54,8 @@ class Tools:
     open_handle: Callable[[int], PidHandle | None] = PidHandle.open
     leads: Callable[[int], bool] = leads_namespace
     """Whether the end of a process is the end of all in its container."""
+    family: Callable[[Attributor, Owner], Sequence[Member]] = members
+    """Who is in a container now."""
 
 
 class Executor:
@@ -71,9 +74,16 @@ class Executor:
                 return Result(self._why_nobody(verdict, gone), tuple(gone))
             if (why := self._reason_to_spare(verdict.quota, victims)) is not None:
                 return Result(why)
+            pursuit = self._pursuit(verdict.quota)
+            first = pursuit.first(stack, victims)
             try:
                 intent = self._tools.kill_log.intent(
-                    deeds.intent(self._node, verdict, [victim.holder for victim in victims])
+                    deeds.intent(
+                        self._node,
+                        verdict,
+                        [victim.holder for victim in victims],
+                        [victim.holder for victim in first],
+                    )
                 )
             except RecordError as error:
                 log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
@@ -81,7 +91,7 @@ class Executor:
                 return Result(Reason.RECORD_UNWRITABLE)
             endings: list[Ending] = []
             try:
-                result = _result(self._pursuit(verdict.quota).run(stack, victims, endings), endings)
+                result = _result(pursuit.run(stack, first or victims, endings), endings)
             except BaseException:
                 self._close(verdict, intent.seq, Result(Reason.INTERNAL, tuple(endings)))
                 raise
@@ -90,7 +100,8 @@ class Executor:
 
     def _pursuit(self, quota: Quota) -> Pursuit:
         tools = self._tools
-        return Pursuit(quota, tools.eyes, self._grip, self._ladder, tools.leads, self._patience.rounds)
+        kinship = Kinship(tools.leads, lambda owner: tools.family(tools.attributor, owner))
+        return Pursuit(quota, tools.eyes, self._grip, self._ladder, kinship, self._patience.rounds)
 
     def _why_nobody(self, verdict: Verdict, gone: Sequence[Ending]) -> Reason:
         if any(holder.identity in self._ladder.hung for holder in verdict.targets):

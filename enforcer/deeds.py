@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from enforcer.judge import Holder, Verdict
-from enforcer.model import Quota
+from enforcer.model import OnExceed, Quota
 from enforcer.notice import Ending
 from gpushare.reasons import Reason
 
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
+NO_FIRST: Final = "the container has no first process that can be ended: those that hold GPU memory are, one by one"
+"""Of ``kill-container`` where pods share a pid namespace, or the first process hangs."""
 KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
 """What the answer to an INTENT that was left takes over from it."""
 
@@ -46,14 +48,25 @@ def about(node: str, quota: Quota) -> dict[str, Any]:
     }
 
 
-def intent(node: str, verdict: Verdict, holders: Sequence[Holder]) -> dict[str, Any]:
-    """Write what an INTENT record holds; ``holders`` are who is to be ended, at least one."""
-    first = holders[0].identity
+def intent(node: str, verdict: Verdict, holders: Sequence[Holder], first: Sequence[Holder] = ()) -> dict[str, Any]:
+    """Write what an INTENT record holds.
+
+    Args:
+        node: its name.
+        verdict: what was decided.
+        holders: who is to be ended, at least one.
+        first: the first process of the container, where all of it is ended by that; or none.
+    """
+    holders = [*first, *(each for each in holders if each not in first)]
+    whole = verdict.quota.on_exceed is OnExceed.KILL_CONTAINER
+    first_pid = {"first": first[0].identity.pid} if first else {"note": NO_FIRST}
+    one = holders[0].identity
     return {
         **about(node, verdict.quota),
-        "pid": first.pid,
-        "start": first.start,
-        "cgroupInode": first.cgroup_inode,
+        **(first_pid if whole else {}),
+        "pid": one.pid,
+        "start": one.start,
+        "cgroupInode": one.cgroup_inode,
         "usedMiB": verdict.used_mib,
         "overFor": f"{verdict.over_for:.1f}s",
         "action": ACTION,

@@ -6,13 +6,13 @@ before it has refused so often that a tenant could hide behind that.
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribute import Identity
+from enforcer.attribute import Identity, Owner
 from enforcer.hold import Victim
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -80,27 +80,28 @@ class Ladder:
 
     def __init__(self, mps: MpsClient, patience: Patience) -> None:
         self._mps, self._patience = mps, patience
-        self.hung: Final[set[Identity]] = set()
+        self.hung: Final[dict[Identity, Victim]] = {}
         """Processes that SIGKILL did not end: it stays pending, so they are not signalled again."""
-        self._refused: Counter[Identity] = Counter()
+        self._refused: Counter[Owner | None] = Counter()
+        """Attempts that MPS refused, by container: a tenant has as many processes as it likes to be refused."""
 
-    def climb(self, victim: Victim, gpu: str, steps: list[str], kin: Sequence[Kin]) -> Reason:
+    def climb(self, victim: Victim, gpu: str, steps: list[str], kin: Callable[[], Iterable[Kin]]) -> Reason:
         """Do what it takes to end a process; returns what came of it.
 
         Args:
             victim: which one.
             gpu: whose MPS server has to let go of it.
             steps: what was done to it, added to.
-            kin: who dies with it, each with what was done to it, added to.
+            kin: those that die with it and were not named before, each with what was done to it, added to. Asked
+                before each signal: there may be new ones.
         """
-        for each, said in ((victim, steps), *kin):
-            released = None if each.handle.ended() else self._terminate(each, gpu)
-            said.extend([_STEPS[released]] if released in _STEPS else [])
-            if released is False and not self._refused_enough(each.holder.identity):
-                return Reason.TERMINATE_FAILED
-        for _, said in kin:
-            said.append(f"with {victim.holder.identity.pid}")
+        if not self._released(victim, gpu, steps):
+            return Reason.TERMINATE_FAILED
         for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
+            if not all(self._released(each, gpu, said) for each, said in kin()):
+                return Reason.TERMINATE_FAILED
+            if number is signal.SIGTERM and victim.handle.deaf(number):
+                continue
             try:
                 sent = victim.handle.send(number)
             except PermissionError:
@@ -109,16 +110,30 @@ class Ladder:
             if sent:
                 steps.append(number.name)
             if not sent or victim.handle.ended(wait):
+                self._refused.pop(victim.holder.identity.owner, None)
                 return Reason.KILLED if steps else Reason.GONE
-        self.hung.add(victim.holder.identity)
+        self._let_hang(victim)
         return Reason.UNKILLABLE
 
-    def _refused_enough(self, identity: Identity) -> bool:
-        """Count a refusal. After a few, signals have to do: any tenant can make its daemon refuse."""
+    def _let_hang(self, victim: Victim) -> None:
+        try:
+            self.hung[victim.holder.identity] = Victim(victim.holder, victim.handle.again())
+        except OSError as error:  # it will be signalled again, which does it no more harm
+            log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
+
+    def _released(self, victim: Victim, gpu: str, steps: list[str]) -> bool:
+        """Have MPS let go of a client; false where it refuses, and signals have to wait for another attempt."""
+        released = None if victim.handle.ended() else self._terminate(victim, gpu)
+        steps.extend([_STEPS[released]] if released in _STEPS else [])
+        return released is not False or self._refused_enough(victim.holder.identity.owner)
+
+    def _refused_enough(self, owner: Owner | None) -> bool:
+        """Count an attempt that was refused. After a few, signals have to do: any tenant can make its daemon refuse."""
         if len(self._refused) > MAX_REFUSED:
             self._refused.clear()
-        self._refused[identity] += 1
-        return self._refused[identity] >= REFUSALS
+        enough = self._refused[owner] >= REFUSALS - 1
+        self._refused[owner] += not enough
+        return enough
 
     def _terminate(self, victim: Victim, gpu: str) -> bool | Reason | None:
         pid = victim.handle.pid

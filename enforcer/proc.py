@@ -128,6 +128,18 @@ class PidHandle:
             return False
         return True
 
+    def deaf(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+        """Whether the kernel keeps a signal from it: the first of a pid namespace gets only those it has handlers for.
+
+        Not so SIGKILL and SIGSTOP from outside.
+        """
+        caught = int(_said(self.pid, "SigCgt", proc) or "0", 16)
+        return leads_namespace(self.pid, proc) and not caught >> (number - 1) & 1
+
+    def again(self) -> Self:
+        """Another hold on the same process. Raises ``OSError``: too many open files."""
+        return type(self)(self.pid, os.dup(self._descriptor))
+
     def close(self) -> None:
         """Let go."""
         if self._descriptor >= 0:
@@ -146,9 +158,18 @@ def leads_namespace(pid: int, proc: Path = Path("/proc")) -> bool:
 
     The host's own first process leads the host's; it is protected anyway.
     """
-    text = _text(proc / str(pid) / "status") or ""
-    line = next((line for line in text.splitlines() if line.startswith("NSpid:")), "")
-    return line.split()[-1:] == ["1"]
+    return numbers(pid, proc)[-1:] == (1,)
+
+
+def numbers(pid: int, proc: Path = Path("/proc")) -> tuple[int, ...]:
+    """Its pid in each of its pid namespaces, from ours to its own; empty where it has ended."""
+    return tuple(int(number) for number in _said(pid, "NSpid", proc).split())
+
+
+def _said(pid: int, name: str, proc: Path) -> str:
+    """One line of ``/proc/<pid>/status``. The command name in there is the tenant's, but has no line break."""
+    lines = (_text(proc / str(pid) / "status") or "").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:")), "")
 
 
 def read_stat(path: Path) -> Stat | None:

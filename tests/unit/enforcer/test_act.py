@@ -10,6 +10,7 @@ import pytest
 from enforcer.act import Executor, Result, Tools
 from enforcer.attribute import Identity, Owner
 from enforcer.audit import KillLog, segments
+from enforcer.family import Member
 from enforcer.hold import protected
 from enforcer.judge import Decision, Holder, Verdict
 from enforcer.ladder import REFUSALS, NoMps, Patience
@@ -43,6 +44,12 @@ class Handle(PidHandle):
     def ended(self, seconds: float = 0.0) -> bool:
         return self.process.ended
 
+    def deaf(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+        return self.pid in self.world.deaf
+
+    def again(self) -> "Handle":
+        return Handle(self.process, self.world)
+
     def send(self, number: signal.Signals) -> bool:
         if self.process.ended:
             return False
@@ -72,6 +79,7 @@ class World:
         self.answer: bool | None = None
         self.leaders: set[int] = set()
         """Whose end is everybody's."""
+        self.deaf: set[int] = set()
         self.refused: set[int] = set()
         self.mps_fails = False
         self.mps_reason: Reason | None = None
@@ -108,10 +116,15 @@ class World:
     def records(self) -> list[dict[str, Any]]:
         return [read(line) for file in segments(self.folder) for line in file.read_bytes().splitlines(keepends=True)]
 
+    def family(self, owner: Owner) -> list[Member]:
+        """Everybody there; the leaders lead the container's namespace."""
+        living = [each.identity for each in self.processes.values() if not each.ended and each.identity.owner == owner]
+        return [Member(each, (each.pid, 1 if each.pid in self.leaders else each.pid)) for each in living]
+
     def run(self, *targets: Process, about: Quota | None = None) -> Result:
         tools = Tools(
             eyes=self, attributor=self, kill_log=self.scribe, mps=self, sink=self, open_handle=self.open_handle,
-            leads=lambda pid: pid in self.leaders,
+            leads=lambda pid: pid in self.leaders, family=lambda _, owner: self.family(owner),
         )  # fmt: skip
         self.executor = getattr(self, "executor", None) or Executor("gpu-7", tools, Patience(term=0, kill=0))
         chosen = targets or tuple(self.processes.values())
