@@ -36,6 +36,7 @@ from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
 from enforcer.proc import DEAD, CgroupAttributor, PidHandle, read_stat
 from enforcer.record import Head, Kind
+from enforcer.scribe import Scribe
 from enforcer.watch import Watch
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -155,7 +156,7 @@ class World:
     def __init__(self, folder: Path, quota: Quota) -> None:
         self.quota = quota
         self.trial: Trial | None = None
-        self._log = KillLog(folder / "audit")
+        self._scribe = Scribe(KillLog(folder / "audit"), "gpu-7")
         self._attributor = CgroupAttributor()
         daemon = MpsDaemon(GPU, folder / "mps", limit_mib=1024, environment={})
         daemon.control.ask = self.ask  # type: ignore[method-assign]
@@ -181,7 +182,7 @@ class World:
         return GpuSample(uuid=uuid, total_mib=16384, used_mib=HELD if holds else 0, processes=found)
 
     def close(self) -> None:
-        self._log.close()
+        self._scribe.close()
 
     def ask(self, command: str, deadline: Deadline | None = None, moot: Callable[[], bool] | None = None) -> str:
         assert self.trial is not None
@@ -202,15 +203,21 @@ class World:
         self.step("/proc answered")
         return found
 
-    def append(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
+    def intent(self, fields: Mapping[str, Any]) -> Head:
+        self.step("INTENT begun")
+        head = self._scribe.intent(fields)
+        self.step("INTENT durable")
+        return head
+
+    def answer(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
         self.step(f"{kind} begun")
-        head = self._log.append(kind, fields)
+        head = self._scribe.answer(kind, fields)
         self.step(f"{kind} durable")
         return head
 
     @property
     def head(self) -> Head:
-        return self._log.head
+        return self._scribe.head
 
     def notify(self, notice: Notice) -> None:
         """Nobody listens."""
