@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer import checkpoint, memory, notice, status
+from enforcer import checkpoint, memory, notice, sight, status
 from enforcer.act import Executor, Result
 from enforcer.audit import utc_now
 from enforcer.breaker import Breaker
@@ -68,6 +68,8 @@ class Parts:
     problems: Callable[[], Sequence[str]] = tuple
     tell_pods: Callable[[Snapshot], object] = id
     """Bring the pods' own status files up to date; by default there are none."""
+    tell_operators: Callable[[Reason, str], object] = lambda *_: None
+    """Say what lasts of blindness: its reason, and a sentence."""
     findings: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What was found of containers that failed; see ``endings.inquest``."""
     standing: Callable[[], Standing] = Standing
@@ -106,7 +108,7 @@ class Agent:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
         self._pending: dict[Future[Result], Verdict] = {}
         self._problem: str | None = None
-        self._blind: dict[str, str] = {}
+        self._sight: sight.Sight = {}
         self._armed: dict[Place, float] = {}
         self._breaker = Breaker(state)
 
@@ -170,23 +172,26 @@ class Agent:
     def _look(self) -> tuple[View, ...]:
         try:
             views = self._parts.watch.look()
+            problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
         except NvmlError as error:
-            self._parts.metrics.nvml_errors.labels(str(error.reason)).inc()
-            self._blind_spots({"all": error.message})
-            return ()
-        for view in views:
-            if view.problem is not None:
-                self._parts.metrics.nvml_errors.labels(str(view.problem.reason)).inc()
-        self._blind_spots({view.gpu.uuid: view.problem.message for view in views if view.problem is not None})
+            views, problems = (), {sight.EVERYWHERE: error}
+        for problem in problems.values():
+            self._parts.metrics.nvml_errors.labels(str(problem.reason)).inc()
+        self._sight, changes = sight.looked(self._sight, problems, self._clock())
+        for change in changes:
+            self._say(change)
         return views
 
-    def _blind_spots(self, spots: dict[str, str]) -> None:
-        """Say once when sight is lost and once when it is back."""
-        for gpu in spots.keys() - self._blind.keys():
-            log.warning("blind", reason=str(Reason.NVML_UNAVAILABLE), gpu=gpu, error=spots[gpu])
-        for gpu in self._blind.keys() - spots.keys():
-            log.info("sight is back", reason=str(Reason.RECOVERED), gpu=gpu)
-        self._blind = spots
+    def _say(self, change: sight.Change) -> None:
+        """Say once when sight is lost and once when it is back; operators hear what lasts."""
+        back = change.turn is sight.Turn.BACK
+        reason = Reason.RECOVERED if back else change.blind.reason
+        if back:
+            log.info("sight is back", reason=str(reason), gpu=change.gpu)
+        elif change.turn is sight.Turn.LOST:
+            log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
+        if (note := sight.told(change, self._clock())) is not None:
+            self._parts.tell_operators(reason, note)
 
     def _decide(self, verdict: Verdict) -> None:
         quota = verdict.quota
@@ -256,6 +261,7 @@ class Agent:
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views, quotas=quotas,
             state=self._state, rules=self._rules, head=self._parts.kill_log.head, problems=self._problems(),
             standing=self._parts.standing(), failures=self._parts.findings(), proven=self._parts.proven(),
+            sight=self._sight,
         )  # fmt: skip
         found = status.status(snapshot)
         self._parts.metrics.latest.status = found
@@ -270,4 +276,4 @@ class Agent:
 
     def _problems(self) -> list[str]:
         own = [problem for problem in (self._breaker.problem, self._problem) if problem is not None]
-        return [*own, *(f"blind on {gpu}: {why}" for gpu, why in self._blind.items()), *self._parts.problems()]
+        return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._parts.problems()]

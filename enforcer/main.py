@@ -150,7 +150,7 @@ def _agent(
         watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
         metrics=seeing.metrics, problems=side.all,
         tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
-        findings=inquest.findings, proven=lambda: prover.proven,
+        findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
     )  # fmt: skip
     rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll))
     return Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
@@ -160,7 +160,7 @@ def _tell_operators(
     stack: ExitStack, options: argparse.Namespace, cluster: Cluster | None, metrics: Metrics, side: Side
 ) -> None:
     """Report what happens to daemons, and serve metrics and readiness."""
-    keep_telling(side.incidents, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
+    keep_telling(side.incidents, side.news, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
     if options.address is not None:
         stack.callback(pages.serve(options.address, pages.app(metrics.registry, side.hindrance)))
 

@@ -83,6 +83,13 @@ class Latest(Collector):
         for gpu in gpus:
             blind.add_metric([gpu["uuid"]], gpu["blind"] is not None)
         yield blind
+        lasts = GaugeMetricFamily(
+            "gpu_share_gpu_blind_seconds", "Since when the GPU cannot be read, and why.", labels=["gpu", "reason"]
+        )
+        for gpu in gpus:
+            if gpu.get("blindFor") is not None:
+                lasts.add_metric([gpu["uuid"], gpu["blindReason"] or ""], gpu["blindFor"])
+        yield lasts
         yield _condition("gpu_contested", "1 while somebody else offers the GPU as well.", "contested", gpus)
         yield _condition(
             "gpu_unhealthy", "1 while the GPU gets no new shares because it is not well.", "unhealthy", gpus

@@ -1,6 +1,7 @@
 """What runs beside the loop, and what stands in its way."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -9,7 +10,7 @@ import structlog
 
 from enforcer.attribute import Attributor
 from enforcer.backends import Backend
-from enforcer.cluster import PodListener
+from enforcer.cluster import NodeNews, PodListener
 from enforcer.driver_root import HERE
 from enforcer.health import Standing
 from enforcer.metrics import Metrics
@@ -26,6 +27,7 @@ from enforcer.sharing import Sharing
 from enforcer.view import View
 from enforcer.watch import Watch
 from gpushare.errors import GpuShareError
+from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
@@ -46,6 +48,8 @@ class Side:
     """Who keeps limits on which GPU."""
     incidents: Incidents = field(default_factory=Incidents)
     """What happened to them."""
+    news: deque[NodeNews] = field(default_factory=lambda: deque(maxlen=64))
+    """What operators are to be told beside that."""
     announce: Callable[[str, Sequence[tuple[Quota, Proven]]], bool] = lambda *_: True
     """Says of a claim, by UID, whether its limits are in force; false where that has to be said again."""
     claimed: Callable[[], frozenset[str] | None] = lambda: None
@@ -111,6 +115,10 @@ class Side:
     def servers(self) -> frozenset[int]:
         """Say which processes are MPS's own."""
         return frozenset() if self.mps is None else self.mps[0].pids()
+
+    def tell_operators(self, reason: Reason, note: str) -> None:
+        """Have operators told, from a thread that may wait for the API server."""
+        self.news.append(NodeNews(reason, note, warning=reason is not Reason.RECOVERED))
 
     def complain(self, get: Callable[[], str | None]) -> None:
         """Ask this for a problem after every look."""

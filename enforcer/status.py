@@ -7,7 +7,8 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
      "killLog": {"seq": 42, "hash": "sha256:..."},
      "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
-               "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "unattributedMib": 0, "blind": null,
+               "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "unattributedMib": 0,
+               "blind": null, "blindReason": null, "blindFor": null,
                "unhealthy": "GpuLost",
                "contested": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
@@ -22,9 +23,10 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
 ``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.proof.judge``). ``state`` is one of ``enforcer.judge.Phase``, or
-``Blind``; ``blind`` a sentence while the GPU cannot be read, ``unhealthy`` the reason of its taint, ``contested`` who
-else offers it. A process of ``strangers`` belongs to no container with a quota on that GPU; ``failures`` are
-containers that likely failed for want of GPU memory, the latest last, with who held how much then.
+``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason and for how many seconds; ``unhealthy``
+the reason of its taint, ``contested`` who else offers it. A process of ``strangers`` belongs to no container with a
+quota on that GPU; ``failures`` are containers that likely failed for want of GPU memory, the latest last, with who
+held how much then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,6 +39,7 @@ from enforcer.model import Proven, Quota
 from enforcer.prospect import describe
 from enforcer.quotas import known
 from enforcer.record import Head
+from enforcer.sight import EVERYWHERE, Sight, sentence
 from enforcer.view import View, strangers
 
 NAME: Final = "status.json"
@@ -61,6 +64,7 @@ class Snapshot:
     standing: Standing = field(default_factory=Standing)
     failures: Sequence[Mapping[str, Any]] = ()
     proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
+    sight: Sight = field(default_factory=dict)
 
 
 def status(snapshot: Snapshot) -> dict[str, Any]:
@@ -78,14 +82,15 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
             "allowed": snapshot.rules.kills,
             "breakerOpen": snapshot.state.open,
         },
-        "gpus": [_gpu(view, snapshot.standing) for view in snapshot.views],
+        "gpus": [_gpu(view, snapshot) for view in snapshot.views],
         "containers": [_container(snapshot, quota, views) for quota in snapshot.quotas],
         "strangers": [row for view in snapshot.views for row in _strangers(view, snapshot.quotas)],
         "failures": list(snapshot.failures),
     }
 
 
-def _gpu(view: View, standing: Standing) -> dict[str, Any]:
+def _gpu(view: View, snapshot: Snapshot) -> dict[str, Any]:
+    standing, blind = snapshot.standing, snapshot.sight.get(view.gpu.uuid)
     return {
         "uuid": view.gpu.uuid,
         "index": view.gpu.index,
@@ -97,6 +102,8 @@ def _gpu(view: View, standing: Standing) -> dict[str, Any]:
         "usedMib": None if view.sample is None else view.sample.used_mib,
         "unattributedMib": None if view.sample is None else view.unattributed_mib,
         "blind": None if view.problem is None else view.problem.message,
+        "blindReason": None if view.problem is None else str(view.problem.reason),
+        "blindFor": None if blind is None else round(snapshot.now - blind.since, 1),
         "unhealthy": standing.ill.get(view.gpu.uuid),
         "contested": standing.contested.get(view.gpu.uuid),
     }
@@ -126,9 +133,16 @@ def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> d
         "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
         "killIn": _kill_in(quota, case),
-        "sentence": describe(snapshot.state, quota, snapshot.now, snapshot.rules),
+        "sentence": _sentence(snapshot, quota, blind=blind),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
     }
+
+
+def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:
+    if not blind or quota.container_id is None:
+        return describe(snapshot.state, quota, snapshot.now, snapshot.rules)
+    unseen = snapshot.sight.get(quota.gpu) or snapshot.sight.get(EVERYWHERE)
+    return sentence(quota.container, unseen, snapshot.now)
 
 
 def _limit(found: Proven | None) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """Telling operators what happened to MPS daemons: as Events on the Node, and counted."""
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -39,8 +40,18 @@ def tell(incidents: Incidents, reporter: NodeReporter) -> None:
 
 
 def keep_telling(
-    incidents: Incidents, reporter: NodeReporter, registry: CollectorRegistry, stopped: threading.Event
+    incidents: Incidents,
+    news: deque[NodeNews],
+    reporter: NodeReporter,
+    registry: CollectorRegistry,
+    stopped: threading.Event,
 ) -> None:
-    """Begin to count and tell, in a thread that ends with the process."""
+    """Begin to count and tell, in a thread that ends with the process; ``news`` are other things to be told."""
     registry.register(IncidentCounts(incidents))
-    every(EVERY, "incidents", lambda: tell(incidents, reporter), stopped)
+
+    def turn() -> None:
+        tell(incidents, reporter)
+        while news:
+            reporter.report(news.popleft())
+
+    every(EVERY, "incidents", turn, stopped)

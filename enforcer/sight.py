@@ -1,0 +1,90 @@
+"""Blindness: since when a GPU cannot be read, why, and who was told. A blind GPU is judged by nobody. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
+
+TOLD_AFTER: Final = 10.0
+"""Seconds until operators are told: a moment passes, and a list that outgrew its buffer is no news."""
+EVERYWHERE: Final = "all"
+"""Stands for the GPUs where they cannot even be counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """One GPU's: ``since`` when (boot clock, seconds), why as of the last look, and whether operators know."""
+
+    since: float
+    reason: Reason
+    why: str
+    told: bool = False
+
+
+Sight = Mapping[str, Blind]
+"""The GPUs that cannot be read, by UUID or ``EVERYWHERE``."""
+
+
+class Turn(StrEnum):
+    """What became of the sight of a GPU."""
+
+    LOST = "Lost"
+    STAYS_LOST = "StaysLost"
+    """For ``TOLD_AFTER`` seconds now: operators are to know."""
+    BACK = "Back"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One turn; ``blind`` is what is or was known of it."""
+
+    gpu: str
+    turn: Turn
+    blind: Blind
+
+
+def looked(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tuple[Sight, tuple[Change, ...]]:
+    """Take in one look.
+
+    Args:
+        before: what was known.
+        problems: why GPUs could not be read, by UUID or ``EVERYWHERE``; one that is not named could be.
+        now: seconds on the boot clock.
+    """
+    after = {gpu: _met(before.get(gpu), problem, now) for gpu, problem in problems.items()}
+    lost = [Change(gpu, Turn.LOST, blind) for gpu, blind in after.items() if gpu not in before]
+    stay = [
+        Change(gpu, Turn.STAYS_LOST, blind) for gpu, blind in after.items() if blind.told and not _knew(before, gpu)
+    ]
+    back = [Change(gpu, Turn.BACK, blind) for gpu, blind in before.items() if gpu not in after]
+    return after, (*lost, *stay, *back)
+
+
+def _met(before: Blind | None, problem: NvmlError, now: float) -> Blind:
+    since = now if before is None else before.since
+    return Blind(since, problem.reason, problem.message, now - since >= TOLD_AFTER)
+
+
+def _knew(before: Sight, gpu: str) -> bool:
+    return gpu in before and before[gpu].told
+
+
+def told(change: Change, now: float) -> str | None:
+    """Say what operators are to read; ``None`` where it is nothing to them."""
+    who = "no GPU of this node" if change.gpu == EVERYWHERE else f"GPU {change.gpu}"
+    where = "anywhere" if change.gpu == EVERYWHERE else "on it"
+    if change.turn is Turn.STAYS_LOST:
+        cannot = "can be read" if change.gpu == EVERYWHERE else "cannot be read"
+        return f"{who} {cannot}, and nobody {where} is held to a quota: {change.blind.why}"
+    if change.turn is Turn.BACK and change.blind.told:
+        return f"GPUs can be read again, after {now - change.blind.since:.0f} s: {change.gpu}"
+    return None
+
+
+def sentence(container: str, blind: Blind | None, now: float) -> str:
+    """Say of a container what blindness means to it."""
+    why = "" if blind is None else f" for {max(0.0, now - blind.since):.0f} s ({blind.reason}: {blind.why})"
+    return f"{container} is not judged and nothing of it is stopped: its GPU could not be read{why}"
