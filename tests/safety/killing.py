@@ -1,0 +1,80 @@
+"""The executor on real processes: only what NVML says of them, and what MPS answers, is scripted."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from enforcer.act import Executor, Result, Tools
+from enforcer.audit import KillLog, segments
+from enforcer.judge import Decision, Verdict, targets
+from enforcer.ladder import MpsClient, NoMps, Patience
+from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
+from enforcer.notice import Notice
+from enforcer.proc import CgroupAttributor
+from enforcer.record import read, verify
+from enforcer.scribe import Scribe
+from enforcer.watch import Watch
+from tests.safety.reuse import CARD, GPU
+
+__all__ = ["GPU", "Bench"]
+
+
+class Bench:
+    """One executor.
+
+    Args:
+        folder: of its kill log.
+        held: what NVML says at each look: pids, each with its MiB.
+        mps: the daemons.
+        patience: scaled.
+    """
+
+    def __init__(
+        self, folder: Path, held: Callable[[], Sequence[tuple[int, int]]], mps: MpsClient | None = None,
+        patience: Patience | None = None,
+    ) -> None:  # fmt: skip
+        self._folder, self._held = folder / "audit", held
+        self.scribe = Scribe(KillLog(self._folder), "gpu-7")
+        self.watch = Watch(self, CgroupAttributor())
+        self.watch.look()
+        self.notices: list[Notice] = []
+        tools = Tools(
+            eyes=self.watch, attributor=CgroupAttributor(), kill_log=self.scribe, mps=mps or NoMps(), sink=self
+        )
+        self.executor = Executor("gpu-7", tools, patience or Patience(term=0.2, kill=1.0))
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return (CARD,)
+
+    def sample(self, uuid: str) -> GpuSample:
+        found = [GpuProcess(pid, mib) for pid, mib in self._held()]
+        return GpuSample(
+            uuid=uuid, total_mib=CARD.memory_mib, used_mib=sum(each.used_mib for each in found), processes=tuple(found)
+        )
+
+    def notify(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+    def verdict(self, quota: Quota) -> Verdict:
+        """What the judge would say after this look."""
+        holders = self.watch.holders(quota) or ()
+        used = sum(each.used_mib for each in holders)
+        return Verdict(decision=Decision.KILL, quota=quota, used_mib=used, targets=targets(quota, holders))
+
+    def kill(self, quota: Quota) -> Result:
+        return self.executor.carry_out(self.verdict(quota))
+
+    def records(self, kind: str = "") -> list[dict[str, Any]]:
+        return [record for record in map(read, self._lines()) if kind in {"", record["kind"]}]
+
+    def whole(self) -> bool:
+        """The chain holds, and each INTENT has its one answer."""
+        answered = sorted(record["intent"] for record in self.records() if record["kind"] in {"ABORTED", "OUTCOME"})
+        return verify(self._lines()).holds and answered == [record["seq"] for record in self.records("INTENT")]
+
+    def _lines(self) -> list[bytes]:
+        found = segments(self._folder) if self._folder.exists() else []
+        return [line for path in found for line in path.read_bytes().splitlines(keepends=True)]
+
+    def close(self) -> None:
+        self.scribe.close()

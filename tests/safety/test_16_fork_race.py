@@ -1,0 +1,90 @@
+"""Test 16: a container that forks faster than anybody counts is empty at once, and nobody else notices."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from enforcer.deeds import NO_FIRST
+from enforcer.model import OnExceed
+from enforcer.proc import PidHandle
+from gpushare.reasons import Reason
+from tests.node.containers import Container, Kubelet, wait_for
+from tests.safety.killing import GPU, Bench
+from tests.safety.tenants import forget, tenant
+from tests.support import safety
+
+pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+CROWD = 20
+"""So many processes are there when the container is ended, and 200 more each second."""
+SECONDS = 2.0
+
+
+class Neighbours:
+    """Who must not notice: another pod, and a container of the same pod in its own namespace, as its sandbox is."""
+
+    def __init__(self, stack: ExitStack, kubelet: Kubelet, victim: Container) -> None:
+        sandbox = Container(victim.cgroup.parent / ("e" * 64), victim.pod_uid, "e" * 64, [])
+        sandbox.cgroup.mkdir()
+        stack.callback(sandbox.end)
+        other = stack.enter_context(kubelet.container())
+        self._handles: list[PidHandle] = []
+        for container in (sandbox, other):
+            tenant(container, "quiet", own=True)
+            tenant(container, "quiet")
+            found = [PidHandle.open(pid) for pid in container.pids()]
+            self._handles += [stack.enter_context(handle) for handle in found if handle is not None]
+        assert len(self._handles) == 4
+
+    def untouched(self) -> bool:
+        return not any(handle.ended() for handle in self._handles)
+
+
+@pytest.fixture(name="stack")
+def _stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_a_container_that_forks_200_times_a_second_is_empty_two_seconds_after_the_decision(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    kubelet, took = Kubelet(), list[float]()
+    victim = stack.enter_context(kubelet.container())
+    neighbours = Neighbours(stack, kubelet, victim)
+    bench = Bench(tmp_path, lambda: [(pid, 3000) for pid in victim.pids()[1:4]])
+    stack.callback(bench.close)
+    quota = victim.quota(GPU, 2000, on_exceed=OnExceed.KILL_CONTAINER)
+    count = safety.trials(10, 1_000)
+    for number in range(count):
+        outside = tenant(victim, ("storm", "hearing")[number % 2], own=True)
+        wait_for(lambda: len(victim.pids()) > CROWD, 30)
+        first = victim.pids()[0]
+        verdict, begun = bench.verdict(quota), time.monotonic()
+        result = bench.executor.carry_out(verdict)
+        wait_for(lambda: not victim.pids(), 30)
+        took.append(time.monotonic() - begun)
+        assert result.reason is Reason.KILLED
+        assert bench.records("INTENT")[-1]["first"] == first
+        assert outside.wait(30) == 0
+        forget(victim, outside)
+    assert neighbours.untouched()
+    assert bench.whole()
+    within = sum(each <= SECONDS for each in took)
+    assert within == count or not safety.full()
+    safety.figure("16", "forking containers empty within 2 s of the decision", f"{within:,} in {count:,}")
+    safety.figure("16", "the slowest of them", f"{max(took):.2f} s")
+
+
+def test_a_container_without_a_namespace_of_its_own_loses_those_that_hold_memory_and_it_is_said(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    victim = stack.enter_context(Kubelet().container())
+    holder, other = tenant(victim, "quiet"), tenant(victim, "quiet")
+    bench = Bench(tmp_path, lambda: [(holder.pid, 3000)] if holder.poll() is None else [])
+    stack.callback(bench.close)
+    assert bench.kill(victim.quota(GPU, 2000, on_exceed=OnExceed.KILL_CONTAINER)).reason is Reason.KILLED
+    assert (holder.poll() is not None, other.poll()) == (True, None)
+    assert bench.records("INTENT")[0]["note"] == NO_FIRST
