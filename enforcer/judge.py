@@ -42,14 +42,15 @@ class Rules:
 
     ``max_gap`` is the longest time between two looks that still counts; after a longer one, be it that the enforcer was
     away, held up or blind, nobody knows what happened meanwhile and the grace period starts anew. ``kills`` in a
-    ``window`` are the most a node makes. A place is let be for ``cool_down`` after acting on it has ended, and between
-    two decisions to kill there lie ``spacing`` seconds.
+    ``window`` are the most a node makes; for ``storm_window`` they count towards a storm. A place is let be for
+    ``cool_down`` after acting on it has ended, and between two decisions to kill there lie ``spacing`` seconds.
     """
 
     samples: int = 3
     max_gap: float = 10.0
     kills: int = 3
     window: float = 60.0
+    storm_window: float = 600.0
     cool_down: float = 15.0
     spacing: float = 30.0
 
@@ -92,6 +93,11 @@ class Kill:
     at: float
     namespace: str
     place: Place
+
+    @property
+    def tenant(self) -> Tenant:
+        """Whose container it was."""
+        return self.namespace, self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,7 @@ def judge(
     due: list[_Due] = []
     state = replace(
         state,
-        kills=tuple(kill for kill in state.kills if now - kill.at < rules.window),
+        kills=tuple(kill for kill in state.kills if now - kill.at < rules.storm_window),
         cooling={place: until for place, until in state.cooling.items() if until + rules.window > now},
     )
     for quota in quotas:
@@ -182,7 +188,7 @@ def judge(
         verdicts += said
         if _is_due(cases[key], quota, state, now, rules):
             due.append(_Due(quota, holders))
-    if state.open or _is_storm(due, quotas, state, rules):
+    if state.open or _is_storm(due, quotas, state, now, rules):
         return replace(state, cases=cases, open=True), (*verdicts, *_suspended(due, cases))
     state, sentences = _sentences(due, cases, state, now, rules)
     return replace(state, cases=cases), (*verdicts, *sentences)
@@ -209,6 +215,11 @@ def closed(state: State) -> State:
     """Close the breaker: the minute's kills are forgotten, and everybody has a full grace period again."""
     cases = {key: Case(used_mib=case.used_mib, acting=case.acting) for key, case in state.cases.items()}
     return replace(state, cases=cases, kills=(), open=False)
+
+
+def lately(state: State, now: float, rules: Rules) -> tuple[Kill, ...]:
+    """Pick the kills that count towards the most a node makes."""
+    return tuple(kill for kill in state.kills if now - kill.at < rules.window)
 
 
 def place_of(quota: Quota) -> Place:
@@ -301,18 +312,25 @@ def _is_due(case: Case, quota: Quota, state: State, now: float, rules: Rules) ->
     return kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
 
 
-def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, rules: Rules) -> bool:
-    """Whether more would be killed than a minute allows, and that is most of what runs here.
+def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: float, rules: Rules) -> bool:
+    """Whether so much of what runs here would be killed that the mistake is rather ours or the operator's.
 
-    Counted in containers and in namespaces: a tenant that is most of neither cannot bring it about alone. A container
-    that is the only one to be killed again and again is no storm.
+    That is more containers than a minute allows, if they are most of all and their namespaces most of all: a tenant
+    that is most of neither cannot bring it about alone. Or it is every single one there is, of at least two, and more
+    often than a minute allows. A kill counts for as long as its pod is there, and at least for the minute.
     """
+    known = {_tenant(quota) for quota in quotas}
+    kills = [kill.tenant for kill in state.kills if now - kill.at < rules.window or kill.tenant in known]
     wanted = {_tenant(each.quota) for each in due}
-    if len(state.kills) + len(wanted) <= rules.kills:
+    hit, there = (
+        wanted.union(kills),
+        {_tenant(quota) for quota in quotas if quota.container_id is not None}.union(kills),
+    )
+    if not wanted or len(hit) == 1:
         return False
-    hit = wanted | {(kill.namespace, kill.place) for kill in state.kills}
-    there = {_tenant(quota) for quota in quotas if quota.container_id is not None} | hit
-    return len(hit) > 1 and _is_most(hit, there) and _is_most({name for name, _ in hit}, {name for name, _ in there})
+    if len(hit) > rules.kills and _is_most(hit, there):
+        return _is_most({namespace for namespace, _ in hit}, {namespace for namespace, _ in there})
+    return len(kills) + len(wanted) > rules.kills and hit == there
 
 
 def _tenant(quota: Quota) -> Tenant:
@@ -343,16 +361,18 @@ def _sentences(
     ended again and again does not use up the budget that would end another.
     """
     kills, cooling, said = state.kills, dict(state.cooling), list[Verdict]()
+    room = rules.kills - len(lately(state, now, rules))
     turn = sorted(due, key=lambda each: (_last_turn(each.quota, state), -cases[_key(each.quota)].over_for))
     for quota, holders in ((each.quota, each.holders) for each in turn):
         case, place = cases[_key(quota)], place_of(quota)
         if cooling.get(place, now) > now:
             continue  # over on two GPUs: one after the other
-        if len(kills) >= rules.kills:
+        if not room:
             said += _held_back(Decision.HELD_BACK, quota, cases)
         else:
             said.append(replace(_verdict(Decision.KILL, quota, case), targets=targets(quota, holders), at=now))
             cases[_key(quota)] = replace(case, acting=True, held_back=False)
+            room -= 1
             kills, cooling[place] = (*kills, Kill(now, quota.namespace, place)), now + rules.spacing
     return replace(state, kills=kills, cooling=cooling), said
 

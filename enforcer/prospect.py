@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from enforcer.judge import Case, Phase, Rules, State, kill_in, phase, place_of
+from enforcer.judge import Case, Phase, Rules, State, kill_in, lately, phase, place_of
 from enforcer.model import Quota
 
 RESET: Final = "gpu-share breaker --reset"
@@ -24,8 +24,8 @@ def describe(state: State, quota: Quota, now: float, rules: Rules) -> str:
 def _over(where: Phase, case: Case, rules: Rules) -> str:
     if where is Phase.OVER:
         return f"was seen over its quota and is being watched: {case.samples} of {rules.samples} samples in a row"
-    lately = " and was acted upon lately" if where is Phase.COOLING_DOWN else ""
-    return f"is over its quota for {case.over_for:.1f}s{lately}"
+    acted = " and was acted upon lately" if where is Phase.COOLING_DOWN else ""
+    return f"is over its quota for {case.over_for:.1f}s{acted}"
 
 
 def _end(state: State, quota: Quota, case: Case, now: float, rules: Rules) -> str:
@@ -35,9 +35,9 @@ def _end(state: State, quota: Quota, case: Case, now: float, rules: Rules) -> st
         return "; only a warning is wanted"
     if state.open:
         return f"; nobody is stopped here: the breaker is open until an operator says `{RESET}` on this node"
-    lately = [kill.at for kill in state.kills if now - kill.at < rules.window]
-    if len(lately) >= rules.kills and (room := lately[-rules.kills] + rules.window - now) > grace:
-        return f", not to be stopped for {room:.1f}s: this node made {len(lately)} kills in {rules.window:.0f}s"
+    kills = lately(state, now, rules)
+    if len(kills) >= rules.kills and (room := kills[-rules.kills].at + rules.window - now) > grace:
+        return f", not to be stopped for {room:.1f}s: this node made {len(kills)} kills in {rules.window:.0f}s"
     cool = state.cooling.get(place_of(quota), now) - now
     excess = case.used_mib - quota.ceiling_mib
     return f", to be stopped in {max(grace, cool):.1f}s unless it frees {excess} MiB"

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from enforcer.health import Standing
-from enforcer.judge import Case, Rules, State, kill_in, phase
+from enforcer.judge import Case, Rules, State, kill_in, lately, phase
 from enforcer.model import Proven, Quota
 from enforcer.prospect import describe
 from enforcer.quotas import known
@@ -78,7 +78,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "problems": list(snapshot.problems),
         "killLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
         "kills": {
-            "lastMinute": len(snapshot.state.kills),
+            "lastMinute": len(lately(snapshot.state, snapshot.now, snapshot.rules)),
             "allowed": snapshot.rules.kills,
             "breakerOpen": snapshot.state.open,
         },

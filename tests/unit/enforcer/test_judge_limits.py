@@ -107,6 +107,40 @@ def test_what_is_not_most_of_a_node_is_held_back_and_no_storm(greedy: list[Quota
     assert bench.decisions().count("Kill") == RULES.kills
 
 
+def test_every_container_there_is_again_and_again_is_a_storm_at_whatever_pace() -> None:
+    """Two tenants whose containers the kubelet lets wait before it starts them again."""
+    both = crowd(2, names=("asr", "tts"))
+    bench = Bench(*both)
+    for _ in range(10):
+        for each in both:
+            for _ in range(3):
+                bench.see(*over([each]))
+            bench.state = settle(bench.state, each, bench.now, RULES, acted=True)
+            for _ in range(int(40 / POLL)):
+                bench.see()
+    assert bench.decisions().count("Kill") == 3
+    assert bench.state.open
+
+
+def test_two_greedy_ones_beside_a_modest_one_are_no_storm() -> None:
+    bench = Bench()
+    _lives(bench, crowd(2, names=("asr", "tts")), 600, modest=crowd(1, names=("chat",), first=100))
+    assert not bench.state.open
+    assert bench.decisions().count("Kill") > 20
+
+
+def test_kills_of_pods_that_are_gone_count_for_a_minute() -> None:
+    bench = Bench()
+    for life in range(12):
+        one = crowd(1, names=("asr",), first=1 + life)
+        _lives(bench, one, 2)
+        for _ in range(int(31 / POLL)):
+            bench.quotas = []
+            bench.see()
+    assert bench.decisions().count("Kill") == 12
+    assert not bench.state.open
+
+
 def test_one_container_over_and_over_is_no_storm_and_killed_every_thirty_seconds() -> None:
     bench = Bench()
     chosen = _lives(bench, crowd(1), 200)
