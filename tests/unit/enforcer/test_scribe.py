@@ -62,9 +62,9 @@ def kinds(folder: Path) -> list[str]:
 
 
 def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_is(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=patient(1))
     disk.answers.clear()
-    with pytest.raises(RecordError, match=r"not answered for 0\.05 s"):
+    with pytest.raises(RecordError, match=r"not answered for \d+ s"):
         log.intent({"pid": 7, "container": "model"})
     assert disk.asked.is_set()
     assert holds_within(lambda: "nobody is ended until it does" in (log.problem or ""), 10, SHORT)
@@ -89,7 +89,7 @@ def test_an_intent_that_waited_behind_another_is_never_written(disk: Disk, tmp_p
 
 
 def test_an_intent_whose_sync_fails_too_late_leaves_nothing_to_answer(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=patient(1))
     disk.answers.clear()
     disk.fails = True
     with pytest.raises(RecordError):
