@@ -79,6 +79,10 @@ class Lane:
         self._silent = False
         self._crowd: set[str] = set()
         """Pods that are leaving and were seen to use the GPU meanwhile."""
+        self._asked: set[str] = set()
+        """Pods that are leaving whose clients have been asked for, once at half of their grace."""
+        self._asking = 0.0
+        """Seconds that it took the last time."""
         self.woken: Final = threading.Event()
 
     def turn(self) -> None:
@@ -94,7 +98,7 @@ class Lane:
         leaving = self._tools.departures.of(pods)
         if not leaving:
             return None
-        first = min(each.due(len(leaving)) for each in leaving)
+        first = min(self._due(each, len(leaving)) for each in leaving)
         if first > now:
             return first - now
         try:
@@ -107,13 +111,19 @@ class Lane:
             return 0.0
         return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
 
+    def _due(self, departure: Departure, beside: int) -> float:
+        """When there is something to do for a pod: at half of its grace a first look, to know how long one takes."""
+        return departure.due(beside, self._asking) if departure.uid in self._asked else departure.earliest
+
     def _round(self, leaving: Sequence[Departure], now: float) -> bool:
         """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
         with ExitStack() as stack:
             held = self._hold(stack, {each.uid for each in leaving})
-            self._crowd = {each.uid for each in leaving} & (self._crowd | held.keys())
-            ready = in_turn([each for each in leaving if each.uid in held], now, len(self._crowd))
             listed = self._tools.clock()
+            self._asking, self._asked = listed - now, {each.uid for each in leaving if each.earliest <= now}
+            self._crowd = {each.uid for each in leaving} & (self._crowd | held.keys())
+            users = [each for each in leaving if each.uid in held]
+            ready = in_turn(users, listed, len(self._crowd), self._asking)
             for done, each in enumerate(ready, 1):
                 began = self._tools.clock()
                 for client in held[each.uid]:

@@ -40,14 +40,18 @@ class Departure:
     earliest: float
     stamp: str = ""
 
-    def due(self, beside: int) -> float:
-        """When to release it, where so many pods leave the same GPU, itself included."""
-        return max(self.earliest, self.end - lead(self.grace, beside))
+    def due(self, beside: int, asking: float = 0.0) -> float:
+        """When to release it, where so many pods leave the same GPU, itself included. ``asking``: see ``lead``."""
+        return max(self.earliest, self.end - lead(self.grace, beside, asking))
 
 
-def lead(grace: float, pods: int) -> float:
-    """Seconds before the end at which the first of so many pods has to be released; never over half of the grace."""
-    return min(grace / 2, max(LEAD, LEAD_SHARE * grace, BUDGET * pods))
+def lead(grace: float, pods: int, asking: float = 0.0) -> float:
+    """Seconds before the end at which the first of so many pods has to be released; never over half of the grace.
+
+    ``asking``: what it took to ask for the clients the last time. They are asked for again, and each of them costs
+    about half of that: on a machine that is busy, or with a server that is, two seconds would be over by then.
+    """
+    return min(grace / 2, asking + max(LEAD, LEAD_SHARE * grace, max(BUDGET, asking) * pods))
 
 
 def pace(left: int, seconds: float) -> float:
@@ -100,13 +104,13 @@ def running(pod: Object) -> bool:
     return any("running" in (each.get("state") or {}) for each in every)
 
 
-def in_turn(departures: Sequence[Departure], now: float, beside: int) -> list[Departure]:
+def in_turn(departures: Sequence[Departure], now: float, beside: int, asking: float = 0.0) -> list[Departure]:
     """Of the pods that leave one GPU and still use it, those to release now: who is killed first comes first.
 
     ``beside`` counts those of them that have been released already as well: the last of many must not be left for when
-    the machine is busy with killing the first.
+    the machine is busy with killing the first. ``asking``: see ``lead``.
     """
-    ready = [each for each in departures if each.due(beside) <= now]
+    ready = [each for each in departures if each.due(beside, asking) <= now]
     return sorted(ready, key=lambda each: each.end)
 
 

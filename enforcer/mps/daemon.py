@@ -187,7 +187,7 @@ class MpsDaemon:
 
     def _give_up(self) -> None:
         """End a daemon that hangs and that nobody holds up; raises ``MpsError``, so that it is started again."""
-        note = f"the MPS daemon of {self.gpu} hung for {self.control.hung_for():.0f} s with nobody in its way: replaced"
+        note = f"the MPS daemon of {self.gpu} hung for {self.control.hung_for():.0f} s with nobody in its way: ended"
         self._incidents.tell(Incident(self.gpu, Reason.MPS_HUNG, note))
         self._end_process()
         raise MpsError(note)
@@ -347,14 +347,19 @@ class MpsDaemon:
         return True
 
     def _end_process(self) -> None:
-        """End the noted daemon by its pid, if it is still the same process."""
+        """End the noted daemon by its pid, if it is still the same process.
+
+        Raises:
+            MpsError: it lives on, as one does that waits in the driver. Its note stays: no other is started over it.
+        """
         note = self._notes.read()
         handle = None if note.pid is None else PidHandle.open(note.pid)
         if handle is not None:
             with handle:
                 stat = read_stat(Path(f"/proc/{note.pid}/stat"))
-                if stat is not None and stat.start == note.start:
-                    self._signal(handle)
+                if stat is not None and stat.start == note.start and not self._signal(handle):
+                    said = f"(process {note.pid}) does not end, not even by SIGKILL; none is started beside it"
+                    raise MpsError(f"the MPS control daemon of {self.gpu} {said}")
         if self._child is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(STOP_SECONDS)
@@ -363,14 +368,16 @@ class MpsDaemon:
             self._notes.write(replace(note, pid=None, start=None))
 
     @staticmethod
-    def _signal(handle: PidHandle) -> None:
+    def _signal(handle: PidHandle) -> bool:
+        """End it; whether it has."""
         # It may be ending already, after `quit`; a moment's patience spares its servers a signal.
         if handle.ended(STOP_SECONDS / 5):
-            return
+            return True
         for number in (signal.SIGTERM, signal.SIGKILL):
             handle.send(number)
             if handle.ended(STOP_SECONDS):
-                return
+                return True
+        return False
 
     def _process(self) -> int | None:
         """The noted daemon, if it is still the same process."""

@@ -154,19 +154,31 @@ def main(argv: Sequence[str]) -> int:
             serve(listener, host)
             host.reap()
     host.stop()
-    if options.shared_memory is not None:
-        withdraw(shared_memory_of(options.run))
+    _withdraw_memory(options)
     return 0
 
 
 def _share_memory(options: argparse.Namespace) -> None:
-    """Make it before the first daemon comes. Raises ``OSError``."""
-    if options.shared_memory is None or provide(shared_memory_of(options.run), options.shared_memory):
-        return
-    log.warning(
-        "the shared memory of MPS has no size of its own: this process may not mount",
-        reason=str(Reason.MPS_STARTED), folder=str(shared_memory_of(options.run)),
-    )  # fmt: skip
+    """Make it before the first daemon comes, or take over one that was left by a host that was killed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if options.shared_memory is None:
+        _withdraw_memory(options)
+    elif not provide(shared_memory_of(options.run), options.shared_memory):
+        log.warning(
+            "the shared memory of MPS has no size of its own: this process may not mount",
+            reason=str(Reason.MPS_STARTED), folder=str(shared_memory_of(options.run)),
+        )  # fmt: skip
+
+
+def _withdraw_memory(options: argparse.Namespace) -> None:
+    if not withdraw(shared_memory_of(options.run)):
+        log.warning(
+            "the shared memory of MPS is still mounted on the node: unmount it there",
+            reason=str(Reason.MPS_STOPPED), folder=str(shared_memory_of(options.run)),
+        )  # fmt: skip
 
 
 def listen(run: Path) -> socket.socket:

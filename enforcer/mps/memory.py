@@ -6,12 +6,13 @@ process, whose daemons and servers end before it; containers that had it keep wh
 
 import ctypes
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+MOUNTS: Final = Path("/proc/self/mountinfo")
 HERE: Final = Path("/dev/shm")  # noqa: S108 - the name that shm_open means
 MODE: Final = 0o1777
+UNUSED: Final = 0o755
 NOSUID, NODEV, NOEXEC, REMOUNT, BIND, DETACH = 2, 4, 8, 32, 4096, 2
 """``MS_...`` of mount(2), and ``MNT_DETACH``."""
 
@@ -41,11 +42,28 @@ def provide(folder: Path, mib: int, here: Path = HERE) -> bool:
     return True
 
 
-def withdraw(folder: Path) -> None:
-    """Take it off the node. Who still has it keeps it."""
-    with suppress(OSError):
-        if folder.is_mount():
-            _check(libc.umount2(os.fsencode(folder), DETACH), folder)
+def withdraw(folder: Path) -> bool:
+    """Take it off the node, be it ours or of one that was killed. Who still has it keeps it.
+
+    Returns:
+        ``False``: the node has it still, because we may not unmount, or not for others than ourselves.
+    """
+    if not folder.is_mount():
+        return True
+    shared = _is_shared(folder)
+    try:
+        _check(libc.umount2(os.fsencode(folder), DETACH), folder)
+        folder.chmod(UNUSED)
+    except OSError:
+        return False
+    return shared
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether what is unmounted there is unmounted for the node too: field 7 and on say so, field 5 is the place."""
+    rows = (line.split(" ") for line in MOUNTS.read_text().splitlines())
+    last = [row[6 : row.index("-")] for row in rows if row[4] == str(folder)][-1:]
+    return any(each.startswith("shared:") for options in last for each in options)
 
 
 def _mount(source: str, folder: Path, kind: str, flags: int, data: str) -> None:

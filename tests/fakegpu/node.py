@@ -28,6 +28,7 @@ from tests.fakegpu.build import library_folder
 from tests.fakegpu.share import DEVICE_FOLDER, amount
 from tests.fakegpu.state import Fault, Machine, MachineGpu, Sim
 from tests.fakegpu.tenants import Tenants, plain
+from tests.fakegpu.world import change
 
 HERE: Final = Path(__file__).parent
 PACKAGED: Final = HERE / "lib"
@@ -44,6 +45,7 @@ STAND_IN: Final = (
     "mps_clients",
     "mps_control",
     "mps_daemon",
+    "mps_v3",
     "mps_words",
     "state",
     "tenants",
@@ -53,7 +55,9 @@ STAND_IN: Final = (
 MODELS: Final = {"B200": "10.0", "H100": "9.0", "H200": "9.0", "L4": "8.9", "A100": "8.0", "T4": "7.5", "V100": "7.0"}
 DRIVER: Final = "570.86.15"
 CUDA: Final = {615: 13040, 580: 13000, 0: 12080}
-"""Driver branch to CUDA version, the newest first. From 615 on the driver keeps limits of cgroups."""
+"""Driver branch to CUDA version, the newest first."""
+NAMESPACES_SINCE: Final = 615
+"""Driver branch from which on MPS speaks protocol 3, and the driver keeps limits of cgroups."""
 MAX_GPUS: Final = 16
 MAX_INSTANCES: Final = 7
 PROFILE: Final = re.compile(r"[1-7]g\.[1-9][0-9]{0,2}gb")
@@ -167,9 +171,13 @@ def machine(node: str, gpus: int, memory_mib: int, model: str, driver: str = DRI
         )
         for index in range(gpus)
     ]  # fmt: skip
-    branch = driver.partition(".")[0]
-    cuda = next(cuda for since, cuda in CUDA.items() if int(branch) >= since)
+    cuda = next(cuda for since, cuda in CUDA.items() if branch(driver) >= since)
     return Machine(driver=driver, nvml=f"{cuda // 1000}.{driver}", cuda=cuda, gpus=tuple(cards))
+
+
+def branch(driver: str) -> int:
+    """Return 615 of ``615.71.09``."""
+    return int(driver.partition(".")[0])
 
 
 def lay_out(root: Path, shape: Machine, *, single_user: bool = False, mig: Sequence[str] = ()) -> Sim:
@@ -178,6 +186,7 @@ def lay_out(root: Path, shape: Machine, *, single_user: bool = False, mig: Seque
     before = sim.machine.gpus if (sim.folder / "machine").is_file() else ()
     kept = [replace(gpu, uuid=old.uuid) for gpu, old in zip(shape.gpus, before, strict=False)]
     sim = Sim.create(sim.folder, cut(replace(shape, gpus=(*kept, *shape.gpus[len(kept) :])), mig))
+    change(sim, mps_v3=int(branch(shape.driver) >= NAMESPACES_SINCE))
     driver = root / "driver"
     for folder in (driver / LIBRARIES, driver / PROGRAMS, driver / SOURCES / "tests" / "fakegpu"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -60,9 +60,18 @@ def check_released(site: Site, last: Last, uids: Mapping[str, str]) -> None:
     ahead = sorted(last.ended(name) - moment(told[uid][0]["timestamp"]) for name, uid in uids.items() if uid in told)
     print(f"\n{len(ahead)} of {len(uids)} released before their end; by {ahead[0]:.1f} to {ahead[-1]:.1f} s")
     assert {name: last.exit_code(name) for name in uids} == dict.fromkeys(uids, BY_SIGKILL)
-    assert [name for name, uid in uids.items() if uid not in told] == []
+    assert [name for name, uid in uids.items() if uid not in told] == [], trouble(site)
     outcomes = {name: {(row["reason"], row["alive"]) for row in told[uid]} for name, uid in uids.items()}
     assert outcomes == {name: {("ClientTerminated", True)} for name in uids}
+
+
+def trouble(site: Site) -> str:
+    """What the agent and the MPS pod said that is not routine."""
+    commands = [
+        f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-{part} --all-containers --tail -1" for part in ("agent", "mps")
+    ]
+    lines = [line for each in commands for line in site.shell(each).splitlines()]
+    return "\n".join(line for line in lines if '"info"' not in line or "Mps" in line)
 
 
 @contextmanager

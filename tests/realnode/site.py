@@ -208,10 +208,12 @@ class Site:
         """What the agent says of its node, from its state folder."""
         return dict(json.loads((self.on_node(STATE) / "status.json").read_text()))
 
-    def records(self) -> list[Object]:
-        """The kill log's records, oldest first."""
+    def records(self, namespace: str, name: str) -> list[Object]:
+        """The kill log's records of one pod, oldest first: the log has those of earlier tests as well."""
         segments = sorted((self.on_node(STATE) / "audit").glob("kills-*.jsonl"))
-        return [json.loads(line) for segment in segments for line in segment.read_text().splitlines()]
+        every = [json.loads(line) for segment in segments for line in segment.read_text().splitlines()]
+        whose = {"namespace": namespace, "name": name}
+        return [each for each in every if whose.items() <= each.get("pod", {}).items()]
 
     def on_node(self, where: str) -> Path:
         """Where a path of the node is on this machine."""

@@ -33,15 +33,10 @@ def namespace(site: Site) -> Iterator[str]:
     site.drop(name)
 
 
-def records(site: Site, name: str) -> list[Object]:
-    """The kill log's records of one pod."""
-    return [each for each in site.records() if each.get("pod", {}).get("name") == name]
-
-
-def record(site: Site, name: str, kind: str) -> Object:
+def record(site: Site, namespace: str, name: str, kind: str) -> Object:
     """Wait for the first record of that kind about a pod."""
-    site.until(f"{kind} of {name}", lambda: kind in [each["kind"] for each in records(site, name)], 90)
-    return next(each for each in records(site, name) if each["kind"] == kind)
+    site.until(f"{kind} of {name}", lambda: kind in [each["kind"] for each in site.records(namespace, name)], 90)
+    return next(each for each in site.records(namespace, name) if each["kind"] == kind)
 
 
 def over_for(found: Object) -> float:
@@ -51,10 +46,12 @@ def over_for(found: Object) -> float:
 def test_a_kubelet_restart_in_mid_grace_changes_nothing_of_it(site: Site, namespace: str) -> None:
     with looks(site) as seen:
         site.run(namespace, pods.pod("watched", *GREEDY))
-        warned = record(site, "watched", "WARNED")
+        warned = record(site, namespace, "watched", "WARNED")
         kubelet_restarts(site, 1)
-        assert "INTENT" not in [each["kind"] for each in records(site, "watched")], "it was restarted in mid-grace"
-        intent = record(site, "watched", "INTENT")
+        assert "INTENT" not in [each["kind"] for each in site.records(namespace, "watched")], (
+            "it was restarted in mid-grace"
+        )
+        intent = record(site, namespace, "watched", "INTENT")
     lasted = seconds(intent["time"]) - seconds(warned["time"]) + over_for(warned)
     look = seen.longest() + ROUNDED
     print(f"\ngrace {GRACE} s: {over_for(intent)} s counted, {lasted:.2f} s by the clock; looks {look:.2f} s apart")
@@ -67,11 +64,11 @@ def test_an_agent_restarted_in_mid_grace_goes_on_where_the_old_one_was(site: Sit
     """Seen by the old agent, ended by the new one: a short absence counts whole, after a long one all begins anew."""
     with looks(site) as seen:
         site.run(namespace, pods.pod("inherited", *GREEDY))
-        warned = record(site, "inherited", "WARNED")
+        warned = record(site, namespace, "inherited", "WARNED")
         old = site.agent()["metadata"]
         site.remove(SYSTEM, old["name"], grace=1)
         site.until("another agent is ready", lambda: site.find_pod(SYSTEM, old["name"]) is None and site.agent_ready())
-        agent, intent = site.agent(), record(site, "inherited", "INTENT")
+        agent, intent = site.agent(), record(site, namespace, "inherited", "INTENT")
     lasted = seconds(intent["time"]) - seconds(warned["time"]) + over_for(warned)
     away, look = seen.longest(), seen.longest(1) + ROUNDED
     print(
@@ -122,7 +119,7 @@ def test_the_kubelet_restarted_with_the_agent_there(site: Site, namespace: str, 
     site.until("slices are offered again", lambda: contract.KIND_STATUS in site.devices())
     untouched(site, namespace, backing_off)
     started = restarts(site.bed.pod(namespace, backing_off))[pods.MAIN]
-    kills = [each for each in records(site, backing_off) if each["kind"] == "INTENT"]
+    kills = [each for each in site.records(namespace, backing_off) if each["kind"] == "INTENT"]
     assert 0 < started <= len(kills), "started again after a kill, and for nothing else"
     site.run(namespace, pods.pod("after-kubelet", "hold", "512Mi", memory="1Gi"))
     site.delete(namespace, "after-kubelet")

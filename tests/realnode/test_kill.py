@@ -47,8 +47,8 @@ def test_its_sidecar_says_why_in_one_line(site: Site, namespace: str, killed: st
     assert "modest" not in site.logs(namespace, killed)
 
 
-def test_the_record_verifies_and_holds_intent_and_outcome(site: Site, killed: str) -> None:
-    mine = [each["kind"] for each in site.records() if each.get("pod", {}).get("name") == killed]
+def test_the_record_verifies_and_holds_intent_and_outcome(site: Site, namespace: str, killed: str) -> None:
+    mine = [each["kind"] for each in site.records(namespace, killed)]
     assert mine[:4] == ["ARMED", "WARNED", "INTENT", "OUTCOME"]
     assert "ok:" in site.in_agent("gpu-share audit verify")
 

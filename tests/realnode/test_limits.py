@@ -103,7 +103,7 @@ def test_what_exceeds_the_limit_is_refused_and_nobody_is_ended(site: Site, names
     (ended,) = [each for each in site.bed.pod(namespace, name)["status"]["containerStatuses"] if each["name"] == "main"]
     assert ended["state"]["terminated"]["exitCode"] == 1
     assert "CUDA error 2: out of memory" in site.logs(namespace, name, pods.MAIN)
-    assert not [each for each in site.records() if each.get("pod", {}).get("name") == name]
+    assert not site.records(namespace, name)
     site.delete(namespace, name)
 
 

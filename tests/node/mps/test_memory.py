@@ -43,6 +43,54 @@ assert (here / "segment").exists(), "who has it keeps it"
 withdraw(folder)
 print("done")
 """
+KILLED = """
+import atexit, os, subprocess, sys, time
+from pathlib import Path
+
+run = Path(sys.argv[1])
+folder, door = run / "shm", run / "mps" / "host.sock"
+size = lambda: os.statvfs(folder).f_blocks * os.statvfs(folder).f_frsize >> 20
+
+def start(propagation, *more):
+    door.unlink(missing_ok=True)
+    in_its_pod = ["unshare", "--mount", f"--propagation={propagation}"]
+    host = [sys.executable, "-m", "enforcer.mps.host", "--run", str(run), *more]
+    process = subprocess.Popen([*in_its_pod, *host], stderr=subprocess.PIPE, text=True)
+    atexit.register(process.kill)
+    end = time.monotonic() + 30
+    while not door.exists():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.01)
+    return process
+
+def kill(process):
+    process.kill()
+    process.communicate()
+    assert folder.is_mount()
+
+kill(start("unchanged", "--shared-memory", "8Mi"))
+(folder / "segment").write_bytes(b"x")
+assert size() == 8
+again = start("unchanged", "--shared-memory", "16Mi")
+assert (size(), (folder / "segment").exists()) == (16, True), "taken over"
+assert Path("/proc/self/mountinfo").read_text().count(f" {folder} ") == 1
+again.terminate()
+assert (again.communicate()[1], again.returncode, folder.is_mount()) == ("", 0, False)
+assert folder.stat().st_mode & 0o7777 == 0o755, "nobody gets the directory instead"
+
+kill(start("unchanged", "--shared-memory", "8Mi"))
+other = start("unchanged")
+assert not folder.is_mount(), "taken away by one that is to have none"
+other.terminate()
+assert other.communicate()[1] == ""
+
+kill(start("unchanged", "--shared-memory", "8Mi"))
+apart = start("private")
+apart.terminate()
+assert "still mounted on the node" in apart.communicate()[1]
+assert folder.is_mount()
+print("done")
+"""
 WITHOUT = """
 import sys
 from pathlib import Path
@@ -67,6 +115,11 @@ def run(root: Path, script: str, *before: str) -> None:
 
 def test_it_is_bounded_shared_taken_up_again_and_taken_away(root: Path) -> None:
     run(root, WITH_MOUNTS)
+
+
+def test_what_a_killed_host_leaves_mounted_the_next_takes_over_or_away(root: Path) -> None:
+    """The node is one mount namespace, each pod another to which it is shared (``Bidirectional``), the last one not."""
+    run(root, KILLED, "sh", "-c", 'mount --make-rshared / && exec "$@"', "sh")
 
 
 def test_without_the_right_to_mount_it_is_a_directory_for_everybody(root: Path) -> None:

@@ -11,10 +11,12 @@ import pytest
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.incidents import Incidents
+from enforcer.mps.manager import MpsManager
+from enforcer.proc import PidHandle
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.fakegpu.state import MpsFault, Sim
-from tests.node.mps.conftest import Make, until
+from tests.node.mps.conftest import Make, daemons_of, until
 
 pytestmark = pytest.mark.node
 
@@ -107,7 +109,7 @@ def test_a_daemon_that_hangs_with_nobody_in_its_way_is_replaced_at_the_second_lo
     with pytest.raises(MpsError) as caught:
         daemon.health()
     assert (caught.value.reason, Path(f"/proc/{pid}").exists()) == (Reason.CONTROL_BLOCKED, True)
-    with pytest.raises(MpsError, match="with nobody in its way: replaced") as caught:
+    with pytest.raises(MpsError, match="with nobody in its way: ended") as caught:
         daemon.health()
     assert caught.value.reason is Reason.MPS_UNREACHABLE
     sim.fail_mps()
@@ -129,3 +131,25 @@ def test_one_that_is_held_up_by_somebody_is_not_taken_to_hang(
         assert caught.value.reason is Reason.CONTROL_BLOCKED
         assert daemon.control.hung_for() == 0
     assert daemon.pids() == {pid}
+
+
+def test_beside_a_daemon_that_not_even_sigkill_ends_none_is_started(
+    stand_in: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that waits in the driver; the signals are kept from this one. Its door is as shut as theirs."""
+    daemon, pid = running(make, stand_in, Incidents())
+    (daemon.pipe / "control").unlink()
+    manager = MpsManager({daemon.gpu: daemon})
+    with monkeypatch.context() as hindered:
+        hindered.setattr("enforcer.mps.daemon.STOP_SECONDS", 0.1)
+        hindered.setattr(PidHandle, "send", lambda *_: True)
+        for _ in range(2):
+            said = manager.start()[daemon.gpu].message
+            assert f"(process {pid}) does not end, not even by SIGKILL" in said
+            assert (daemons_of(daemon.directory), daemon.noted) == ([pid], True)
+        with pytest.raises(MpsError, match="not even by SIGKILL"):
+            daemon.stop()
+        assert daemon.noted
+    assert manager.start() == {}
+    (after,) = daemon.pids()
+    assert (after != pid, daemons_of(daemon.directory)) == (True, [after])

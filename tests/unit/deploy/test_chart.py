@@ -380,21 +380,20 @@ def test_tenants_change_quotas_of_what_runs_only_where_an_operator_says_so() -> 
     assert (rights(), rights("--set=tenantResize=true")) == (True, False)
 
 
-@pytest.mark.parametrize("options", [PLAIN, SIMULATED])
+@pytest.mark.parametrize("options", [PLAIN, SIMULATED, (*SIMULATED, "--set=simulate.privileged=true")])
 def test_a_shared_memory_of_mps_is_one_and_the_same_for_daemons_agent_and_clients(options: tuple[str, ...]) -> None:
     specs = dict(pods(*options, *SHARED, "--set=mps.sharedMemorySize=2Gi"))
     host, agents = (specs[f"DaemonSet/gpu-share-{name}"] for name in ("mps", "agent"))
     for spec in (host, agents):
         (volume,) = [each for each in spec["volumes"] if each["name"] == "shm"]
         assert volume["hostPath"] == {"path": "/run/gpu-share/shm", "type": "DirectoryOrCreate"}
+        assert spec["containers"][0]["securityContext"].get("privileged", False) is (options is not SIMULATED)
     read = mps_host._parser().parse_args(host["containers"][0]["args"][1:])
     assert (read.shared_memory, read.run) == (2048, Path("/run/gpu-share"))
     assert "--mps-shared-memory" in agents["containers"][0]["args"]
     (run,) = [each for each in host["containers"][0]["volumeMounts"] if each["name"] == "run"]
-    assert run.get("mountPropagation") == ("Bidirectional" if options is PLAIN else None), "only the privileged may"
+    assert run.get("mountPropagation") == (None if options is SIMULATED else "Bidirectional"), "only the privileged may"
 
 
 def test_by_default_nothing_of_the_sort_is_mounted() -> None:
-    text = helm.template()
-    assert "Bidirectional" not in text
-    assert "shared-memory" not in text
+    assert not re.findall("Bidirectional|shared-memory", helm.template())

@@ -101,6 +101,11 @@ spec:
 {{ .Values.stateDir }}/simulator
 {{- end }}
 
+{{/* Whether agent and MPS pod are privileged: "true", or nothing. */}}
+{{- define "gpu-share.privileged" -}}
+{{- if and .Values.agent.privileged (or (not .Values.simulate.enabled) .Values.simulate.privileged) }}true{{ end }}
+{{- end }}
+
 {{/* Where the agent's container sees the node's driver. */}}
 {{- define "gpu-share.driverRoot" -}}
 {{- if .Values.simulate.enabled }}{{ include "gpu-share.simulated" . }}/driver{{ else }}/driver-root{{ end }}

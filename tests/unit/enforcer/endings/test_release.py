@@ -108,8 +108,10 @@ class Daemon:
 def test_a_client_is_released_shortly_before_its_pod_is_killed() -> None:
     world = World()
     world.leave("p0")
-    assert world.lane.step() == 27.0, "nothing is asked before its time"
+    assert world.lane.step() == 15.0, "nothing is asked before half of its grace"
     assert world.asked == 0
+    world.run(1026)
+    assert world.asked == 1, "and once there, to know how long it takes"
     world.run(1060)
     assert world.told == [(27.0, 100)]
     assert world.counted() == {"ClientTerminated": 1}
@@ -146,6 +148,17 @@ def test_however_many_are_deleted_at_once_all_are_released_in_the_second_half_of
     assert times[-1] < 30.0
     assert max(times.count(each) for each in times) < pods / 4, "they are spread over the time there is"
     assert world.asked < 25, "the clients are listed once for several"
+
+
+@pytest.mark.parametrize("pods", [1, 4])
+def test_the_slower_the_answers_the_sooner_a_few_are_begun_with(pods: int) -> None:
+    world = World(pods)
+    world.slow = 1.0
+    world.leave(*(f"p{number}" for number in range(pods)))
+    world.run(1040)
+    assert [pid for _, pid in world.told] == list(range(100, 100 + pods))
+    assert world.told[0][0] >= 15.0
+    assert world.told[-1][0] < 30.0
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.4])
