@@ -7,7 +7,8 @@ live one can harm its neighbours; then SIGTERM, wait, SIGKILL, wait; write down 
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import structlog
 
@@ -42,6 +43,15 @@ class Result:
         return any(ending.touched for ending in self.endings)
 
 
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A verdict, the number of its INTENT, and what came of it so far."""
+
+    verdict: Verdict
+    intent: int
+    result: Result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """What acting needs of the world."""
@@ -65,6 +75,8 @@ class Executor:
         self._node, self._tools = node, tools
         self._patience = patience or Patience()
         self._grip, self._ladder = Grip(tools.attributor, tools.open_handle), Ladder(tools.mps, self._patience)
+        self._open: Final[list[Episode]] = []
+        """Those with a process that hangs."""
 
     def carry_out(self, verdict: Verdict) -> Result:
         """End the processes of a KILL verdict, as far as that is still right. Blocks for seconds."""
@@ -95,8 +107,35 @@ class Executor:
             except BaseException:
                 self._close(verdict, intent.seq, Result(Reason.INTERNAL, tuple(endings)))
                 raise
-            self._close(verdict, intent.seq, result)
+            episode = Episode(verdict, intent.seq, result)
+            if self._hangs(episode):
+                self._leave_open(episode)
+            else:
+                self._close(verdict, intent.seq, result)
             return result
+
+    def look_after(self) -> None:
+        """Answer the INTENTs whose processes hung and have ended since. Does not wait."""
+        for episode in tuple(self._open):
+            if not self._hangs(episode):
+                self._open.remove(episode)
+                result = ended_after_all(episode.result)
+                self._tools.kill_log.owe(Kind.OUTCOME, self._answer(episode.verdict, episode.intent, result))
+                self._tell(episode.verdict, result)
+
+    def _hangs(self, episode: Episode) -> bool:
+        """Whether one of its processes was killed and does not end."""
+        if episode.result.reason is not Reason.UNKILLABLE:
+            return False
+        hanging = self._ladder.hanging()
+        return any((each.pid, each.start) in hanging for each in episode.result.endings)
+
+    def _leave_open(self, episode: Episode) -> None:
+        """Record that a process hangs. The answer to the INTENT comes when it ends, or from the next enforcer."""
+        fields = self._answer(episode.verdict, episode.intent, episode.result)
+        self._tools.kill_log.post(Kind.UNKILLABLE, fields, _not_recorded)
+        self._tell(episode.verdict, episode.result)
+        self._open.append(episode)
 
     def _pursuit(self, quota: Quota) -> Pursuit:
         tools = self._tools
@@ -111,17 +150,23 @@ class Executor:
     def _close(self, verdict: Verdict, intent: int, result: Result) -> None:
         """Write what became of an INTENT, and tell the owner."""
         kind = Kind.OUTCOME if result.endings or result.reason is Reason.INTERNAL else Kind.ABORTED
-        fields = {**deeds.about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
-        if result.endings:
-            fields |= {"targets": [deeds.shown(ending) for ending in result.endings], "ended": len(result.endings)}
         try:
-            head = self._tools.kill_log.answer(kind, fields)
+            self._tools.kill_log.answer(kind, self._answer(verdict, intent, result))
         except RecordError as error:
             # The deed is done and its INTENT is durable; should we end before it is written, the next start answers.
             log.critical(
                 "outcome not recorded", reason=str(Reason.RECORD_UNWRITABLE), intent=intent, error=error.message
             )
-            head = self._tools.kill_log.head
+        self._tell(verdict, result)
+
+    def _answer(self, verdict: Verdict, intent: int, result: Result) -> dict[str, Any]:
+        fields = {**deeds.about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
+        if result.endings:
+            fields |= {"targets": [deeds.shown(ending) for ending in result.endings], "ended": len(result.endings)}
+        return fields
+
+    def _tell(self, verdict: Verdict, result: Result) -> None:
+        head = self._tools.kill_log.head
         self._tools.sink.notify(notice.ended(verdict, result.reason, result.endings, head))
 
     def _reason_to_spare(self, quota: Quota, victims: Sequence[Victim]) -> Reason | None:
@@ -133,6 +178,18 @@ class Executor:
             return Reason.BACK_UNDER_QUOTA
         holding = {holder.identity for holder in holders}
         return None if any(victim.holder.identity in holding for victim in victims) else Reason.IDENTITY_CHANGED
+
+
+def ended_after_all(result: Result) -> Result:
+    """What came of it once those that hung have ended."""
+    put_right = [
+        replace(each, result=Reason.KILLED) if each.result is Reason.UNKILLABLE else each for each in result.endings
+    ]
+    return _result(Reason.KILLED, put_right)
+
+
+def _not_recorded(error: RecordError) -> None:
+    log.warning("hanging process not recorded", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
 
 
 def _result(why: Reason, endings: Sequence[Ending]) -> Result:

@@ -5,6 +5,7 @@ before it has refused so often that a tenant could hide behind that.
 """
 
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ log = structlog.get_logger()
 REFUSALS: Final = 3
 """Times that MPS may refuse to let go of a client before signals have to do."""
 MAX_REFUSED: Final = 1024
+MAX_HUNG: Final = 64
+"""So many that do not end are remembered; each costs a descriptor."""
 _STEPS: Final[dict[bool | Reason | None, str]] = {
     True: "terminate_client", False: "terminate_client refused", Reason.CONTROL_BLOCKED: str(Reason.CONTROL_BLOCKED),
 }  # fmt: skip
@@ -80,6 +83,7 @@ class Ladder:
 
     def __init__(self, mps: MpsClient, patience: Patience) -> None:
         self._mps, self._patience = mps, patience
+        self._lock = threading.Lock()
         self.hung: Final[dict[Identity, Victim]] = {}
         """Processes that SIGKILL did not end: it stays pending, so they are not signalled again."""
         self._refused: Counter[Owner | None] = Counter()
@@ -115,11 +119,25 @@ class Ladder:
         self._let_hang(victim)
         return Reason.UNKILLABLE
 
+    def hanging(self) -> frozenset[tuple[int, int]]:
+        """Pid and start of those that still do not end. Those that have are forgotten."""
+        with self._lock:
+            for identity, victim in tuple(self.hung.items()):
+                if victim.handle.ended():
+                    victim.handle.close()
+                    del self.hung[identity]
+            return frozenset((identity.pid, identity.start) for identity in self.hung)
+
     def _let_hang(self, victim: Victim) -> None:
+        if len(self.hung) >= MAX_HUNG:
+            return
         try:
-            self.hung[victim.holder.identity] = Victim(victim.holder, victim.handle.again())
+            held = Victim(victim.holder, victim.handle.again())
         except OSError as error:  # it will be signalled again, which does it no more harm
             log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
+            return
+        with self._lock:
+            self.hung[victim.holder.identity] = held
 
     def _released(self, victim: Victim, gpu: str, steps: list[str]) -> bool:
         """Have MPS let go of a client; false where it refuses, and signals have to wait for another attempt."""

@@ -66,6 +66,8 @@ class Parts:
     sink: Sink
     metrics: Metrics
     problems: Callable[[], Sequence[str]] = tuple
+    look_after: Callable[[], object] = tuple
+    """See ``Executor.look_after``."""
     tell_pods: Callable[[Snapshot], object] = id
     """Bring the pods' own status files up to date; by default there are none."""
     tell_operators: Callable[[Reason, str], object] = lambda *_: None
@@ -135,6 +137,7 @@ class Agent:
             self._remember()  # first: should we die over a kill, the next enforcer counts it
             for verdict in verdicts:
                 self._decide(verdict)
+            self._parts.look_after()
             self._parts.kill_log.catch_up()
             self._report(views, quotas, now)
 

@@ -148,7 +148,7 @@ def _agent(
     side.listeners.append(inquest)
     parts = Parts(
         watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
-        metrics=seeing.metrics, problems=side.all,
+        look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
         tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
         findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
     )  # fmt: skip

@@ -30,12 +30,16 @@ _HASH_TEXT: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
 class Kind(StrEnum):
-    """What a record says. Every INTENT is followed by one ABORTED or one OUTCOME that names its number."""
+    """What a record says. Every INTENT is followed by one ABORTED or one OUTCOME that names its number.
+
+    Where a process does not end an UNKILLABLE comes first, and the OUTCOME once it has ended.
+    """
 
     ARMED = "ARMED"
     WARNED = "WARNED"
     INTENT = "INTENT"
     ABORTED = "ABORTED"
+    UNKILLABLE = "UNKILLABLE"
     OUTCOME = "OUTCOME"
     RECOVERED = "RECOVERED"
     PRUNED = "PRUNED"

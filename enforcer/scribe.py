@@ -94,6 +94,10 @@ class Scribe:
         """
         return self._in_time(self._answer(kind, fields))
 
+    def owe(self, kind: Kind, fields: Fields) -> None:
+        """Have written what became of an INTENT, now or as soon as it can be. Does not wait."""
+        self._answer(kind, fields)
+
     def post(self, kind: Kind, fields: Fields, failed: Callable[[RecordError], object]) -> None:
         """Write a record that nobody waits for; ``failed`` is called, from any thread, where it cannot be written."""
         if len(self._tasks) >= MAX_WAITING:

@@ -205,15 +205,10 @@ class MpsDaemon:
         """Pids of a server's clients. Raises ``MpsError``."""
         return self.client.clients(server, deadline)
 
-    def terminate(
-        self, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] | None = None
-    ) -> bool | None:
+    def terminate(self, pid: int, deadline: Deadline | None = None, ended: Callable[[], bool] = bool) -> bool | None:
         """End a client's use of the GPU before it is signalled, so that its neighbours survive.
 
-        Args:
-            pid: the client.
-            deadline: of its only attempt; three of 4 s each where none is given.
-            ended: whether the process meant has ended, of somebody who has held it for longer than this call.
+        ``ended`` says whether the process meant has ended; it is somebody's who has held it since before this call.
 
         Returns:
             ``True``: it is no client any more. ``False``: it could not be terminated, or the daemon did not answer.
@@ -227,7 +222,7 @@ class MpsDaemon:
             return None
         told: list[int] = []
         with handle:
-            if ended is not None and ended():
+            if ended():
                 return None  # who has its pid now is somebody else
             for left in reversed(range(1 if deadline else BLOCKED_TRIES)):
                 try:

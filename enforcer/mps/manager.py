@@ -136,7 +136,7 @@ class MpsManager:
         """Ask those of ``gpus`` (``None``: all); by UUID, how each is or why that cannot be said."""
         return self._each(MpsDaemon.health, gpus)
 
-    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] | None = None) -> bool | None:
+    def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
         """Terminate an MPS client, of one GPU or wherever it is one; see ``MpsDaemon.terminate``.
 
         Raises:

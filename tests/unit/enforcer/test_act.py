@@ -355,7 +355,9 @@ def test_what_sigkill_does_not_end_is_said_and_not_signalled_again(tmp_path: Pat
     assert world.signals() == ["SIGTERM 501", "SIGKILL 501", "SIGTERM 502"]
     assert world.run(world.processes[501]).reason is Reason.UNKILLABLE
     assert len(world.signals()) == 3
-    assert world.kinds() == ["INTENT", "OUTCOME"]
+    world.executor.look_after()
+    world.scribe.close()
+    assert world.kinds() == ["INTENT", "UNKILLABLE"]
 
 
 def test_an_outcome_that_cannot_be_recorded_is_said_at_the_next_start(tmp_path: Path, monkeypatch: Any) -> None:

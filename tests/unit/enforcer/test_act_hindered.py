@@ -86,3 +86,27 @@ def test_who_let_go_of_the_gpu_meanwhile_is_spared_though_the_container_is_still
     assert world.run().reason is Reason.KILLED
     assert world.signals() == ["SIGTERM 502"]
     assert [target["pid"] for target in world.records()[-1]["targets"]] == [502]
+
+
+def test_what_hung_and_has_ended_is_answered_at_the_next_look_and_once(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000, dies_of=()))
+    world.run()
+    world.processes[501].ended = True
+    for _ in range(2):
+        world.executor.look_after()
+    world.scribe.close()
+    assert world.kinds() == ["INTENT", "UNKILLABLE", "OUTCOME"]
+    assert world.records()[-1]["intent"] == 1
+    assert world.records()[-1]["targets"][0] == {
+        "pid": 501, "start": 5010, "usedMiB": 9000, "result": "Killed", "steps": "SIGTERM,SIGKILL",
+    }  # fmt: skip
+    assert [notice.reason for notice in world.notices] == [Reason.UNKILLABLE, Reason.KILLED]
+
+
+def test_a_process_that_has_the_pid_of_one_that_hung_is_ended_like_any_other(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000, dies_of=()))
+    world.run()
+    world.processes[501].ended = True
+    world.executor.look_after()
+    world.processes[501] = process(501, 9000)
+    assert world.run().reason is Reason.KILLED
