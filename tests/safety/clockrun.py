@@ -1,0 +1,168 @@
+"""One enforcer's loop over scripted minutes while its wall clock jumps: ``python -m tests.safety.clockrun``.
+
+Needs ``wallclock.c`` in LD_PRELOAD. The boot clock and what NVML says are scripted, so two runs that decide alike say
+exactly the same. Prints JSON: a digest of everything decided and said, and how far the wall clock was moved.
+"""
+
+import ctypes
+import hashlib
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from enforcer import breaker
+from enforcer.act import Result
+from enforcer.attribute import Identity, Owner
+from enforcer.audit import KillLog
+from enforcer.checkpoint import Checkpoint
+from enforcer.judge import Verdict
+from enforcer.loop import Agent, Parts
+from enforcer.metrics import Metrics
+from enforcer.model import GpuProcess, GpuSample, OnExceed
+from enforcer.notice import Ending, Notice
+from enforcer.scribe import Scribe
+from enforcer.watch import Watch
+from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, quota
+from tests.unit.enforcer.test_loop import CARD, card
+
+POLL: Final = 0.5
+YEARS: Final = 10 * 365 * 86400
+TENANTS: Final = 5
+LIBRARY: Final = ctypes.CDLL(None)
+
+Jump = Callable[[float, float], float]
+"""Seconds of the run, and the moment that the run has for a jump, to seconds the wall clock is off."""
+JUMPS: Final[dict[str, Jump]] = {
+    "none": lambda _, __: 0,
+    "ten years ahead": lambda now, at: YEARS if now > at else 0,
+    "ten years back": lambda now, at: -YEARS if now > at else 0,
+    "an hour ahead": lambda now, at: 3600 if now > at else 0,
+    "an hour back": lambda now, at: -3600 if now > at else 0,
+    "there and back every second": lambda now, _: YEARS if int(now) % 2 else -3600,
+    "a second back each second": lambda now, _: -2 * now,
+}
+
+
+class Run:
+    """A node, one seed's script of it, and what was decided."""
+
+    def __init__(self, folder: Path, seed: int, seconds: int, jump: Jump, *, saboteur: bool) -> None:
+        self.folder, self.chance, self.jump, self.saboteur = folder, random.Random(seed), jump, saboteur
+        self.seconds, self.at, self.now, self.off = seconds, self.chance.uniform(0, seconds), 0.0, 0.0
+        self.held = [4000] * TENANTS
+        self.lives = [0] * TENANTS
+        self.blind = False
+        self.trace: list[str] = []
+        self.kills = 0
+
+    def clock(self) -> float:
+        return 1000.0 + self.now + (self.off if self.saboteur else 0.0)
+
+    def container_id(self, number: int) -> str:
+        return f"{number:032x}{self.lives[number]:032x}"
+
+    def agent(self) -> Agent:
+        checkpoint = Checkpoint(self.folder)
+        parts = Parts(
+            watch=Watch(self, self), quotas=checkpoint.read, executor=self,  # type: ignore[arg-type]
+            kill_log=Scribe(KillLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+        )  # fmt: skip
+        return Agent("gpu-7", self.folder, parts, clock=self.clock)
+
+    def write_quotas(self) -> None:
+        kinds = [OnExceed.KILL, OnExceed.KILL_CONTAINER, OnExceed.WARN]
+        Checkpoint(self.folder).write(
+            [
+                quota(
+                    container_id=self.container_id(n), pod_uid=f"pod-{n}", namespace=f"ns-{n}",
+                    on_exceed=kinds[n % 3], grace_seconds=5.0 * n,
+                )
+                for n in range(TENANTS)
+            ]
+        )  # fmt: skip
+
+    def gpus(self) -> tuple[Any, ...]:
+        return (card(GPU, 0),)
+
+    def sample(self, uuid: str) -> GpuSample:
+        if self.blind:
+            raise NvmlError("the driver does not answer")
+        rows = tuple(GpuProcess(100 + n, mib) for n, mib in enumerate(self.held))
+        return GpuSample(uuid=uuid, total_mib=CARD, used_mib=CARD, processes=rows)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def identify(self, pid: int) -> Identity:
+        n = pid - 100
+        return Identity(pid=pid, start=self.lives[n], owner=Owner(f"pod-{n}", self.container_id(n)), cgroup_inode=7)
+
+    def notify(self, notice: Notice) -> None:
+        self.trace.append(f"{notice.reason} {notice.note}")
+
+    def carry_out(self, verdict: Verdict) -> Result:
+        n = int(verdict.quota.pod_uid.removeprefix("pod-"))
+        self.trace.append(
+            f"kill {n} {verdict.over_for} {verdict.used_mib} {[each.identity for each in verdict.targets]}"
+        )
+        self.kills += 1
+        self.lives[n], self.held[n] = self.lives[n] + 1, 1000
+        self.write_quotas()
+        return Result(Reason.KILLED, (Ending(pid=1, start=1, used_mib=1, result=Reason.KILLED, steps=("SIGKILL",)),))
+
+    def step(self) -> None:
+        """Let half a second pass: memory grows and shrinks, NVML fails now and then, the wall clock jumps."""
+        self.now += POLL
+        self.off = self.jump(self.now, self.at)
+        LIBRARY.wall_jump(ctypes.c_longlong(int(self.off)))
+        for n in range(TENANTS):
+            self.held[n] = max(0, self.held[n] + self.chance.randint(-120, 130))
+        self.blind = self.chance.random() < (0.5 if self.blind else 0.02)
+
+    def go(self) -> None:
+        """All of it, in several lives of the enforcer."""
+        self.write_quotas()
+        agent = self.agent()
+        while self.now < self.seconds:
+            self.step()
+            if self.chance.random() < 0.02:  # an operator who looks now and then
+                breaker.reset(self.folder)
+            if self.chance.random() < 0.01:
+                agent.close()
+                self.now += self.chance.choice([1, 3, 12])
+                agent = self.agent()
+            agent.poll()
+            for future in agent._pending:
+                future.result(60)
+            status = json.loads((self.folder / "status.json").read_text())
+            self.trace.append(json.dumps([status["containers"], status["kills"]]))
+        agent.close()
+
+
+def main(name: str, seeds: int, seconds: int, *, saboteur: bool) -> dict[str, Any]:
+    """Run so many seeds, of so many seconds each, under one kind of jump."""
+    digest, kills, moved = hashlib.sha256(), 0, 0.0
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run(Path(folder), seed, seconds, JUMPS[name], saboteur=saboteur)
+            begun = time.time()
+            run.go()
+            moved = max(moved, abs(time.time() - begun))
+            LIBRARY.wall_jump(ctypes.c_longlong(0))
+            kills += run.kills
+            digest.update("\n".join(run.trace).encode())
+    return {"digest": digest.hexdigest(), "kills": kills, "moved": moved}
+
+
+if __name__ == "__main__":
+    structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), saboteur=sys.argv[4:] == ["saboteur"])))
