@@ -7,7 +7,7 @@ worth a library: finding a configuration (in the cluster or a kubeconfig), TLS, 
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -16,6 +16,8 @@ from urllib.parse import quote, urlencode
 import urllib3
 import yaml
 from kubernetes import client, config
+from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL, WSClient
+from websocket import WebSocketException
 
 from gpushare.errors import ClusterError
 
@@ -26,6 +28,8 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 DEFAULT_TIMEOUT: Final = 10.0
 PAGE: Final = 500
 WATCH_SECONDS: Final = 300
+SILENCE: Final = 30.0
+"""Seconds without a word after which a command in a pod is given up."""
 MESSAGE_LIMIT: Final = 500
 
 _UNUSABLE: Final = (config.ConfigException, yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
@@ -118,6 +122,34 @@ class Cluster:
         finally:
             with suppress(OSError):
                 response.close()
+
+    def run(
+        self, pod: str, namespace: str, container: str, command: Sequence[str], *, silence: float = SILENCE
+    ) -> Iterator[bytes]:
+        """Run a command in a container and yield what it writes to its standard output, in pieces.
+
+        Raises:
+            ClusterError: it cannot be run, says nothing for ``silence`` seconds, or ends with an exit code that is
+                not 0; then its standard error is part of the message.
+        """
+        where = f"{path(CORE_V1, 'pods', pod, namespace)}/exec"
+        query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in command]
+        url = f"{self._configuration.host.replace('http', 'ws', 1)}{where}?{urlencode(query)}"
+        headers = {name.lower(): value for name, value in self._authorization().items()}
+        try:
+            # The official client has no annotations.
+            conversation: Any = WSClient(  # type: ignore[no-untyped-call]
+                self._configuration, url, headers, capture_all=False, binary=True
+            )
+        except (WebSocketException, OSError, ValueError) as error:
+            raise ClusterError(f"{where}: {_unwilling(error)}", getattr(error, "status_code", 0)) from error
+        try:
+            yield from _said(conversation, where, silence)
+        except (WebSocketException, OSError) as error:
+            raise ClusterError(f"{where} broke off: {error}") from error
+        finally:
+            conversation.sock.shutdown()
 
     def _call(
         self,
@@ -240,6 +272,39 @@ def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:
                 status = event["object"]
                 raise ClusterError(str(status.get("message", status)), int(status.get("code", 0)))
             yield event["type"], event["object"]
+
+
+def _said(conversation: Any, where: str, silence: float) -> Iterator[bytes]:
+    """Yield standard output until the command ends, then look at how it ended."""
+    complaint, heard = b"", time.monotonic()
+    while conversation.is_open():
+        conversation.update(timeout=max(0.0, heard + silence - time.monotonic()))
+        out, complained = (conversation.read_channel(channel) for channel in (STDOUT_CHANNEL, STDERR_CHANNEL))
+        complaint = (complaint + complained)[:MESSAGE_LIMIT]
+        if out or complained:
+            heard = time.monotonic()
+        elif conversation.is_open() and time.monotonic() >= heard + silence:
+            raise ClusterError(f"{where}: nothing was heard for {silence:g} seconds")
+        if out:
+            yield out
+    _check_end(where, conversation.read_channel(ERROR_CHANNEL), complaint.decode("utf-8", "replace").strip())
+
+
+def _check_end(where: str, status: bytes, complaint: str) -> None:
+    try:
+        ended = json.loads(status)
+        good, message = ended["status"] == "Success", str(ended.get("message"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        good, message = False, "it broke off before the command ended"
+    if not good:
+        raise ClusterError(f"{where}: {message}" + (f": {complaint}" if complaint else ""))
+
+
+def _unwilling(error: Exception) -> str:
+    """The sentence of a Status answer to a handshake, or what there is instead of one."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(getattr(error, "resp_body", None) or b"")["message"])[:MESSAGE_LIMIT]
+    return f"the API server does not answer: {error}"[:MESSAGE_LIMIT]
 
 
 def _message(response: urllib3.BaseHTTPResponse) -> str:

@@ -1,49 +1,88 @@
-"""``gpu-share audit``: read a node's kill log, and find out whether anybody changed it.
+"""``gpu-share audit``: read the kill log of this node or of all, and find out whether anybody changed it.
 
-Exit codes: 0 the log holds, 1 it does not, 2 wrong use or nothing there to read.
+Exit codes: 0 the log holds, 1 it does not or could not all be read, 2 wrong use or nothing there to read.
 """
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import islice
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from enforcer.audit import FOLDER, SUFFIX, lines_of, segments
-from enforcer.record import Head, Kind, Verdict, read, verify
-from gpushare.cli.terminal import Colour, Terminal, table
+from enforcer.audit import FOLDER
+from enforcer.record import Kind, read
+from gpushare.cli import agents, anchors, killlogs, killrecords
+from gpushare.cli.agents import AT_ONCE, Everywhere
+from gpushare.cli.anchors import CLUSTER, Anchor
+from gpushare.cli.killlogs import Finding, Reading, Source
+from gpushare.cli.killrecords import Record, Wanted, printable
+from gpushare.cli.killtail import Tail
+from gpushare.cli.terminal import Colour, Terminal, cell, table
+from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, RecordError
 
 FINE: Final = 0
 NOT_FINE: Final = 1
 DEFAULT: Final = Path("/var/lib/gpu-share")
-HEADERS: Final = ("SEQ", "TIME", "KIND", "POD", "CONTAINER", "GPU", "USED", "QUOTA", "RESULT", "PIDS")
-_SHORT_GPU: Final = 12
+FOLLOW_SECONDS: Final = 0.5
+T = TypeVar("T")
 
 
 def add_parser(verbs: Any) -> None:
-    """Add ``audit show`` and ``audit verify``."""
+    """Add ``audit`` and what can be done with it."""
     parser = verbs.add_parser("audit", help="show the kill log and verify its chain", description=__doc__)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    show = actions.add_parser("show", help="list the records")
-    _add_log(show)
-    show.add_argument("--pod", help="only records of pods of this name")
-    show.add_argument("--namespace", "-n", help="only records of pods in this namespace")
-    show.add_argument("--kind", type=str.upper, choices=[str(kind) for kind in Kind], help="only records of this kind")
-    show.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
-    check = actions.add_parser("verify", help="check every record and the chain")
-    _add_log(check)
-    check.add_argument(
-        "--anchor", metavar="SEQ:HASH", help="a record the log must still hold, as a pod's Event names it"
-    )
+    _add_show(actions.add_parser("show", help="list the records"))
+    _add_follow(actions.add_parser("follow", help="show records as they are written, until interrupted"))
+    _add_export(actions.add_parser("export", help="write the records for other programs"))
+    _add_verify(actions.add_parser("verify", help="check every record and the chain"))
+    _add_cluster(actions.add_parser("anchors", help="list what the cluster has seen of every node's log, to be kept"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked; returns the exit code."""
-    files = _files(args)
-    return _verify(files, args.anchor) if args.action == "verify" else _show(files, args)
+    return {"show": _show, "follow": _follow, "export": _export, "verify": _verify, "anchors": _anchors}[args.action](
+        args
+    )
+
+
+def _add_show(parser: Any) -> None:
+    _add_log(parser)
+    _add_everywhere(parser)
+    _add_wanted(parser)
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
+
+
+def _add_follow(parser: Any) -> None:
+    _add_log(parser)
+    _add_wanted(parser)
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
+
+
+def _add_export(parser: Any) -> None:
+    _add_log(parser)
+    _add_everywhere(parser)
+    _add_wanted(parser)
+    parser.add_argument(
+        "--format", choices=["json", "csv", "raw"], default="json",
+        help="json: one record a line, as it stands in the log; csv: a header and a line for each, no cell a formula; "
+        "raw: every line of the log, record or not (%(default)s)",
+    )  # fmt: skip
+
+
+def _add_verify(parser: Any) -> None:
+    _add_log(parser)
+    parser.add_argument("--node", help="whose log it is, where anchors name nodes ($NODE_NAME, else the log says)")
+    parser.add_argument(
+        "--anchor", metavar="ANCHOR", action="append", default=[],
+        help="what the log must still hold: SEQ:HASH as a kill's Event names it, a file of what `audit anchors` "
+        "printed, or the word cluster; may be given again (with -A: cluster)",
+    )  # fmt: skip
+    _add_everywhere(parser)
 
 
 def _add_log(parser: Any) -> None:
@@ -51,118 +90,205 @@ def _add_log(parser: Any) -> None:
     parser.add_argument("--log", type=Path, help="a folder of segments, or one segment, copied from elsewhere")
 
 
-def _files(args: argparse.Namespace) -> list[Path]:
-    """Find the segments.
+def _add_cluster(parser: Any) -> None:
+    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 
-    Raises:
-        ConfigError: there is no log there.
-    """
+
+def _add_everywhere(parser: Any) -> None:
+    parser.add_argument(
+        "--all-nodes", "-A", action="store_true", help="every node's log, through the API server (needs pods/exec)"
+    )
+    parser.add_argument("--agents", metavar="NAMESPACE", help="where the agents are; with -A (wherever they are)")
+    _add_cluster(parser)
+
+
+def _add_wanted(parser: Any) -> None:
+    parser.add_argument("--namespace", "-n", help="only records of pods in this namespace")
+    parser.add_argument("--pod", help="only records of pods of this name")
+    parser.add_argument("--container", help="only records of containers of this name")
+    parser.add_argument("--node", help="only records of this node")
+    parser.add_argument(
+        "--kind", type=str.upper, action="append", choices=[str(kind) for kind in Kind], default=[],
+        help="only records of this kind; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--result", action="append", default=[], help="only records of this result, such as Killed")
+    parser.add_argument("--since", metavar="TIME", help="only newer ones: an age such as 2h or 7d, or a time (UTC)")
+
+
+def _wanted(args: argparse.Namespace) -> Wanted:
+    return Wanted(
+        namespace=args.namespace,
+        pod=args.pod,
+        container=args.container,
+        node=args.node,
+        kinds=frozenset(args.kind),
+        results=frozenset(map(killrecords.result, args.result)),
+        since=None if args.since is None else killrecords.since(args.since, datetime.now(UTC)),
+    )
+
+
+def _folder(args: argparse.Namespace) -> Path:
     folder: Path = args.log or args.state / FOLDER
-    try:
-        return [folder] if folder.is_file() else segments(folder)
-    except OSError as error:
-        raise ConfigError(f"no kill log in {folder}: {error.strerror}; name one with --state or --log") from error
+    return folder
 
 
-def _lines(files: Sequence[Path]) -> Iterator[bytes]:
-    for file in files:
-        try:
-            yield from lines_of(file)
-        except OSError as error:
-            raise ConfigError(f"{_printable(str(file))} cannot be read: {error.strerror}") from error
+def _warn(text: str) -> None:
+    print(f"gpu-share: {text}", file=sys.stderr)
 
 
-def _verify(files: Sequence[Path], anchor: str | None) -> int:
-    verdict = verify(_lines(files), anchor=None if anchor is None else Head.parse(anchor))
-    misnamed = None if verdict.line is not None else _misnamed(files)
-    terminal = Terminal.of()
-    if verdict.holds and misnamed is None:
-        terminal.say(f"{terminal.paint('ok', Colour.GREEN)}: {verdict.records} records in {len(files)} segments hold")
-        terminal.say(f"head {verdict.head}")
-        return FINE
-    where, problem = misnamed or (_where(files, verdict), verdict.problem)
-    terminal.say(f"{terminal.paint('broken', Colour.RED)}: {where}: {problem}")
-    terminal.say(f"the {verdict.records} records before it hold")
-    return NOT_FINE
+class Picked:
+    """The records of a log that are asked for; what is no record is counted."""
+
+    def __init__(self, lines: Iterable[bytes], wanted: Wanted) -> None:
+        self._lines, self._wanted = lines, wanted
+        self.bad = 0
+
+    def __iter__(self) -> Iterator[tuple[bytes, Record]]:
+        """Yield each record's line, and what it says."""
+        for line in self._lines:
+            try:
+                record = read(line)
+            except RecordError:
+                self.bad += 1
+            else:
+                if self._wanted.takes(record):
+                    yield line, record
 
 
-def _where(files: Sequence[Path], verdict: Verdict) -> str:
-    """Name file and line of the first bad line."""
-    number = verdict.line or 1
-    for file in files:
-        count = sum(1 for _ in islice(_lines([file]), number))
-        if number <= count:
-            return f"{_printable(file.name)}:{number}"
-        number -= count
-    return f"{_printable(files[-1].name)}: after its last line" if files else "empty log"
-
-
-def _misnamed(files: Sequence[Path]) -> tuple[str, str] | None:
-    """A segment is named after its first record."""
-    for file in files:
-        first = next(_lines([file]), b"")
-        digits = file.name.removesuffix(SUFFIX).rpartition("-")[2]
-        if first and digits.isdecimal() and int(digits) != read(first)["seq"]:
-            return (
-                f"{_printable(file.name)}:1",
-                f"begins with record {read(first)['seq']}: the file was renamed or moved",
-            )
-    return None
-
-
-def _show(files: Sequence[Path], args: argparse.Namespace) -> int:
-    records, bad = [], 0
-    for line in _lines(files):
-        try:
-            records.append(read(line))
-        except RecordError:
-            bad += 1
-    wanted = [record for record in records if _wanted(record, args)]
+def _show(args: argparse.Namespace) -> int:
+    wanted = _wanted(args)
+    read = _each(args, lambda source: _picked(source, wanted))
+    shown = [(source.node, record) for source, (records, _) in read.found for record in records]
     if args.output == "json":
-        print(json.dumps(wanted, indent=2))
+        print(json.dumps([record for _, record in shown], indent=2))
+    elif args.all_nodes:
+        rows = [[printable(node), *killrecords.row(record)] for node, record in shown]
+        print("\n".join(table((killrecords.NODE, *killrecords.HEADERS), rows)))
     else:
-        print("\n".join(table(HEADERS, map(_row, wanted))))
+        print("\n".join(table(killrecords.HEADERS, [killrecords.row(record) for _, record in shown])))
+    return _code(read, sum(bad for _, (_, bad) in read.found))
+
+
+def _picked(source: Source, wanted: Wanted) -> tuple[list[Record], int]:
+    picked = Picked(Reading(source), wanted)
+    return [record for _, record in picked], picked.bad
+
+
+def _export(args: argparse.Namespace) -> int:
+    wanted = _wanted(args)
+    if args.format == "raw":
+        return _raw(args, wanted)
+    if args.format == "csv":
+        sys.stdout.write(killrecords.csv_line(killrecords.COLUMNS))
+    read = _each(args, lambda source: _exported(source, wanted, csv=args.format == "csv"), at_once=1)
+    return _code(read, sum(bad for _, bad in read.found))
+
+
+def _exported(source: Source, wanted: Wanted, *, csv: bool) -> int:
+    picked = Picked(Reading(source), wanted)
+    for line, record in picked:
+        sys.stdout.write(killrecords.csv_line(killrecords.csv_cells(record)) if csv else line.decode("ascii"))
+    return picked.bad
+
+
+def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
+    if wanted != Wanted() or args.all_nodes:
+        raise ConfigError("--format raw writes every line of one log; leave filters and -A out, or use --format json")
+    sys.stdout.flush()
+    for line in Reading(killlogs.local(_folder(args))):
+        sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+    return FINE
+
+
+def _code(read: Everywhere[Any], bad: int) -> int:
     if bad:
-        print(f"{bad} lines are no records; run 'gpu-share audit verify'", file=sys.stderr)
-    return NOT_FINE if bad else FINE
+        _warn(f"{bad} lines are no records; run 'gpu-share audit verify'")
+    return NOT_FINE if bad or read.failed else FINE
 
 
-def _wanted(record: dict[str, Any], args: argparse.Namespace) -> bool:
-    pod = _pod(record)
-    pairs = ((args.pod, pod.get("name")), (args.namespace, pod.get("namespace")), (args.kind, record["kind"]))
-    return all(asked is None or asked == found for asked, found in pairs)
+def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> Everywhere[T]:
+    """Do something with the log of this machine, or with those of all nodes."""
+    if not args.all_nodes:
+        source = killlogs.local(_folder(args))
+        return Everywhere([(source, work(source))], failed=False)
+    if args.log is not None:
+        raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
+    return agents.everywhere(_api(args), args.agents, work, _warn, at_once)
 
 
-def _row(record: dict[str, Any]) -> list[object]:
-    pod = _pod(record)
-    name = "/".join(str(part) for part in (pod.get("namespace"), pod.get("name")) if part)
-    row = [record["seq"], record["time"], record["kind"], name, record.get("container"), _gpu(record)]
-    row += [_mib(record.get("usedMiB")), _mib(record.get("quotaMiB")), record.get("result"), _pids(record)]
-    return [_printable(each) for each in row]
+def _api(args: argparse.Namespace) -> Cluster:
+    return Cluster.connect(args.kubeconfig, args.context)
 
 
-def _pod(record: dict[str, Any]) -> dict[str, Any]:
-    """A chain that holds may still have been written by anybody: nothing is taken to have its shape."""
-    pod = record.get("pod")
-    return pod if isinstance(pod, dict) else {}
+def _follow(args: argparse.Namespace) -> int:
+    tail, wanted, terminal = Tail(_folder(args)), _wanted(args), Terminal.of()
+    if args.output == "table":
+        terminal.say("  ".join(killrecords.HEADERS))
+    while True:
+        picked = Picked(tail.read(), wanted)
+        for line, record in picked:
+            cells = map(cell, killrecords.row(record))
+            terminal.say(line.decode("ascii").rstrip() if args.output == "json" else "  ".join(cells))
+        if picked.bad:
+            _warn(f"{picked.bad} lines are no records; run 'gpu-share audit verify'")
+        time.sleep(FOLLOW_SECONDS)
 
 
-def _gpu(record: dict[str, Any]) -> str | None:
-    gpu = record.get("gpu")
-    return gpu[:_SHORT_GPU] if isinstance(gpu, str) else None
+def _verify(args: argparse.Namespace) -> int:
+    known = [each for text in args.anchor or [CLUSTER] * args.all_nodes for each in _known(args, text)]
+    if not args.all_nodes:
+        source = killlogs.local(_folder(args))
+        return _say(_compared(Source(_node(args, source, known), source.parts), known), asked=bool(args.anchor))
+    if args.node is not None:
+        raise ConfigError("--node says whose log one is and -A asks every node; leave one of them out")
+    read = _each(args, lambda source: _compared(source, known))
+    codes = [_say(finding, asked=True) for _, finding in read.found]
+    silent = {each.node for each in known} - {"", *(source.node for source, _ in read.found)}
+    for node in sorted(silent):
+        _warn(f"node {printable(node)}: there are anchors of its log, and it could not be read")
+    return max([*codes, _code(read, 0), NOT_FINE if silent else FINE])
 
 
-def _mib(amount: Any) -> str | None:
-    return None if amount is None else f"{amount}Mi"
+def _node(args: argparse.Namespace, source: Source, known: Sequence[Anchor]) -> str:
+    """Whose log it is, where that is of any matter."""
+    if not any(each.node for each in known):
+        return args.node or ""
+    return args.node or os.environ.get("NODE_NAME", "") or killlogs.node_of(source)
 
 
-def _pids(record: dict[str, Any]) -> str:
-    targets = record.get("targets")
-    if not isinstance(targets, list):
-        return ""
-    return ",".join(str(target.get("pid")) for target in targets if isinstance(target, dict))
+def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
+    return anchors.in_cluster(_api(args), _warn) if text == CLUSTER else anchors.given(text)
 
 
-def _printable(value: object) -> object:
-    """What others chose must not steer the reader's terminal."""
-    return ascii(value)[1:-1] if isinstance(value, str) and not value.isprintable() else value
+def _compared(source: Source, known: Sequence[Anchor]) -> Finding:
+    return killlogs.verified(source, [(each.head, each.source) for each in known if each.node in {"", source.node}])
+
+
+def _say(finding: Finding, *, asked: bool) -> int:
+    """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
+    terminal, verdict = Terminal.of(), finding.verdict
+    whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
+    if finding.problem is not None:
+        terminal.say(f"{whose}{terminal.paint('broken', Colour.RED)}: {finding.problem}")
+        before = "before it hold" if verdict.problem is not None else "that are there hold among themselves"
+        terminal.say(f"the {verdict.records} records {before}")
+        return NOT_FINE
+    told = f"{verdict.records} records in {len(finding.source.parts)} segments hold"
+    told += f"; {finding.compared} anchors fit" if finding.compared else ""
+    told += f"; {finding.older} anchors are older than the log" if finding.older else ""
+    terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {told}")
+    terminal.say(f"head {verdict.head}")
+    if asked and verdict.records and not finding.compared:
+        node = finding.source.node or "unknown, name it with --node"
+        terminal.say(f"nothing to compare it with: there is no anchor of this log (its node: {printable(node)})")
+        return NOT_FINE
+    return FINE
+
+
+def _anchors(args: argparse.Namespace) -> int:
+    found = anchors.in_cluster(_api(args), _warn)
+    for each in sorted(found, key=lambda each: (each.node, each.head.seq)):
+        print(printable(f"{each.node} {each.head} {each.source}"))
+    return FINE

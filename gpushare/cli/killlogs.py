@@ -1,0 +1,151 @@
+"""Kill logs as they are found: files of this machine, or the log of another node; read once, line by line.
+
+Files may be torn, foreign, without end, or no files at all: nothing here takes more than a line at a time.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from enforcer.audit import SUFFIX, lines_of, segments
+from enforcer.record import Head, Verdict, read, verify
+from gpushare.cli.killrecords import printable
+from gpushare.errors import ConfigError, RecordError
+
+ENDLESS: Final = 1024
+"""After so many pieces of one line without end the rest of a part is left alone: it is no log."""
+_SEQ: Final = re.compile(rb'\{"seq":(\d{1,15}),')
+_HASH: Final = re.compile(rb'"hash":"(sha256:[0-9a-f]{64})"\}\n')
+_HASH_BYTES: Final = len('"hash":"sha256:"}\n') + 64
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a log: how messages name it, and its lines with their ends."""
+
+    name: str
+    lines: Callable[[], Iterator[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One log; ``node`` is whose it is, empty where nobody said."""
+
+    node: str
+    parts: tuple[Part, ...]
+
+
+def local(folder: Path, node: str = "") -> Source:
+    """Find the segments in a folder, or take one segment.
+
+    Raises:
+        ConfigError: there is no log there.
+    """
+    try:
+        files = [folder] if folder.is_file() else segments(folder)
+    except OSError as error:
+        raise ConfigError(f"no kill log in {folder}: {error.strerror}; name one with --state or --log") from error
+    return Source(node, tuple(Part(str(printable(file.name)), _lines(file)) for file in files))
+
+
+def _lines(file: Path) -> Callable[[], Iterator[bytes]]:
+    def read() -> Iterator[bytes]:
+        try:
+            yield from lines_of(file)
+        except OSError as error:
+            raise ConfigError(f"{printable(str(file))} cannot be read: {error.strerror}") from error
+
+    return read
+
+
+class Reading:
+    """Goes through a log once, and notes what verifying wants to know of it.
+
+    Args:
+        source: the log.
+        wanted: numbers of records whose heads are to be noted.
+    """
+
+    def __init__(self, source: Source, wanted: Collection[int] = ()) -> None:
+        self._source, self._wanted = source, frozenset(wanted)
+        self.place = "empty log"
+        """Of the line that was read last: ``<part>:<number>``."""
+        self.first: int | None = None
+        """Number of the log's first record."""
+        self.heads: dict[int, Head] = {}
+        self.misnamed: str | None = None
+        """The first part whose name is not that of its first record, and what is wrong with it."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the lines, with their ends."""
+        for part in self._source.parts:
+            endless = 0
+            for number, line in enumerate(part.lines(), start=1):
+                self.place = f"{part.name}:{number}"
+                self._note(part, number, line)
+                yield line
+                endless = 0 if line.endswith(b"\n") else endless + 1
+                if endless > ENDLESS:
+                    break
+
+    def _note(self, part: Part, number: int, line: bytes) -> None:
+        seq = int(found[1]) if (found := _SEQ.match(line)) else None
+        if seq is None:
+            return
+        self.first = seq if self.first is None else self.first
+        digits = part.name.removesuffix(SUFFIX).rpartition("-")[2]
+        if number == 1 and self.misnamed is None and digits.isdecimal() and int(digits) != seq:
+            self.misnamed = f"{self.place}: begins with record {seq}: the file was renamed or moved"
+        if seq in self._wanted and (ending := _HASH.fullmatch(line[-_HASH_BYTES:])):
+            self.heads[seq] = Head(seq, ending[1].decode())
+
+
+def node_of(source: Source) -> str:
+    """Return whose log it is, as the last record before the first bad line says; empty where none does."""
+    node = ""
+    with suppress(RecordError):
+        for line in Reading(source):
+            said = read(line).get("node")
+            node = said if isinstance(said, str) else node
+    return node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What verifying one log came to: how far it holds, what is wrong, and which anchors are older than it."""
+
+    source: Source
+    verdict: Verdict
+    problem: str | None
+    compared: int
+    older: int
+
+
+def verified(source: Source, anchors: Collection[tuple[Head, str]] = ()) -> Finding:
+    """Verify a log, and compare it with what was seen of it elsewhere.
+
+    Args:
+        source: the log.
+        anchors: heads it must hold, and for each who says so.
+    """
+    reading = Reading(source, [head.seq for head, _ in anchors])
+    verdict = verify(reading)
+    problem = f"{reading.place}: {verdict.problem}" if verdict.problem is not None else reading.misnamed
+    first = reading.first or 0
+    compared = [(head, who) for head, who in anchors if head.seq >= first]
+    if problem is None:
+        strange = [(head, who) for head, who in compared if reading.heads.get(head.seq) != head]
+        problem = _missing(reading, verdict, *min(strange, key=lambda each: each[0].seq)) if strange else None
+    older = len(anchors) - len(compared)
+    return Finding(source=source, verdict=verdict, problem=problem, compared=len(compared), older=older)
+
+
+def _missing(reading: Reading, verdict: Verdict, head: Head, who: str) -> str:
+    if head.seq > verdict.head.seq:
+        end = f"the log ends at record {verdict.head.seq}, the anchor is record {head.seq}: its tail was cut off"
+        place = reading.place if reading.first is None else f"after {reading.place}"
+        return f"{place}: {end} ({who})"
+    return f"record {head.seq} is not the one the anchor names: the log was replaced ({who})"

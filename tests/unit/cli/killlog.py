@@ -1,0 +1,89 @@
+"""Kill logs and clusters for tests of ``gpu-share audit``."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from enforcer.audit import KillLog
+from enforcer.record import Head, Kind
+from gpushare.cli.main import main
+from gpushare.errors import ClusterError
+
+REPORTER = "gpu-share.io/enforcer"
+
+
+def write(folder: Path, count: int = 6, *, node: str = "gpu-7", more: str = "") -> Head:
+    """Let an enforcer write a log of kills: INTENT and OUTCOME in turn. Returns its head."""
+    times = (f"2026-11-20T22:{number:02d}:00.000Z" for number in range(60))
+    with KillLog(folder / "audit", segment_bytes=1500, now=lambda: next(times)) as log:
+        for number in range(count):
+            pod = {"namespace": "asr" if number % 2 else "ml", "name": f"tts-{number % 3}", "uid": f"u{number}"}
+            about = {"node": node, "gpu": "GPU-0123456789abcdef", "pod": pod, "container": f"model-{number % 2}"}
+            if number % 2:
+                targets = [{"pid": 500 + number, "result": "Killed", "steps": "terminate_client,SIGTERM"}]
+                fields = {**about, "intent": number, "result": "Killed" if number < 4 else "Gone", "targets": targets}
+                log.append(Kind.OUTCOME, {**fields, "note": more})
+            else:
+                log.append(Kind.INTENT, {**about, "usedMiB": 9216, "quotaMiB": 4096, "targets": [{"pid": 501}]})
+        return log.head
+
+
+def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
+    """Run ``gpu-share audit``; returns exit code, standard output and standard error."""
+    code = main(["audit", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+class Nodes:
+    """A cluster with agents whose state directories are folders here; commands in them run here."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Path] = {}
+        self.daemonsets = [self._set("gpu-share-system", "set-uid")]
+        self.pods: list[dict[str, Any]] = []
+        self.slices: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self.refuse_events = False
+
+    def add(self, node: str, state: Path, phase: str = "Running", owner: str = "set-uid") -> None:
+        args = ["enforcer", "--state=/var/lib/elsewhere", "--poll=0.5"]
+        self.states[f"agent-{node}"] = state
+        self.pods.append(
+            {
+                "metadata": {
+                    "name": f"agent-{node}", "namespace": "gpu-share-system",
+                    "ownerReferences": [{"uid": owner, "controller": True}],
+                },
+                "spec": {"nodeName": node, "containers": [{"name": "enforcer", "args": args}]},
+                "status": {"phase": phase},
+            }
+        )  # fmt: skip
+
+    def annotate(self, node: str, head: object) -> None:
+        metadata = {"name": f"{node}-gpu-share.io-0", "annotations": {"gpu-share.io/kill-log": str(head)}}
+        self.slices.append({"metadata": metadata, "spec": {"nodeName": node, "driver": "gpu-share.io"}})
+
+    def event(self, node: str, head: object, reporter: str = REPORTER) -> None:
+        note = f"container model holds 9216 MiB of its 4096 MiB: ended 1 of its processes (pid 501); kill log {head}"
+        metadata = {"namespace": "asr", "name": f"tts-0-{len(self.events)}"}
+        told = {"message": note, "reportingComponent": reporter, "reportingInstance": node}
+        self.events.append({"metadata": metadata, **told})
+
+    def list(self, where: str, **_: str) -> tuple[list[dict[str, Any]], str]:
+        kind = where.rpartition("/")[2]
+        if kind == "events" and self.refuse_events:
+            raise ClusterError("events is forbidden", 403)
+        found = {"daemonsets": self.daemonsets, "pods": self.pods, "resourceslices": self.slices, "events": self.events}
+        return copy.deepcopy(found[kind]), "1"
+
+    def run(self, pod: str, namespace: str, container: str, command: Sequence[str]) -> Iterator[bytes]:
+        assert (namespace, container) == ("gpu-share-system", "enforcer")
+        assert tuple(command) == ("gpu-share", "audit", "export", "--format=raw", "--state=/var/lib/elsewhere")
+        data = b"".join(file.read_bytes() for file in sorted((self.states[pod] / "audit").iterdir()))
+        yield from (data[at : at + 1000] for at in range(0, len(data), 1000))
+
+    @staticmethod
+    def _set(namespace: str, uid: str) -> dict[str, Any]:
+        return {"metadata": {"namespace": namespace, "name": "gpu-share-agent", "uid": uid}}
