@@ -71,8 +71,10 @@ class Reading:
 
     def __init__(self, source: Source, wanted: Collection[int] = ()) -> None:
         self._source, self._wanted = source, frozenset(wanted)
-        self.place = "empty log"
-        """Of the line that was read last: ``<part>:<number>``."""
+        self._begins: list[tuple[int, str]] = []
+        """Of each part that was begun: how many lines were before it, and its name."""
+        self.lines = 0
+        """So many were read."""
         self.first: int | None = None
         """Number of the log's first record."""
         self.heads: dict[int, Head] = {}
@@ -82,14 +84,22 @@ class Reading:
     def __iter__(self) -> Iterator[bytes]:
         """Yield the lines, with their ends."""
         for part in self._source.parts:
+            self._begins.append((self.lines, part.name))
             endless = 0
             for number, line in enumerate(part.lines(), start=1):
-                self.place = f"{part.name}:{number}"
+                self.lines += 1
                 self._note(part, number, line)
                 yield line
                 endless = 0 if line.endswith(b"\n") else endless + 1
                 if endless > ENDLESS:
                     break
+
+    def place(self, line: int) -> str:
+        """Name a line, counted over the whole log, as ``<part>:<number>``."""
+        if not self.lines:
+            return "empty log"
+        before, name = next((begin for begin in reversed(self._begins) if begin[0] < line), self._begins[0])
+        return f"{name}: after its last line" if line > self.lines else f"{name}:{line - before}"
 
     def _note(self, part: Part, number: int, line: bytes) -> None:
         seq = int(found[1]) if (found := _SEQ.match(line)) else None
@@ -98,7 +108,7 @@ class Reading:
         self.first = seq if self.first is None else self.first
         digits = part.name.removesuffix(SUFFIX).rpartition("-")[2]
         if number == 1 and self.misnamed is None and digits.isdecimal() and int(digits) != seq:
-            self.misnamed = f"{self.place}: begins with record {seq}: the file was renamed or moved"
+            self.misnamed = f"{part.name}:1: begins with record {seq}: the file was renamed or moved"
         if seq in self._wanted and (ending := _HASH.fullmatch(line[-_HASH_BYTES:])):
             self.heads[seq] = Head(seq, ending[1].decode())
 
@@ -133,7 +143,9 @@ def verified(source: Source, anchors: Collection[tuple[Head, str]] = ()) -> Find
     """
     reading = Reading(source, [head.seq for head, _ in anchors])
     verdict = verify(reading)
-    problem = f"{reading.place}: {verdict.problem}" if verdict.problem is not None else reading.misnamed
+    problem = (
+        f"{reading.place(verdict.line or 1)}: {verdict.problem}" if verdict.problem is not None else reading.misnamed
+    )
     first = reading.first or 0
     compared = [(head, who) for head, who in anchors if head.seq >= first]
     if problem is None:
@@ -146,6 +158,5 @@ def verified(source: Source, anchors: Collection[tuple[Head, str]] = ()) -> Find
 def _missing(reading: Reading, verdict: Verdict, head: Head, who: str) -> str:
     if head.seq > verdict.head.seq:
         end = f"the log ends at record {verdict.head.seq}, the anchor is record {head.seq}: its tail was cut off"
-        place = reading.place if reading.first is None else f"after {reading.place}"
-        return f"{place}: {end} ({who})"
+        return f"{reading.place(reading.lines + 1)}: {end} ({who})"
     return f"record {head.seq} is not the one the anchor names: the log was replaced ({who})"

@@ -15,9 +15,10 @@ REPORTER = "gpu-share.io/enforcer"
 
 def write(folder: Path, count: int = 6, *, node: str = "gpu-7", more: str = "") -> Head:
     """Let an enforcer write a log of kills: INTENT and OUTCOME in turn. Returns its head."""
-    times = (f"2026-11-20T22:{number:02d}:00.000Z" for number in range(60))
-    with KillLog(folder / "audit", segment_bytes=1500, now=lambda: next(times)) as log:
+    minutes = [0]
+    with KillLog(folder / "audit", segment_bytes=1500, now=lambda: f"2026-11-20T22:{minutes[-1]:02d}:00.000Z") as log:
         for number in range(count):
+            minutes.append(number)
             pod = {"namespace": "asr" if number % 2 else "ml", "name": f"tts-{number % 3}", "uid": f"u{number}"}
             about = {"node": node, "gpu": "GPU-0123456789abcdef", "pod": pod, "container": f"model-{number % 2}"}
             if number % 2:
