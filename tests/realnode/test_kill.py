@@ -1,8 +1,11 @@
 """A tenant over its quota: warned, ended, restarted, and told why; its neighbour does not notice."""
 
+import json
+
 import pytest
 
 from gpushare import contract
+from gpushare.cli.main import main
 from tests.realnode import pods
 from tests.realnode.site import Site, restarts
 
@@ -51,6 +54,20 @@ def test_the_record_verifies_and_holds_intent_and_outcome(site: Site, namespace:
     mine = [each["kind"] for each in site.records(namespace, killed)]
     assert mine[:4] == ["ARMED", "WARNED", "INTENT", "OUTCOME"]
     assert "ok:" in site.in_agent("gpu-share audit verify")
+
+
+def test_from_a_workstation_the_record_is_read_through_the_api_server_and_fits_the_events_anchor(
+    site: Site, namespace: str, killed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reach = ["-A", "--kubeconfig", str(site.bed.plane.kubeconfig())]
+    site.until("the kill is told", lambda: "Killed" in site.events(namespace, killed))
+    head = site.events(namespace, killed)["Killed"].rpartition("kill log ")[2]
+    capsys.readouterr()
+    code = main(["audit", "verify", *reach, "--anchor", head])
+    said = capsys.readouterr()
+    assert (code, "1 anchors fit" in said.out) == (0, True), said
+    assert main(["audit", "show", *reach, "-n", namespace, "--pod", killed, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[:4] == site.records(namespace, killed)[:4]
 
 
 def test_afterwards_the_tenants_can_be_deleted(site: Site, namespace: str, killed: str) -> None:
