@@ -43,7 +43,7 @@ def test_a_mode_that_cannot_be_set_keeps_mps_from_starting(stand_in: Path, make:
     with pytest.raises(NvmlError, match="Permission"):
         daemon.start()
     assert daemons_of(daemon.directory) == []
-    assert MpsManager({daemon.gpu: daemon}).start()[daemon.gpu].reason is Reason.NVML_UNAVAILABLE
+    assert MpsManager({daemon.gpu: daemon}).start()[daemon.gpu].reason is Reason.NVML_DENIED
 
 
 def test_the_server_is_started_early_and_watched(stand_in: Path, make: Make, sim: Sim) -> None:
