@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from enforcer import lock, pages
+from enforcer import lock, pages, rights
 from enforcer.act import Executor, Tools
 from enforcer.anchor import keep_anchored
 from enforcer.attribute import Attributor
@@ -93,6 +93,7 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
 def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attributor) -> int:
     side = Side(nvml=RemoteReader(command(options.driver_root)))
     with ExitStack() as stack:
+        _drop_rights(options)
         hold = stack.enter_context(lock.held(options.state, wait=True))
         _check_namespace(options)
         written = KillLog(options.state / FOLDER)
@@ -173,6 +174,15 @@ def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
     )  # fmt: skip
     agent.run(side.stopped, options.poll)
     log.info("stopped", reason=str(Reason.ENFORCER_STOPPED), node=options.node)
+
+
+def _drop_rights(options: argparse.Namespace) -> None:
+    """Keep what the parts that run need. The first thing done, for threads have those of who starts them."""
+    if options.drop_capabilities:
+        daemons = not (options.no_mps or options.mps_host)
+        left = rights.keep_only(rights.ALWAYS | (rights.WITH_DAEMONS if daemons else frozenset()))
+        names = [each.name for each in rights.Right if each in left]
+        log.info("capabilities left", reason=str(Reason.ENFORCER_STARTED), capabilities=names)
 
 
 def _stop_without(hold: lock.Hold, side: Side) -> None:

@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
     )
     add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
+    add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
     add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
     _add_outlets(parser)
     return parser

@@ -1,0 +1,89 @@
+"""Capabilities given up, seen from inside the process and from what it starts."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer import main as program
+from enforcer import rights
+from enforcer.main import main
+from enforcer.rights import Right, effective
+from enforcer.side import Side
+from gpushare.errors import ConfigError
+from tests.support.need import missing
+from tests.unit.enforcer.test_enforcer_main import BASE
+from tests.unit.enforcer.test_loop import Attributor, Reader
+
+GIVE_UP = """
+import json, subprocess, sys, threading
+from enforcer import rights
+left = rights.keep_only({rights.Right.KILL, rights.Right.SYS_PTRACE})
+found = []
+thread = threading.Thread(target=lambda: found.append(sorted(rights.effective())))
+thread.start()
+thread.join()
+child = "from enforcer import rights; print(sorted(rights.effective()))"
+said = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout
+print(json.dumps([sorted(left), found[0], json.loads(said)]))
+"""
+
+
+def test_what_is_given_up_is_gone_from_threads_and_from_programs_that_are_started() -> None:
+    if os.geteuid() != 0:
+        missing("this needs root")
+    held = effective() & {Right.KILL, Right.SYS_PTRACE}
+    done = subprocess.run([sys.executable, "-c", GIVE_UP], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [sorted(held)] * 3
+    assert held < effective()
+
+
+def test_capabilities_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000200021\nCapBnd:\t0\n")
+    assert effective(status) == {0, Right.KILL, Right.SYS_ADMIN}
+
+
+def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Libc:
+        def prctl(self, *_: int) -> int:
+            return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
+    with pytest.raises(ConfigError, match="the kernel refuses"):
+        rights.keep_only(())
+
+
+@pytest.mark.parametrize(
+    ("options", "more"), [([], {"SETGID", "SETUID"}), (["--mps-host"], set()), (["--no-mps"], set())], ids=str
+)
+def test_the_agent_keeps_what_the_parts_that_run_need(
+    options: list[str], more: set[str], monkeypatch: Any, tmp_path: Path
+) -> None:
+    kept: list[frozenset[Right]] = []
+
+    def keep_only(wanted: frozenset[Right]) -> frozenset[int]:
+        kept.append(wanted)
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr(rights, "keep_only", keep_only)
+    assert main([*BASE, "--state", str(tmp_path), "--drop-capabilities", *options], reader=Reader()) == 2
+    assert {right.name for right in kept[0]} == {"KILL", "SYS_PTRACE", "SYS_ADMIN"} | more
+    assert not (tmp_path / "lock").exists(), "before anything else"
+
+
+def test_they_are_kept_unless_told_otherwise(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setattr(rights, "keep_only", pytest.fail)
+    monkeypatch.setattr(program, "_serve", lambda _, __, side: stop(side))
+    options = ["--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--no-mps"]
+    options += ["--allow-any-pid-namespace"]
+    assert main([*BASE, *options], reader=Reader(), attributor=Attributor()) == 0
+
+
+def stop(side: Side) -> None:
+    side.stopped.set()
