@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +36,12 @@ class Hold:
         except OSError as error:
             return f"{self._path} cannot be looked at: {error}"
         return None if same else f"{self._path} was taken away: another enforcer may be at work"
+
+    def stop_when_lost(self, stopped: threading.Event) -> None:
+        """Have the enforcer stop where the lock was taken away, to be started again and wait for it."""
+        if (why := self.lost()) is not None and not stopped.is_set():
+            log.critical("stopping", reason=str(Reason.CONFLICT), error=why)
+            stopped.set()
 
 
 @contextmanager

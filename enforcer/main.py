@@ -93,7 +93,8 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
 def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attributor) -> int:
     side = Side(nvml=RemoteReader(command(options.driver_root)))
     with ExitStack() as stack:
-        _drop_rights(options)
+        if options.drop_capabilities:
+            rights.keep_needed(daemons=not (options.no_mps or options.mps_host))
         hold = stack.enter_context(lock.held(options.state, wait=True))
         _check_namespace(options)
         written = KillLog(options.state / FOLDER)
@@ -127,7 +128,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
             anchor = keep_anchored(written, cluster, options.node, side.stopped)
             side.complain(lambda: anchor.problem)
         keep_proving(prover, options.proof, side.stopped)
-        every(LOCK_SECONDS, "lock", partial(_stop_without, hold, side), side.stopped)
+        every(LOCK_SECONDS, "lock", partial(hold.stop_when_lost, side.stopped), side.stopped)
         _serve(agent, options, side)
         if isinstance(sink, PodEvents):
             sink.flush(FLUSH_SECONDS)
@@ -174,22 +175,6 @@ def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
     )  # fmt: skip
     agent.run(side.stopped, options.poll)
     log.info("stopped", reason=str(Reason.ENFORCER_STOPPED), node=options.node)
-
-
-def _drop_rights(options: argparse.Namespace) -> None:
-    """Keep what the parts that run need. The first thing done, for threads have those of who starts them."""
-    if options.drop_capabilities:
-        daemons = not (options.no_mps or options.mps_host)
-        left = rights.keep_only(rights.ALWAYS | (rights.WITH_DAEMONS if daemons else frozenset()))
-        names = [each.name for each in rights.Right if each in left]
-        log.info("capabilities left", reason=str(Reason.ENFORCER_STARTED), capabilities=names)
-
-
-def _stop_without(hold: lock.Hold, side: Side) -> None:
-    """Stop where the lock was taken away, to be started again and wait for it. Until then nobody is ended."""
-    if (why := hold.lost()) is not None and not side.stopped.is_set():
-        log.critical("stopping", reason=str(Reason.CONFLICT), error=why)
-        side.stopped.set()
 
 
 def _check_namespace(options: argparse.Namespace) -> None:

@@ -10,7 +10,12 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
 
 STATUS: Final = Path("/proc/thread-self/status")
 LAST: Final = Path("/proc/sys/kernel/cap_last_cap")
@@ -35,6 +40,17 @@ ALWAYS: Final = frozenset({Right.KILL, Right.SYS_PTRACE, Right.SYS_ADMIN})
 """End processes of others, look into them, set GPUs' compute mode."""
 WITH_DAEMONS: Final = frozenset({Right.SETGID, Right.SETUID})
 """Daemons of MPS start servers under their clients' user."""
+
+
+def keep_needed(*, daemons: bool) -> None:
+    """Give up what no part of the agent needs; ``daemons``: it starts daemons of MPS itself.
+
+    Raises:
+        ConfigError: the kernel refuses.
+    """
+    left = keep_only(ALWAYS | (WITH_DAEMONS if daemons else frozenset()))
+    names = [each.name for each in Right if each in left]
+    log.info("capabilities left", reason=str(Reason.ENFORCER_STARTED), capabilities=names)
 
 
 def keep_only(wanted: Collection[Right]) -> frozenset[int]:

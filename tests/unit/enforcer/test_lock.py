@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -68,9 +69,12 @@ def test_a_lock_taken_away_is_seen_to_be_and_who_waited_for_it_waits_for_its_suc
         with lock.held(tmp_path / "state") as first:
             second = stack.enter_context(holder(tmp_path / "state", "wait"))
             assert f"another enforcer (pid {os.getpid()})" in line(second)
-            assert first.lost() is None
+            first.stop_when_lost(stopped := threading.Event())
+            assert (first.lost(), stopped.is_set()) == (None, False)
             file.unlink()
             assert "was taken away" in (first.lost() or "")
+            first.stop_when_lost(stopped)
+            assert stopped.is_set()
             third = stack.enter_context(holder(tmp_path / "state"))
             assert line(third) == "held\n"
             assert "was taken away" in (first.lost() or "")
