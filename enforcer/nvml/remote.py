@@ -27,7 +27,7 @@ from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
 MOST_LEFT: Final = 3
-FREE_STARTS: Final = 3
+FREE_STARTS: Final = 6
 """Processes that may end by themselves in ``WINDOW`` seconds before the next has to wait."""
 WINDOW: Final = 60.0
 MOMENT: Final = 0.02

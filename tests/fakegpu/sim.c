@@ -293,6 +293,17 @@ static uint64_t add_up(const char *uuid, const char *cgroup) {
 uint64_t sim_held(const char *uuid) { return add_up(uuid, NULL); }
 uint64_t sim_used_by_cgroup(const char *uuid, const char *cgroup) { return add_up(uuid, cgroup); }
 
+/* A call that does not come back while the script is the one it met. */
+static void wait_while(const struct stat *script) {
+    struct stat now = *script;
+    while (now.st_ino == script->st_ino && memcmp(&now.st_mtim, &script->st_mtim, sizeof now.st_mtim) == 0) {
+        FILE *file = sim_open("", "faults", "r");
+        if (file == NULL || fstat(fileno(file), &now) != 0) now.st_ino = 0;
+        if (file != NULL) fclose(file);
+        usleep(1000);
+    }
+}
+
 int sim_fault(const char *call, const char *uuid) {
     /* How often each line of this script was met in this process; another script starts at 0 again. */
     static int met[MAX_FAULTS];
@@ -315,6 +326,7 @@ int sim_fault(const char *call, const char *uuid) {
         int times = (int)sim_number(line, "times", 0);
         if (past < 0 || (times != 0 && past >= times)) continue;
         usleep((useconds_t)(1000 * sim_number(line, "delay_ms", 0)));
+        if (sim_number(line, "hold", 0) != 0) wait_while(&now);
         if (sim_number(line, "signal", 0) != 0) raise((int)sim_number(line, "signal", 0));
         error = (int)sim_number(line, "error", 0);
     }

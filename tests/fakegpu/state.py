@@ -58,7 +58,7 @@ class Fault:
 
     - ``call`` (an NVML function, or ``*``) answers ``error``, after ``delay_ms``; only for ``gpu`` if given; the first
       ``after`` calls of a process are spared, then ``times`` calls are hit (0: all);
-      with ``signal`` the process ends by that signal instead;
+      with ``signal`` the process ends by that signal, with ``hold`` the call comes back when this script is another;
     - ``lie``, a list's function, says it wrote ``more`` rows than there was room for;
     - ``pid``: a row of that pid is shown on ``gpu`` with ``memory_mib`` whoever holds it, ``none`` for not available;
     - ``used_mib``: what the device total of ``gpu`` says instead of the truth.
@@ -74,6 +74,7 @@ class Fault:
     memory_mib: int | str | None = None
     used_mib: int | None = None
     signal: int | None = None
+    hold: int | None = None
     lie: str | None = None
     more: int | None = None
 
