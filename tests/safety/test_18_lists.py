@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from enforcer.gpu import NvmlReader
+from gpushare.quantity import MIB
 from tests.fakegpu.need import need_library
 from tests.fakegpu.state import KINDS
 from tests.safety.seeing import Bed, bed
+from tests.safety.test_22_nonsense import Rows, Said
 from tests.support import safety
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
@@ -49,6 +52,16 @@ def test_a_process_is_seen_once_whatever_lists_show_it(made: Bed, pids: list[int
     for number, kind in enumerate(kinds, 1):
         made.sim.register(pids[0], made.gpu, 100 * number, kind)
     assert seen(made) == {pids[0]: sum(100 * number for number, _ in enumerate(kinds, 1))}
+
+
+@pytest.mark.parametrize("shown", range(3))
+def test_a_process_that_only_one_list_shows_is_seen(shown: int) -> None:
+    """Drivers differ in whether MPS clients stand in the compute list, too: the simulator's do."""
+    driver = Said()
+    lists: list[Rows] = [[], [], []]
+    lists[shown] = [(7, 100 * MIB)]
+    driver.lists, driver.used = (lists[0], lists[1], lists[2]), 100 * MIB
+    assert [(each.pid, each.used_mib) for each in NvmlReader(driver).sample("GPU-x").processes] == [(7, 100)]
 
 
 def test_random_machines_are_seen_as_they_are(made: Bed, pids: list[int]) -> None:

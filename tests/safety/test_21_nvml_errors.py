@@ -3,6 +3,7 @@
 Through the real nvidia-ml-py in the agent's own child process, over a library that is scripted.
 """
 
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -130,6 +131,17 @@ def test_a_driver_that_hangs_stops_no_look_and_is_heard_when_it_wakes(
     made.reader._waits = PATIENT
     sees_again(made, looks)
     tell(f"driver that hangs for {seconds} s (scaled): kills in blind looks, {call}", looks)
+
+
+def test_the_process_that_hangs_ends_with_the_agent_all_the_same(made: Bed) -> None:
+    made.begin()
+    made.sim.fail(Fault(call=COMPUTE, hold=1))
+    made.reader._waits = replace(PATIENT, deadline=0.1)
+    kept = made.reader._kept
+    assert made.look().seen is None
+    assert kept is not None
+    kept._door.shutdown(socket.SHUT_RDWR)  # as when the agent is killed
+    assert kept._process.wait(60) == 0
 
 
 @pytest.mark.parametrize("call", [TOTALS, COMPUTE, "nvmlInitWithFlags"])

@@ -155,6 +155,11 @@ def test_nonsense_is_no_answer_and_ends_the_process(reader: Any, script: Path, s
     assert pid_of(asks) > 0
 
 
+def test_an_answer_to_no_question_of_now_is_passed_over(reader: Any, script: Path) -> None:
+    script.write_text('{"n": 0, "value": ["GPU-x", 1, 1, []]}\n{"n": 1, "value": ["GPU-x", 7, 7, []]}')
+    assert reader(LONG).sample("GPU-x").total_mib == 7
+
+
 def test_an_error_of_nvml_keeps_its_reason_and_its_process(reader: Any, script: Path) -> None:
     asks = reader(LONG)
     pid = pid_of(asks)
