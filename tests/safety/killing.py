@@ -1,6 +1,9 @@
 """The executor on real processes: only what NVML says of them, and what MPS answers, is scripted."""
 
+import signal
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,33 @@ from enforcer.judge import Decision, Verdict, targets
 from enforcer.ladder import MpsClient, NoMps, Patience
 from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
 from enforcer.notice import Notice
-from enforcer.proc import CgroupAttributor
+from enforcer.proc import CgroupAttributor, PidHandle
 from enforcer.record import read, verify
 from enforcer.scribe import Scribe
 from enforcer.watch import Watch
 from tests.safety.reuse import CARD, GPU
 
 __all__ = ["GPU", "Bench"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A signal that went out: ``at`` in nanoseconds of the monotonic clock."""
+
+    at: int
+    pid: int
+    number: signal.Signals
+
+
+def noting(sent: list[Sent]) -> type[PidHandle]:
+    """Real pidfds that note what is sent through them."""
+
+    class Noting(PidHandle):
+        def send(self, number: signal.Signals) -> bool:
+            sent.append(Sent(time.monotonic_ns(), self.pid, number))
+            return super().send(number)
+
+    return Noting
 
 
 class Bench:
@@ -38,9 +61,11 @@ class Bench:
         self.watch = Watch(self, CgroupAttributor())
         self.watch.look()
         self.notices: list[Notice] = []
+        self.sent: list[Sent] = []
         tools = Tools(
-            eyes=self.watch, attributor=CgroupAttributor(), kill_log=self.scribe, mps=mps or NoMps(), sink=self
-        )
+            eyes=self.watch, attributor=CgroupAttributor(), kill_log=self.scribe, mps=mps or NoMps(), sink=self,
+            open_handle=noting(self.sent).open,
+        )  # fmt: skip
         self.executor = Executor("gpu-7", tools, patience or Patience(term=0.2, kill=1.0))
 
     def gpus(self) -> tuple[Gpu, ...]:
@@ -75,6 +100,10 @@ class Bench:
     def _lines(self) -> list[bytes]:
         found = segments(self._folder) if self._folder.exists() else []
         return [line for path in found for line in path.read_bytes().splitlines(keepends=True)]
+
+    def signals(self) -> list[tuple[int, str]]:
+        """Pid and name of each signal, in order."""
+        return [(each.pid, each.number.name) for each in self.sent]
 
     def close(self) -> None:
         self.scribe.close()

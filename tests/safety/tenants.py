@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from enforcer.proc import read_stat
 from tests.fakegpu.build import compiler
 from tests.node.containers import PROJECT, Container, wait_for
 from tests.support.need import missing
@@ -32,6 +33,13 @@ def program() -> Path:
 
 def tenant(container: Container, mode: str, *, own: bool = False) -> subprocess.Popen[str]:
     """Start one and wait until it is there. With ``own``, what is returned waits for it from outside its namespace."""
+    return started(container, mode, own=own)[0]
+
+
+def started(
+    container: Container, mode: str, state: str = "", *, own: bool = False
+) -> tuple[subprocess.Popen[str], int]:
+    """As ``tenant``, with the pid of the one that is to hold memory, once it is in that state (a letter of proc(5))."""
     words = [str(program()), mode, str(container.cgroup / "cgroup.procs"), *(["own"] if own else [])]
     process = subprocess.Popen(
         words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -41,7 +49,14 @@ def tenant(container: Container, mode: str, *, own: bool = False) -> subprocess.
     if not (said := process.stdout.readline().strip()).isdigit():
         missing(f"no such tenant can be had here: {said}")
     wait_for(lambda: bool(container.pids()), 10)
-    return process
+    wait_for(lambda: not state or state_of(int(said)) == state, 30)
+    return process, int(said)
+
+
+def state_of(pid: int) -> str:
+    """The letter of its first thread's state; nothing where it has gone."""
+    stat = read_stat(Path(f"/proc/{pid}/stat"))
+    return stat.state if stat else ""
 
 
 def forget(container: Container, process: subprocess.Popen[str]) -> None:

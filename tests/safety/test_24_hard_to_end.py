@@ -1,0 +1,162 @@
+"""Test 24: corpses, headless, stopped, traced and hanging processes: the right one, one signal each, nobody instead."""
+
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from enforcer.model import OnExceed
+from enforcer.proc import PidHandle
+from gpushare.reasons import Reason
+from tests.node.containers import Container, Kubelet, alive, wait_for
+from tests.safety.killing import GPU, Bench
+from tests.safety.tenants import forget, started, tenant
+from tests.support import safety
+from tests.support.need import missing
+
+pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+FREEZER = Path("/sys/fs/cgroup/freezer")
+TERM, BOTH = ["SIGTERM"], ["SIGTERM", "SIGKILL"]
+STATES = {
+    "headless": ("Z", TERM),
+    "lender": ("D", TERM),
+    "quiet": ("S", TERM),
+    "stopped": ("T", BOTH),
+    "traced": ("t", BOTH),
+}
+"""What a tenant does, the state its first thread is in then, and what it takes to end it."""
+
+
+@pytest.fixture(name="stack")
+def _stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+class Case:
+    """A container with one process that holds 9000 MiB, and one that holds 100 and could be taken for it."""
+
+    def __init__(self, stack: ExitStack, folder: Path, kubelet: Kubelet, mode: str, state: str) -> None:
+        self.container = stack.enter_context(kubelet.container())
+        self.sibling = tenant(self.container, "quiet")
+        self.process, self.pid = started(self.container, mode, state)
+        handle = PidHandle.open(self.pid)
+        assert handle is not None
+        self.handle = stack.enter_context(handle)
+        self.bench = Bench(folder, self._held)
+        stack.callback(self.bench.close)
+        self.quota = self.container.quota(GPU, 4096)
+
+    def _held(self) -> list[tuple[int, int]]:
+        """Memory is held until the last thread has gone."""
+        return [] if self.handle.ended() else [(self.pid, 9000), (self.sibling.pid, 100)]
+
+
+@pytest.mark.parametrize("mode", STATES)
+def test_what_is_hard_to_end_is_ended_by_one_signal_of_each_kind_and_nobody_else_is(mode: str, tmp_path: Path) -> None:
+    (state, signals), kubelet = STATES[mode], Kubelet()
+    count = safety.trials(2, 200)
+    for number in range(count):
+        with ExitStack() as stack:
+            case = Case(stack, tmp_path / str(number), kubelet, mode, state)
+            assert case.bench.kill(case.quota).reason is Reason.KILLED
+            assert case.bench.signals() == [(case.pid, name) for name in signals]
+            assert alive(case.sibling)
+            (outcome,) = case.bench.records("OUTCOME")
+            assert outcome["pod"]["uid"] == case.container.pod_uid
+            assert [(row["pid"], row["result"]) for row in outcome["targets"]] == [(case.pid, "Killed")]
+            assert case.bench.whole()
+    safety.figure("24", f"{mode} ({state}): ended, by {' and '.join(signals)} once each", f"{count:,} in {count:,}")
+
+
+def test_a_corpse_that_is_said_to_hold_memory_is_let_be_and_so_is_everybody_else(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    case = Case(stack, tmp_path, Kubelet(), "corpse", "Z")
+    case.bench = Bench(tmp_path, lambda: [(case.pid, 9000), (case.sibling.pid, 100)])
+    count = safety.trials(100, 1_000)
+    for _ in range(count):
+        assert not case.bench.kill(case.quota).acted
+    assert case.bench.signals() == []
+    assert (case.bench.records(), alive(case.sibling)) == ([], True)
+    safety.figure("24", "victims in place of a corpse, looks", f"{len(case.bench.signals())} in {count:,}")
+
+
+@pytest.fixture(name="freezer")
+def _freezer() -> Iterator[Path]:
+    """A cgroup that keeps SIGKILL pending: the kernel has none such in cgroup v2."""
+    folder = FREEZER / f"gpu-share-safety-{uuid.uuid4().hex[:8]}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        missing(f"no cgroup v1 freezer, and nothing else here makes a process hang: {error}")
+    yield folder
+    (folder / "freezer.state").write_text("THAWED")
+    for _ in range(200):
+        with suppress(OSError):
+            folder.rmdir()
+        if not folder.exists():
+            break
+        with suppress(AssertionError):
+            wait_for(lambda: not (folder / "cgroup.procs").read_text(), 0.1)
+
+
+def freeze(freezer: Path, pid: int) -> None:
+    (freezer / "cgroup.procs").write_text(str(pid))
+    (freezer / "freezer.state").write_text("FROZEN")
+    wait_for(lambda: (freezer / "freezer.state").read_text().strip() == "FROZEN", 30)
+
+
+def thaw(freezer: Path, handle: PidHandle) -> None:
+    (freezer / "freezer.state").write_text("THAWED")
+    assert handle.ended(30)
+
+
+def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on_record_at_the_next_look(
+    stack: ExitStack, freezer: Path, tmp_path: Path
+) -> None:
+    case = Case(stack, tmp_path, Kubelet(), "quiet", "S")
+    freeze(freezer, case.pid)
+    count = safety.trials(100, 1_000)
+    for _ in range(count):
+        assert case.bench.kill(case.quota).reason is Reason.UNKILLABLE
+        case.bench.executor.look_after()
+    assert case.bench.signals() == [(case.pid, "SIGTERM"), (case.pid, "SIGKILL")]
+    assert alive(case.sibling)
+    wait_for(lambda: len(case.bench.records()) > 1, 30)
+    assert [record["kind"] for record in case.bench.records()] == ["INTENT", "UNKILLABLE"]
+    thaw(freezer, case.handle)
+    case.bench.executor.look_after()
+    wait_for(lambda: len(case.bench.records("OUTCOME")) == 1, 30)
+    assert case.bench.records("OUTCOME")[0]["result"] == "Killed"
+    assert case.bench.whole()
+    more = len(case.bench.signals()) - len(BOTH)
+    safety.figure(
+        "24", "hanging (frozen): victims in its place, or signals after the first two", f"{more} in {count:,}"
+    )
+    safety.figure("24", "looks from its end to its OUTCOME", str(len(case.bench.records("OUTCOME"))))
+
+
+def test_a_first_process_that_hangs_does_not_save_who_holds_the_memory(
+    stack: ExitStack, freezer: Path, tmp_path: Path
+) -> None:
+    container: Container = stack.enter_context(Kubelet().container())
+    outside = tenant(container, "storm", own=True)
+    wait_for(lambda: len(container.pids()) > 1, 30)
+    first, holder = container.pids()[:2]
+    bench = Bench(tmp_path, lambda: [(pid, 9000) for pid in container.pids() if pid == holder])
+    stack.callback(bench.close)
+    freeze(freezer, first)
+    handle = PidHandle.open(first)
+    assert handle is not None
+    with handle:
+        result = bench.kill(container.quota(GPU, 4096, on_exceed=OnExceed.KILL_CONTAINER))
+        assert result.reason is Reason.UNKILLABLE
+        assert [(first, signal.SIGKILL.name), (holder, signal.SIGTERM.name)] == bench.signals()
+        thaw(freezer, handle)
+    bench.executor.look_after()
+    wait_for(lambda: len(bench.records("OUTCOME")) == 1, 30)
+    forget(container, outside)
