@@ -31,6 +31,13 @@ WATCH_SECONDS: Final = 300
 SILENCE: Final = 30.0
 """Seconds without a word after which a command in a pod is given up."""
 MESSAGE_LIMIT: Final = 500
+BODY_SECONDS: Final = 60.0
+"""For one answer that comes in drops; each drop may take no longer than the call's own timeout."""
+MAX_LINE: Final = 16 * 1024 * 1024
+"""Bytes of one event of a watch: several times the largest object there can be."""
+CHUNK: Final = 64 * 1024
+_GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError, RecursionError)
+"""What comes of an answer that is none of an API server's."""
 
 _UNUSABLE: Final = (config.ConfigException, yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
 """What the official client raises for a file that is missing, no YAML, or of another shape than a kubeconfig."""
@@ -99,10 +106,15 @@ class Cluster:
         more = ""
         while True:
             page = self._call("GET", where, query={**query, "limit": str(PAGE), **({"continue": more} if more else {})})
-            items += page.get("items") or []
-            more = page["metadata"].get("continue", "")
+            try:
+                found = page["items"] or []
+                _ = [item["metadata"]["name"] for item in found]  # what has none is no object
+                more, version = page["metadata"].get("continue", ""), page["metadata"]["resourceVersion"]
+            except _GARBAGE as error:
+                raise ClusterError(f"GET {where}: the answer is no list of objects: {page!r:.100}") from error
+            items += found
             if not more:
-                return items, page["metadata"]["resourceVersion"]
+                return items, version
 
     def watch(self, where: str, version: str, **query: str) -> Iterator[tuple[str, Object]]:
         """Yield (type, object) from one watch until the server ends it.
@@ -117,7 +129,7 @@ class Cluster:
         )
         try:
             yield from _events(response)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError, TypeError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, *_GARBAGE) as error:
             raise ClusterError(f"watching {where} broke off: {error}") from error
         finally:
             with suppress(OSError):
@@ -163,8 +175,8 @@ class Cluster:
     ) -> Object:
         response = self._send(method, where, body, query or {}, urllib3.Timeout(total=timeout), content_type)
         try:
-            answer: Object = json.loads(response.data)
-        except (ValueError, urllib3.exceptions.HTTPError) as error:
+            answer: Object = json.loads(_body(response))
+        except (ValueError, RecursionError, OSError, urllib3.exceptions.HTTPError) as error:
             raise ClusterError(f"{method} {where}: the answer cannot be read: {error}", response.status) from error
         return answer
 
@@ -200,13 +212,16 @@ class Cluster:
 class Follower:
     """Keeps a list and its watch going for ever, with back-off; tells ``on_list`` and ``on_event`` what it sees.
 
+    Whatever the other end says it goes on: what cannot be used is a failure like any other.
+
     Args:
         on_list: called with all objects after each (re-)list; forget everything else.
         on_event: called with the type (ADDED, MODIFIED, DELETED) and object of each event.
         on_error: called with each failure; the follower goes on by itself.
     """
 
-    MAX_DELAY: Final = 10.0
+    MIN_DELAY: float = 0.2
+    MAX_DELAY: float = 10.0
 
     def __init__(
         self,
@@ -219,18 +234,22 @@ class Follower:
     ) -> None:
         self._cluster, self._where, self._query = cluster, where, query
         self._on_list, self._on_event, self._on_error = on_list, on_event, on_error
+        self._delay = self.MIN_DELAY
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Follow until ``stopped()``; meant to be the whole life of a daemon thread."""
-        delay = 0.2
         while not stopped():
             try:
                 self._once(stopped)
-                delay = 0.2
             except ClusterError as error:
-                self._on_error(error)
-                time.sleep(delay * random.uniform(0.8, 1.2))
-                delay = min(delay * 2, self.MAX_DELAY)
+                self._failed(error)
+            except _GARBAGE as error:
+                self._failed(ClusterError(f"following {self._where}: what came cannot be used: {error!r:.200}"))
+
+    def _failed(self, error: ClusterError) -> None:
+        self._on_error(error)
+        time.sleep(self._delay * random.uniform(0.8, 1.2))
+        self._delay = min(self._delay * 2, self.MAX_DELAY)
 
     def _once(self, stopped: Callable[[], bool]) -> None:
         items, version = self._cluster.list(self._where, **self._query)
@@ -240,6 +259,8 @@ class Follower:
                 version = item["metadata"]["resourceVersion"]
                 if kind != "BOOKMARK":
                     self._on_event(kind, item)
+                self._delay = self.MIN_DELAY
+            time.sleep(self.MIN_DELAY)  # one that ends as soon as it is asked for must not keep us busy
 
 
 def _load(configuration: client.Configuration, kubeconfig: str | None, context: str | None) -> None:
@@ -266,6 +287,8 @@ def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:
     pending = b""
     for chunk in response.stream(amt=None, decode_content=True):
         *lines, pending = (pending + chunk).split(b"\n")
+        if len(pending) > MAX_LINE:
+            raise ValueError(f"an event of more than {MAX_LINE} bytes")
         for line in filter(None, lines):
             event = json.loads(line)
             if event["type"] == "ERROR":
@@ -305,6 +328,20 @@ def _unwilling(error: Exception) -> str:
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(getattr(error, "resp_body", None) or b"")["message"])[:MESSAGE_LIMIT]
     return f"the API server does not answer: {error}"[:MESSAGE_LIMIT]
+
+
+def _body(response: urllib3.BaseHTTPResponse) -> bytes:
+    """Read an answer, but not for ever.
+
+    Raises:
+        TimeoutError: it does not come to its end.
+    """
+    deadline, found = time.monotonic() + BODY_SECONDS, []
+    while chunk := response.read1(CHUNK):
+        found.append(chunk)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it goes on for more than {BODY_SECONDS:.0f} s")
+    return b"".join(found)
 
 
 def _message(response: urllib3.BaseHTTPResponse) -> str:

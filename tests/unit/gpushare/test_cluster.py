@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from gpushare import cluster as road
 from gpushare.cluster import CORE_V1, Cluster, Follower, path
 from gpushare.errors import ClusterError
 
@@ -171,6 +172,48 @@ def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, se
     assert lists == [1, 3]
     assert events == ["ADDED8", "MODIFIED10"]
     assert [error.status for error in errors] == [410]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, [[]]), (200, [{}]), (200, [None]), (200, [b"<html>"]), (200, [{"items": [], "metadata": {}}]),
+        (200, [{"metadata": {"resourceVersion": "1"}}]), (200, [b"[" * 100_000]), (200, [b"\xff"]), (429, [[]]),
+        (200, [{"items": [5], "metadata": {"resourceVersion": "1"}}]),
+    ],
+    ids=["array", "empty", "null", "html", "no version", "no items", "deep", "no text", "too many", "item"],
+)  # fmt: skip
+def test_an_answer_that_makes_no_sense_is_a_failure_and_not_the_end(
+    cluster: Cluster, server: Any, answer: tuple[int, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Follower, "MIN_DELAY", 0.01)
+    server.answers = [answer, _page([1]), (200, [{"type": "ADDED"}]), _page([1]), (200, [_event("ADDED", 2)])]
+    events: list[str] = []
+    errors: list[ClusterError] = []
+
+    def on_list(items: list[dict[str, Any]]) -> None:
+        events.extend(item["metadata"]["name"] for item in items)
+
+    follower = Follower(cluster, "/pods", on_list, lambda kind, _: events.append(kind), errors.append)
+    follower.run(stopped=lambda: "ADDED" in events)
+    assert events == ["p1", "p1", "ADDED"]
+    assert len(errors) == 2
+
+
+def test_an_answer_that_comes_in_drops_is_not_waited_for_for_ever(
+    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(road, "BODY_SECONDS", 0.0)
+    server.answers = [(200, [b" " * 1000, {"items": []}])]
+    with pytest.raises(ClusterError, match="goes on for more than"):
+        cluster.get("/pods")
+
+
+def test_an_event_without_an_end_is_not_kept(cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(road, "MAX_LINE", 1000)
+    server.answers = [(200, [b"x" * 1001, b"\n"])]
+    with pytest.raises(ClusterError, match="more than 1000 bytes"):
+        list(cluster.watch("/pods", "1"))
 
 
 def test_bookmarks_move_the_version_and_nothing_else(cluster: Cluster, server: Any) -> None:
