@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import groupby
 from pathlib import Path
@@ -40,34 +41,30 @@ HANDOVER_SECONDS: Final = 10.0
 
 
 class Node:
-    """One machine: a state directory, tenants, and enforcers that want it."""
+    """One machine: a state directory, tenants, and enforcers that want it.
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    Args:
+        folder: for all of its files.
+        stack: ends all there is.
+        more: options of the enforcers beside those of every test.
+        under: a command that runs the command after it, such as ``setpriv``.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack, *more: str, under: Sequence[str] = ()) -> None:
         self.folder, self.stack, self.kubelet = folder, stack, Kubelet()
         self.state, self.card, self.log = folder / "state", folder / "card.json", folder / "log"
         self.state.mkdir(mode=0o700)
         self.tenants: list[tuple[Container, subprocess.Popen[str]]] = []
         self.started: dict[int, PidHandle] = {}
         self.show()
-        options = [
-            "--node",
-            "gpu-7",
-            "--state",
-            str(self.state),
-            "--run",
-            str(folder),
-            "--poll",
-            "0.02",
-            "--term-wait",
-            "1",
-        ]
-        options += ["--no-cluster", "--no-mps", "--no-publish", "--allow-any-pid-namespace", "--max-kills", "1000000"]
+        options = ["--node", "gpu-7", "--state", str(self.state), "--run", str(folder), "--poll", "0.02"]
+        options += ["--term-wait", "1", "--no-cluster", "--no-mps", "--no-publish", "--allow-any-pid-namespace"]
+        command = [*under, sys.executable, "-m", "tests.safety.enforcers", str(folder), str(self.card), *options]
+        command += ["--max-kills", "1000000", *more]
+        log, pipe = stack.enter_context(self.log.open("wb")), subprocess.PIPE
         self.forks = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.safety.enforcers", folder, self.card, *options], cwd=PROJECT, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stack.enter_context(self.log.open("wb")),
-            )
-        )  # fmt: skip
+            subprocess.Popen(command, cwd=PROJECT, text=True, stdin=pipe, stdout=pipe, stderr=log)
+        )
         stack.callback(self.forks.kill)
 
     def start(self, count: int) -> None:
@@ -110,10 +107,10 @@ class Node:
         assert handle.ended(60)
         handle.close()
 
-    def tenant(self) -> None:
+    def tenant(self, *under: str) -> None:
         """Let another container go over its quota."""
         container = self.stack.enter_context(self.kubelet.container())
-        self.tenants.append((container, container.spawn("sleep", "3000")))
+        self.tenants.append((container, container.spawn(*under, "sleep", "3000")))
         self.show()
 
     def show(self) -> None:
