@@ -210,7 +210,6 @@ class KillLog:
         file = self._folder.file(name, make=True)
         try:
             _check_empty(file, name)
-            os.fsync(file)  # nothing of an earlier attempt at this very record may come back after a crash
             self._folder.sync()
         except BaseException:
             os.close(file)
@@ -234,15 +233,13 @@ class KillLog:
 
     def _mended(self, names: Sequence[str]) -> Head:
         """Where the chain ends, after what a crash left of unfinished lines was cut off."""
-        head, limit = None, None
         for name in reversed(names):
-            if head is None:
-                head, rest = tail.mend_last(self._folder, name)
-            else:
-                rest = tail.mend_former(self._folder, name, limit) if limit is not None else b""
-            limit = limit if head is None else first_of(name)
+            unwanted = self._head.seq + 1 if self._doubtful and name == self._name else None
+            head, rest = tail.mend(self._folder, name, unwanted)
             self._torn.extend([rest] if rest else [])
-        return head or GENESIS
+            if head is not None:
+                return head
+        return GENESIS
 
     def _surplus(self) -> list[str]:
         """Names of the segments that are not to be kept, the oldest first."""

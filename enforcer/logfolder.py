@@ -15,7 +15,7 @@ from gpushare.errors import RecordError
 PREFIX: Final = "kills-"
 SUFFIX: Final = ".jsonl"
 _NAME: Final = re.compile(rf"{PREFIX}(\d{{12,15}}){re.escape(SUFFIX)}", re.ASCII)
-_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Non-blocking so that a FIFO somebody put there is looked at and not waited for."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -103,9 +103,10 @@ class LogFolder:
         """The same for whoever only reads."""
         return [self.path / name for name in self.names()]
 
-    def file(self, name: str, *, make: bool = False) -> int:
-        """Open a file for appending and check that it is plain, ours, and known by no other name."""
-        file = os.open(name, _FLAGS | (os.O_CREAT if make else 0), 0o600, dir_fd=self._held())
+    def file(self, name: str, *, make: bool = False, appending: bool = True) -> int:
+        """Open a file and check that it is plain, ours, and known by no other name."""
+        flags = _FLAGS | (os.O_CREAT if make else 0) | (os.O_APPEND if appending else 0)
+        file = os.open(name, flags, 0o600, dir_fd=self._held())
         try:
             self._check_file(name, os.fstat(file))
         except BaseException:

@@ -51,12 +51,11 @@ class Reserve:
             self._there, self.problem = True, None
 
     def become(self, name: str) -> bool:
-        """Turn it into the segment of that name, durably; false where none is set aside or the name is taken."""
+        """Turn it into the segment of that name; false where none is set aside or the name is taken."""
         if not self._there or not self._folder.is_free(name):
             return False
         self._there = False
         self._folder.rename(NAME, name)
-        self._folder.sync()
         self.problem = f"the disk of {self._folder.path} is full; the kill log goes on in the room set aside for it"
         return True
 

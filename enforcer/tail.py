@@ -18,52 +18,39 @@ _HOLE: Final = b"\0"
 """What a block that never reached the disk reads as; no record holds it."""
 
 
-def mend_last(folder: LogFolder, name: str) -> tuple[Head | None, bytes]:
+def mend(folder: LogFolder, name: str, unwanted: int | None = None) -> tuple[Head | None, bytes]:
     """Where a segment leaves the chain, durably, and what was cut off its end; ``None`` where it holds no record.
+
+    Args:
+        folder: of the log.
+        name: of the segment.
+        unwanted: number of a record that its writer was not told is durable, and took back.
 
     Raises:
         OSError: the file system says so.
         RecordError: its last record does not hold.
     """
-    file = folder.file(name)
+    file = folder.file(name, appending=False)
     try:
         size = os.fstat(file).st_size
-        last, rest = _tail(file, size)
+        last, rest = _tail(file, size, unwanted)
         if len(rest) > MAX_BYTES:
             raise RecordError(f"{name} ends in {len(rest)} bytes that are no line; {_ASIDE}")
         head = head_of(_trusted(name, last)) if last else None
-        _cut(file, size, rest)
+        if rest:
+            os.ftruncate(file, size - len(rest))
+        _write_again(file, last, size - len(rest) - len(last))
         os.fsync(file)
         return head, rest
     finally:
         os.close(file)
 
 
-def mend_former(folder: LogFolder, name: str, limit: int) -> bytes:
-    """Cut off, durably, what came back at the end of a segment that another follows; returns it.
-
-    Args:
-        folder: of the log.
-        name: of the segment.
-        limit: number of the record that the segment after it begins with.
-
-    Raises:
-        OSError: the file system says so.
-        RecordError: it is no plain file of ours.
-    """
-    file = folder.file(name)
-    try:
-        size = os.fstat(file).st_size
-        last, rest = _tail(file, size)
-        if not rest and _number(last) == limit:
-            rest = last
-        if not rest or len(rest) > MAX_BYTES:
-            return b""  # what else is wrong with it is for verifying to find
-        _cut(file, size, rest)
-        os.fsync(file)
-        return rest
-    finally:
-        os.close(file)
+def _write_again(file: int, line: bytes, offset: int) -> None:
+    """What is read need not be on the disk: where a sync failed, the kernel thinks it is, and no later one says so."""
+    while line:
+        written = os.pwrite(file, line, offset)
+        line, offset = line[written:], offset + written
 
 
 def lost(rest: bytes) -> dict[str, Any]:
@@ -73,19 +60,15 @@ def lost(rest: bytes) -> dict[str, Any]:
     return {"reason": str(Reason.RECOVERED), "note": note, "lostBytes": len(rest), "lost": digest}
 
 
-def _tail(file: int, size: int) -> tuple[bytes, bytes]:
-    """The last whole line of a segment, and what stands after it."""
+def _tail(file: int, size: int, unwanted: int | None) -> tuple[bytes, bytes]:
+    """The last whole line of a segment that counts, and what stands after it."""
     data = os.pread(file, 3 * MAX_BYTES, max(0, size - 3 * MAX_BYTES))
     body, newline, rest = data.rpartition(b"\n")
-    before, _, last = body.rpartition(b"\n")
-    if not rest and _HOLE in last:
-        return (before[before.rfind(b"\n") + 1 :] + newline if before else b""), last + newline
-    return (last + newline), rest
-
-
-def _cut(file: int, size: int, rest: bytes) -> None:
-    if rest:
-        os.ftruncate(file, size - len(rest))
+    before, former, last = body.rpartition(b"\n")
+    last += newline
+    if rest or not last or not (_HOLE in last or (unwanted is not None and _number(last) == unwanted)):
+        return last, rest
+    return before[before.rfind(b"\n") + 1 :] + former, last
 
 
 def _number(line: bytes) -> int | None:

@@ -256,27 +256,54 @@ def test_blocks_that_never_reached_the_disk_are_a_torn_tail(
 
 
 @pytest.mark.parametrize("torn", [0, 30])
-def test_a_record_that_was_taken_back_and_came_back_is_cut_off(
+def test_a_record_that_could_not_be_taken_back_does_not_count(
     folder: Path, monkeypatch: pytest.MonkeyPatch, torn: int
 ) -> None:
-    def broken(_: int) -> None:
+    """The kernel shows it, but nobody was told that it is durable, nor may it be."""
+
+    def broken(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with KillLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
-            patched.setattr(os, "ftruncate", lambda *_: None)  # it never reaches the disk
-            with pytest.raises(RecordError):
-                log.append(Kind.INTENT, {"pid": 2})
-            back = segments(folder)[0].read_bytes()
-            os.truncate(segments(folder)[0], len(back.splitlines(keepends=True)[0]))
+            patched.setattr(os, "ftruncate", broken)
+            for _ in range(2):
+                with pytest.raises(RecordError):
+                    log.append(Kind.INTENT, {"pid": 2})
+        file = segments(folder)[0]
+        os.truncate(file, file.stat().st_size - torn)
         log.append(Kind.INTENT, {"pid": 3})
-    segments(folder)[0].write_bytes(back[: len(back) - torn])
-    assert not whole(folder).holds
-    with KillLog(folder):
-        assert kinds(folder) == ["INTENT", "INTENT", "RECOVERED"]
+    assert kinds(folder) == ["INTENT", "RECOVERED", "INTENT"]
+    assert read(lines(folder)[-1])["pid"] == 3
     assert whole(folder).holds
+
+
+def test_what_a_restart_reads_it_writes_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync that failed for an enforcer before us leaves the kernel showing what the disk does not hold."""
+    with KillLog(folder) as log:
+        log.append(Kind.INTENT, {"pid": 1})
+    calls: list[tuple[str, bytes]] = []
+    pwrite, fsync = os.pwrite, os.fsync
+
+    def wrote(file: int, data: bytes, offset: int) -> int:
+        calls.append(("write", data[:7]))
+        return pwrite(file, data[:7], offset)
+
+    def synced(file: int) -> None:
+        calls.append(("sync", b""))
+        fsync(file)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", wrote)
+        patched.setattr(os, "fsync", synced)
+        KillLog(folder).open()
+    begun = next(number for number, call in enumerate(calls) if call[0] == "write")
+    again = b"".join(data for _, data in calls)
+    assert again == segments(folder)[0].read_bytes()
+    assert ("sync", b"") in calls[begun + len(again) // 7 :]
+    assert whole(folder).records == 1
 
 
 def test_a_parent_others_may_write_to_is_refused(tmp_path: Path) -> None:
