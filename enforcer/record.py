@@ -166,9 +166,10 @@ def verify(lines: Iterable[bytes], *, anchor: Head | None = None) -> Verdict:
     rest = iter(lines)
     for line in rest:
         if (problem := reader.problem_of(line)) is not None:
+            number = reader.records + 1
             if reader.accounted or any(map(reader.accounts, rest)):
-                return Verdict(reader.records, reader.head, reader.records + 1, problem)
-            break
+                return Verdict(reader.records, reader.head, number, problem)
+            return Verdict(0, GENESIS, 1, f"{_gap(1, reader.base.seq + 1)}; and line {number}: {problem}")
     if not reader.accounted:
         return Verdict(0, GENESIS, 1, _gap(1, reader.base.seq + 1))
     if anchor is not None and not reader.anchored:
