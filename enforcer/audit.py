@@ -158,7 +158,9 @@ class KillLog:
             self._begin_segment(head.seq)
             self._prune()
         self._say_torn()
-        return self._put(kind, fields)
+        if head.seq == self._head.seq + 1:
+            return self._put(kind, line, head)
+        return self._say(kind, fields)
 
     def _catch_up(self) -> Head:
         """Say what has to be said before anything else."""
@@ -170,7 +172,7 @@ class KillLog:
         if self._torn and (self._file is None or self._doubtful):
             self._begin_segment(self._head.seq + 1)
         while self._torn:
-            self._put(Kind.RECOVERED, tail.lost(self._torn[0]))
+            self._say(Kind.RECOVERED, tail.lost(self._torn[0]))
             self._torn.popleft()
 
     def _prune(self) -> None:
@@ -179,11 +181,13 @@ class KillLog:
             return
         if self._file is None or self._size or self._doubtful:
             self._begin_segment(self._head.seq + 1)
-        self._put(Kind.PRUNED, {"note": "removed as the settings for keeping the log say", REMOVED: removed})
+        self._say(Kind.PRUNED, {"note": "removed as the settings for keeping the log say", REMOVED: removed})
         self._doomed.extend(names)
 
-    def _put(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
-        line, head = seal(self._head, kind, self._now(), fields)
+    def _say(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
+        return self._put(kind, *seal(self._head, kind, self._now(), fields))
+
+    def _put(self, kind: Kind, line: bytes, head: Head) -> Head:
         self._write(line)
         self._head = head
         for listener in self.listeners:
