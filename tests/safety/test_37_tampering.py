@@ -90,9 +90,18 @@ def insert(lines: Lines, chance: random.Random) -> Lines:
     return [*lines[:at], chance.choice([b"\n", b"{}\n", b"x\n", lines[at][:40] + b"\n"]), *lines[at:]]
 
 
+def respell(lines: Lines, chance: random.Random) -> Lines:
+    """Say the same in other bytes."""
+    at = chance.randrange(len(lines))
+    old, new = chance.choice(
+        [(b'":', b'": '), (b",", b", "), (b"model", b"\\u006dodel"), (b"}\n", b"}\r\n"), (b"{", b" {")]
+    )
+    return [*lines[:at], lines[at].replace(old, new, 1), *lines[at + 1 :]]
+
+
 OTHER = a_log(salt=1)
 LOGS = {0: a_log(), 5: a_log(5)}
-IN_PLACE = (flip, delete, duplicate, swap, tear, splice, rehash, insert)
+IN_PLACE = (flip, delete, duplicate, swap, tear, splice, rehash, insert, respell)
 
 
 def located(lines: Lines, changed: Lines, change: Callable[..., Lines]) -> bool:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -22,8 +23,9 @@ from tests.support import safety
 from tests.support.need import missing
 
 MEMORY = Path("/dev/shm")
-SMALL = 300
+SMALL: Final = 300
 """Bytes of a segment that no two records fit."""
+LARGE: Final = 5000
 Attack = Callable[[Path, Path], None]
 Sight = dict[str, tuple[int, bytes]]
 
@@ -34,6 +36,7 @@ def place() -> Iterator[Path]:
     (path / "outside" / FOLDER).mkdir(parents=True)
     for name in ("precious", f"{FOLDER}/precious", f"{FOLDER}/{segment_name(1)}", f"{FOLDER}/{reserve.NAME}"):
         (path / "outside" / name).write_text("precious\n")
+    (path / "outside" / "empty").touch()
     for folder in (path / "outside", path / "outside" / FOLDER):
         folder.chmod(0o700)
     yield path
@@ -81,6 +84,10 @@ def hard_link_at_next(folder: Path, outside: Path) -> None:
     _next(folder).hardlink_to(outside / "precious")
 
 
+def hard_link_to_nothing_at_next(folder: Path, outside: Path) -> None:
+    _next(folder).hardlink_to(outside / "empty")
+
+
 def hard_link_at_reserve(folder: Path, outside: Path) -> None:
     _free(folder / reserve.NAME).hardlink_to(outside / "precious")
 
@@ -119,7 +126,7 @@ def file_at_folder(folder: Path, outside: Path) -> None:
 
 
 ATTACKS = (
-    link_at_segment, link_at_next, link_at_reserve, hard_link_at_segment, hard_link_at_next, hard_link_at_reserve,
+    link_at_segment, link_at_next, link_at_reserve, hard_link_at_segment, hard_link_at_next, hard_link_to_nothing_at_next, hard_link_at_reserve,
     hard_link_of_segment, fifo_at_segment, fifo_at_next, device_at_next, folder_at_next, link_at_folder,
     other_at_folder, file_at_folder,
 )  # fmt: skip
@@ -130,7 +137,8 @@ def attacked(place: Path, attack: Attack, chance: random.Random) -> bool:
     state, outside = place / "state", place / "outside"
     state.mkdir(mode=0o700)
     folder = state / FOLDER
-    log = KillLog(folder, segment_bytes=SMALL, reserve_bytes=4096, retention=Retention(segments=chance.choice([0, 1])))
+    size, keep = chance.choice([SMALL, LARGE]), Retention(segments=chance.choice([0, 1]))
+    log = KillLog(folder, segment_bytes=size, reserve_bytes=4096, retention=keep)
     log.append(Kind.INTENT, {"n": 1})
     log.append(Kind.OUTCOME, {"n": 2})
     if chance.random() < 0.3:
