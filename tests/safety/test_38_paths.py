@@ -126,9 +126,9 @@ def file_at_folder(folder: Path, outside: Path) -> None:
 
 
 ATTACKS = (
-    link_at_segment, link_at_next, link_at_reserve, hard_link_at_segment, hard_link_at_next, hard_link_to_nothing_at_next, hard_link_at_reserve,
-    hard_link_of_segment, fifo_at_segment, fifo_at_next, device_at_next, folder_at_next, link_at_folder,
-    other_at_folder, file_at_folder,
+    link_at_segment, link_at_next, link_at_reserve, hard_link_at_segment, hard_link_at_next,
+    hard_link_to_nothing_at_next, hard_link_at_reserve, hard_link_of_segment, fifo_at_segment, fifo_at_next,
+    device_at_next, folder_at_next, link_at_folder, other_at_folder, file_at_folder,
 )  # fmt: skip
 
 

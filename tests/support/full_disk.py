@@ -1,0 +1,157 @@
+"""``python -m tests.support.full_disk FILLS SEED``: a kill log on a small disk of its own that is filled repeatedly.
+
+Run in a mount namespace of its own (``unshare --mount``): a tmpfs of a random size for each batch, filled up to a
+random byte, with syncs that fail and a file system that turns read-only now and then. After each record asked for, what
+the log acknowledged is read back from the files before the signal it allows is counted. Prints one JSON object.
+"""
+
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from enforcer.audit import KillLog, segments
+from enforcer.record import Head, Kind, read, verify
+from gpushare.errors import RecordError
+
+BATCH: Final = 20
+"""Fills of one disk."""
+SIZES: Final = (64, 96, 128, 256, 1024)
+"""KiB."""
+RESERVE: Final = 16 * 1024
+PLACE: Final = Path("/mnt")
+
+
+def main(argv: list[str]) -> int:
+    """Run all fills."""
+    fills, chance = int(argv[0]), random.Random(int(argv[1]))
+    told: dict[str, Any] = dict.fromkeys(
+        ("fills", "signals", "unrecorded", "refused", "reserve", "resumed", "short", "lost"), 0
+    )
+    told["broken"] = []
+    while told["fills"] < fills:
+        with _disk(chance.choice(SIZES)) as disk:
+            _Batch(disk, chance, told).run(min(BATCH, fills - told["fills"]))
+    print(json.dumps(told))
+    return 0
+
+
+@contextmanager
+def _disk(kib: int) -> Iterator[Path]:
+    options = ["-t", "tmpfs", "-o", f"size={kib}k,mode=0700", "tmpfs", str(PLACE)]
+    subprocess.run(["mount", *options], check=True)
+    try:
+        yield PLACE
+    finally:
+        subprocess.run(["umount", str(PLACE)], check=True)
+
+
+class _Batch:
+    """One disk, one log."""
+
+    def __init__(self, disk: Path, chance: random.Random, told: dict[str, Any]) -> None:
+        self._disk, self._chance, self._told = disk, chance, told
+        self._folder = disk / "audit"
+        self._log = KillLog(self._folder, segment_bytes=8000, reserve_bytes=RESERVE)
+        self._heads: list[Head] = []
+
+    def run(self, fills: int) -> None:
+        self._log.open()
+        for _ in range(fills):
+            if self._used() > self._total() // 2:
+                break  # the log itself has filled this disk: the next
+            self._fill()
+            self._told["fills"] += 1
+            trouble = self._chance.choice(("none", "none", "sync", "read-only", "restart"))
+            self._ask(self._chance.randint(1, 60), trouble)
+            (self._disk / "filler").unlink(missing_ok=True)
+            self._resume()
+        self._log.close()
+        self._check()
+
+    def _fill(self) -> None:
+        """Leave a random number of bytes, to the byte where the last page is a segment's."""
+        room = os.statvfs(self._disk).f_bavail * os.statvfs(self._disk).f_bsize
+        left = self._chance.choice((0, 0, self._chance.randint(0, 3 * 4096)))
+        with suppress(OSError), (self._disk / "filler").open("wb") as file:
+            file.write(bytes(max(0, room - left)))
+
+    def _ask(self, records: int, trouble: str) -> None:
+        """Ask for records as an enforcer does; only what is acknowledged lets it send a signal."""
+        if trouble == "restart":
+            self._log.close()
+        if trouble == "read-only":
+            self._log.close()
+            subprocess.run(["mount", "-o", "remount,ro", str(self._disk)], check=True)
+        for number in range(records if trouble != "read-only" else 3):
+            with _failing_sync(self._chance if trouble == "sync" else None):
+                self._one(number)
+        if trouble == "read-only":
+            subprocess.run(["mount", "-o", "remount,rw", str(self._disk)], check=True)
+
+    def _one(self, number: int) -> None:
+        reserve = "goes on in the room" in str(self._log.shortage)
+        try:
+            head = self._log.append(Kind.INTENT, {"pid": number, "note": "x" * self._chance.randint(0, 900)})
+        except RecordError:
+            self._told["refused"] += 1
+            return
+        self._heads.append(head)
+        self._told["unrecorded"] += not self._on_disk(head)
+        self._told["signals"] += 1
+        self._told["reserve"] += not reserve and "goes on in the room" in str(self._log.shortage)
+
+    def _on_disk(self, head: Head) -> bool:
+        last = [path for path in segments(self._folder) if path.stat().st_size][-1]
+        record = read(last.read_bytes().splitlines(keepends=True)[-1])
+        return (record["seq"], record["hash"]) == (head.seq, head.hash)
+
+    def _resume(self) -> None:
+        """There is room again: the next record is written, and room set aside once more."""
+        with suppress(RecordError):
+            self._heads.append(self._log.append(Kind.OUTCOME, {"note": "room again"}))
+            self._told["resumed"] += self._log.shortage is None
+
+    def _check(self) -> None:
+        with KillLog(self._folder, reserve_bytes=0):
+            lines = list(
+                chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(self._folder))
+            )
+        verdict = verify(lines)
+        self._told["broken"] += [] if verdict.holds else [verdict.problem]
+        there = {(record["seq"], record["hash"]) for record in map(read, lines)} if verdict.holds else set()
+        self._told["lost"] += sum((head.seq, head.hash) not in there for head in self._heads)
+
+    def _used(self) -> int:
+        return sum(path.stat().st_size for path in segments(self._folder))
+
+    def _total(self) -> int:
+        found = os.statvfs(self._disk)
+        return found.f_blocks * found.f_bsize
+
+
+@contextmanager
+def _failing_sync(chance: random.Random | None) -> Iterator[None]:
+    real = os.fdatasync
+
+    def failing(file: int) -> None:
+        if chance is not None and chance.random() < 0.3:
+            raise OSError(errno.EIO, "Input/output error")
+        real(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
