@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 
 from enforcer.audit import KillLog
+from enforcer.cluster import NodeNews, NodeReporter
 from enforcer.record import GENESIS, Head, Kind
 from enforcer.repeat import every
 from gpushare.cluster import RESOURCE_V1, Cluster, path
@@ -39,10 +40,18 @@ class Anchor:
         node: whose.
         kill_log: the log.
         rest: called after a write, to let some time pass.
+        tell: told once where the log lacks what the annotation names.
     """
 
-    def __init__(self, cluster: Cluster, node: str, kill_log: KillLog, rest: Callable[[], object]) -> None:
-        self._cluster, self._node, self._log, self._rest = cluster, node, kill_log, rest
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: str,
+        kill_log: KillLog,
+        rest: Callable[[], object],
+        tell: Callable[[NodeNews], None],
+    ) -> None:
+        self._cluster, self._node, self._log, self._rest, self._tell = cluster, node, kill_log, rest, tell
         self._written: Head | None = None
         self.woken: Final = threading.Event()
         self.problem: str | None = None
@@ -71,11 +80,7 @@ class Anchor:
         heads = {name: seen for name, item in slices.items() if (seen := anchored(item)) is not None}
         strange = next((name for name, seen in heads.items() if not self._knows(seen)), None)
         if strange is not None:
-            told = f"ResourceSlice {strange} has seen record {heads[strange]}, which this node's kill log does not hold"
-            again = REMOVE.format(slice=strange)
-            self._complain(
-                Reason.RECORD_LOST, f"{told}: it was cut, replaced or begun anew; to anchor it anew: {again}"
-            )
+            self._lost(strange, heads[strange])
             return False
         self.problem = None
         if not slices or head in {GENESIS, *heads.values()}:
@@ -94,6 +99,13 @@ class Anchor:
         items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=selector)
         return {item["metadata"]["name"]: item for item in items}
 
+    def _lost(self, name: str, seen: Head) -> None:
+        told = f"ResourceSlice {name} has seen record {seen}, which this node's kill log does not hold"
+        problem = f"{told}: it was cut, replaced or begun anew; to anchor it anew: {REMOVE.format(slice=name)}"
+        if problem != self.problem:
+            self._tell(NodeNews(Reason.RECORD_LOST, problem))
+        self.problem = problem
+
     def _complain(self, reason: Reason, problem: str) -> None:
         if problem != self.problem:
             log.warning("kill log not anchored", reason=str(reason), error=problem)
@@ -102,7 +114,7 @@ class Anchor:
 
 def keep_anchored(kill_log: KillLog, cluster: Cluster, node: str, stopped: threading.Event) -> Anchor:
     """Begin to keep a node's annotation, in a thread that ends with the process."""
-    anchor = Anchor(cluster, node, kill_log, lambda: stopped.wait(GAP))
+    anchor = Anchor(cluster, node, kill_log, lambda: stopped.wait(GAP), NodeReporter(cluster, node).report)
     kill_log.listeners.append(anchor.took)
     every(EVERY, "anchor", anchor.turn, stopped, anchor.woken)
     return anchor

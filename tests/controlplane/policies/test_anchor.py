@@ -7,7 +7,7 @@ import pytest
 
 from enforcer.anchor import Anchor
 from enforcer.audit import KillLog, segments
-from enforcer.cluster import event_of
+from enforcer.cluster import NodeReporter, event_of
 from enforcer.inventory import InventoryPolicy, offer, resource_slices
 from enforcer.notice import Notice
 from enforcer.record import Kind
@@ -44,7 +44,7 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
 
     assert offered()
     with KillLog(tmp_path / "audit", segment_bytes=600) as log:
-        anchor = Anchor(agent, NODE, log, lambda: None)
+        anchor = Anchor(agent, NODE, log, lambda: None, NodeReporter(agent, NODE).report)
         for grown in (1, 2):
             log.append(Kind.OUTCOME, {"node": NODE, "note": "x" * 300})
             anchor.turn()
@@ -69,9 +69,11 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
     assert killlogs.verified(killlogs.local(tmp_path / "audit")).problem is None
     assert "its tail was cut off" in str(killlogs.verified(killlogs.local(tmp_path / "audit"), known).problem)
     with KillLog(tmp_path / "audit") as shorter:
-        after = Anchor(agent, NODE, shorter, lambda: None)
+        after = Anchor(agent, NODE, shorter, lambda: None, NodeReporter(agent, NODE).report)
         after.turn()
         assert "which this node's kill log does not hold" in str(after.problem)
+    events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))
+    assert Reason.RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
     publisher.withdraw()
 
 

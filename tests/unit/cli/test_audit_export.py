@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from enforcer.audit import KillLog, lines_of, segments
@@ -68,6 +68,7 @@ def plainly(wanted: Wanted, record: dict[str, Any]) -> bool:
     )
 
 
+@example(wanted=Wanted(results=frozenset({"Killed"})), record={"kind": "OUTCOME", "time": "t", "result": {"Killed": 1}})
 @given(wanted=WANTED, record=RECORDS)
 def test_filters_take_what_they_say_of_records_of_any_shape(wanted: Wanted, record: dict[str, Any]) -> None:
     assert wanted.takes(record) == plainly(wanted, record)

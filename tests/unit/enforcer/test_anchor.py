@@ -9,11 +9,13 @@ import pytest
 
 from enforcer.anchor import Anchor, anchored, keep_anchored
 from enforcer.audit import KillLog, segments
+from enforcer.cluster import NodeNews
 from enforcer.inventory import InventoryPolicy, offer, resource_slices
 from enforcer.record import Kind
 from enforcer.slices import SlicePublisher
 from gpushare.contract import KILL_LOG
 from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.state import Machine
 from tests.support.patience import holds_within
@@ -51,9 +53,13 @@ def kill_log(tmp_path: Path) -> Iterator[KillLog]:
         yield log
 
 
+def watching(server: Any, kill_log: KillLog, told: list[NodeNews] | None = None) -> Anchor:
+    return Anchor(server, "n1", kill_log, lambda: None, ([] if told is None else told).append)
+
+
 @pytest.fixture
 def anchor(server: Any, kill_log: KillLog) -> Anchor:
-    return Anchor(server, "n1", kill_log, lambda: None)
+    return watching(server, kill_log)
 
 
 def offered(server: Any, **more: Any) -> bool:
@@ -112,7 +118,8 @@ def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_gro
     for file in segments(tmp_path / "audit")[keep:]:
         file.unlink()
     with KillLog(tmp_path / "audit", segment_bytes=900) as shorter:
-        after = Anchor(server, "n1", shorter, lambda: None)
+        news: list[NodeNews] = []
+        after = watching(server, shorter, news)
         for records in (1, 8):
             told(shorter, records, Kind.OUTCOME)
             after.turn()
@@ -120,6 +127,7 @@ def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_gro
             assert after.problem is not None
             assert f"ResourceSlice {SLICE} has seen record {seen}" in after.problem
             assert f"kubectl annotate resourceslice {SLICE} {KILL_LOG}-" in after.problem
+            assert news == [NodeNews(Reason.RECORD_LOST, after.problem)], "told once"
         del server.items[SLICE]["metadata"]["annotations"][KILL_LOG]
         after.turn()
         assert (anchored(server.items[SLICE]), after.problem) == (shorter.head, None)
@@ -134,7 +142,7 @@ def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
     told(kill_log, 6)
     kill_log.close()
     with KillLog(tmp_path / "audit") as again:
-        after = Anchor(server, "n1", again, lambda: None)
+        after = watching(server, again)
         after.turn()
         assert (anchored(server.items[SLICE]), after.problem) == (again.head, None)
 
@@ -168,7 +176,7 @@ def test_kills_wake_it_and_warnings_do_not(anchor: Anchor) -> None:
 
 def test_after_each_write_it_rests(server: Any, kill_log: KillLog) -> None:
     rests: list[bool] = []
-    anchor = Anchor(server, "n1", kill_log, lambda: rests.append(True))
+    anchor = Anchor(server, "n1", kill_log, lambda: rests.append(True), print)
     offered(server)
     told(kill_log)
     anchor.turn()
