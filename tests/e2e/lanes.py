@@ -25,7 +25,7 @@ SECONDS: Final = {
     "tests/realnode/test_failures.py": 95,
     "tests/realnode/test_grace.py": 205,
     "tests/realnode/test_kill.py": 20,
-    "tests/realnode/test_limits.py": 145,
+    "tests/realnode/test_limits.py": 170,
     "tests/realnode/test_modes.py": 250,
     "tests/realnode/test_mps.py": 95,
     "tests/realnode/test_namespaces.py": 30,

@@ -160,7 +160,8 @@ def test_sigterm_ends_a_tenant_also_while_it_says_something(bed: Bed) -> None:
     os.set_blocking(writer, True)
     process = subprocess.Popen([TENANT, "hold", "1Gi"], stdout=writer, stderr=subprocess.DEVNULL, env={})
     os.close(writer)
-    until(lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text())
+    # Writing, that is: the shell before it reads from pipes.
+    until(lambda: "pipe_write" in Path(f"/proc/{process.pid}/wchan").read_text())
     process.terminate()
     while os.read(reader, 65536):
         pass
