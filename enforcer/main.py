@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
             rights.keep_needed(daemons=not (options.no_mps or options.mps_host))
         hold = stack.enter_context(lock.held(options.state, wait=True))
         _check_namespace(options)
-        written = KillLog(options.state / FOLDER)
+        written = KillLog(options.state / FOLDER, retention=options.retention)
         kill_log = Scribe(written, options.node, lost=hold.lost)
         stack.callback(kill_log.close)
         side.complain(lambda: written.shortage)

@@ -14,6 +14,7 @@ from enforcer.judge import Rules
 from enforcer.ladder import Patience
 from enforcer.model import Mode
 from enforcer.mps.launch import Version
+from enforcer.retention import Retention
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 
@@ -23,6 +24,7 @@ MAX_TERM_WAIT: Final = 300.0
 """Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
 MIN_MPS_SECONDS: Final = 1.0
 MIN_PROOF, MAX_PROOF = 1.0, 3600.0
+MOST_KEPT: Final = {"mib": 1024 * 1024, "segments": 100_000, "days": 36_500}
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -54,6 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if options.max_kills < 1:
         raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
     options.address = _address(options.metrics)
+    options.retention = _retention(options)
     return options
 
 
@@ -105,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
     add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
     _add_outlets(parser)
+    _add_keeping(parser)
     return parser
 
 
@@ -116,6 +120,25 @@ def _add_outlets(parser: argparse.ArgumentParser) -> None:
         "--records-to", choices=["stdout", "none"], default="stdout",
         help="where a copy of each record of the kill log goes, for whoever collects logs (%(default)s)",
     )  # fmt: skip
+
+
+def _add_keeping(parser: argparse.ArgumentParser) -> None:
+    kept = Retention()
+    for unit, default, what in (
+        ("mib", kept.mib, "MiB"), ("segments", kept.segments, "segments of 4 MiB"), ("days", kept.days, "days"),
+    ):  # fmt: skip
+        parser.add_argument(
+            f"--audit-keep-{unit}", type=int, default=default, metavar="N",
+            help=f"{what} of the kill log that are kept before the present segment; 0: no limit (%(default)s)",
+        )  # fmt: skip
+
+
+def _retention(options: argparse.Namespace) -> Retention:
+    for unit, most in MOST_KEPT.items():
+        value = getattr(options, f"audit_keep_{unit}")
+        if not 0 <= value <= most:
+            raise ConfigError(f"--audit-keep-{unit} {value} cannot be kept; write 0 for no limit, or up to {most}")
+    return Retention(mib=options.audit_keep_mib, segments=options.audit_keep_segments, days=options.audit_keep_days)
 
 
 def _address(text: str) -> tuple[str, int] | None:

@@ -16,6 +16,7 @@ from enforcer.modeswitch import GpuModes
 from enforcer.offering import Offering, held_mib
 from enforcer.options import parse
 from enforcer.repeat import every
+from enforcer.retention import Retention
 from enforcer.side import Side
 from enforcer.view import View
 from enforcer.watch import Watch
@@ -36,6 +37,12 @@ def test_the_defaults_are_those_of_the_manifests() -> None:
     assert (options.no_dra, *roots) == (False, "/var/lib/kubelet", "/var/run/cdi")
 
 
+def test_what_is_kept_of_the_kill_log_is_an_option() -> None:
+    assert parse(BASE).retention == Retention() == Retention(mib=256, segments=0, days=0)
+    given = ["--audit-keep-mib", "0", "--audit-keep-segments", "3", "--audit-keep-days", "90"]
+    assert parse([*BASE, *given]).retention == Retention(mib=0, segments=3, days=90)
+
+
 def test_the_node_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_NAME", "gpu-9")
     assert parse([]).node == "gpu-9"
@@ -53,6 +60,8 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
     ("options", "said"),
     [
         ([], "--node is missing"), ([*BASE, "--poll", "0"], "--poll 0.0 is no interval"),
+        ([*BASE, "--audit-keep-days", "-1"], "--audit-keep-days -1 cannot be kept; write 0 for no limit"),
+        ([*BASE, "--audit-keep-mib", "9999999"], "or up to 1048576"),
         ([*BASE, "--max-kills", "0"], "--max-kills 0 ends nobody"), ([*BASE, "--metrics", "here"], "is no address"),
         ([*BASE, "--metrics", "x:99999"], "is no address"), ([*BASE, "--poll", "nan"], "--poll nan is no interval"),
         ([*BASE, "--poll", "inf"], "--poll inf is no interval"), ([*BASE, "--poll", "1e-9"], "is no interval"),
