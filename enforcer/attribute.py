@@ -8,8 +8,13 @@ belongs to nobody.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
+REMEMBERED: Final = 128
+"""Texts whose meaning is kept: it depends on the text alone, and all processes of a container have the same one."""
+SHORT: Final = 4096
+"""Longer ones are a tenant's doing and not worth the memory."""
 MAX_TEXT: Final = 64 * 1024
 """A longer answer is no honest one; a path has at most 4096 bytes and there are a dozen hierarchies."""
 
@@ -94,6 +99,11 @@ def owner_of(text: str) -> Owner | None:
     """
     if len(text) > MAX_TEXT:
         return None
+    return _owner_of(text) if len(text) <= SHORT else _owner_of.__wrapped__(text)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _owner_of(text: str) -> Owner | None:
     lines = [line.split(":", 2) for line in text.split("\n") if line]
     if not all(len(line) == 3 and line[0].isascii() and line[0].isdigit() for line in lines):  # noqa: PLR2004
         return None
@@ -112,9 +122,14 @@ def container_cgroups(text: str) -> list[tuple[str, str]]:
 
     Dots at the front, from a reader in a cgroup namespace, are left out: they lead to the root of what it may see.
     """
+    return list(_container_cgroups(text) if len(text) <= SHORT else _container_cgroups.__wrapped__(text))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _container_cgroups(text: str) -> tuple[tuple[str, str], ...]:
     lines = [line.split(":", 2) for line in text.split("\n") if line.count(":") > 1]
     found = [(controllers, path, match) for _, controllers, path in lines if (match := _match(path)) is not None]
-    return [(controllers, _container_part(path, match)) for controllers, path, match in found]
+    return tuple((controllers, _container_part(path, match)) for controllers, path, match in found)
 
 
 def _match(path: str) -> re.Match[str] | None:

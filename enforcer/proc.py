@@ -49,7 +49,7 @@ class CgroupAttributor:
 
     def identify(self, pid: int) -> Identity | None:
         """Look at a process now; ``None`` when it has ended, also when only its corpse is left."""
-        stat = read_stat(self._proc / str(pid) / "stat")
+        stat = read_stat(f"{self._proc}/{pid}/stat")
         if stat is None:
             return None
         text = self._cgroup_text(pid, stat)
@@ -65,7 +65,7 @@ class CgroupAttributor:
 
     def _cgroup_text(self, pid: int, stat: Stat) -> str | None:
         if stat.state not in DEAD:
-            return _text(self._proc / str(pid) / "cgroup")
+            return _text(f"{self._proc}/{pid}/cgroup")
         # The leader has ended, other threads may live on: in cgroup v1 its own file then says "/".
         for task in _tasks(self._proc / str(pid) / "task"):
             found = read_stat(task / "stat")
@@ -77,15 +77,15 @@ class CgroupAttributor:
         """Inode of the container's own cgroup directory; one made again has another."""
         for folder in (folder for place in container_cgroups(text) for folder in self._folders(*place)):
             try:
-                return folder.stat().st_ino
+                return os.stat(folder).st_ino  # noqa: PTH116 - hundreds a second; a path object costs more than the call
             except (OSError, ValueError):  # not mounted there, or a name no path can hold
                 continue
         return None
 
-    def _folders(self, controllers: str, path: str) -> list[Path]:
+    def _folders(self, controllers: str, path: str) -> list[str]:
         """Where a hierarchy may be mounted: v1 under its controllers' names, v2 at the root or beside them."""
         names = [controllers.removeprefix("name=")] if controllers else ["", "unified"]
-        return [self._cgroup / name / path for name in names]
+        return [f"{self._cgroup}/{name}/{path}" for name in names]
 
 
 class PidHandle:
@@ -172,22 +172,28 @@ def _said(pid: int, name: str, proc: Path) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:")), "")
 
 
-def read_stat(path: Path) -> Stat | None:
+def read_stat(path: Path | str) -> Stat | None:
     """Read a ``stat`` file of a process or a thread; ``None`` where there is none any more.
 
     The command name in it is the tenant's: it may hold blanks, parentheses and newlines, so the fields are counted
     from the last parenthesis.
     """
     try:
-        fields = path.read_bytes().rpartition(b")")[2].split()
+        fields = _bytes(path).rpartition(b")")[2].split()
         return Stat(fields[_STATE].decode(), int(fields[_START]), bool(int(fields[_FLAGS]) & PF_KTHREAD))
     except (OSError, IndexError, ValueError):
         return None
 
 
-def _text(path: Path) -> str | None:
+def _bytes(path: Path | str) -> bytes:
+    # Hundreds of times a second: a path object costs more than the read.
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        return file.read()
+
+
+def _text(path: Path | str) -> str | None:
     try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
+        return _bytes(path).decode("utf-8", "surrogateescape")
     except OSError:
         return None
 

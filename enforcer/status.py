@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from enforcer.health import Standing
-from enforcer.judge import Case, Rules, State, kill_in, lately, phase
+from enforcer.judge import Case, Reading, Rules, State, kill_in, lately, phase
 from enforcer.model import Proven, Quota
 from enforcer.prospect import describe
 from enforcer.quotas import known
@@ -69,7 +69,7 @@ class Snapshot:
 
 def status(snapshot: Snapshot) -> dict[str, Any]:
     """Put a snapshot into the shape above."""
-    views = {view.gpu.uuid: view for view in snapshot.views}
+    readings = {view.gpu.uuid: view.reading for view in snapshot.views}
     return {
         "version": VERSION,
         "node": snapshot.node,
@@ -83,7 +83,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
             "breakerOpen": snapshot.state.open,
         },
         "gpus": [_gpu(view, snapshot) for view in snapshot.views],
-        "containers": [_container(snapshot, quota, views) for quota in snapshot.quotas],
+        "containers": [_container(snapshot, quota, readings) for quota in snapshot.quotas],
         "strangers": [row for view in snapshot.views for row in _strangers(view, snapshot.quotas)],
         "failures": list(snapshot.failures),
     }
@@ -109,9 +109,9 @@ def _gpu(view: View, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _container(snapshot: Snapshot, quota: Quota, views: Mapping[str, View]) -> dict[str, Any]:
+def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading | None]) -> dict[str, Any]:
     case = snapshot.state.cases.get((quota.container_id or "", quota.gpu), Case())
-    reading = views[quota.gpu].reading if quota.gpu in views else None
+    reading = readings.get(quota.gpu)
     holders = () if reading is None else reading.get(quota.container_id or "", ())
     blind = reading is None
     return {
