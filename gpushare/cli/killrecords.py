@@ -22,9 +22,10 @@ HEADERS: Final = ("SEQ", "TIME", "KIND", "POD", "CONTAINER", "GPU", "USED", "QUO
 NODE: Final = "NODE"
 COLUMNS: Final = (
     "seq", "time", "kind", "node", "namespace", "pod", "podUid", "container", "containerId", "gpu", "usedMiB",
-    "quotaMiB", "ceilingMiB", "overFor", "action", "intent", "result", "reason", "note", "targets", "prev", "hash",
+    "quotaMiB", "ceilingMiB", "overFor", "action", "intent", "result", "reason", "note", "targets", "other",
+    "prev", "hash",
 )  # fmt: skip
-"""Of the CSV form. ``targets`` is JSON; what a record does not have is empty."""
+"""Of the CSV form. ``targets`` is JSON, and so is ``other``: all that has no column. What is not there is empty."""
 FORMULA: Final = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """A cell that begins so is a formula to a spreadsheet, in some locales also by the wide forms; it gets a ``'``."""
 _SHORT_GPU: Final = 12
@@ -122,6 +123,8 @@ def csv_cells(record: Record) -> list[object]:
     """Return a record's cells under ``COLUMNS``."""
     pod = pod_of(record)
     own = {"namespace": pod.get("namespace"), "pod": pod.get("name"), "podUid": pod.get("uid")}
+    shown = {*COLUMNS} - {*own, "other"} | ({"pod"} if pod else set())
+    own["other"] = {name: value for name, value in record.items() if name not in shown} or None
     return [own[name] if name in own else record.get(name) for name in COLUMNS]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from enforcer.audit import KillLog, lines_of, segments
-from enforcer.record import Head, Kind
+from enforcer.record import Head, Kind, read
+from enforcer.retention import Retention
 from gpushare.cli import agents
 from gpushare.cluster import Cluster
 from tests.unit.cli.killlog import Nodes, run, write
@@ -128,6 +129,17 @@ def test_a_bad_line_among_anchors_is_named(tmp_path: Path, capsys: Any) -> None:
         file.write_text(f"\n{line}\n")
         code, _, err = run(capsys, "verify", "--state", tmp_path, "--anchor", file)
         assert (code, f"{file}:2: " in err) == (2, True)
+
+
+def test_an_anchor_older_than_a_pruned_log_is_counted_and_not_held_against_it(tmp_path: Path, capsys: Any) -> None:
+    with KillLog(tmp_path / "audit", segment_bytes=600, retention=Retention(segments=1)) as log:
+        heads = [log.append(Kind.WARNED, {"node": "gpu-7", "note": "x" * 200}) for _ in range(12)]
+    verify = ("verify", "--state", tmp_path, "--anchor", heads[0])
+    assert read(next(lines_of(segments(tmp_path / "audit")[0])))["seq"] > 1
+    code, out, _ = run(capsys, *verify)
+    assert (code, "1 anchors are older than the log" in out, "nothing to compare it with" in out) == (1, True, True)
+    code, out, _ = run(capsys, *verify, "--anchor", heads[-1])
+    assert (code, "hold; 1 anchors fit; 1 anchors are older than the log" in out) == (0, True)
 
 
 def test_all_nodes_are_verified_against_what_the_cluster_saw(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:

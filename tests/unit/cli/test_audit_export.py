@@ -161,6 +161,15 @@ def test_a_whole_export_is_the_log_and_verifies_as_it(tmp_path: Path, capsys: An
     assert (code, out) == (0, f"ok: 6 records in 1 segments hold; 1 anchors fit\nhead {head}\n")
 
 
+def test_what_has_no_column_is_in_the_csv_all_the_same(tmp_path: Path, capsys: Any) -> None:
+    with KillLog(tmp_path / "audit") as log:
+        log.append(Kind.PRUNED, {"removed": {"first": 1, "last": 9}, "pod": "no object", "other": 7})
+        log.append(Kind.WARNED, {"pod": {"name": "tts-0"}})
+    first, second = csv.DictReader(io.StringIO(run(capsys, "export", "--format", "csv", "--state", tmp_path)[1]))
+    assert json.loads(first["other"]) == {"removed": {"first": 1, "last": 9}, "pod": "no object", "other": 7}
+    assert (second["pod"], second["other"]) == ("tts-0", "")
+
+
 RUBBISH = [
     b"rubbish\n",
     b"\xff\xfe\n",
