@@ -74,7 +74,7 @@ class Scribe:
         """Find the log's end, and answer the INTENTs that an enforcer died over.
 
         Raises:
-            RecordError: that is not possible yet; it is done before the first record that is.
+            RecordError: that is not possible yet; ``catch_up`` does it, or the first record that can be written.
         """
         self._in_time(self._do(self._settle))
 
@@ -107,8 +107,8 @@ class Scribe:
         done.add_done_callback(lambda _: failed(error) if isinstance(error := done.exception(), RecordError) else None)
 
     def catch_up(self) -> None:
-        """Have the answers written that could not be in their time. Does not wait."""
-        if self._owed and not self._busy:
+        """Have written what could not be in its time: answers, and what ``open`` was to find. Does not wait."""
+        if (self._owed or not self._taken_up) and not self._busy:
             self._do(self._settle)
 
     def close(self) -> None:

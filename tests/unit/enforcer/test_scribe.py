@@ -145,6 +145,20 @@ def test_what_an_enforcer_died_over_is_answered_when_the_log_can_be_written(disk
     ]  # fmt: skip
 
 
+def test_a_log_that_could_not_be_opened_is_taken_up_without_waiting_for_a_record(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    Scribe(KillLog(folder), "gpu-7").intent({"pid": 7})
+    folder.chmod(0o755)
+    log = Scribe(KillLog(folder), "gpu-7")
+    with pytest.raises(RecordError, match="must be ours alone"):
+        log.open()
+    assert "must be ours alone" in (log.problem or "")
+    folder.chmod(0o700)
+    log.catch_up()
+    log.close()
+    assert (log.problem, kinds(folder)) == (None, ["INTENT", "OUTCOME"])
+
+
 def test_a_log_that_may_be_somebody_elses_is_not_written(tmp_path: Path) -> None:
     lost: list[str] = []
     log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", lost=lambda: lost[0] if lost else None)
