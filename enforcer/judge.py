@@ -174,6 +174,7 @@ def judge(
         kills=tuple(kill for kill in state.kills if now - kill.at < rules.storm_window),
         cooling={place: until for place, until in state.cooling.items() if until + rules.window > now},
     )
+    busy = {place_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).acting}
     for quota in quotas:
         if quota.container_id is None:
             continue
@@ -186,7 +187,7 @@ def judge(
         holders = reading.get(quota.container_id, ())
         cases[key], said = _look(case, quota, holders, now, rules)
         verdicts += said
-        if _is_due(cases[key], quota, state, now, rules):
+        if place_of(quota) not in busy and _is_due(cases[key], quota, state, now, rules):
             due.append(_Due(quota, holders))
     if state.open or _is_storm(due, quotas, state, now, rules):
         return replace(state, cases=cases, open=True), (*verdicts, *_suspended(due, cases))
@@ -205,7 +206,7 @@ def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool,
     cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
     kills, until = state.kills, now + rules.cool_down
     if acted:
-        until = max(until, state.cooling.get(place, until))
+        until = max(until, (now if decided is None else decided) + rules.spacing)
     else:
         kills = tuple(kill for kill in kills if (kill.at, kill.place) != (decided, place))
     return replace(state, cases=cases, kills=kills, cooling={**state.cooling, place: until})
@@ -307,7 +308,7 @@ def _over(case: Case, quota: Quota, rules: Rules) -> tuple[Case, list[Verdict]]:
 
 def _is_due(case: Case, quota: Quota, state: State, now: float, rules: Rules) -> bool:
     """Whether nothing but the breaker stands between a container and its end."""
-    if case.samples < rules.samples or case.acting:
+    if case.samples < rules.samples:
         return False
     return kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
 
@@ -360,12 +361,12 @@ def _sentences(
     Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
     ended again and again does not use up the budget that would end another.
     """
-    kills, cooling, said = state.kills, dict(state.cooling), list[Verdict]()
+    kills, chosen, said = state.kills, set[Place](), list[Verdict]()
     room = rules.kills - len(lately(state, now, rules))
     turn = sorted(due, key=lambda each: (_last_turn(each.quota, state), -cases[_key(each.quota)].over_for))
     for quota, holders in ((each.quota, each.holders) for each in turn):
         case, place = cases[_key(quota)], place_of(quota)
-        if cooling.get(place, now) > now:
+        if place in chosen:
             continue  # over on two GPUs: one after the other
         if not room:
             said += _held_back(Decision.HELD_BACK, quota, cases)
@@ -373,8 +374,9 @@ def _sentences(
             said.append(replace(_verdict(Decision.KILL, quota, case), targets=targets(quota, holders), at=now))
             cases[_key(quota)] = replace(case, acting=True, held_back=False)
             room -= 1
-            kills, cooling[place] = (*kills, Kill(now, quota.namespace, place)), now + rules.spacing
-    return replace(state, kills=kills, cooling=cooling), said
+            chosen.add(place)
+            kills = (*kills, Kill(now, quota.namespace, place))
+    return replace(state, kills=kills), said
 
 
 def _last_turn(quota: Quota, state: State) -> float:

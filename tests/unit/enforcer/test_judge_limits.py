@@ -9,7 +9,7 @@ import pytest
 from enforcer.judge import Decision, Holder, Kill, Phase, State, closed, phase, settle
 from enforcer.model import Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, neighbour, quota
-from tests.unit.enforcer.test_judge import OVER, POLL, RULES, Bench
+from tests.unit.enforcer.test_judge import OVER, POLL, RULES, UNDER, Bench
 
 
 def test_after_acting_the_place_is_let_be_whatever_its_container_is_called() -> None:
@@ -156,6 +156,12 @@ def test_a_container_over_on_two_gpus_is_acted_upon_on_one_at_a_time() -> None:
     for _ in range(10):
         bench._take({GPU: {CONTAINER: (OVER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
     assert bench.decisions().count("Kill") == 1
+    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True, decided=bench.now)
+    begun = bench.now
+    while bench.decisions().count("Kill") == 1:
+        bench._take({GPU: {CONTAINER: (UNDER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
+    assert bench.now - begun == RULES.spacing
+    assert bench.said[-1][1].quota.gpu == OTHER_GPU
 
 
 def _lives(

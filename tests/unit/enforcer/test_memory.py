@@ -64,6 +64,15 @@ def test_what_is_no_longer_known_to_be_the_same_has_its_full_grace(away: float, 
     assert state.cases[CONTAINER, GPU].over_for == 0.0
 
 
+def test_a_kill_that_an_enforcer_died_over_is_decided_again_at_once() -> None:
+    case = Case(samples=9, over_for=9.0, last=1000.0, warned=True, cgroup_inode=7)
+    state, said = judge(State(cases={(CONTAINER, GPU): case}), (quota(),), OVER, 1000.5, Rules())
+    assert [verdict.decision for verdict in said] == [Decision.KILL]
+    state, said = judge(restarted(state, 1002.0), (quota(),), OVER, 1002.0, Rules())
+    assert [verdict.decision for verdict in said] == [Decision.KILL]
+    assert len(state.kills) == 2, "and counts twice"
+
+
 def test_a_cool_down_outlives_a_restart() -> None:
     state = settle(State(), quota(), 1000.0, Rules(), acted=True)
     state, now = restarted(state, 1001.0), 1001.0
