@@ -39,8 +39,12 @@ class Served(Protocol):
     def clients(self) -> Mapping[int, int]:
         """Pids of all clients, each with its server's. Raises ``MpsError``."""
 
-    def release(self, server: int, pid: int) -> str | None:
-        """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``."""
+    def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
+        """Have a client let go of the GPU, unless it has ended; ``None``, or what was said instead.
+
+        Raises:
+            MpsError: nobody answered, or it has ended.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ class Lane:
         if protected(client.identity) or not self._same(client):
             return
         try:
-            said = self._served.release(client.server, client.identity.pid)
+            said = self._served.release(client.server, client.identity.pid, client.handle.ended)
         except MpsError as error:
             said = error.message
         alive = self._same(client)

@@ -1,5 +1,7 @@
 """One GPU's MPS daemon, as far as releasing its clients goes."""
 
+from collections.abc import Callable
+
 from enforcer.mps.control import Deadline
 from enforcer.mps.manager import MpsManager
 
@@ -23,7 +25,10 @@ class DaemonClients:
         deadline = Deadline()
         return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
 
-    def release(self, server: int, pid: int) -> str | None:
-        """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``."""
+    def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
+        """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``.
+
+        ``ended`` says whether it has ended, up to the moment the daemon is told: its pid may be another's then.
+        """
         daemon = self._manager.daemons.get(self._gpu)
-        return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid)
+        return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid, None, ended)

@@ -1,5 +1,6 @@
 import errno
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -14,6 +15,7 @@ from enforcer.endings.terminating import PACE
 from enforcer.metrics import Metrics
 from enforcer.proc import PidHandle
 from gpushare.errors import MpsError
+from gpushare.reasons import Reason
 from tests.unit.enforcer.endings.test_departures import Clock
 from tests.unit.enforcer.endings.test_terminating import WALL, pod
 from tests.unit.enforcer.made import GPU, OTHER_GPU, quota
@@ -52,6 +54,7 @@ class World:
         self.slow = 0.0
         """Seconds that each answer takes."""
         self.answer: Any = self.let_go
+        self.on_release: Callable[[int], object] = id
         self.departures = Departures(self.clock, lambda: WALL + timedelta(seconds=self.clock.now - 1000.0))
         self.metrics = Metrics()
         quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
@@ -97,8 +100,11 @@ class Daemon:
         self.world.clock.now += 2 * self.world.slow
         return dict.fromkeys(self.world.clients, 77)
 
-    def release(self, server: int, pid: int) -> str | None:
+    def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
         assert server == 77
+        self.world.on_release(pid)
+        if ended():
+            raise MpsError("there was no point in it any more", Reason.GONE)
         self.world.told.append((self.world.clock.now - 1000.0, pid))
         self.world.clock.now += self.world.slow
         said: str | None = self.world.answer(pid)
@@ -273,6 +279,14 @@ def test_another_process_of_the_same_pid_is_not_touched() -> None:
     world.leave("p0", "p1")
     world.run(1040)
     assert [pid for _, pid in world.told] == [100]
+
+
+def test_a_client_that_ends_while_the_daemon_is_being_told_is_not_named_to_it() -> None:
+    world = World()
+    world.on_release = world.let_go
+    world.leave("p0")
+    world.run(1060)
+    assert (world.told, world.counted()) == ([], {})
 
 
 def test_what_hangs_long_after_its_end_is_asked_about_less_often() -> None:
