@@ -115,3 +115,19 @@ def test_on_a_full_disk_it_starts_and_waits_for_room(node: Node) -> None:
     finally:
         node.end()
         subprocess.run(["umount", node.state], check=True)
+
+
+def test_without_its_lock_it_ends_nobody_and_stops_to_be_started_again(node: Node) -> None:
+    container = node.container()
+    tenant = container.tenant(node.sim, "--mib", "1000")
+    node.allow(container.quota(node.gpu, 4096, grace_seconds=0.0))
+    node.start()
+    (node.state / "lock").unlink()
+    node.sim.register(tenant.pid, node.gpu, 9000)
+    assert node.enforcer
+    assert node.enforcer.wait(30) == 1
+    assert "was taken away" in node.log()
+    assert alive(tenant)
+    node.start()
+    wait_for(lambda: not alive(tenant), 30)
+    assert node.verified()
