@@ -34,8 +34,12 @@ from tests.unit.enforcer.made import GPU
 pytestmark = pytest.mark.node
 
 MOST: Final = 5
-TAIL: Final = 32
-"""Bytes that hold a pid and its line's end, whatever the pid."""
+LOOKED: Final = 8
+"""Looks after which a holder is killed, at most: an INTENT comes with the third."""
+LEFT: Final = 3
+"""Tenants of one time: who was not ended in an enforcer's life is let be for a while by the next."""
+TAIL: Final = 256
+"""Bytes that hold so many looks, whatever the pids."""
 HANDOVER_SECONDS: Final = 10.0
 """Fails beyond this; what it took is told."""
 
@@ -87,10 +91,17 @@ class Node:
 
     def last(self) -> int:
         """Who looked last; 0 where nobody did."""
+        return next(reversed(self._tail()), 0)
+
+    def let_look(self, pid: int, times: int) -> None:
+        """Wait until it has looked so often."""
+        assert holds_within(lambda: self._tail().count(pid) >= times, 60, 0.002), self.log.read_text()[-3000:]
+
+    def _tail(self) -> list[int]:
         with suppress(FileNotFoundError), (self.folder / LOOKS).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
-            return int((file.read().splitlines() or [b"0"])[-1])
-        return 0
+            return [int(line) for line in file.read().splitlines()[1:]]
+        return []
 
     def waiting(self) -> int:
         """How many have said that they wait for the lock."""
@@ -110,6 +121,9 @@ class Node:
     def tenant(self, *under: str) -> None:
         """Let another container go over its quota."""
         container = self.stack.enter_context(self.kubelet.container())
+        for _, process in self.tenants[:-LEFT]:
+            process.kill()
+            process.wait()
         self.tenants.append((container, container.spawn(*under, "sleep", "3000")))
         self.show()
 
@@ -137,8 +151,8 @@ def one_round(node: Node, count: int, chance: random.Random) -> list[float]:
     assert holds_within(lambda: node.waiting() == waited + count - 1, 60, 0.005), node.log.read_text()[-3000:]
     for left in range(count, 0, -1):
         node.tenant()
-        time.sleep(chance.uniform(0.0, 0.15))  # wherever in a kill it is by then
-        node.kill(holder)
+        node.let_look(holder, chance.randint(1, LOOKED))
+        node.kill(holder)  # wherever in a kill it is by then
         began = time.monotonic()
         if left > 1:
             holder = node.at_work(holder)
