@@ -1,6 +1,7 @@
 """The kill log's head on a real API server, written with the agent's own identity and read by whoever verifies."""
 
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from enforcer.slices import SlicePublisher
 from gpushare.cli import anchors, killlogs
 from gpushare.cli.anchors import Anchor as Seen
 from gpushare.cluster import EVENTS_V1, path
+from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.controlplane.policies.test_rules import HEADS, anchored_slice
 from tests.controlplane.policies.world import AGENT, NODE_NAME, Acting, World, refusal
@@ -85,3 +87,9 @@ def test_nobody_anchors_for_another_node(world: World) -> None:
     change = {"metadata": {"annotations": {"gpu-share.io/kill-log": HEADS[1]}}}
     assert "its own node" in refusal(lambda: agent.patch(mine, change))
     world.cluster.delete(mine)
+
+
+def test_a_command_for_a_pod_that_is_not_there_is_the_api_servers_answer(world: World) -> None:
+    with pytest.raises(ClusterError, match='pods "nobody" not found') as caught:
+        list(world.cluster.run("nobody", world.namespace, "enforcer", ["gpu-share", "audit", "export"]))
+    assert caught.value.status == HTTPStatus.NOT_FOUND
