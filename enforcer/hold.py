@@ -84,8 +84,10 @@ class Grip:
         What /proc says is only then about the process we hold if that one is still there afterwards.
         """
         identity = self._attributor.identify(victim.holder.identity.pid)
-        if identity is None or victim.handle.ended():
+        if victim.handle.ended():
             return Reason.GONE
+        if identity is None:
+            return Reason.PROCESS_HIDDEN
         if protected(identity):
             return Reason.PROTECTED
         if identity != victim.holder.identity or identity.owner != Owner(quota.pod_uid, quota.container_id or ""):

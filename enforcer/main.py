@@ -48,7 +48,7 @@ from enforcer.offering import EVERY, Offering
 from enforcer.options import parse
 from enforcer.outlet import log_to_stderr, records_to
 from enforcer.podfiles import PodFiles
-from enforcer.proc import CgroupAttributor, in_initial_pid_namespace
+from enforcer.proc import CgroupAttributor, in_initial_pid_namespace, lives
 from enforcer.proof.prover import Outlets, Prover
 from enforcer.proving import NodeEyes, keep_limits, keep_proving
 from enforcer.repeat import every
@@ -108,7 +108,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         _open(kill_log, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
-        watch = Watch(reader or side.nvml, attributor, side.gpus_changed)
+        watch = Watch(reader or side.nvml, attributor, side.gpus_changed, alive=lives)
         side.hindrances.append(lambda: watch.problem)
         seeing = Seeing(watch, attributor, Metrics())
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)

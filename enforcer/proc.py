@@ -153,6 +153,18 @@ class PidHandle:
         self.close()
 
 
+def lives(pid: int) -> bool:
+    """Tell whether a process has not ended, whatever /proc shows of it; true where the kernel cannot say."""
+    try:
+        handle = PidHandle.open(pid)
+    except OSError:
+        return True
+    if handle is None:
+        return False
+    with handle:
+        return not handle.ended()
+
+
 def leads_namespace(pid: int, proc: Path = Path("/proc")) -> bool:
     """Tell whether a process is the first of its pid namespace: when it ends, the kernel kills all others in there.
 

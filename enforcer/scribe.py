@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -190,5 +191,7 @@ class Scribe:
             self._taken_up = True
 
     def _closed(self) -> Head:
+        with suppress(RecordError):  # what cannot be written now the next start answers
+            self._settle()
         self._log.close()
         return self._log.head

@@ -13,6 +13,7 @@ from enforcer.judge import Holder
 from enforcer.model import Gpu, GpuReader, Quota
 from enforcer.view import View
 from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
@@ -27,10 +28,18 @@ class Watch:
         reader: a door to the GPUs.
         attributor: tells whose a process is.
         changed: called, from whatever thread looks, when other GPUs are there than before.
+        alive: whether a process has not ended, for those of whom the attributor says nothing.
     """
 
-    def __init__(self, reader: GpuReader, attributor: Attributor, changed: Callable[[], object] = lambda: None) -> None:
-        self._reader, self._attributor, self._changed = reader, attributor, changed
+    def __init__(
+        self,
+        reader: GpuReader,
+        attributor: Attributor,
+        changed: Callable[[], object] = lambda: None,
+        *,
+        alive: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        self._reader, self._attributor, self._changed, self._alive = reader, attributor, changed, alive
         self._lock = threading.Lock()
         self._gpus: tuple[Gpu, ...] = ()
         self._looks = 0
@@ -80,9 +89,23 @@ class Watch:
             sample = self._reader.sample(gpu.uuid)
         except NvmlError as error:
             return View(gpu=gpu, problem=error)
-        seen = ((self._attributor.identify(process.pid), process.used_mib) for process in sample.processes)
-        holders = tuple(Holder(identity, mib) for identity, mib in seen if identity is not None)
-        return View(gpu=gpu, sample=sample, holders=holders)
+        holders: list[Holder] = []
+        for process in sample.processes:
+            identity = self._attributor.identify(process.pid)
+            if identity is not None:
+                holders.append(Holder(identity, process.used_mib))
+            elif self._alive(process.pid):
+                # What it holds is somebody's: without it nobody's sum is right, and grace would begin anew.
+                return View(gpu=gpu, problem=_hidden(process.pid))
+        return View(gpu=gpu, sample=sample, holders=tuple(holders))
+
+
+def _hidden(pid: int) -> NvmlError:
+    return NvmlError(
+        f"process {pid} holds GPU memory and /proc does not show it: is it mounted with hidepid, or are there too many "
+        "open files?",
+        Reason.PROCESS_HIDDEN,
+    )
 
 
 def merged(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, ...]:

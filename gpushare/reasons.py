@@ -50,6 +50,7 @@ class Reason(StrEnum):
     NVML_DENIED = "NvmlDenied"
     DRIVER_MISMATCH = "DriverMismatch"
     IMPLAUSIBLE_SAMPLE = "ImplausibleSample"
+    PROCESS_HIDDEN = "ProcessHidden"
     NOT_INITIAL_PID_NAMESPACE = "NotInitialPidNamespace"
     MPS_UNREACHABLE = "MpsUnreachable"
     MPS_STARTED = "MpsStarted"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribute import Owner
-from enforcer.proc import CgroupAttributor, PidHandle, in_initial_pid_namespace, read_stat
+from enforcer.proc import CgroupAttributor, PidHandle, in_initial_pid_namespace, lives, read_stat
 from tests.node.containers import PROJECT, Kubelet, wait_for
 from tests.support.need import missing
 
@@ -136,3 +136,18 @@ def test_the_hosts_pid_namespace_is_told_from_others(tmp_path: Path) -> None:
     (tmp_path / "self" / "ns").mkdir(parents=True)
     (tmp_path / "self" / "ns" / "pid").touch()
     assert in_initial_pid_namespace(tmp_path) is False
+
+
+def test_a_process_lives_until_it_has_ended_also_where_only_its_corpse_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert lives(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not lives(process.pid)
+    assert not lives(process.pid)
+
+    def full(_: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", full)
+    assert lives(process.pid), "nobody can say otherwise"

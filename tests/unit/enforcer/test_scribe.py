@@ -131,6 +131,17 @@ def test_an_answer_that_failed_is_written_when_it_can_be(disk: Disk, tmp_path: P
     assert kinds(tmp_path / "audit") == ["INTENT", "OUTCOME"]
 
 
+def test_who_stops_writes_first_what_failed_before(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    intent = log.intent({"pid": 7})
+    disk.fails = True
+    with pytest.raises(RecordError):
+        log.answer(Kind.OUTCOME, {"intent": intent.seq})
+    disk.fails = False
+    log.close()
+    assert kinds(tmp_path / "audit") == ["INTENT", "OUTCOME"]
+
+
 def test_what_an_enforcer_died_over_is_answered_when_the_log_can_be_written(disk: Disk, tmp_path: Path) -> None:
     Scribe(KillLog(tmp_path / "audit"), "gpu-7").intent({"pid": 7})
     disk.fails = True

@@ -5,6 +5,7 @@ import pytest
 from enforcer.model import Gpu
 from enforcer.watch import ENUMERATE_EVERY, Watch
 from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
@@ -55,3 +56,16 @@ def test_one_that_is_plugged_in_later_is_found_and_told_once() -> None:
     assert told == ["other GPUs", "other GPUs"]
     reader.all_broken = True
     assert [view.gpu.uuid for view in watch.look()] == [GPU, OTHER_GPU]
+
+
+def test_a_process_that_lives_and_is_not_shown_makes_blind_and_one_that_has_ended_does_not() -> None:
+    reader, living = Slots(card(GPU, 0)), {666}
+    reader.held[GPU] = {101: 9000, 666: 10}
+    watch = Watch(reader, Attributor(), alive=lambda pid: pid in living)
+    (view,) = watch.look()
+    assert view.reading is None
+    assert view.problem is not None
+    assert view.problem.reason is Reason.PROCESS_HIDDEN
+    living.clear()
+    (view,) = watch.look()
+    assert view.reading is not None

@@ -1,0 +1,200 @@
+"""Enforcers that are wrong on purpose, each in one way: the checker has to see it, or its silence says nothing."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from enforcer import watch
+from enforcer.act import Result
+from enforcer.audit import KillLog
+from enforcer.checkpoint import Checkpoint
+from enforcer.judge import Verdict
+from enforcer.proc import PidHandle
+from enforcer.record import Head, Kind
+from gpushare.reasons import Reason
+from tests.safety.matrix.checker import MAX_THREADS, MORE_FDS, MORE_KIB
+from tests.safety.matrix.faults import WITHIN
+from tests.safety.matrix.page import Switch
+from tests.safety.matrix.patient import RULES, Patient
+from tests.safety.matrix.trace import Moment
+
+INNOCENT_MIB: Final = 2 * WITHIN
+
+
+@dataclass(frozen=True, slots=True)
+class Saboteur:
+    """What it does, the fault and the moment at which that matters, and the invariant it breaks."""
+
+    act: Callable[[Patient], None]
+    breaks: str
+    fault: str = "wall clock set"
+    moment: Moment = Moment.BEFORE_SAMPLE
+
+
+class _Wrapped:
+    """An executor whose ``carry_out`` is another's."""
+
+    def __init__(self, executor: Any, carry_out: Callable[[Any, Verdict], Any]) -> None:
+        self._executor, self._carry_out = executor, carry_out
+
+    def carry_out(self, verdict: Verdict) -> Any:
+        return self._carry_out(self._executor, verdict)
+
+
+def _acting(carry_out: Callable[[Patient, Any, Verdict], Any]) -> Callable[[Patient], None]:
+    def act(patient: Patient) -> None:
+        patient.wrap = lambda executor: _Wrapped(executor, lambda real, verdict: carry_out(patient, real, verdict))
+
+    return act
+
+
+def _hits_a_neighbour(patient: Patient, executor: Any, verdict: Verdict) -> Any:
+    os.kill(next(pid for pid, mib in patient.orders.page.rows() if mib == INNOCENT_MIB), signal.SIGTERM)
+    return executor.carry_out(verdict)
+
+
+def _hits_the_server(patient: Patient, executor: Any, verdict: Verdict) -> Any:
+    known = {os.getpid(), os.getppid(), 1, 2}
+    rows = patient.orders.page.rows()
+    os.kill(next(pid for pid, mib in rows if mib == WITHIN and pid not in known), signal.SIGTERM)
+    return executor.carry_out(verdict)
+
+
+def _does_nothing(_: Patient, __: Any, ___: Verdict) -> Result:
+    return Result(Reason.GONE)
+
+
+def _believes_its_verdict(_: Patient) -> None:
+    """Does not look again before it acts."""
+    real = watch.Watch.look
+    latest: dict[str, Any] = {}
+
+    def look(self: watch.Watch) -> Any:
+        views = real(self)
+        latest.update({each.gpu.uuid: each.reading for each in views if each.reading})
+        return views
+
+    setattr(watch.Watch, "look", look)  # noqa: B010
+    setattr(watch.Watch, "holders", lambda _, quota: latest[quota.gpu].get(quota.container_id, ()))  # noqa: B010
+
+
+def _appending(change: Callable[[Callable[..., Head], Any, Kind, Any], Head]) -> Callable[[Patient], None]:
+    def act(_: Patient) -> None:
+        real = KillLog.append
+        setattr(KillLog, "append", lambda self, kind, fields: change(real, self, kind, fields))  # noqa: B010
+
+    return act
+
+
+def _records_later(real: Callable[..., Head], log: Any, kind: Kind, fields: Any) -> Head:
+    """Promises the INTENT and writes it when all is done."""
+    if kind is Kind.INTENT:
+        vars(log).setdefault("late", []).append(fields)
+        return Head(log.head.seq + 1, log.head.hash)
+    if kind in {Kind.OUTCOME, Kind.ABORTED}:
+        for each in vars(log).pop("late", []):
+            fields = {**fields, "intent": real(log, Kind.INTENT, each).seq}
+    return real(log, kind, fields)
+
+
+def _forgets_the_outcome(real: Callable[..., Head], log: Any, kind: Kind, fields: Any) -> Head:
+    return log.head if kind is Kind.OUTCOME else real(log, kind, fields)
+
+
+def _answers_twice(real: Callable[..., Head], log: Any, kind: Kind, fields: Any) -> Head:
+    if kind is Kind.OUTCOME:
+        real(log, kind, fields)
+    return real(log, kind, fields)
+
+
+def _does_not_sync(_: Patient) -> None:
+    setattr(os, "fdatasync", lambda _: None)  # noqa: B010
+
+
+def _does_not_sync_names(patient: Patient) -> None:
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        if Path(f"/proc/self/fd/{file}").readlink().name != "audit":
+            real(file)
+
+    setattr(os, "fsync", fsync)  # noqa: B010
+
+
+def _rules(**changes: Any) -> Callable[[Patient], None]:
+    def act(patient: Patient) -> None:
+        patient.rules = replace(RULES, **changes)
+
+    return act
+
+
+def _asks_again_at_once(patient: Patient) -> None:
+    patient.orders.page.switch(Switch.MPS_REFUSES, on=True)
+    patient.rules = replace(RULES, cool_down=0.0)
+
+
+def _grace(factor: float) -> Callable[[Patient], None]:
+    def act(_: Patient) -> None:
+        real = Checkpoint.read
+        changed = lambda self: tuple(replace(q, grace_seconds=q.grace_seconds * factor) for q in real(self))  # noqa: E731
+        setattr(Checkpoint, "read", changed)  # noqa: B010
+
+    return act
+
+
+def _keeps_handles(patient: Patient) -> None:
+    def close(self: PidHandle) -> None:
+        patient.kept.append(self)
+
+    setattr(PidHandle, "close", close)  # noqa: B010
+
+
+def _at_each_look(leak: Callable[[Patient], object]) -> Callable[[Patient], None]:
+    def act(patient: Patient) -> None:
+        real = watch.Watch.look
+
+        def look(self: watch.Watch) -> Any:
+            patient.kept.append(leak(patient))
+            return real(self)
+
+        setattr(watch.Watch, "look", look)  # noqa: B010
+
+    return act
+
+
+def _threads(_: Patient) -> list[threading.Thread]:
+    made = [threading.Thread(target=time.sleep, args=(60,), daemon=True) for _ in range(MAX_THREADS // 2)]
+    for thread in made:
+        thread.start()
+    return made
+
+
+def _files(_: Patient) -> list[int]:
+    return [os.open("/dev/null", os.O_RDONLY) for _ in range(MORE_FDS // 2)]
+
+
+BY_NAME: Final[dict[str, Saboteur]] = {
+    "hits a neighbour": Saboteur(_acting(_hits_a_neighbour), "I1"),
+    "believes its verdict": Saboteur(_believes_its_verdict, "I1", "memory freed", Moment.AFTER_INTENT),
+    "hits MPS's server": Saboteur(_acting(_hits_the_server), "I2"),
+    "records later": Saboteur(_appending(_records_later), "I3"),
+    "does not sync": Saboteur(_does_not_sync, "I3"),
+    "does not sync names": Saboteur(_does_not_sync_names, "I3"),
+    "forgets the outcome": Saboteur(_appending(_forgets_the_outcome), "I4"),
+    "answers twice": Saboteur(_appending(_answers_twice), "I4"),
+    "has no breaker": Saboteur(_rules(kills=99), "I5", "everybody over"),
+    "has no cool-down": Saboteur(_asks_again_at_once, "I5"),
+    "has no grace": Saboteur(_grace(0.0), "I6"),
+    "has half the grace": Saboteur(_grace(0.5), "I6"),
+    "has twice the grace": Saboteur(_grace(2.0), "I6", moment=Moment.AFTER_DECISION),
+    "keeps handles": Saboteur(_keeps_handles, "I8"),
+    "keeps files": Saboteur(_at_each_look(_files), "I8"),
+    "keeps threads": Saboteur(_at_each_look(_threads), "I8"),
+    "keeps memory": Saboteur(_at_each_look(lambda _: b"x" * (MORE_KIB * 1024 // 2)), "I8"),
+    "does nothing": Saboteur(_acting(_does_nothing), "L"),
+}
