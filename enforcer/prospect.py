@@ -28,16 +28,30 @@ def _over(where: Phase, case: Case, rules: Rules) -> str:
     return f"is over its quota for {case.over_for:.1f}s{acted}"
 
 
+def stops_in(state: State, quota: Quota, now: float, rules: Rules) -> float | None:
+    """Seconds until a container over its quota is stopped; ``None`` where it is not over, or will not be stopped."""
+    case = state.cases.get((quota.container_id or "", quota.gpu), Case())
+    grace = kill_in(quota, case)
+    if not case.samples or grace is None or state.open:
+        return None
+    cool = state.cooling.get(place_of(quota), now) - now
+    return max(grace, cool, _room_in(state, now, rules))
+
+
+def _room_in(state: State, now: float, rules: Rules) -> float:
+    """Seconds until this node may make another kill."""
+    kills = lately(state, now, rules)
+    return 0.0 if len(kills) < rules.kills else kills[-rules.kills].at + rules.window - now
+
+
 def _end(state: State, quota: Quota, case: Case, now: float, rules: Rules) -> str:
     """What comes of it, and in how many seconds."""
-    grace = kill_in(quota, case)
-    if grace is None:
+    if kill_in(quota, case) is None:
         return "; only a warning is wanted"
-    if state.open:
+    left = stops_in(state, quota, now, rules)
+    if left is None:
         return f"; nobody is stopped here: the breaker is open until an operator says `{RESET}` on this node"
-    kills = lately(state, now, rules)
-    if len(kills) >= rules.kills and (room := kills[-rules.kills].at + rules.window - now) > grace:
-        return f", not to be stopped for {room:.1f}s: this node made {len(kills)} kills in {rules.window:.0f}s"
-    cool = state.cooling.get(place_of(quota), now) - now
-    excess = case.used_mib - quota.ceiling_mib
-    return f", to be stopped in {max(grace, cool):.1f}s unless it frees {excess} MiB"
+    if 0 < left == _room_in(state, now, rules):
+        kills = len(lately(state, now, rules))
+        return f", not to be stopped for {left:.1f}s: this node made {kills} kills in {rules.window:.0f}s"
+    return f", to be stopped in {left:.1f}s unless it frees {case.used_mib - quota.ceiling_mib} MiB"

@@ -30,13 +30,13 @@ held how much then.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from enforcer.health import Standing
-from enforcer.judge import Case, Reading, Rules, State, kill_in, lately, phase
-from enforcer.model import Proven, Quota
-from enforcer.prospect import describe
+from enforcer.judge import Case, Reading, Rules, State, lately, phase
+from enforcer.model import OnExceed, Proven, Quota
+from enforcer.prospect import describe, stops_in
 from enforcer.quotas import known
 from enforcer.record import Head
 from enforcer.sight import EVERYWHERE, Sight, sentence
@@ -132,7 +132,7 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
         "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),
         "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
-        "killIn": _kill_in(quota, case),
+        "killIn": _kill_in(snapshot, quota),
         "sentence": _sentence(snapshot, quota, blind=blind),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
     }
@@ -140,7 +140,7 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
 
 def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:
     if not blind or quota.container_id is None:
-        return describe(snapshot.state, quota, snapshot.now, snapshot.rules)
+        return describe(snapshot.state, _judged(snapshot, quota), snapshot.now, snapshot.rules)
     unseen = snapshot.sight.get(quota.gpu) or snapshot.sight.get(EVERYWHERE)
     return sentence(quota.container, unseen, snapshot.now)
 
@@ -149,9 +149,14 @@ def _limit(found: Proven | None) -> dict[str, Any] | None:
     return None if found is None else {"state": str(found.state), "backend": found.backend, "sentence": found.sentence}
 
 
-def _kill_in(quota: Quota, case: Case) -> float | None:
-    left = kill_in(quota, case) if case.samples else None
+def _kill_in(snapshot: Snapshot, quota: Quota) -> float | None:
+    left = stops_in(snapshot.state, _judged(snapshot, quota), snapshot.now, snapshot.rules)
     return None if left is None else round(left, 1)
+
+
+def _judged(snapshot: Snapshot, quota: Quota) -> Quota:
+    """Return the quota as the judge took it."""
+    return quota if snapshot.enforcing else replace(quota, on_exceed=OnExceed.WARN)
 
 
 def _strangers(view: View, quotas: Sequence[Quota]) -> list[dict[str, Any]]:

@@ -324,6 +324,8 @@ def test_without_enforcement_there_are_warnings_alone(tmp_path: Path) -> None:
         assert world.verdicts == []
         assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA]
         assert status["enforcing"] is False
+        (row,) = status["containers"]
+        assert (row["killIn"], row["sentence"].endswith("; only a warning is wanted")) == (None, True)
         assert "gpu_share_enforcer_enforcing 0.0" in world.scrape()
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from enforcer.judge import Case, Kill, Rules, State
 from enforcer.model import OnExceed, Quota
-from enforcer.prospect import describe
+from enforcer.prospect import describe, stops_in
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 
 OVER = Case(used_mib=5000, samples=1, last=1000.0)
@@ -43,6 +43,18 @@ def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_gr
         "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills in 60s"
     )
     assert said(held, kills=kills[1:]).endswith("to be stopped in 0.0s unless it frees 904 MiB")
+
+
+def test_the_seconds_are_those_of_the_sentence() -> None:
+    due, key = replace(OVER, samples=12, over_for=6.0), (CONTAINER, GPU)
+    calm = State(cases={key: due}, cooling={(POD, "model"): 1012.5})
+    assert stops_in(calm, quota(), 1000.0, RULES) == 12.5
+    spent = replace(calm, kills=tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0)))
+    assert stops_in(spent, quota(), 980.0, RULES) == 32.5
+    assert stops_in(replace(spent, cooling={}), quota(), 980.0, RULES) == 30.0
+    assert stops_in(replace(calm, open=True), quota(), 1000.0, RULES) is None
+    assert stops_in(calm, quota(on_exceed=OnExceed.WARN), 1000.0, RULES) is None
+    assert stops_in(replace(calm, cases={key: Case(used_mib=9)}), quota(), 1000.0, RULES) is None
 
 
 def test_an_open_breaker_is_named_with_the_way_out() -> None:
