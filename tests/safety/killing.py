@@ -92,6 +92,10 @@ class Bench:
     def records(self, kind: str = "") -> list[dict[str, Any]]:
         return [record for record in map(read, self._lines()) if kind in {"", record["kind"]}]
 
+    def last(self, kind: str) -> dict[str, Any]:
+        """The last record of a kind; of a long log no other is looked at."""
+        return next(record for record in map(read, reversed(self._lines())) if record["kind"] == kind)
+
     def whole(self) -> bool:
         """The chain holds, and each INTENT has its one answer."""
         answered = sorted(record["intent"] for record in self.records() if record["kind"] in {"ABORTED", "OUTCOME"})

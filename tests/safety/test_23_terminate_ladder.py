@@ -99,7 +99,7 @@ class Bed:
         forget(self.container, process)
         said = [each for each in self.mps.said if each.pid == pid]
         assert [each.released for each in said] == expected(answer)
-        steps = self.bench.records("OUTCOME")[-1]["targets"][0]["steps"]
+        steps = self.bench.last("OUTCOME")["targets"][0]["steps"]
         first = {True: "terminate_client", False: "terminate_client refused"}[answer in RELEASED]
         assert steps == f"{'ControlBlocked' if answer == HANGS else first},SIGTERM,SIGKILL"
         sent = [each for each in self.bench.sent if each.pid == pid]
