@@ -2,15 +2,20 @@
 
 Same command line, same words on standard input and output; clients are the processes that hold simulated memory of
 kind ``mps`` on the daemon's GPU. A test holds it to the real program's answers. What goes wrong is scripted with
-``Sim.fail_mps``. Only the standard library is imported here: a transaction starts a process.
+``Sim.fail_mps``. Next to nothing is imported here, ``_socket`` for ``socket`` and no ``pathlib``: each transaction
+starts this program, and they cost two thirds of its time.
 """
 
 import os
-import socket
 import sys
-from pathlib import Path
+from _socket import AF_UNIX, SOCK_SEQPACKET, socket
 
-ROOT = Path(__file__).parents[2]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # as typing has it, which takes longer to import than all the rest
+    from pathlib import Path
+
+HERE = os.path.realpath(__file__)
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 END = b"\0"
 MAX_PIPE = 87
 MULTIUSER = "-multiuser-server"
@@ -20,11 +25,11 @@ GREETING, VERSION, WORDS, BETWEEN = "\x02protocol", "3", "\x03", "\x1f"
 """How program and daemon of protocol 3 find each other here; one of protocol 2 knows nothing of it."""
 
 
-def install(folder: Path, state: Path) -> Path:
+def install(folder: "Path", state: "Path") -> "Path":
     """Put an executable into ``folder`` that takes ``nvidia-cuda-mps-control``'s place on the machine in ``state``."""
     program = folder / "nvidia-cuda-mps-control"
     # -S: no site packages, which would cost each transaction a tenth of a second.
-    script = f'#!/bin/sh\nGPU_SHARE_SIM={state} exec {sys.executable} -S {Path(__file__)} "$@"\n'
+    script = f'#!/bin/sh\nGPU_SHARE_SIM={state} exec {sys.executable} -S {HERE} "$@"\n'
     program.write_text(script)
     program.chmod(0o755)
     return program
@@ -49,17 +54,17 @@ def main(arguments: list[str]) -> int:
         return 1
     if arguments:
         _become(pipe, [*arguments, MULTIUSER] if several else arguments)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        try:
-            connection.connect(f"{pipe}/control")
-        except OSError:
-            print("Cannot find MPS control daemon process", file=sys.stderr)
-            return 1
-        if command and exchange(connection, GREETING) == VERSION:
-            answer = exchange(connection, WORDS + BETWEEN.join(command))
-            sys.stdout.write(answer[1:])
-            return int(answer[:1] or command != ["--quit"])
-        return talk(connection)
+    connection = socket(AF_UNIX, SOCK_SEQPACKET)
+    try:
+        connection.connect(f"{pipe}/control")
+    except OSError:
+        print("Cannot find MPS control daemon process", file=sys.stderr)
+        return 1
+    if command and exchange(connection, GREETING) == VERSION:
+        answer = exchange(connection, WORDS + BETWEEN.join(command))
+        sys.stdout.write(answer[1:])
+        return int(answer[:1] or command != ["--quit"])
+    return talk(connection)
 
 
 def _become(pipe: str, arguments: list[str]) -> None:
@@ -70,18 +75,21 @@ def _become(pipe: str, arguments: list[str]) -> None:
 
 def supported(switch: str, *, otherwise: bool) -> bool:
     """Whether the machine's ``world`` has a driver that can do something; read plainly, see above."""
-    world = Path(os.environ.get("GPU_SHARE_SIM", ""), "world")
-    said = dict(line.split("=") for line in world.read_text().split()) if world.is_file() else {}
+    world = os.path.join(os.environ.get("GPU_SHARE_SIM", ""), "world")
+    said: dict[str, str] = {}
+    if os.path.isfile(world):
+        with open(world) as file:
+            said = dict(line.split("=") for line in file.read().split())
     return said.get(switch, str(int(otherwise))) != "0"
 
 
-def exchange(connection: socket.socket, line: str) -> str:
+def exchange(connection: socket, line: str) -> str:
     """Send a line, return the answer."""
     connection.send(line.encode() + END)
     return connection.recv(65536).rstrip(END).decode()
 
 
-def talk(connection: socket.socket) -> int:
+def talk(connection: socket) -> int:
     """Send each line, print each answer."""
     for line in sys.stdin:
         connection.send(line.rstrip("\n").encode() + END)

@@ -17,7 +17,7 @@ from tests.realnode.site import Site, ready
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 PODS = 30
 DEAF = 20
-GRACE = 25
+GRACE = 30
 """Seconds; much of it, because the machine may be busy."""
 PAUSE = 1.0
 """Seconds between two looks at all of them, which are work for the API server."""
