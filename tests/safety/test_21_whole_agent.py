@@ -1,0 +1,115 @@
+"""Test 21 with the whole agent: real processes in real cgroups, and a driver that hangs, crashes, or cannot be left."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from enforcer.sight import TOLD_AFTER
+from gpushare.reasons import Reason
+from tests.fakegpu.state import Fault
+from tests.node.containers import alive, wait_for
+from tests.node.enforcing import Node
+from tests.support import safety
+from tests.support.need import missing
+
+pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill"), pytest.mark.timeout(300)]
+LIST = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@pytest.fixture(name="node")
+def _node(tmp_path: Path) -> Iterator[Node]:
+    with ExitStack() as stack:
+        made = Node(tmp_path, stack)
+        stack.callback(made.end)
+        yield made
+
+
+def child_of(node: Node) -> int:
+    """The process that asks NVML for the agent; it is waited for."""
+    assert node.enforcer is not None
+    tasks = Path(f"/proc/{node.enforcer.pid}/task")
+    found: list[int] = []
+
+    def there() -> bool:
+        found[:] = [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+        return len(found) == 1
+
+    wait_for(there, 30)
+    return found[0]
+
+
+def blind(node: Node) -> str | None:
+    reason: str | None = node.status()["gpus"][0]["blindReason"]
+    return reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(Fault(call=LIST, hold=1), Reason.NVML_HUNG), (Fault(call=LIST, signal=11), Reason.NVML_CRASHED)],
+    ids=["hangs", "crashes"],
+)
+def test_an_agent_whose_driver_fails_goes_on_looking_kills_nobody_and_then_does(
+    node: Node, fault: Fault, reason: Reason
+) -> None:
+    greedy = node.container()
+    tenant = greedy.tenant(node.sim, "--mib", "2000")
+    node.allow(greedy.quota(node.gpu, 4096))
+    node.start()
+    node.looks(3)
+    node.sim.fail(fault)
+    wait_for(lambda: blind(node) == reason, 60)
+    node.sim.register(tenant.pid, node.gpu, 9000)
+    lasts = TOLD_AFTER + 1 if reason is Reason.NVML_HUNG else 2.0
+    wait_for(lambda: node.status()["gpus"][0]["blindFor"] >= lasts, 60)
+    node.looks(5)
+    [container] = node.status()["containers"]
+    assert (container["state"], str(reason) in container["sentence"], alive(tenant)) == ("Blind", True, True)
+    wait_for(lambda: lasts < TOLD_AFTER or "nobody on it is held to a quota" in node.log(), 30)
+    intents = len(node.records("INTENT"))
+    assert intents == 0
+    node.sim.fail()
+    wait_for(lambda: blind(node) is None, 60)
+    wait_for(lambda: bool(node.records("OUTCOME")), 60)
+    assert (node.records("OUTCOME")[0]["result"], alive(tenant)) == ("Killed", False)
+    assert node.stop() == 0
+    safety.figure("21", f"whole agent, {reason}: INTENT records while blind", f"{intents} in {lasts:.0f} s")
+
+
+def test_the_process_that_asks_nvml_does_not_outlive_an_agent_that_is_killed(node: Node) -> None:
+    node.start()
+    child = child_of(node)
+    node.sim.fail(Fault(call=LIST, hold=1))
+    wait_for(lambda: blind(node) == Reason.NVML_HUNG, 60)
+    node.end()
+    wait_for(lambda: not Path(f"/proc/{child}").exists(), 30)
+
+
+@pytest.fixture(name="freezer")
+def _freezer(tmp_path: Path) -> Iterator[Path]:
+    folder = FREEZER / f"gpu-share-read-{tmp_path.name}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        missing(f"no cgroup v1 freezer, and nothing else here makes a process hang: {error}")
+    yield folder
+    (folder / "freezer.state").write_text("THAWED")
+    wait_for(lambda: (folder / "cgroup.procs").read_text() == "", 30)
+    folder.rmdir()
+
+
+def test_what_the_kernel_holds_is_left_named_and_replaced(node: Node, freezer: Path) -> None:
+    node.start()
+    child = child_of(node)
+    (freezer / "cgroup.procs").write_text(str(child))
+    (freezer / "freezer.state").write_text("FROZEN")
+    wait_for(lambda: blind(node) == Reason.NVML_HUNG, 60)
+    wait_for(lambda: any(str(child) in each and "cannot be ended" in each for each in node.status()["problems"]), 60)
+    wait_for(lambda: blind(node) is None, 60)
+    assert Path(f"/proc/{child}").exists()
+    (freezer / "freezer.state").write_text("THAWED")
+    wait_for(lambda: not any("cannot be ended" in each for each in node.status()["problems"]), 60)
+    assert not Path(f"/proc/{child}").exists()
+    assert node.stop() == 0
