@@ -1,5 +1,6 @@
 """One enforcer per state directory."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -81,6 +82,16 @@ def test_a_lock_taken_away_is_seen_to_be_and_who_waited_for_it_waits_for_its_suc
         assert f"another enforcer (pid {third.pid})" in line(second)
         third.kill()
         assert line(second) == "held\n"
+
+
+def test_a_disk_that_fails_takes_no_lock_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with lock.held(tmp_path / "state") as hold:
+        monkeypatch.setattr(Path, "lstat", fails)
+        hold.stop_when_lost(stopped := threading.Event())
+        assert (hold.lost(), stopped.is_set()) == (None, False)
 
 
 def test_a_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
