@@ -119,7 +119,7 @@ def check(run: Run, state: State, place: Path) -> None:
 
 
 def test_no_power_cut_loses_an_acknowledged_record(place: Path) -> None:
-    lives, most, checked, cuts, again = safety.trials(10, 200), safety.trials(3, 5), 0, 0, 0
+    lives, most, checked, cuts, again = safety.trials(10, 150), safety.trials(3, 5), 0, 0, 0
     for seed in range(lives):
         run = Run(place, seed)
         run.troubled()

@@ -26,8 +26,8 @@ BATCH: Final = 100
 CALLS: Final = ("write", "fdatasync", "fsync", "open", "ftruncate", "pwrite", "rename", "unlink")
 SEGMENT: Final = {"random": 4000, "rotation": 240_000}
 """Bytes: of ``rotation`` a thousand records."""
-LONGEST: Final = 0.006
-"""Seconds a writer may live after its first record."""
+LONGEST: Final = 0.004
+"""Seconds a writer may live, from its start or from its first record on."""
 
 
 def main(argv: list[str]) -> int:
@@ -62,14 +62,14 @@ def _trial(folder: Path, chance: random.Random, mode: str) -> tuple[list[str], b
     """One writer's life: the heads it was told of, and whether it was killed."""
     reading, writing = os.pipe()
     own = mode == "rotation" or chance.random() < 0.5
-    fatal, before, seed = chance.randrange(1, 5 if mode == "rotation" else 60), chance.random() < 0.5, chance.random()
+    fatal, before, seed = chance.randrange(1, 5 if mode == "rotation" else 50), chance.random() < 0.5, chance.random()
     pid = os.fork()
     if pid == 0:
         _write(folder, writing, mode, _fate(mode, fatal, before=before) if own else None, seed)
         os._exit(1)
     os.close(writing)
     with os.fdopen(reading, "rb") as heads:
-        first = heads.readline()
+        first = heads.readline() if own or chance.random() < 0.7 else b""
         if not own:
             time.sleep(chance.uniform(0.0, LONGEST))
             os.kill(pid, signal.SIGKILL)
@@ -111,9 +111,9 @@ def _fate(mode: str, fatal: int, *, before: bool) -> Callable[[], None]:
 def _write(folder: Path, told: int, mode: str, arrange: Callable[[], None] | None, seed: float) -> None:
     """Append until killed. What is told to the parent is what an enforcer would act upon."""
     chance, tell = random.Random(seed), os.write
+    if arrange is not None:
+        arrange()
     with suppress(KeyboardInterrupt), KillLog(folder, segment_bytes=SEGMENT[mode]) as log:
-        if arrange is not None:
-            arrange()
         while True:
             kind = chance.choice((Kind.INTENT, Kind.OUTCOME))
             note = "x" * (20 if mode == "rotation" else chance.choice((0, 50, 500, 1020)))
