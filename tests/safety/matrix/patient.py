@@ -258,7 +258,7 @@ def _agent(patient: Patient, kill_log: Scribe) -> Agent:
     parts = Parts(
         watch=watch, quotas=Checkpoint(orders.state).read,
         executor=Acting(patient.wrap(executor), trace, patient.moments),  # type: ignore[arg-type]
-        kill_log=kill_log, sink=sink, metrics=Metrics(),
+        kill_log=kill_log, sink=sink, metrics=Metrics(), look_after=executor.look_after,
     )  # fmt: skip
     _tell_decisions(patient)
     return Agent("gpu-7", orders.state, parts, rules=patient.rules, clock=clock)
