@@ -189,7 +189,7 @@ def judge(
         verdicts += said
         if place_of(quota) not in busy and _is_due(cases[key], quota, state, now, rules):
             due.append(_Due(quota, holders))
-    if state.open or _is_storm(due, quotas, state, now, rules):
+    if state.open or _is_storm(due, quotas, replace(state, cases=cases), now, rules):
         return replace(state, cases=cases, open=True), (*verdicts, *_suspended(due, cases))
     state, sentences = _sentences(due, cases, state, now, rules)
     return replace(state, cases=cases), (*verdicts, *sentences)
@@ -317,8 +317,8 @@ def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: f
     """Whether so much of what runs here would be killed that the mistake is rather ours or the operator's.
 
     That is more containers than a minute allows, if they are most of all and their namespaces most of all: a tenant
-    that is most of neither cannot bring it about alone. Or it is every single one there is, of at least two, and more
-    often than a minute allows. A kill counts for as long as its pod is there, and at least for the minute.
+    that is most of neither cannot bring it about alone. Or none of at least two is within its quota or was spared, and
+    that makes more kills than a minute allows. A kill counts for as long as its pod is there, and for the minute.
     """
     known = {_tenant(quota) for quota in quotas}
     kills = [kill.tenant for kill in state.kills if now - kill.at < rules.window or kill.tenant in known]
@@ -331,7 +331,8 @@ def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: f
         return False
     if len(hit) > rules.kills and _is_most(hit, there):
         return _is_most({namespace for namespace, _ in hit}, {namespace for namespace, _ in there})
-    return len(kills) + len(wanted) > rules.kills and hit == there
+    over = {_tenant(quota) for quota in quotas if state.cases.get(_key(quota), Case()).samples}
+    return len(kills) + len(wanted) > rules.kills and there <= hit | over
 
 
 def _tenant(quota: Quota) -> Tenant:
