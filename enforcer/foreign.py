@@ -34,11 +34,12 @@ def foreign_mib(
     Args:
         views: what was seen.
         quotas: the shares; a pod that has one is no stranger, whichever of its containers holds what.
+            One of 0 MiB is no share.
         own: UIDs of pods that are accounted for elsewhere: ours, with MPS's server, whose context is taken off already,
             and those on their way out.
         servers: pids of MPS's servers: in a cgroup namespace of our own, our pod cannot be told from their cgroup.
     """
-    pods = {(quota.gpu, quota.pod_uid) for quota in quotas}
+    pods = {(quota.gpu, quota.pod_uid) for quota in quotas if quota.memory_mib}
     return {
         view.gpu.uuid: sum(
             each.used_mib

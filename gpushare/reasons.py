@@ -80,6 +80,7 @@ class Reason(StrEnum):
     CLAIM_UNPREPARED = "ClaimUnprepared"
     CLAIM_UNKNOWN = "ClaimUnknown"
     CLAIM_MISMATCH = "ClaimMismatch"
+    CLAIM_TAKEN = "ClaimTaken"
     CLAIM_UNSUPPORTED = "ClaimUnsupported"
     CLAIM_FORGOTTEN = "ClaimForgotten"
     GPU_STILL_HELD = "GpuStillHeld"

@@ -9,7 +9,7 @@ from enforcer.quotas import Object, Terms, claim_names, container_ids, terms_of
 
 
 def quotas_of_prepared(
-    prepared: Iterable[Prepared], pods: Sequence[Object], namespaces: Iterable[Object], before: Sequence[Quota]
+    prepared: Sequence[Prepared], pods: Sequence[Object], namespaces: Iterable[Object], before: Sequence[Quota]
 ) -> tuple[Quota, ...]:
     """Work out the node's quotas from what was prepared; what was frozen is not read again from anywhere.
 
@@ -22,20 +22,22 @@ def quotas_of_prepared(
     ids = {pod["metadata"]["uid"]: container_ids(pod) for pod in pods}
     old = {(quota.pod_uid, quota.container): quota.container_id for quota in before if quota.container_id}
     policy = {each["metadata"]["name"]: terms_of(each["metadata"].get("annotations") or {}) for each in namespaces}
-    found = [
-        _quota(user, limit, ids.get(user.pod_uid, {}).get(limit.container) or old.get(_key(user, limit)), policy)
-        for claim in prepared
-        for user in (claim, *joined(claim, pods))
+    users = (*(other for claim in prepared for other in joined(claim, pods)), *prepared)  # a pod's own claim counts
+    found = {
+        (user.pod_uid, limit.container, _granted(user, limit).gpu): _quota(
+            user, limit, ids.get(user.pod_uid, {}).get(limit.container) or old.get(_key(user, limit)), policy
+        )
+        for user in users
         for limit in user.limits
-    ]
-    return tuple(sorted(found, key=lambda quota: (quota.pod_uid, quota.container, quota.gpu)))
+    }
+    return tuple(found[key] for key in sorted(found))
 
 
 def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
     """Find the pods that use a claim which was prepared for another one.
 
-    The kubelet does not ask again for a claim it has prepared, so nobody can refuse such a pod. Each of its containers
-    may hold what its request consumed; that they share this among pods cannot be enforced, and is said as a problem.
+    The kubelet does not ask again for a claim it has prepared, so nobody can refuse such a pod. What the claim consumed
+    is its first pod's; the containers of the others may hold nothing of it.
     """
     for pod in pods:
         metadata = pod["metadata"]
@@ -45,25 +47,27 @@ def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
             yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
 
 
+def quotas_of_joined(other: Prepared) -> tuple[Quota, ...]:
+    """Name the containers of a pod that joined a claim to those who are told of them."""
+    return tuple(_quota(other, limit, None, {}) for limit in other.limits)
+
+
 def _joined_limits(claim: Prepared, pod: Object, entries: set[str]) -> Iterator[Limit]:
     spec = pod.get("spec") or {}
     for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
         used = [each for each in (container.get("resources") or {}).get("claims") or [] if each.get("name") in entries]
         asked = {each.get("request") for each in used}
-        found = [each for each in claim.granted if each.gpu is not None and asked & {each.request, None, ""}]
         yield from (
-            Limit(
-                container=container["name"], request=each.request, memory_mib=each.memory_mib,
-                compute=each.compute or None,
-            )
-            for each in found[:1]
-        )  # fmt: skip
+            Limit(container=container["name"], request=each.request, memory_mib=0)
+            for each in claim.granted
+            if each.gpu is not None and asked & {each.request, None, ""}
+        )
 
 
 def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> Quota:
     """Write one limit as a quota, under its namespace's policy as it is now, else as it was when it was prepared."""
     terms = policy.get(claim.namespace, claim.terms)
-    granted = next(each for each in claim.granted if each.request == limit.request and each.gpu is not None)
+    granted = _granted(claim, limit)
     return Quota(
         claim_uid=claim.uid,
         namespace=claim.namespace,
@@ -76,14 +80,20 @@ def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapp
         compute_percent=limit.compute,
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
-        tolerance_mib=terms.tolerance(limit.memory_mib),
+        tolerance_mib=terms.tolerance(limit.memory_mib) if limit.memory_mib else 0,
         low_priority=claim.low_priority,
         reserved_mib=_reserved(claim, limit, granted),
     )
 
 
+def _granted(claim: Prepared, limit: Limit) -> Granted:
+    return next(each for each in claim.granted if each.request == limit.request and each.gpu is not None)
+
+
 def _reserved(claim: Prepared, limit: Limit, granted: Granted) -> int:
     """The most the container could be given: its request's, or all its pod has of that GPU once quotas were moved."""
+    if not limit.memory_mib:
+        return 0
     moved = limit.memory_mib != granted.memory_mib or any(each.done for each in claim.answers)
     return claim.on(granted.gpu or "") if moved else granted.memory_mib
 

@@ -12,8 +12,9 @@ from enforcer.backends import Backend
 from enforcer.cluster import WITH_KUBELET, Books, Rule
 from enforcer.dra.announce import Announcer, Conditions
 from enforcer.dra.driver import Driver, Parts
-from enforcer.dra.enforced import joined, quotas_of_prepared
+from enforcer.dra.enforced import quotas_of_prepared
 from enforcer.dra.files import NodeFiles
+from enforcer.dra.joining import Joiners
 from enforcer.dra.namespaces import MpsNamespaces
 from enforcer.dra.ready import AlwaysReady, MpsReady
 from enforcer.dra.resizing import EVERY as RESIZE_EVERY
@@ -82,6 +83,7 @@ class KubeletSide:
         self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
+        self._joiners: Final = Joiners(setup.tell)
         self._namespaces: Final = partial(_namespaces, setup)
         self._announcer = Announcer(setup.cluster, setup.backends)
         self._conditions = Conditions(setup.cluster)
@@ -154,12 +156,7 @@ class KubeletSide:
     def _rule(self, setup: Setup) -> Rule:
         def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
             prepared, pods = self._store.prepared(), seen["pods"]
-            self._shared = tuple(
-                f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.pod}; pod {other.pod} uses it too: "
-                "what both hold together is not limited; give each a claim of its own"
-                for claim in prepared
-                for other in joined(claim, pods)
-            )
+            self._shared = self._joiners.see(prepared, pods)
             self._resizer.see(pods, seen["namespaces"])
             return quotas_of_prepared(prepared, pods, seen["namespaces"], setup.quotas())
 

@@ -93,7 +93,8 @@ class Limiter:
         """Choose for GPUs that are new, and set the limits that are not set."""
         with self._lock:
             self._choose(gpus)
-            mine = {_key(quota): quota for quota in quotas if quota.container_id and self._sets(quota.gpu)}
+            given = [quota for quota in quotas if quota.container_id and quota.memory_mib]
+            mine = {_key(quota): quota for quota in given if self._sets(quota.gpu)}
             for kept in (self._set, self._failures, self._pauses):
                 for key in kept.keys() - mine.keys():
                     del kept[key]

@@ -81,8 +81,9 @@ class Prover:
         return any(each.suspected is not None for each in self._known.values())
 
     def turn(self) -> None:
-        """Look once at every container that runs, and tell what changed."""
-        quotas = {(each.container_id, each.gpu): each for each in self._quotas() if each.container_id is not None}
+        """Look once at every container that runs and was given something, and tell what changed."""
+        given = [each for each in self._quotas() if each.memory_mib]
+        quotas = {(each.container_id, each.gpu): each for each in given if each.container_id is not None}
         views = {view.gpu.uuid: view for view in self._views()}
         backends = self._eyes.backends()
         looked = {key: quota for key, quota in quotas.items() if quota.gpu in backends and quota.gpu in views}

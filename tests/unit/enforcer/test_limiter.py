@@ -67,6 +67,12 @@ def test_a_limit_is_set_as_soon_as_the_container_has_a_cgroup(node: Node) -> Non
     assert node.driver.limits == {(GPU, folder): 4096}
 
 
+def test_where_nothing_was_given_there_is_no_limit_to_set(node: Node) -> None:
+    node.container()
+    node.limiter.turn(GPUS, [quota(memory_mib=0)])
+    assert not node.driver.limits
+
+
 def test_a_limit_that_stands_is_not_set_again(node: Node) -> None:
     node.container()
     for _ in range(3):

@@ -15,15 +15,16 @@ from enforcer.dra.driver import Ref
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.prepared import Prepared
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
-from enforcer.foreign import leaving_mib
-from enforcer.model import OnExceed, Quota
+from enforcer.foreign import foreign_mib, leaving_mib
+from enforcer.model import GpuSample, OnExceed, Quota
+from enforcer.offering import held_mib
 from enforcer.view import View
 from gpushare import contract
 from gpushare.cluster import APPLY_PATCH, CORE_V1, path
 from gpushare.errors import ClusterError
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
 from tests.unit.enforcer.dra.world import World
-from tests.unit.enforcer.made import DEVICE, GPU, holder
+from tests.unit.enforcer.made import DEVICE, GPU, holder, quota
 from tests.unit.enforcer.test_loop import card
 
 FIRST, SECOND = "a" * 64, "b" * 64
@@ -81,14 +82,33 @@ def test_the_namespaces_policy_is_the_one_of_now(world: World) -> None:
     assert [each.on_exceed for each in enforced(world)] == [OnExceed.KILL]
 
 
-def test_a_pod_that_joins_a_prepared_claim_is_limited_too_and_found(world: World) -> None:
+def test_a_pod_that_joins_a_prepared_claim_may_hold_nothing_of_it_and_is_found(world: World) -> None:
     one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
-    assert [(each.pod, each.memory_mib) for each in enforced(world, one, two)] == [("two", 3000), ("one", 3000)]
+    found = enforced(world, one, two)
+    assert [(each.pod, each.memory_mib, each.ceiling_mib) for each in found] == [("two", 0, 0), ("one", 3000, 3256)]
     (claim,) = world.store.prepared()
     assert [each.pod for each in joined(claim, [one, two])] == ["two"]
     elsewhere = {**two, "metadata": {**two["metadata"], "namespace": "other"}}
     assert list(joined(claim, [one, elsewhere])) == []
+
+
+def test_the_card_is_promised_once_however_many_pods_join(world: World) -> None:
+    pods = [by_hand(name, {"gpu": "mine"}, using("main", None)) for name in ("one", "two", "three")]
+    world.driver.prepare(world.add(pods[0], allocated("mine", pods[0], gpu("card", 3000, 30))))
+    found = enforced(world, *pods, policy={contract.TOLERANCE: "1Gi"})
+    assert (sum(each.memory_mib for each in found), len(found)) == (3000, 3)
+    assert sum(each.ceiling_mib for each in found) == 3000 + 1024
+    assert held_mib(found) == {GPU: 3000}
+
+
+def test_a_pod_that_joins_keeps_what_it_has_of_a_claim_of_its_own(world: World) -> None:
+    one = by_hand("one", {"gpu": "mine"}, using("main", "card"))
+    two = by_hand("two", {"gpu": "mine", "own": "own"}, using("thief", "card"), using("main", "card", entry="own"))
+    world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
+    world.driver.prepare(world.add(two, allocated("own", two, gpu("card", 2000, 20))))
+    found = {(each.pod, each.container): each.memory_mib for each in enforced(world, one, two)}
+    assert found == {("one", "main"): 3000, ("two", "main"): 2000, ("two", "thief"): 0}
 
 
 def forgotten(world: World, pods: Collection[str] | None, living: Collection[str] = ()) -> Forgotten:
@@ -238,6 +258,13 @@ def test_a_status_is_written_once_the_api_server_has_time_for_it(world: World, m
     announcer.publish(claim)
     announcer.wait()
     assert len(world.api.patched) == 1, "a bug is not the end of all later ones"
+
+
+def test_memory_of_a_pod_that_was_promised_none_is_not_offered() -> None:
+    sample = GpuSample(uuid=GPU, total_mib=8000, used_mib=3000, processes=())
+    holders = (holder(1, 1000, pod="joined"), holder(2, 2000, pod="first"))
+    quotas = [quota(pod_uid="joined", memory_mib=0), quota(pod_uid="first", memory_mib=2000)]
+    assert foreign_mib([View(gpu=card(GPU, 0), sample=sample, holders=holders)], quotas) == {GPU: 1000}
 
 
 def test_memory_of_processes_that_outlive_their_claim_is_not_offered() -> None:

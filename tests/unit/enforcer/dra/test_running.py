@@ -22,7 +22,7 @@ from gpushare import contract
 from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ConfigError
 from tests.support.kubelet import KubeletCalls
-from tests.unit.enforcer.dra.objects import NAMESPACE, NODE
+from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, allocated, by_hand, gpu, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU
 
@@ -79,6 +79,25 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     stopped.set()
     kubelet.stop()
     assert not (folder / "kubelet" / contract.REGISTRATION_SOCKET).exists()
+
+
+def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_do(folder: Path) -> None:
+    world, told = World(folder), list[Notice]()
+    one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
+    world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
+    kubelet, stopped = side(world, told), threading.Event()
+    kubelet.start(stopped)
+    kubelet.books.reset("namespaces", [])
+    for pods in ([one], [one, two], [two, one]):
+        kubelet.books.reset("pods", pods)
+        kubelet.books.quotas()
+    (notice,) = told
+    assert (notice.quota.pod, notice.quota.memory_mib, notice.warning) == ("two", 0, True)
+    assert "ResourceClaim mine is in use by pod one" in notice.note
+    assert "give it a ResourceClaim of its own, or a resourceClaimTemplateName" in notice.note
+    assert any("claim asr/mine was prepared for pod one; pod two uses it too" in each for each in kubelet.problems())
+    stopped.set()
+    kubelet.stop()
 
 
 def test_a_state_that_cannot_hold_claims_is_wrong_use(folder: Path) -> None:

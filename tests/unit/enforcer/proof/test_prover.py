@@ -172,6 +172,12 @@ def test_a_container_that_is_gone_is_forgotten(node: Node) -> None:
     assert not node.prover.suspects
 
 
+def test_where_nothing_was_given_nothing_can_be_in_force(node: Node) -> None:
+    node.quotas[0] = quota(memory_mib=0)
+    assert node.look(3) is None
+    assert (node.changes, node.notices) == ([], [])
+
+
 def test_a_gpu_nobody_was_asked_about_yet_is_left_out(node: Node) -> None:
     node.backend.clear()
     assert node.look() is None
