@@ -100,18 +100,18 @@ def _recorded_first(seen: Evidence) -> Iterator[str]:
     """I3: whoever is sent anything stands in an INTENT that is durable, name and content, and not yet answered."""
     world, names = World(), set[str]()
     intents: dict[str, dict[int, str]] = {}
-    answered: set[int] = set()
+    answered: dict[str, set[int]] = {}  # by whom: an enforcer whose lock is lost goes on while the next one answers
     for event in seen.events:
         world.take(event)
         if event.what == "names synced":
             names |= set(event.data["names"])
         if event.what == "synced":
             intents[event.data["file"]] = dict(event.data["intents"])
-            answered |= set(event.data["answered"])
+            answered.setdefault(_process(event), set()).update(event.data["answered"])
         if event.what == "signal":
             durable = [
                 container for name in names & intents.keys()
-                for seq, container in intents[name].items() if seq not in answered
+                for seq, container in intents[name].items() if seq not in answered.get(_process(event), ())
             ]  # fmt: skip
             pid = event.data["pid"]
             if world.container.get(pid) not in durable:
@@ -162,33 +162,39 @@ def _limited(seen: Evidence) -> Iterator[str]:
             yield f"I5: {len(near)} kills within {WINDOW} s"
             break
         again = [each - at for each, other in near if other == container and 0 < each - at < SPACING - POLL]
-        if again and not any(event.what == "forgotten" for event in seen.events):
+        if again:
             yield f"I5: the same container again after {again[0]:.2f} s"
-    ended: dict[str, float] = {}
+    ended: dict[tuple[str, str], float] = {}
     for event in seen.events:
-        if event.what == "ready":
-            ended.clear()  # what an enforcer died over, the next takes up at once
         if event.what == "acted":
-            ended[event.data["container"]] = event.at
-        if event.what == "decided" and event.at - ended.get(event.data["container"], 0) < COOL_DOWN - POLL:
+            ended[_process(event), event.data["container"]] = event.at
+        if event.what != "decided":
+            continue
+        if event.at - ended.get((_process(event), event.data["container"]), 0) < COOL_DOWN - POLL:
             yield "I5: decided again before the cool-down was over"
 
 
-def _episodes(seen: Evidence) -> Iterator[tuple[float, str | None]]:
-    """The first signal of each act: when, and to which container. What MPS refused was none."""
+def _process(event: Event) -> str:
+    """Which enforcer did it."""
+    return str(event.data["thread"]).partition(":")[0]
+
+
+def _episodes(seen: Evidence) -> Iterator[tuple[float, tuple[str, str | None]]]:
+    """The first signal of each act: when, by whom, and to which container. What MPS refused was none.
+
+    What an enforcer died over the next decides again at once, so that the same container may be met by two of them.
+    """
     world = World()
-    begun: set[str | None] = set()
+    begun: set[tuple[str, str | None]] = set()
     for event in seen.events:
         world.take(event)
-        if event.what == "ready":
-            begun.clear()
         if event.what in {"act", "acted"}:
-            begun.discard(event.data["container"])
+            begun.discard((_process(event), event.data["container"]))
         if event.what == "signal" and event.data["number"]:
-            container = world.container.get(event.data["pid"])
-            if container not in begun:
-                begun.add(container)
-                yield event.at, container
+            whose = _process(event), world.container.get(event.data["pid"])
+            if whose not in begun:
+                begun.add(whose)
+                yield event.at, whose
 
 
 @dataclass
