@@ -16,9 +16,9 @@ from enforcer import deeds, notice
 from enforcer.attribute import Attributor, Owner
 from enforcer.family import Member, members
 from enforcer.hold import Grip, Victim
-from enforcer.judge import Verdict, total
+from enforcer.judge import Holder, Verdict, total
 from enforcer.ladder import Ladder, MpsClient, Patience
-from enforcer.model import Quota
+from enforcer.model import OnExceed, Quota
 from enforcer.notice import Ending, Sink
 from enforcer.proc import PidHandle, leads_namespace
 from enforcer.pursuit import Eyes, Kinship, Pursuit
@@ -75,17 +75,39 @@ class Executor:
         self._node, self._tools = node, tools
         self._patience = patience or Patience()
         self._grip, self._ladder = Grip(tools.attributor, tools.open_handle), Ladder(tools.mps, self._patience)
+        self._kinship = Kinship(tools.leads, lambda owner: tools.family(tools.attributor, owner))
         self._open: Final[list[Episode]] = []
         """Those with a process that hangs."""
 
     def carry_out(self, verdict: Verdict) -> Result:
-        """End the processes of a KILL verdict, as far as that is still right. Blocks for seconds."""
+        """End the processes of a KILL verdict, as far as that is still right. Blocks for seconds.
+
+        A container that puts new processes in their place is ended whole, by its first process, under an INTENT of its
+        own. One without a first process of its own is gone after for as long as patience lasts.
+        """
+        if verdict.respawns:
+            return self._attempt(self._whole(verdict, verdict.targets))[0]
+        result, respawned = self._attempt(verdict)
+        if not respawned:
+            return result
+        again, _ = self._attempt(self._whole(verdict, respawned))
+        return _result(again.reason, (*result.endings, *again.endings))
+
+    def _whole(self, verdict: Verdict, holders: tuple[Holder, ...]) -> Verdict:
+        first = self._kinship.first(holders[0].identity) if holders else None
+        if first is None:
+            return replace(verdict, respawns=False)
+        quota = replace(verdict.quota, on_exceed=OnExceed.KILL_CONTAINER)
+        return replace(verdict, quota=quota, targets=holders, used_mib=total(holders), respawns=True)
+
+    def _attempt(self, verdict: Verdict) -> tuple[Result, tuple[Holder, ...]]:
+        """Do it once; returns also who holds memory now, where it takes the end of the whole container."""
         with ExitStack() as stack:
             victims, gone = self._grip.take(stack, verdict.quota, verdict.targets, self._ladder.hung)
             if not victims:
-                return Result(self._why_nobody(verdict, gone), tuple(gone))
+                return Result(self._why_nobody(verdict, gone), tuple(gone)), ()
             if (why := self._reason_to_spare(verdict.quota, victims)) is not None:
-                return Result(why)
+                return Result(why), ()
             pursuit = self._pursuit(verdict.quota)
             first = pursuit.first(stack, victims)
             try:
@@ -100,7 +122,7 @@ class Executor:
             except RecordError as error:
                 log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
                 self._tools.sink.notify(notice.unrecorded(verdict))
-                return Result(Reason.RECORD_UNWRITABLE)
+                return Result(Reason.RECORD_UNWRITABLE), ()
             endings: list[Ending] = []
             try:
                 result = _result(pursuit.run(stack, first or victims, endings), endings)
@@ -112,7 +134,7 @@ class Executor:
                 self._leave_open(episode)
             else:
                 self._close(verdict, intent.seq, result)
-            return result
+            return result, pursuit.respawned
 
     def look_after(self) -> None:
         """Answer the INTENTs whose processes hung and have ended since. Does not wait."""
@@ -138,9 +160,7 @@ class Executor:
         self._open.append(episode)
 
     def _pursuit(self, quota: Quota) -> Pursuit:
-        tools = self._tools
-        kinship = Kinship(tools.leads, lambda owner: tools.family(tools.attributor, owner))
-        return Pursuit(quota, tools.eyes, self._grip, self._ladder, kinship, self._patience.rounds)
+        return Pursuit(quota, self._tools.eyes, self._grip, self._ladder, self._kinship, self._patience)
 
     def _why_nobody(self, verdict: Verdict, gone: Sequence[Ending]) -> Reason:
         if any(holder.identity in self._ladder.hung for holder in verdict.targets):

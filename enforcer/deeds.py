@@ -11,6 +11,7 @@ from gpushare.reasons import Reason
 ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
 NO_FIRST: Final = "the container has no first process that can be ended: those that hold GPU memory are, one by one"
 """Of ``kill-container`` where pods share a pid namespace, or the first process hangs."""
+ESCALATED: Final = "new processes come in the place of those that are ended: the whole container is"
 KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
 """What the answer to an INTENT that was left takes over from it."""
 
@@ -64,6 +65,7 @@ def intent(node: str, verdict: Verdict, holders: Sequence[Holder], first: Sequen
     return {
         **about(node, verdict.quota),
         **(first_pid if whole else {}),
+        **({"escalated": ESCALATED} if verdict.respawns else {}),
         "pid": one.pid,
         "start": one.start,
         "cgroupInode": one.cgroup_inode,

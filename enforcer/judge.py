@@ -43,7 +43,8 @@ class Rules:
     ``max_gap`` is the longest time between two looks that still counts; after a longer one, be it that the enforcer was
     away, held up or blind, nobody knows what happened meanwhile and the grace period starts anew. ``kills`` in a
     ``window`` are the most a node makes; for ``storm_window`` they count towards a storm. A place is let be for
-    ``cool_down`` after acting on it has ended, and between two decisions to kill there lie ``spacing`` seconds.
+    ``cool_down`` after acting on it has ended, and between two decisions to kill there lie ``spacing`` seconds. After
+    ``respawns`` of them, who is over again within the cool-down is ended whole.
     """
 
     samples: int = 3
@@ -53,6 +54,7 @@ class Rules:
     storm_window: float = 600.0
     cool_down: float = 15.0
     spacing: float = 30.0
+    respawns: int = 2
 
 
 class Phase(StrEnum):
@@ -134,7 +136,7 @@ class Verdict:
     """One decision about one container on one GPU.
 
     ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
-    wanted; ``at`` is when a KILL was decided.
+    wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped.
     """
 
     decision: Decision
@@ -144,6 +146,7 @@ class Verdict:
     kill_in: float | None = None
     targets: tuple[Holder, ...] = ()
     at: float = 0.0
+    respawns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,8 @@ def judge(
             due.append(_Due(quota, holders))
     if state.open or _is_storm(due, quotas, replace(state, cases=cases), now, rules):
         return replace(state, cases=cases, open=True), (*verdicts, *_suspended(due, cases))
-    state, sentences = _sentences(due, cases, state, now, rules)
+    pods = {pod for pod, _ in busy}  # one attempt on a pod at a time: none keeps the others waiting
+    state, sentences = _sentences([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
     return replace(state, cases=cases), (*verdicts, *sentences)
 
 
@@ -323,10 +327,8 @@ def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: f
     known = {_tenant(quota) for quota in quotas}
     kills = [kill.tenant for kill in state.kills if now - kill.at < rules.window or kill.tenant in known]
     wanted = {_tenant(each.quota) for each in due}
-    hit, there = (
-        wanted.union(kills),
-        {_tenant(quota) for quota in quotas if quota.container_id is not None}.union(kills),
-    )
+    there = {_tenant(quota) for quota in quotas if quota.container_id is not None}.union(kills)
+    hit = wanted.union(kills)
     if not wanted or len(hit) == 1:
         return False
     if len(hit) > rules.kills and _is_most(hit, there):
@@ -362,22 +364,29 @@ def _sentences(
     Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
     ended again and again does not use up the budget that would end another.
     """
-    kills, chosen, said = state.kills, set[Place](), list[Verdict]()
+    kills, chosen, said = state.kills, set[str](), list[Verdict]()
     room = rules.kills - len(lately(state, now, rules))
     turn = sorted(due, key=lambda each: (_last_turn(each.quota, state), -cases[_key(each.quota)].over_for))
     for quota, holders in ((each.quota, each.holders) for each in turn):
         case, place = cases[_key(quota)], place_of(quota)
-        if place in chosen:
-            continue  # over on two GPUs: one after the other
+        if quota.pod_uid in chosen:
+            continue  # over on two GPUs, or in two containers: one after the other
         if not room:
             said += _held_back(Decision.HELD_BACK, quota, cases)
         else:
-            said.append(replace(_verdict(Decision.KILL, quota, case), targets=targets(quota, holders), at=now))
+            again, verdict = _respawns(case, place, state, now, rules), _verdict(Decision.KILL, quota, case)
+            said.append(replace(verdict, targets=targets(quota, holders), at=now, respawns=again))
             cases[_key(quota)] = replace(case, acting=True, held_back=False)
             room -= 1
-            chosen.add(place)
+            chosen.add(quota.pod_uid)
             kills = (*kills, Kill(now, quota.namespace, place))
     return replace(state, kills=kills), said
+
+
+def _respawns(case: Case, place: Place, state: State, now: float, rules: Rules) -> bool:
+    """Whether a container was ended that often lately, and was over again before its cool-down had passed."""
+    often = sum(kill.place == place for kill in state.kills) >= rules.respawns
+    return often and now - case.over_for < state.cooling.get(place, -inf)
 
 
 def _last_turn(quota: Quota, state: State) -> float:

@@ -6,9 +6,10 @@ before it has refused so often that a tenant could hide behind that.
 
 import signal
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
@@ -66,11 +67,29 @@ class NoMps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to wait, in seconds, after SIGTERM and after SIGKILL, and how often to go after new processes."""
+    """How long to wait, in seconds, after SIGTERM and after SIGKILL, and how often to go after new processes.
+
+    After ``total`` nobody else is taken on: a round that has begun comes to its end.
+    """
 
     term: float = 2.0
     kill: float = 5.0
     rounds: int = 5
+    total: float = 30.0
+
+
+@dataclass(slots=True)
+class Climb:
+    """A process on its way: what was done to it, and what came of it; ``None`` so far.
+
+    ``kin``: those that die with it and were not named before, each with what was done to it, added to. Asked before
+    each signal: there may be new ones.
+    """
+
+    victim: Victim
+    steps: list[str] = field(default_factory=list)
+    kin: Callable[[], Iterable[Kin]] = tuple
+    result: Reason | None = None
 
 
 class Ladder:
@@ -89,35 +108,52 @@ class Ladder:
         self._refused: Counter[Owner | None] = Counter()
         """Attempts that MPS refused, by container: a tenant has as many processes as it likes to be refused."""
 
-    def climb(self, victim: Victim, gpu: str, steps: list[str], kin: Callable[[], Iterable[Kin]]) -> Reason:
-        """Do what it takes to end a process; returns what came of it.
+    def release(self, climb: Climb, gpu: str) -> bool:
+        """Have MPS let go of it; false where that is refused, and it gets no signal."""
+        released = self._released(climb.victim, gpu, climb.steps)
+        if not released:
+            climb.result = Reason.TERMINATE_FAILED
+        return released
+
+    def climb(self, group: Sequence[Climb], gpu: str) -> None:
+        """Do what it takes to end processes that MPS let go of, all at the same time: no wait is longer for many.
 
         Args:
-            victim: which one.
-            gpu: whose MPS server has to let go of it.
-            steps: what was done to it, added to.
-            kin: those that die with it and were not named before, each with what was done to it, added to. Asked
-                before each signal: there may be new ones.
+            group: which ones; each is told what came of it.
+            gpu: whose MPS server has to let go of those that die with them.
         """
-        if not self._released(victim, gpu, steps):
-            return Reason.TERMINATE_FAILED
         for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
-            if not all(self._released(each, gpu, said) for each, said in kin()):
-                return Reason.TERMINATE_FAILED
-            if number is signal.SIGTERM and victim.handle.deaf(number):
-                continue
-            try:
-                sent = victim.handle.send(number)
-            except PermissionError:
-                steps.append(f"{number.name} not permitted")
-                return Reason.UNKILLABLE
-            if sent:
-                steps.append(number.name)
-            if not sent or victim.handle.ended(wait):
-                self._refused.pop(victim.holder.identity.owner, None)
-                return Reason.KILLED if steps else Reason.GONE
-        self._let_hang(victim)
-        return Reason.UNKILLABLE
+            sent = [each for each in group if each.result is None and self._sent(each, gpu, number)]
+            until = time.monotonic() + wait
+            for each in sent:
+                if each.victim.handle.ended(max(0.0, until - time.monotonic())):
+                    self._over(each)
+        for each in (each for each in group if each.result is None):
+            each.result = Reason.UNKILLABLE
+            self._let_hang(each.victim)
+
+    def _sent(self, each: Climb, gpu: str, number: signal.Signals) -> bool:
+        """Send a signal, after all that die with it were released; whether that is to be waited for."""
+        if not all(self._released(kin, gpu, said) for kin, said in each.kin()):
+            each.result = Reason.TERMINATE_FAILED
+            return False
+        if number is signal.SIGTERM and each.victim.handle.deaf(number):
+            return False
+        try:
+            sent = each.victim.handle.send(number)
+        except PermissionError:
+            each.steps.append(f"{number.name} not permitted")
+            each.result = Reason.UNKILLABLE
+            return False
+        if sent:
+            each.steps.append(number.name)
+        else:
+            self._over(each)
+        return sent
+
+    def _over(self, each: Climb) -> None:
+        self._refused.pop(each.victim.holder.identity.owner, None)
+        each.result = Reason.KILLED if each.steps else Reason.GONE
 
     def hanging(self) -> frozenset[tuple[int, int]]:
         """Pid and start of those that still do not end. Those that have are forgotten."""

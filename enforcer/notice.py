@@ -48,7 +48,12 @@ class Ending:
     @property
     def touched(self) -> bool:
         """Whether anything was done to it: a step that was refused, or did not come about, is nothing."""
-        return any(not step.endswith(NOT_DONE) for step in self.steps)
+        return touched(self.steps)
+
+
+def touched(steps: Sequence[str]) -> bool:
+    """Whether one of these steps did anything to anybody."""
+    return any(not step.endswith(NOT_DONE) for step in steps)
 
 
 def warned(verdict: Verdict) -> Notice:
@@ -85,9 +90,10 @@ def suspended(verdict: Verdict) -> Notice:
 
 def ended(verdict: Verdict, result: Reason, endings: Sequence[Ending], head: Head) -> Notice:
     """Acted upon. The chain's head goes along: it stands outside the node, where nobody there can take it back."""
-    touched = [ending for ending in endings if ending.touched]
-    pids = ", ".join(str(ending.pid) for ending in touched[:NAMED]) + (", ..." if len(touched) > NAMED else "")
-    done = f"ended {len(touched)} of its processes (pid {pids})" if touched else "none of its processes was signalled"
+    hit = [ending for ending in endings if ending.touched]
+    pids = ", ".join(str(ending.pid) for ending in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
+    done = f"ended {len(hit)} of its processes (pid {pids})" if hit else "none of its processes was signalled"
+    done += ", the whole container, as new ones came in their place" if verdict.respawns and hit else ""
     note = f"{_holds(verdict.quota, verdict.used_mib)} for {verdict.over_for:.1f}s: {done}; {RESULTS[result]}"
     return Notice(quota=verdict.quota, reason=result, note=f"{note}; kill log {head}", action="Kill")
 

@@ -102,12 +102,26 @@ static void corpse(void) {
     rest(); /* and does not reap it */
 }
 
+/* Two that do not hear SIGTERM, each in a session of its own; whoever ends has a successor at once. */
+static void respawn(void) {
+    tell();
+    for (int living = 0;; wait(NULL), living--)
+        for (; living < 2; living++)
+            if (fork() == 0) {
+                setsid();
+                signal(SIGTERM, SIG_IGN);
+                rest();
+            }
+}
+
 static void run(const char *mode) {
     if (strcmp(mode, "hearing") == 0) {
         signal(SIGTERM, hear);
         storm();
     } else if (strcmp(mode, "storm") == 0)
         storm();
+    else if (strcmp(mode, "respawn") == 0)
+        respawn();
     else if (strcmp(mode, "headless") == 0)
         headless();
     else if (strcmp(mode, "lender") == 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.deeds import NO_FIRST
+from enforcer.deeds import ESCALATED, NO_FIRST
 from enforcer.model import OnExceed
 from enforcer.proc import PidHandle
 from gpushare.reasons import Reason
@@ -88,3 +88,24 @@ def test_a_container_without_a_namespace_of_its_own_loses_those_that_hold_memory
     assert bench.kill(victim.quota(GPU, 2000, on_exceed=OnExceed.KILL_CONTAINER)).reason is Reason.KILLED
     assert (holder.poll() is not None, other.poll()) == (True, None)
     assert bench.records("INTENT")[0]["note"] == NO_FIRST
+
+
+def test_a_container_that_starts_deaf_processes_anew_is_empty_after_one_round(stack: ExitStack, tmp_path: Path) -> None:
+    kubelet = Kubelet()
+    victim = stack.enter_context(kubelet.container())
+    neighbours = Neighbours(stack, kubelet, victim)
+    bench = Bench(tmp_path, lambda: [(pid, 3000) for pid in victim.pids()[1:]])
+    stack.callback(bench.close)
+    outside = tenant(victim, "respawn", own=True)
+    wait_for(lambda: len(victim.pids()) == 3, 10)
+    chief = victim.pids()[0]
+    result = bench.kill(victim.quota(GPU, 2000))
+    wait_for(lambda: not victim.pids(), 10)
+    assert result.reason is Reason.KILLED
+    assert [number for _, number in bench.signals()] == ["SIGTERM", "SIGTERM", "SIGKILL", "SIGKILL", "SIGKILL"]
+    assert bench.signals()[-1][0] == chief
+    assert bench.last("INTENT")["escalated"] == ESCALATED
+    assert outside.wait(30) == 0
+    forget(victim, outside)
+    assert neighbours.untouched()
+    assert bench.whole()

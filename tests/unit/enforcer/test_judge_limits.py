@@ -199,3 +199,30 @@ def test_the_budget_is_given_back_for_that_attempt_alone() -> None:
     assert settle(state, quota(), 4.0, RULES, acted=False, decided=2.0).kills == (Kill(2.0, *other), Kill(3.0, *mine))
     assert settle(state, quota(), 4.0, RULES, acted=True, decided=2.0).kills == state.kills
     assert settle(state, quota(), 99.0, RULES, acted=False, decided=0.5).kills == state.kills
+
+
+def test_one_pod_is_acted_upon_in_one_container_at_a_time_and_another_pod_does_not_wait() -> None:
+    mine = [quota(container=f"c{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(4)]
+    other = neighbour(grace_seconds=0.0)
+    bench = Bench(*mine, other, *crowd(9, first=100))
+    held = [*(holder(n + 1, 9000, f"{n:064d}") for n in range(4)), holder(9, 9000, "d" * 64, other.pod_uid)]
+    kills = [v.quota for _ in range(8) for v in bench.see(*held) if v.decision is Decision.KILL]
+    assert sorted(each.pod for each in kills) == ["other-0", "tts-0"]
+    bench.state = settle(bench.state, kills[0], bench.now, RULES, acted=True)
+    bench.state = settle(bench.state, kills[1], bench.now, RULES, acted=True)
+    again = [v.quota for v in bench.see(*held) if v.decision is Decision.KILL]
+    assert [each.pod for each in again] == ["tts-0"]
+    assert again[0].container not in {each.container for each in kills}
+
+
+@pytest.mark.parametrize(("pause", "expected"), [(0.0, [False, False, True]), (40.0, [False, False, False])])
+def test_who_is_over_again_within_its_cool_down_twice_is_to_be_ended_whole(pause: float, expected: list[bool]) -> None:
+    bench, found = Bench(quota(grace_seconds=0.0)), list[bool]()
+    while len(found) < len(expected):
+        for verdict in bench.see(OVER):
+            if verdict.decision is Decision.KILL:
+                found.append(verdict.respawns)
+                bench.state = settle(bench.state, verdict.quota, bench.now, RULES, acted=True)
+                for _ in range(int(pause / POLL)):
+                    bench.see(UNDER)
+    assert found == expected
