@@ -103,7 +103,7 @@ class Pursuit:
                 return Reason.NVML_UNAVAILABLE if left is None else Reason.BACK_UNDER_QUOTA
             # A container made again meanwhile has another cgroup, and is another episode.
             same = [holder for holder in targets(quota, left) if holder.identity.cgroup_inode == inode]
-            if self._late() or self._respawns(same):
+            if self._respawns(same) or self._late():
                 return Reason.LIMIT_EXCEEDED
             victims, gone = self._grip.take(stack, quota, same, self._ladder.hung)
             endings += gone

@@ -104,12 +104,12 @@ static void corpse(void) {
 
 /* Two that do not hear SIGTERM, each in a session of its own; whoever ends has a successor at once. */
 static void respawn(void) {
+    signal(SIGTERM, SIG_IGN);
     tell();
     for (int living = 0;; wait(NULL), living--)
         for (; living < 2; living++)
             if (fork() == 0) {
                 setsid();
-                signal(SIGTERM, SIG_IGN);
                 rest();
             }
 }
