@@ -324,10 +324,11 @@ def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: f
     that is most of neither cannot bring it about alone. Or none of at least two is within its quota or was spared, and
     that makes more kills than a minute allows. A kill counts for as long as its pod is there, and for the minute.
     """
-    known = {_tenant(quota) for quota in quotas}
-    kills = [kill.tenant for kill in state.kills if now - kill.at < rules.window or kill.tenant in known]
-    wanted = {_tenant(each.quota) for each in due}
-    there = {_tenant(quota) for quota in quotas if quota.container_id is not None}.union(kills)
+    known = {_tenant(quota) for quota in quotas if quota.granted}  # a tenant has any number of those given nothing
+    idle = {_tenant(quota) for quota in quotas} - known
+    kills = [x.tenant for x in state.kills if x.tenant in known or (now - x.at < rules.window and x.tenant not in idle)]
+    wanted = {_tenant(each.quota) for each in due if each.quota.granted}
+    there = {_tenant(quota) for quota in quotas if quota.container_id is not None and quota.granted}.union(kills)
     hit = wanted.union(kills)
     if not wanted or len(hit) == 1:
         return False

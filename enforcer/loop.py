@@ -261,10 +261,10 @@ class Agent:
 
     def _report(self, views: Sequence[View], quotas: Sequence[Quota], now: float) -> None:
         snapshot = Snapshot(
-            node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views, quotas=quotas,
-            state=self._state, rules=self._rules, head=self._parts.kill_log.head, problems=self._problems(),
-            standing=self._parts.standing(), failures=self._parts.findings(), proven=self._parts.proven(),
-            sight=self._sight,
+            node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views,
+            quotas=status.shown(self._state, quotas), state=self._state, rules=self._rules,
+            head=self._parts.kill_log.head, problems=self._problems(), standing=self._parts.standing(),
+            failures=self._parts.findings(), proven=self._parts.proven(), sight=self._sight,
         )  # fmt: skip
         found = status.status(snapshot)
         self._parts.metrics.latest.status = found

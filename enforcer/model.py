@@ -118,6 +118,11 @@ class Quota:
     """The most it could be given of that GPU; ``None`` where a quota comes from elsewhere."""
 
     @property
+    def granted(self) -> bool:
+        """Whether anything was given; else the container only has nothing to do on that GPU."""
+        return self.memory_mib > 0
+
+    @property
     def ceiling_mib(self) -> int:
         """Memory above which the container is over its quota: the quota plus the tolerance."""
         default = max(MIN_TOLERANCE_MIB, self.memory_mib // TOLERANCE_SHARE)

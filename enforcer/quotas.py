@@ -197,9 +197,10 @@ def claim_names(pod: Object) -> dict[str, str]:
 
 
 def container_ids(pod: Object) -> dict[str, str]:
-    """The runtime's ids of a pod's containers, by name; those that never started are left out."""
+    """The runtime's ids of a pod's containers of all kinds, by name; those that never started are left out."""
     status = pod.get("status") or {}
-    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+    statuses = [each for kind in kinds for each in status.get(kind) or []]
     matches = {each["name"]: _ID.fullmatch(each.get("containerID") or "") for each in statuses}
     return {name: match.group(1) for name, match in matches.items() if match is not None}
 

@@ -25,7 +25,8 @@ Written whole after every look. Memory in MiB, times in seconds; what is not kno
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.proof.judge``). ``state`` is one of ``enforcer.judge.Phase``, or
 ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason and for how many seconds; ``unhealthy``
 the reason of its taint, ``contested`` who else offers it. A process of ``strangers`` belongs to no container with a
-quota on that GPU; ``failures`` are containers that likely failed for want of GPU memory, the latest last, with who
+quota on that GPU. A container whose ``quotaMib`` is 0 was given nothing there and is listed while it holds something
+all the same. ``failures`` are containers that likely failed for want of GPU memory, the latest last, with who
 held how much then.
 """
 
@@ -34,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from enforcer.health import Standing
-from enforcer.judge import Case, Reading, Rules, State, lately, phase
+from enforcer.judge import Case, Reading, Rules, State, lately, phase, place_of
 from enforcer.model import OnExceed, Proven, Quota
 from enforcer.prospect import describe, stops_in
 from enforcer.quotas import known
@@ -65,6 +66,17 @@ class Snapshot:
     failures: Sequence[Mapping[str, Any]] = ()
     proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
     sight: Sight = field(default_factory=dict)
+
+
+def shown(state: State, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
+    """Pick what is worth showing: of containers that were given nothing, those that hold something or did lately."""
+    return tuple(
+        quota
+        for quota in quotas
+        if quota.granted
+        or place_of(quota) in state.cooling
+        or state.cases.get((quota.container_id or "", quota.gpu), Case()).used_mib
+    )
 
 
 def status(snapshot: Snapshot) -> dict[str, Any]:

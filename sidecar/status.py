@@ -81,7 +81,7 @@ class Status:
 
     def short(self, share: float) -> bool:
         """Whether a container holds that share of its quota, or all together that share of a GPU, or more."""
-        if any(use.used_mib is not None and use.used_mib >= share * use.quota_mib for use in self.uses):
+        if any(use.used_mib is not None and use.used_mib >= share * use.quota_mib > 0 for use in self.uses):
             return True
         return any(self._held(gpu) > share * gpu.memory_mib for gpu in self.gpus)
 

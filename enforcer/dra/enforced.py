@@ -19,18 +19,53 @@ def quotas_of_prepared(
         namespaces: for their policy, which an operator may change at any time.
         before: earlier quotas; they know the containers of pods that are gone from the API server and still live here.
     """
-    ids = {pod["metadata"]["uid"]: container_ids(pod) for pod in pods}
-    old = {(quota.pod_uid, quota.container): quota.container_id for quota in before if quota.container_id}
+    ids = _ids(pods, before)
     policy = {each["metadata"]["name"]: terms_of(each["metadata"].get("annotations") or {}) for each in namespaces}
     users = (*(other for claim in prepared for other in joined(claim, pods)), *prepared)  # a pod's own claim counts
-    found = {
-        (user.pod_uid, limit.container, _granted(user, limit).gpu): _quota(
-            user, limit, ids.get(user.pod_uid, {}).get(limit.container) or old.get(_key(user, limit)), policy
+    found = {_key(each): each for each in _nothing(users, ids, policy)}
+    found |= {
+        (user.pod_uid, limit.container, _granted(user, limit).gpu or ""): _quota(
+            user, limit, ids.get(user.pod_uid, {}).get(limit.container), policy
         )
         for user in users
         for limit in user.limits
     }
     return tuple(found[key] for key in sorted(found))
+
+
+def _key(quota: Quota) -> tuple[str, str, str]:
+    return quota.pod_uid, quota.container, quota.gpu
+
+
+def _ids(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[str, Mapping[str, str]]:
+    """Find the ids of containers by pod and name: those of now, else those that earlier quotas know."""
+    found: dict[str, dict[str, str]] = {}
+    for quota in before:
+        if quota.container_id is not None:
+            found.setdefault(quota.pod_uid, {})[quota.container] = quota.container_id
+    for pod in pods:
+        found.setdefault(pod["metadata"]["uid"], {}).update(container_ids(pod))
+    return found
+
+
+def _nothing(
+    users: Iterable[Prepared], ids: Mapping[str, Mapping[str, str]], policy: Mapping[str, Terms]
+) -> Iterator[Quota]:
+    """Give every container that runs in a pod with a share nothing of its GPUs, for want of anything better.
+
+    A container that asked for nothing gets no GPU, but another of its pod can hand it the way to one.
+    """
+    for claim in users:
+        terms = policy.get(claim.namespace, claim.terms)
+        yield from (
+            Quota(
+                claim_uid=claim.uid, namespace=claim.namespace, pod=claim.pod, pod_uid=claim.pod_uid,
+                container=container, container_id=container_id, gpu=gpu, memory_mib=0, on_exceed=terms.on_exceed,
+                grace_seconds=terms.grace_seconds, tolerance_mib=0, reserved_mib=0,
+            )
+            for gpu in claim.gpus
+            for container, container_id in ids.get(claim.pod_uid, {}).items()
+        )  # fmt: skip
 
 
 def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
@@ -96,7 +131,3 @@ def _reserved(claim: Prepared, limit: Limit, granted: Granted) -> int:
         return 0
     moved = limit.memory_mib != granted.memory_mib or any(each.done for each in claim.answers)
     return claim.on(granted.gpu or "") if moved else granted.memory_mib
-
-
-def _key(claim: Prepared, limit: Limit) -> tuple[str, str]:
-    return claim.pod_uid, limit.container

@@ -94,7 +94,7 @@ def _of_gpu(seen: Seen, view: View, wall: float) -> Iterator[Mark]:
     holders: tuple[Held, ...] | None = None
     for quota in quotas:
         own = seen.used(quota) or 0
-        if not full and own < NEAR_QUOTA * quota.memory_mib:
+        if not quota.granted or (not full and own < NEAR_QUOTA * quota.memory_mib):
             continue
         holders = _holders(seen, view, quotas) if holders is None else holders
         pod = sum(seen.used(each) or 0 for each in quotas if each.pod_uid == quota.pod_uid)

@@ -50,3 +50,7 @@ def test_more_is_taken_off_at_once_and_less_given_back_after_a_while() -> None:
 def test_ups_and_downs_do_not_show() -> None:
     assert set(walk(*[520, 500] * 50)) == {1024}
     assert set(walk(*[300, 0, 0, 0] * 20)) == {512}
+
+
+def test_a_pod_that_was_given_nothing_of_a_gpu_is_a_stranger_there() -> None:
+    assert foreign_mib([view(holder(101, 5000))], [quota(memory_mib=0)]) == {GPU: 5000}

@@ -226,3 +226,37 @@ def test_who_is_over_again_within_its_cool_down_twice_is_to_be_ended_whole(pause
                 for _ in range(int(pause / POLL)):
                     bench.see(UNDER)
     assert found == expected
+
+
+def nothing(size: int, *, namespace: str = "asr", first: int = 200) -> list[Quota]:
+    """Containers that were given nothing, in pods of their own."""
+    return [replace(each, memory_mib=0) for each in crowd(size, names=(namespace,), first=first)]
+
+
+def test_a_container_that_was_given_nothing_is_ended_whatever_it_holds() -> None:
+    (helper,) = nothing(1)
+    bench = Bench(quota(), helper)
+    said = [verdict for _ in range(12) for verdict in bench.see(holder(9, 1, helper.container_id or ""))]
+    assert [(each.decision, each.used_mib) for each in said] == [
+        (Decision.ARMED, 1), (Decision.WARNED, 1), (Decision.KILL, 1),
+    ]  # fmt: skip
+    assert [each.identity.pid for each in said[-1].targets] == [9]
+
+
+def test_containers_that_were_given_nothing_hide_no_storm() -> None:
+    everybody = crowd(8, names=("asr", "tts", "chat"))
+    bench = Bench(*everybody, *nothing(50, namespace="idle"))
+    for _ in range(30):
+        bench.see(*over(everybody))
+    assert bench.state.open
+    assert "Kill" not in bench.decisions()
+
+
+def test_containers_that_were_given_nothing_make_no_storm() -> None:
+    greedy = nothing(20)
+    bench = Bench(quota(), *greedy)
+    for _ in range(60):
+        bench.see(holder(1, 5000), *(holder(100 + n, 9, each.container_id or "") for n, each in enumerate(greedy)))
+    assert not bench.state.open
+    assert bench.decisions().count("Kill") == RULES.kills
+    assert phase(bench.state, quota(), bench.now) is not Phase.WITHIN

@@ -168,3 +168,9 @@ def test_a_mig_instance_is_limited_by_itself_whatever_is_wanted(tmp_path: Path) 
     node.limiter.turn([replace(GPUS[0], parent="GPU-parent")], [quota()])
     assert node.limiter.backends() == {GPU: Backend.MIG_INSTANCE}
     assert not node.driver.limits
+
+
+def test_a_container_that_was_given_nothing_has_no_limit_to_set(node: Node) -> None:
+    node.container()
+    node.limiter.turn(GPUS, [quota(memory_mib=0)])
+    assert node.driver.sets == 0

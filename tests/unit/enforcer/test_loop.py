@@ -157,6 +157,21 @@ def test_a_container_on_a_gpu_it_has_no_quota_for_is_a_stranger_there(world: Wor
     assert [(row["gpu"], row["pid"]) for row in world.look()["strangers"]] == [(OTHER_GPU, 101)]
 
 
+def test_a_container_that_was_given_nothing_is_listed_warned_and_handed_over_once_it_holds_something(
+    world: World,
+) -> None:
+    world.quotas[0] = quota(memory_mib=0, grace_seconds=0.0)
+    assert world.look()["containers"] == []
+    world.reader.held[GPU] = {101: 50}
+    (row,) = world.look(2)["containers"]
+    assert (row["usedMib"], row["quotaMib"], row["limit"], row["state"]) == (50, 0, None, "Over")
+    world.look()
+    wait_for(lambda: bool(world.verdicts) and all(future.done() for future in world.agent._pending))
+    assert world.notices[0].note.startswith(f"container model holds 50 MiB of its 0 MiB on {GPU}")
+    world.reader.held[GPU] = {}
+    assert [row["container"] for row in world.look()["containers"]] == ["model"], "what came of it can be read up"
+
+
 def test_over_quota_is_warned_recorded_and_handed_over_once(world: World) -> None:
     world.reader.held[GPU] = {101: 5000}
     assert world.look(2)["containers"][0]["state"] == "Over"

@@ -175,4 +175,5 @@ def test_memory_is_short_where_a_quota_or_a_gpu_is_nearly_used_up(
     use = Use(container="m", gpu="GPU-1", used_mib=used, quota_mib=100, state="Within")
     found = Status(uses=(use,), gpus=(Gpu(uuid="GPU-1", memory_mib=1000, others_mib=others),))
     assert found.short(0.95) is short
-    assert not Status().short(0.95)
+    nothing = Use(container="m", gpu="GPU-1", used_mib=0, quota_mib=0, state="Within")
+    assert not Status(uses=(nothing,)).short(0.95)

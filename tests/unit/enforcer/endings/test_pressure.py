@@ -224,3 +224,10 @@ def test_whatever_happens_a_mark_says_what_its_look_saw(looks: list[tuple[int, i
         mine, theirs, foreign = looks[int(noted.last)]
         assert noted.own_mib == (mine if noted.quota.container_id == CONTAINER else theirs)
         assert noted.own_mib + noted.others_mib == mine + theirs + foreign
+
+
+def test_a_container_that_was_given_nothing_was_refused_nothing_and_is_named_to_others() -> None:
+    full = look(seen(holder(2, 15500, NEIGHBOUR, neighbour().pod_uid)), quotas=(quota(), neighbour(memory_mib=0)))
+    found = marked({}, full, 1.0)
+    assert found.keys() == {MINE}
+    assert found[MINE].holders == (Held("asr/other-0/model", 15500),)

@@ -192,3 +192,10 @@ def test_what_was_seen_once_is_looked_at_again_sooner() -> None:
         if pace.due(suspects=suspects):
             due.append(second)
     assert due == [0, 2, 10]
+
+
+def test_a_container_that_was_given_nothing_has_no_limit_to_prove(node: Node) -> None:
+    node.quotas = [quota(memory_mib=0)]
+    assert node.look(3) is None
+    assert not node.changes
+    assert not node.notices
