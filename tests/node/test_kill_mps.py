@@ -69,7 +69,7 @@ def test_who_dies_with_the_first_process_of_a_container_is_released_before(node:
     wait_for(lambda: bool(node.records("OUTCOME")), 20)
     steps = {row["pid"]: row["steps"] for row in node.records("OUTCOME")[0]["targets"]}
     assert steps == {
-        inside["1"]: "terminate_client,SIGTERM,SIGKILL", worker: f"terminate_client,with {inside['1']}",
+        inside["1"]: "terminate_client,SIGKILL", worker: f"terminate_client,with {inside['1']}",
     }  # fmt: skip
     assert node.verified()
 

@@ -38,7 +38,7 @@ from enforcer.proc import DEAD, CgroupAttributor, PidHandle, read_stat
 from enforcer.record import Head, Kind
 from enforcer.scribe import Scribe
 from enforcer.watch import Watch
-from gpushare.errors import MpsError
+from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 
 GPU: Final = "GPU-00000000-0000-0000-0000-000000000001"
@@ -215,6 +215,12 @@ class World:
         self.step(f"{kind} durable")
         return head
 
+    def owe(self, kind: Kind, fields: Mapping[str, Any]) -> None:
+        self._scribe.owe(kind, fields)
+
+    def post(self, kind: Kind, fields: Mapping[str, Any], failed: Callable[[RecordError], object]) -> None:
+        self._scribe.post(kind, fields, failed)
+
     @property
     def head(self) -> Head:
         return self._scribe.head
@@ -230,7 +236,7 @@ class World:
             eyes=self._watch, attributor=self, kill_log=self, mps=self._mps, sink=self, open_handle=handles.open,  # type: ignore[arg-type]
         )  # fmt: skip
         verdict = Verdict(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
-        reason = Executor("gpu-7", tools, Patience(term=0, kill=0.1)).carry_out(verdict).reason
+        reason = Executor("gpu-7", tools, Patience(term=0, kill=5.0)).carry_out(verdict).reason
         self.trial = None
         return reason
 

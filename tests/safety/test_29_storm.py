@@ -80,12 +80,12 @@ class Storm:
         return [tenant for tenant in self.tenants if tenant.starts <= self.now]
 
     def quotas(self) -> list[Quota]:
-        """All of 4096 MiB; in the wrong unit that is 4096 bytes, so 0 MiB."""
+        """All of 4096 MiB; in the wrong unit that is 4096 bytes, so the least there is."""
+        memory_mib = max(1, 4096 // MIB) if self.wrong_unit else 4096
         return [
             quota(
                 container_id=each.container_id if each.starts <= self.now else None, pod_uid=f"pod-{each.number}",
-                namespace=each.namespace, memory_mib=4096 // MIB if self.wrong_unit else 4096, grace_seconds=5.0,
-                on_exceed=each.on_exceed,
+                namespace=each.namespace, memory_mib=memory_mib, grace_seconds=5.0, on_exceed=each.on_exceed,
             )
             for each in self.tenants
         ]  # fmt: skip
