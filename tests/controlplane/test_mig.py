@@ -17,12 +17,17 @@ def test_a_pod_gets_an_instance_of_its_profile_beside_shares_and_a_third_waits(b
     bed.node("cut", slices=False)
     (gpus,) = publish_nodes(bed.cluster, ["cut"], "mig", InventoryPolicy(mode=Mode.MIG)).values()
     small = {device_name(gpu) for gpu in gpus if gpu.profile == "1g.10gb"}
-    for name in ("a", "b", "c"):
+
+    def create(name: str) -> None:
         body = objects.pod(name, "1Gi", node="cut")
         body["metadata"]["annotations"] = {MIG_PROFILE: "1g.10gb"}
         bed.create(namespace, body)
+
+    create("a")
+    create("b")
     bed.create(namespace, objects.pod("share", "4Gi", node="cut"))
     found = [bed.gpus_of(bed.wait_bound(namespace, name)) for name in ("a", "b")]
+    create("c")  # not before: the scheduler takes them in no order
     assert {each["main"] for each in found} == small
     assert all(each[SIDECAR] == "status" for each in found)
     shared = bed.gpus_of(bed.wait_bound(namespace, "share"))["main"]

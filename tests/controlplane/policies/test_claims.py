@@ -23,6 +23,13 @@ def bringer(world: World) -> Cluster:
     found = Acting.as_user(world.plane, "bringer")
     probe = template("probe")
     until("the role works", lambda: refusal(lambda: found.create(world.templates(), probe, dryRun="All")) == "")
+    where = claimed(world, "probe")
+
+    def refused() -> bool:
+        world.cluster.patch(where, finalizers(PROTECTION))
+        return STAYS in refusal(lambda: found.patch(where, finalizers()))
+
+    until("the policy is in force", refused)
     return found
 
 
