@@ -34,8 +34,9 @@ def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Sit
     namespace = site.namespace("goodbye")
     site.run(namespace, pods.pod("last", "hold", "1Gi"))
     site.delete(namespace, "last")
-    if site.find_pod(TEAM, "share") is None:
-        site.run_block("verify")  # an earlier test has drained the node of it
+    if site.find_pod(TEAM, "share") is None:  # an earlier test has drained the node of it
+        site.shell(f"kubectl delete namespace {TEAM} --ignore-not-found --wait")
+        site.run_block("verify")
     print(site.run_block("uninstall"))
     assert site.devices() == {}
     for kind in ("deviceclasses", "resourceslices"):
