@@ -34,7 +34,7 @@ from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.notice import Notice
-from enforcer.proc import DEAD, CgroupAttributor, PidHandle, read_stat
+from enforcer.proc import CgroupAttributor, PidHandle, lives
 from enforcer.record import Head, Kind
 from enforcer.scribe import Scribe
 from enforcer.watch import Watch
@@ -239,11 +239,6 @@ class World:
         reason = Executor("gpu-7", tools, Patience(term=0, kill=5.0)).carry_out(verdict).reason
         self.trial = None
         return reason
-
-
-def lives(pid: int) -> bool:
-    stat = read_stat(Path(f"/proc/{pid}/stat"))
-    return stat is not None and stat.state not in DEAD
 
 
 def door(world: World, base: type[PidHandle]) -> type[PidHandle]:

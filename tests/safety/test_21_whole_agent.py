@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.proc import DEAD, read_stat
+from enforcer.proc import lives
 from enforcer.sight import TOLD_AFTER
 from gpushare.reasons import Reason
 from tests.fakegpu.state import Fault
 from tests.node.containers import alive, wait_for
 from tests.node.enforcing import Node
+from tests.safety.freezing import freeze, freezer, thaw
 from tests.support import safety
-from tests.support.need import missing
 
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill"), pytest.mark.timeout(300)]
 LIST = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
-FREEZER = Path("/sys/fs/cgroup/freezer")
 
 
 @pytest.fixture(name="node")
@@ -86,32 +85,24 @@ def test_the_process_that_asks_nvml_does_not_outlive_an_agent_that_is_killed(nod
     wait_for(lambda: blind(node) == Reason.NVML_HUNG, 60)
     node.end()
     # A corpse is enough: whoever runs these tests may have become the reaper of orphans and not care.
-    wait_for(lambda: (stat := read_stat(Path(f"/proc/{child}/stat"))) is None or stat.state in DEAD, 30)
+    wait_for(lambda: not lives(child), 30)
 
 
-@pytest.fixture(name="freezer")
-def _freezer(tmp_path: Path) -> Iterator[Path]:
-    folder = FREEZER / f"gpu-share-read-{tmp_path.name}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        missing(f"no cgroup v1 freezer, and nothing else here makes a process hang: {error}")
-    yield folder
-    (folder / "freezer.state").write_text("THAWED")
-    wait_for(lambda: (folder / "cgroup.procs").read_text() == "", 30)
-    folder.rmdir()
+@pytest.fixture(name="cold")
+def _cold() -> Iterator[Path]:
+    with freezer() as folder:
+        yield folder
 
 
-def test_what_the_kernel_holds_is_left_named_and_replaced(node: Node, freezer: Path) -> None:
+def test_what_the_kernel_holds_is_left_named_and_replaced(node: Node, cold: Path) -> None:
     node.start()
     child = child_of(node)
-    (freezer / "cgroup.procs").write_text(str(child))
-    (freezer / "freezer.state").write_text("FROZEN")
+    freeze(cold, child)
     wait_for(lambda: blind(node) == Reason.NVML_HUNG, 60)
     wait_for(lambda: any(str(child) in each and "cannot be ended" in each for each in node.status()["problems"]), 60)
     wait_for(lambda: blind(node) is None, 60)
     assert Path(f"/proc/{child}").exists()
-    (freezer / "freezer.state").write_text("THAWED")
+    thaw(cold)
     wait_for(lambda: not any("cannot be ended" in each for each in node.status()["problems"]), 60)
     assert not Path(f"/proc/{child}").exists()
     assert node.stop() == 0

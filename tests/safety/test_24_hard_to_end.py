@@ -1,9 +1,8 @@
 """Test 24: corpses, headless, stopped, traced and hanging processes: the right one, one signal each, nobody instead."""
 
 import signal
-import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,12 @@ from enforcer.model import OnExceed
 from enforcer.proc import PidHandle
 from gpushare.reasons import Reason
 from tests.node.containers import Container, Kubelet, alive, wait_for
+from tests.safety.freezing import freeze, freezer, thaw
 from tests.safety.killing import GPU, Bench
 from tests.safety.tenants import forget, started, tenant
 from tests.support import safety
-from tests.support.need import missing
 
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
-FREEZER = Path("/sys/fs/cgroup/freezer")
 TERM, BOTH = ["SIGTERM"], ["SIGTERM", "SIGKILL"]
 STATES = {
     "headless": ("Z", TERM),
@@ -85,41 +83,17 @@ def test_a_corpse_that_is_said_to_hold_memory_is_let_be_and_so_is_everybody_else
     safety.figure("24", "victims in place of a corpse, looks", f"{len(case.bench.signals())} in {count:,}")
 
 
-@pytest.fixture(name="freezer")
-def _freezer() -> Iterator[Path]:
-    """A cgroup that keeps SIGKILL pending: the kernel has none such in cgroup v2."""
-    folder = FREEZER / f"gpu-share-safety-{uuid.uuid4().hex[:8]}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        missing(f"no cgroup v1 freezer, and nothing else here makes a process hang: {error}")
-    yield folder
-    (folder / "freezer.state").write_text("THAWED")
-    for _ in range(200):
-        with suppress(OSError):
-            folder.rmdir()
-        if not folder.exists():
-            break
-        with suppress(AssertionError):
-            wait_for(lambda: not (folder / "cgroup.procs").read_text(), 0.1)
-
-
-def freeze(freezer: Path, pid: int) -> None:
-    (freezer / "cgroup.procs").write_text(str(pid))
-    (freezer / "freezer.state").write_text("FROZEN")
-    wait_for(lambda: (freezer / "freezer.state").read_text().strip() == "FROZEN", 30)
-
-
-def thaw(freezer: Path, handle: PidHandle) -> None:
-    (freezer / "freezer.state").write_text("THAWED")
-    assert handle.ended(30)
+@pytest.fixture(name="cold")
+def _cold() -> Iterator[Path]:
+    with freezer() as folder:
+        yield folder
 
 
 def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on_record_at_the_next_look(
-    stack: ExitStack, freezer: Path, tmp_path: Path
+    stack: ExitStack, cold: Path, tmp_path: Path
 ) -> None:
     case = Case(stack, tmp_path, Kubelet(), "quiet", "S")
-    freeze(freezer, case.pid)
+    freeze(cold, case.pid)
     count = safety.trials(100, 1_000)
     for _ in range(count):
         assert case.bench.kill(case.quota).reason is Reason.UNKILLABLE
@@ -128,7 +102,8 @@ def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on
     assert alive(case.sibling)
     wait_for(lambda: len(case.bench.records()) > 1, 30)
     assert [record["kind"] for record in case.bench.records()] == ["INTENT", "UNKILLABLE"]
-    thaw(freezer, case.handle)
+    thaw(cold)
+    assert case.handle.ended(30)
     case.bench.executor.look_after()
     wait_for(lambda: len(case.bench.records("OUTCOME")) == 1, 30)
     assert case.bench.records("OUTCOME")[0]["result"] == "Killed"
@@ -141,7 +116,7 @@ def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on
 
 
 def test_a_first_process_that_hangs_does_not_save_who_holds_the_memory(
-    stack: ExitStack, freezer: Path, tmp_path: Path
+    stack: ExitStack, cold: Path, tmp_path: Path
 ) -> None:
     container: Container = stack.enter_context(Kubelet().container())
     outside = tenant(container, "storm", own=True)
@@ -149,14 +124,15 @@ def test_a_first_process_that_hangs_does_not_save_who_holds_the_memory(
     first, holder = container.pids()[:2]
     bench = Bench(tmp_path, lambda: [(pid, 9000) for pid in container.pids() if pid == holder])
     stack.callback(bench.close)
-    freeze(freezer, first)
+    freeze(cold, first)
     handle = PidHandle.open(first)
     assert handle is not None
     with handle:
         result = bench.kill(container.quota(GPU, 4096, on_exceed=OnExceed.KILL_CONTAINER))
         assert result.reason is Reason.UNKILLABLE
         assert [(first, signal.SIGKILL.name), (holder, signal.SIGTERM.name)] == bench.signals()
-        thaw(freezer, handle)
+        thaw(cold)
+        assert handle.ended(30)
     bench.executor.look_after()
     wait_for(lambda: len(bench.records("OUTCOME")) == 1, 30)
     forget(container, outside)
