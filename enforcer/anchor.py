@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.audit import KillLog
 from enforcer.cluster import NodeNews, NodeReporter
-from enforcer.record import GENESIS, Head, Kind
+from enforcer.killlog.audit import KillLog
+from enforcer.killlog.record import GENESIS, Head, Kind
 from enforcer.repeat import every
 from gpushare.cluster import RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER, KILL_LOG

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 import structlog
 
 from enforcer.model import Quota
-from enforcer.notice import Notice, cut
 from enforcer.quotas import quotas_of
+from enforcer.told.notice import Notice, cut
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, Follower, path
 from gpushare.contract import DRIVER, NAMESPACE_LABEL
 from gpushare.errors import ClusterError

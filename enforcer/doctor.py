@@ -28,7 +28,7 @@ WORDS: Final = {
 
 
 class Examiner(Protocol):
-    """What NVML knows of a GPU's health; ``enforcer.gpu.NvmlReader`` does."""
+    """What NVML knows of a GPU's health; ``enforcer.nvml.gpu.NvmlReader`` does."""
 
     def ailment(self, uuid: str) -> Reason | None:
         """Say what is wrong with a GPU. Raises ``NvmlError``."""

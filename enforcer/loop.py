@@ -11,19 +11,21 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer import checkpoint, memory, notice, sight, status
-from enforcer.act import Executor, Result
-from enforcer.audit import utc_now
-from enforcer.breaker import Breaker
-from enforcer.deeds import warning_fields
+from enforcer import checkpoint
 from enforcer.health import Standing
-from enforcer.judge import Decision, Place, Rules, State, Verdict, judge, place_of, settle
+from enforcer.judging import memory, sight
+from enforcer.judging.judge import Decision, Place, Rules, State, Verdict, judge, place_of, settle
+from enforcer.killing.act import Executor, Result
+from enforcer.killing.breaker import Breaker
+from enforcer.killing.deeds import warning_fields
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import utc_now
+from enforcer.killlog.record import Kind
 from enforcer.metrics import Metrics
 from enforcer.model import OnExceed, Proven, Quota
-from enforcer.notice import Sink
-from enforcer.record import Kind
-from enforcer.scribe import Scribe
-from enforcer.status import Snapshot
+from enforcer.told import notice, status
+from enforcer.told.notice import Sink
+from enforcer.told.status import Snapshot
 from enforcer.view import View
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError, RecordError

@@ -15,21 +15,20 @@ from typing import Final
 import structlog
 
 from enforcer import lock, pages, rights
-from enforcer.act import Executor, Tools
 from enforcer.anchor import keep_anchored
 from enforcer.attribute import Attributor
-from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
 from enforcer.cluster import Books, NodeNews, NodeReporter, PodEvents, follow_quotas
-from enforcer.contest import Allocatable
 from enforcer.dra.podresources import allocatable
 from enforcer.dra.running import KubeletSide, Setup
 from enforcer.driver_root import DriverRoot
 from enforcer.endings.inquest import Inquest, both
 from enforcer.endings.running import released_in_time
-from enforcer.inventory import InventoryPolicy
-from enforcer.judge import Rules
-from enforcer.ladder import MpsClient, NoMps, Patience
+from enforcer.judging.judge import Rules
+from enforcer.killing.act import Executor, Tools
+from enforcer.killing.ladder import MpsClient, NoMps, Patience
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import FOLDER, KillLog
 from enforcer.limits.cgroups import CgroupFolders
 from enforcer.limits.limiter import Limiter
 from enforcer.loop import Agent, Parts
@@ -41,21 +40,22 @@ from enforcer.mps.launch import HostPod
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.roster import MpsTools, Roster, Shared, Sources
 from enforcer.mps.tail import LogTail
-from enforcer.notice import Sink
 from enforcer.nvml.kept import command
 from enforcer.nvml.remote import RemoteReader
-from enforcer.offering import EVERY, Offering
+from enforcer.offers.contest import Allocatable
+from enforcer.offers.inventory import InventoryPolicy
+from enforcer.offers.offering import EVERY, Offering
+from enforcer.offers.sharing import Sharing
 from enforcer.options import parse
 from enforcer.outlet import log_to_stderr, records_to
-from enforcer.podfiles import PodFiles
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace, lives
 from enforcer.proof.prover import Outlets, Prover
 from enforcer.proving import NodeEyes, keep_limits, keep_proving
 from enforcer.repeat import every
-from enforcer.scribe import Scribe
-from enforcer.sharing import Sharing
 from enforcer.side import LoggedNotices, Seeing, Side
 from enforcer.telling import keep_telling
+from enforcer.told.notice import Sink
+from enforcer.told.podfiles import PodFiles
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, NvmlError, RecordError

@@ -61,7 +61,7 @@ class Metrics:
 
 
 class Latest(Collector):
-    """Gauges of the last status (``enforcer.status``)."""
+    """Gauges of the last status (``enforcer.told.status``)."""
 
     def __init__(self) -> None:
         self.status: dict[str, Any] = {}

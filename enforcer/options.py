@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from enforcer.backends import Wanted
 from enforcer.driver_root import HERE
 from enforcer.health import Effect
-from enforcer.inventory import Order
-from enforcer.judge import Rules
-from enforcer.ladder import Patience
+from enforcer.judging.judge import Rules
+from enforcer.killing.ladder import Patience
+from enforcer.killlog.retention import Retention
+from enforcer.limits.backends import Wanted
 from enforcer.model import Mode
 from enforcer.mps.launch import Version
-from enforcer.retention import Retention
+from enforcer.offers.inventory import Order
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 

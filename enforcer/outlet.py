@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from enforcer.record import Kind
+from enforcer.killlog.record import Kind
 
 MAX_LINE: Final = 4096
 """Bytes of one line: a pipe that takes anything at all takes these at once (``PIPE_BUF``)."""

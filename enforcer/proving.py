@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from enforcer.backends import Backend
+from enforcer.limits.backends import Backend
 from enforcer.limits.limiter import Applied, Limiter
 from enforcer.model import Quota
 from enforcer.mps.control import Deadline

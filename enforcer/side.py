@@ -9,10 +9,10 @@ from itertools import chain
 import structlog
 
 from enforcer.attribute import Attributor
-from enforcer.backends import Backend
 from enforcer.cluster import NodeNews, PodListener
 from enforcer.driver_root import HERE
 from enforcer.health import Standing
+from enforcer.limits.backends import Backend
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, Mode, Proven, Quota
 from enforcer.modeswitch import GpuModes
@@ -20,10 +20,10 @@ from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.incidents import Incidents
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
-from enforcer.notice import Notice
 from enforcer.nvml.kept import command
 from enforcer.nvml.remote import RemoteReader
-from enforcer.sharing import Sharing
+from enforcer.offers.sharing import Sharing
+from enforcer.told.notice import Notice
 from enforcer.view import View
 from enforcer.watch import Watch
 from gpushare.errors import GpuShareError

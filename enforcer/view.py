@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from enforcer.attribute import Owner
-from enforcer.judge import Holder, Reading
+from enforcer.judging.judge import Holder, Reading
 from enforcer.model import Gpu, GpuSample
 from gpushare.errors import NvmlError
 

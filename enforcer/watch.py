@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from enforcer.attribute import Attributor
-from enforcer.judge import Holder
+from enforcer.judging.judge import Holder
 from enforcer.model import Gpu, GpuReader, Quota
 from enforcer.view import View
 from gpushare.errors import NvmlError

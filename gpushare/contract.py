@@ -61,7 +61,7 @@ NODE_GPUS: Final = f"{GROUP}/gpus"
 UNHEALTHY: Final = f"{GROUP}/unhealthy"
 LEFT_OUT: Final = f"{GROUP}/left-out"
 
-# Annotation of our ResourceSlices: where the node's kill log stands, as ``enforcer.record.Head`` writes it.
+# Annotation of our ResourceSlices: where the node's kill log stands, as ``enforcer.killlog.record.Head`` writes it.
 KILL_LOG: Final = f"{GROUP}/kill-log"
 
 # Foreign annotations we read.

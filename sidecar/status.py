@@ -9,11 +9,10 @@ The agent writes it whole and renames it into place, as ``status.json`` in the d
      "messages": [{"time": "2026-11-20T22:16:05.123Z", "text": "OverQuota: container model holds 9216 MiB of ..."}]}
 
 ``ready``: the MPS daemons of the pod's GPUs take clients and its use is watched; ``waiting`` says why not. ``state``: a
-word of ``enforcer.judge.Phase``, or ``Blind`` while the GPU cannot be read; amounts are then null. ``messages``:
-warnings and kills of this pod, oldest first; the agent keeps the last few. Of other pods there is nothing but what
-they hold together on a GPU. More keys may come.
-
-The reader believes nothing: what has another shape is left out, what is too much is cut, and text is made harmless.
+word of ``enforcer.judging.judge.Phase``, or ``Blind`` while the GPU cannot be read; amounts are then null.
+``messages``: warnings and kills of this pod, oldest first; the agent keeps the last few. Of other pods there is nothing
+but what they hold together on a GPU. More keys may come.  The reader believes nothing: what has another shape is left
+out, what is too much is cut, and text is made harmless.
 """
 
 import json

@@ -22,9 +22,9 @@ from enforcer.dra.files import NodeFiles
 from enforcer.dra.prepare import Ask, prepare, still_fits, user_of
 from enforcer.dra.prepared import Prepared, safe_uid
 from enforcer.dra.store import ClaimStore
-from enforcer.inventory import device_name
 from enforcer.model import Gpu, Mode
 from enforcer.modeswitch import GpuModes
+from enforcer.offers.inventory import device_name
 from enforcer.quotas import Object
 from enforcer.view import View
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path

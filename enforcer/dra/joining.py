@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from enforcer.dra.enforced import joined, quotas_of_joined
 from enforcer.dra.prepared import Prepared
-from enforcer.notice import Notice
 from enforcer.quotas import Object
+from enforcer.told.notice import Notice
 from gpushare.reasons import Reason
 
 Pair = tuple[Prepared, Prepared]

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import grpc
 
-from enforcer.contest import Allocatable
 from enforcer.dra.stubs import podresources_v1_pb2 as wire
+from enforcer.offers.contest import Allocatable
 from gpushare.errors import KubeletError
 
 SOCKET: Final = "pod-resources/kubelet.sock"

@@ -16,8 +16,8 @@ from enforcer.dra.prepared import Answer, Prepared
 from enforcer.dra.resize import Bounds, Now, answered, ceiling_of, limit_of, outstanding
 from enforcer.dra.store import ClaimStore
 from enforcer.model import Quota
-from enforcer.notice import Notice
 from enforcer.quotas import Object, container_ids
+from enforcer.told.notice import Notice
 from enforcer.view import View
 from gpushare.errors import NvmlError, PrepareError
 from gpushare.reasons import Reason

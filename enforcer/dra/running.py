@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribute import Attributor
-from enforcer.backends import Backend
 from enforcer.cluster import WITH_KUBELET, Books, Rule
 from enforcer.dra.announce import Announcer, Conditions
 from enforcer.dra.driver import Driver, Parts
@@ -23,16 +22,17 @@ from enforcer.dra.server import PluginService, Sockets
 from enforcer.dra.store import ClaimStore
 from enforcer.dra.tidying import EVERY as TIDY_EVERY
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
-from enforcer.inventory import InventoryPolicy, capacity_mib
+from enforcer.limits.backends import Backend
 from enforcer.metrics import Metrics
 from enforcer.model import Mode, Proven, Quota
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.launch import pipe_of, shared_memory_of
 from enforcer.mps.manager import MpsManager
-from enforcer.notice import Notice
+from enforcer.offers.inventory import InventoryPolicy, capacity_mib
 from enforcer.quotas import Object
 from enforcer.repeat import every
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError

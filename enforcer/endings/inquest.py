@@ -12,9 +12,9 @@ from enforcer.endings.postmortem import Failure, failures_of, likely, told
 from enforcer.endings.pressure import Mark, Marks, marked
 from enforcer.endings.terminating import Object
 from enforcer.metrics import Metrics
-from enforcer.notice import Notice, Sink
-from enforcer.podstatus import Seen
-from enforcer.status import Snapshot
+from enforcer.told.notice import Notice, Sink
+from enforcer.told.podstatus import Seen
+from enforcer.told.status import Snapshot
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from enforcer.endings.pressure import Mark
 from enforcer.endings.terminating import Object
-from enforcer.notice import Notice
+from enforcer.told.notice import Notice
 from gpushare.reasons import Reason
 
 WITHIN: Final = 60.0

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from enforcer.judge import Phase, phase
+from enforcer.judging.judge import Phase, phase
 from enforcer.model import Quota
-from enforcer.podstatus import Seen
+from enforcer.told.podstatus import Seen
 from enforcer.view import View
 
 NEAR_QUOTA: Final = 0.95

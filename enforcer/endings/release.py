@@ -15,7 +15,7 @@ import structlog
 from enforcer.attribute import Attributor, Identity
 from enforcer.endings.departures import Departures
 from enforcer.endings.terminating import Departure, in_turn, pace
-from enforcer.hold import protected
+from enforcer.killing.hold import protected
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
 from enforcer.proc import PidHandle

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import structlog
 
 from enforcer.attribute import Owner
-from enforcer.backends import Ability, Backend, Choice, Wanted, choose
+from enforcer.limits.backends import Ability, Backend, Choice, Wanted, choose
 from enforcer.model import Gpu, Quota
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 
 class CgroupLimits(Protocol):
-    """The driver's limits of cgroups; ``enforcer.gpu.NvmlReader`` has them."""
+    """The driver's limits of cgroups; ``enforcer.nvml.gpu.NvmlReader`` has them."""
 
     def limits_cgroups(self, uuid: str, cgroup: str) -> bool:
         """Say whether there are any on a GPU. Raises ``NvmlError``."""

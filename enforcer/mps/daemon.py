@@ -51,7 +51,7 @@ log = structlog.get_logger()
 
 
 class ComputeModes(Protocol):
-    """Reads and changes who may open contexts on a GPU; ``enforcer.gpu.NvmlReader`` does."""
+    """Reads and changes who may open contexts on a GPU; ``enforcer.nvml.gpu.NvmlReader`` does."""
 
     def compute_mode(self, uuid: str) -> ComputeMode:
         """Read it. Raises ``NvmlError``."""

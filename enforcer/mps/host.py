@@ -25,7 +25,6 @@ from typing import Final
 import structlog
 
 from enforcer.driver_root import HERE, DriverRoot
-from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode
 from enforcer.mps.daemon import ComputeModes, MpsDaemon
 from enforcer.mps.launch import (
@@ -40,6 +39,7 @@ from enforcer.mps.launch import (
     shared_memory_of,
 )
 from enforcer.mps.memory import provide, withdraw
+from enforcer.nvml.gpu import NvmlReader
 from enforcer.outlet import log_to_stderr
 from gpushare.errors import GpuShareError, QuantityError
 from gpushare.quantity import parse_memory

@@ -18,7 +18,6 @@ from typing import Final
 
 import structlog
 
-from enforcer.inventory import InventoryPolicy, capacity_mib, offer, shared_gpus
 from enforcer.model import Gpu, Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
@@ -26,6 +25,7 @@ from enforcer.mps.incidents import Incidents
 from enforcer.mps.launch import FOLDER, Launcher, Version, folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.note import noted_gpus
+from enforcer.offers.inventory import InventoryPolicy, capacity_mib, offer, shared_gpus
 from gpushare.cluster import CORE_V1, Cluster, path
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, NvmlError
 from gpushare.reasons import Reason

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from enforcer.driver_root import DriverRoot
-from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode
 from enforcer.nvml import wire
+from enforcer.nvml.gpu import NvmlReader
 from gpushare.errors import NvmlError
 
 ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR

@@ -59,7 +59,7 @@ class _Overdue:
 
 
 class RemoteReader:
-    """Asks NVML as ``enforcer.gpu.NvmlReader`` does, from another process. Safe to use from several threads.
+    """Asks NVML as ``enforcer.nvml.gpu.NvmlReader`` does, from another process. Safe to use from several threads.
 
     Every question may raise ``NvmlError``, with reason ``NvmlHung`` or ``NvmlCrashed`` where the process did not
     answer.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from enforcer.backends import Backend
+from enforcer.limits.backends import Backend
 from enforcer.model import Proven
 from enforcer.proof.said import Said
 from gpushare.reasons import Reason

@@ -7,13 +7,13 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.backends import Backend
-from enforcer.judge import Holder
+from enforcer.judging.judge import Holder
+from enforcer.limits.backends import Backend
 from enforcer.limits.limiter import Applied
 from enforcer.model import Proven, Quota
-from enforcer.notice import Notice
 from enforcer.proof.judge import BAD, Evidence, Known, Process, judge, settle
 from enforcer.proof.said import Said
+from enforcer.told.notice import Notice
 from enforcer.view import View
 
 log = structlog.get_logger()

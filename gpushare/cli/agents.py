@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from enforcer.record import MAX_BYTES
+from enforcer.killlog.record import MAX_BYTES
 from gpushare.cli.killlogs import Part, Source
 from gpushare.cli.killrecords import printable
 from gpushare.cluster import APPS_V1, CORE_V1, Cluster, path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer.anchor import anchored
-from enforcer.record import Head
+from enforcer.killlog.record import Head
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError

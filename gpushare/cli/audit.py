@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from enforcer.audit import FOLDER
-from enforcer.record import Kind, read
+from enforcer.killlog.audit import FOLDER
+from enforcer.killlog.record import Kind, read
 from gpushare.cli import agents, anchors, killlogs, killrecords
 from gpushare.cli.agents import AT_ONCE, Everywhere
 from gpushare.cli.anchors import CLUSTER, Anchor

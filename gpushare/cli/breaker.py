@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.breaker import NAME, opened_at, reset
+from enforcer.killing.breaker import NAME, opened_at, reset
 from gpushare.cli import top
 from gpushare.errors import ConfigError, GpuShareError
 

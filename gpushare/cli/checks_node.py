@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.driver_root import PROGRAM, DriverRoot
-from enforcer.gpu import NvmlReader
+from enforcer.nvml.gpu import NvmlReader
 from enforcer.proc import in_initial_pid_namespace
-from enforcer.status import NAME
+from enforcer.told.status import NAME
 from gpushare import contract
 from gpushare.cli import nodestatus
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong

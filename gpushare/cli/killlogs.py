@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enforcer.audit import SUFFIX, lines_of, segments
-from enforcer.record import Head, Verdict, read, verify
+from enforcer.killlog.audit import SUFFIX, lines_of, segments
+from enforcer.killlog.record import Head, Verdict, read, verify
 from gpushare.cli.killrecords import printable
 from gpushare.errors import ConfigError, RecordError
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.audit import segments
-from enforcer.record import MAX_BYTES
+from enforcer.killlog.audit import segments
+from enforcer.killlog.record import MAX_BYTES
 from gpushare.errors import ConfigError
 
 AT_ONCE: Final = 256 * MAX_BYTES

@@ -1,6 +1,6 @@
 """What the enforcer says about its node: ``status.json`` in its state directory, read for ``top`` and ``explain``.
 
-Its shape is written down in ``enforcer/status.py``. What is missing or of another shape here is shown as not
+Its shape is written down in ``enforcer/told/status.py``. What is missing or of another shape here is shown as not
 available, never guessed; texts are made harmless for a terminal.
 """
 
@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit import FOLDER, segments
-from enforcer.judge import Phase
-from enforcer.record import Kind
-from enforcer.status import BLIND, NAME
+from enforcer.judging.judge import Phase
+from enforcer.killlog.audit import FOLDER, segments
+from enforcer.killlog.record import Kind
+from enforcer.told.status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.reasons import Reason
 

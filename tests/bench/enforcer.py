@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enforcer.audit import KillLog
 from enforcer.driver_root import HERE
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import KillLog
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
@@ -26,7 +27,6 @@ from enforcer.nvml.kept import command
 from enforcer.nvml.remote import RemoteReader
 from enforcer.outlet import log_to_stderr
 from enforcer.proc import CgroupAttributor
-from enforcer.scribe import Scribe
 from enforcer.side import LoggedNotices
 from enforcer.watch import Watch
 from tests.bench.__main__ import cpu_seconds, resident_mib

@@ -20,13 +20,13 @@ from typing import Final
 import structlog
 
 from enforcer.attribute import Identity, Owner
-from enforcer.backends import Wanted
-from enforcer.gpu import NvmlReader
-from enforcer.judge import Holder
+from enforcer.judging.judge import Holder
+from enforcer.limits.backends import Wanted
 from enforcer.limits.cgroups import CgroupFolders
 from enforcer.limits.limiter import Limiter
 from enforcer.model import Gpu, GpuSample, Quota
 from enforcer.mps.daemon import MpsDaemon
+from enforcer.nvml.gpu import NvmlReader
 from enforcer.proc import read_stat
 from enforcer.proof.prover import Outlets, Prover
 from enforcer.proving import LIMIT_EVERY, NodeEyes

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from enforcer import notice
 from enforcer.cluster import event_of
-from enforcer.judge import Decision, Verdict
+from enforcer.judging.judge import Decision, Verdict
+from enforcer.killlog.record import Head
 from enforcer.model import Quota
-from enforcer.notice import Ending, Notice
-from enforcer.record import Head
+from enforcer.told import notice
+from enforcer.told.notice import Ending, Notice
 from gpushare.cli.explain_pod import recorded
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import COMPUTE, SIDECAR

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.contests import QUIET
 from enforcer.mps.launch import folder_of
+from enforcer.offers.contests import QUIET
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, path
 from gpushare.contract import LEFT_OUT, UNHEALTHY
 from gpushare.reasons import Reason

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer import contests
 from enforcer.health import Effect, Standing
-from enforcer.inventory import InventoryPolicy, device_name, offer, resource_slices
 from enforcer.model import Mode
-from enforcer.offering import Offering
-from enforcer.sharing import Sharing
-from enforcer.slices import SlicePublisher
+from enforcer.offers import contests
+from enforcer.offers.inventory import InventoryPolicy, device_name, offer, resource_slices
+from enforcer.offers.offering import Offering
+from enforcer.offers.sharing import Sharing
+from enforcer.offers.slices import SlicePublisher
 from enforcer.view import View
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import LEFT_OUT, NODE_LABEL

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit import FOLDER, segments
 from enforcer.checkpoint import Checkpoint
+from enforcer.killlog.audit import FOLDER, segments
+from enforcer.killlog.record import Kind
 from enforcer.model import Quota
 from enforcer.proc import in_initial_pid_namespace
-from enforcer.record import Kind
 from gpushare.cli import nodestatus
 from gpushare.errors import GpuShareError
 from tests.demo.children import ROOT, Child, Children, DemoError, wait_for

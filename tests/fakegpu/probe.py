@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import pynvml  # noqa: TID251 - the library under test
 
-from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode
+from enforcer.nvml.gpu import NvmlReader
 from gpushare.errors import NvmlError
 from tests.fakegpu.state import Sim
 

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from enforcer.inventory import InventoryPolicy, offer, resource_slices
 from enforcer.model import Gpu
-from enforcer.slices import SlicePublisher
+from enforcer.offers.inventory import InventoryPolicy, offer, resource_slices
+from enforcer.offers.slices import SlicePublisher
 from gpushare.cluster import Cluster
 from tests.fakegpu.state import Machine, MachineGpu
 

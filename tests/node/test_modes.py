@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit import FOLDER
 from enforcer.checkpoint import Checkpoint
 from enforcer.driver_root import DriverRoot
-from enforcer.inventory import InventoryPolicy
+from enforcer.killlog.audit import FOLDER
 from enforcer.model import Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.roster import MpsTools, Roster, Shared, Sources
+from enforcer.offers.inventory import InventoryPolicy
 from tests.fakegpu import node, share
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.reader import SimReader

@@ -17,17 +17,17 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer import breaker
-from enforcer.act import Result
 from enforcer.attribute import Identity, Owner
-from enforcer.audit import KillLog
 from enforcer.checkpoint import Checkpoint
-from enforcer.judge import Verdict
+from enforcer.judging.judge import Verdict
+from enforcer.killing import breaker
+from enforcer.killing.act import Result
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import KillLog
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuProcess, GpuSample, OnExceed
-from enforcer.notice import Ending, Notice
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Ending, Notice
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from enforcer.act import Executor, Result, Tools
-from enforcer.audit import KillLog, segments
-from enforcer.judge import Decision, Verdict, targets
-from enforcer.ladder import MpsClient, NoMps, Patience
+from enforcer.judging.judge import Decision, Verdict, targets
+from enforcer.killing.act import Executor, Result, Tools
+from enforcer.killing.ladder import MpsClient, NoMps, Patience
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import KillLog, segments
+from enforcer.killlog.record import read, verify
 from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
-from enforcer.notice import Notice
 from enforcer.proc import CgroupAttributor, PidHandle
-from enforcer.record import read, verify
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from tests.safety.reuse import CARD, GPU
 

@@ -22,16 +22,16 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from enforcer import memory
-from enforcer.act import Result
 from enforcer.attribute import Identity, Owner
-from enforcer.audit import KillLog
-from enforcer.judge import Verdict
+from enforcer.judging import memory
+from enforcer.judging.judge import Verdict
+from enforcer.killing.act import Result
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import KillLog
 from enforcer.loop import Agent, Parts, boot_clock
 from enforcer.metrics import Metrics
 from enforcer.model import GpuProcess, GpuSample
-from enforcer.notice import Notice
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota

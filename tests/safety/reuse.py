@@ -24,19 +24,19 @@ from typing import Any, Final
 import structlog
 
 import enforcer.mps.daemon
-from enforcer.act import Executor, Tools
 from enforcer.attribute import Identity
-from enforcer.audit import KillLog
-from enforcer.judge import Decision, Verdict
-from enforcer.ladder import Patience
+from enforcer.judging.judge import Decision, Verdict
+from enforcer.killing.act import Executor, Tools
+from enforcer.killing.ladder import Patience
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import KillLog
+from enforcer.killlog.record import Head, Kind
 from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
-from enforcer.notice import Notice
 from enforcer.proc import CgroupAttributor, PidHandle, lives
-from enforcer.record import Head, Kind
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.deeds import ESCALATED, NO_FIRST
+from enforcer.killing.deeds import ESCALATED, NO_FIRST
 from enforcer.model import OnExceed
 from enforcer.proc import PidHandle
 from gpushare.reasons import Reason

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from enforcer.act import Executor, Result, Tools
 from enforcer.attribute import Identity, Owner
-from enforcer.family import Member
-from enforcer.judge import Decision, Holder, Verdict, targets, total
-from enforcer.ladder import Patience
+from enforcer.judging.judge import Decision, Holder, Verdict, targets, total
+from enforcer.killing.act import Executor, Result, Tools
+from enforcer.killing.family import Member
+from enforcer.killing.ladder import Patience
+from enforcer.killlog.record import GENESIS, Head, Kind
 from enforcer.model import Gpu, GpuProcess, GpuSample, OnExceed, Quota
-from enforcer.notice import Notice
 from enforcer.proc import CgroupAttributor, PidHandle
-from enforcer.record import GENESIS, Head, Kind
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.reasons import Reason
 from tests.node.containers import Kubelet, wait_for

@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from enforcer.answers import ERRORS
-from enforcer.sight import Turn
+from enforcer.judging.sight import Turn
+from enforcer.nvml.answers import ERRORS
 from gpushare.reasons import Reason
 from tests.fakegpu.build import LIBRARIES
 from tests.fakegpu.need import need_library

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from enforcer.judging.sight import TOLD_AFTER
 from enforcer.proc import lives
-from enforcer.sight import TOLD_AFTER
 from gpushare.reasons import Reason
 from tests.fakegpu.state import Fault
 from tests.node.containers import alive, wait_for

@@ -9,9 +9,9 @@ import pynvml  # noqa: TID251 - its error classes are what the reader catches
 import pytest
 
 from enforcer.attribute import Identity, Owner
-from enforcer.gpu import NvmlReader
-from enforcer.judge import Decision, Rules, State, judge
+from enforcer.judging.judge import Decision, Rules, State, judge
 from enforcer.model import Quota
+from enforcer.nvml.gpu import NvmlReader
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError
 from gpushare.quantity import MIB

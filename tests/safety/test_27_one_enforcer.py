@@ -21,10 +21,10 @@ from typing import Any, Final
 import pytest
 
 from enforcer import checkpoint
-from enforcer.audit import FOLDER, segments
 from enforcer.checkpoint import Checkpoint
+from enforcer.killlog.audit import FOLDER, segments
+from enforcer.killlog.record import read, verify
 from enforcer.proc import PidHandle
-from enforcer.record import read, verify
 from tests.node.containers import PROJECT, Container, Kubelet
 from tests.safety.enforcers import LOOKS
 from tests.support import safety

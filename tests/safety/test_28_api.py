@@ -18,17 +18,17 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from enforcer.act import Result
 from enforcer.attribute import Identity, Owner
-from enforcer.audit import KillLog
 from enforcer.checkpoint import Checkpoint
 from enforcer.cluster import Books, follow_quotas
-from enforcer.judge import Verdict
+from enforcer.judging.judge import Verdict
+from enforcer.killing.act import Result
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import KillLog
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuProcess, GpuSample
-from enforcer.notice import Ending, Notice
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Ending, Notice
 from enforcer.watch import Watch
 from gpushare import cluster as road
 from gpushare.cluster import Cluster, Follower

@@ -17,14 +17,14 @@ import pytest
 import structlog
 from prometheus_client import generate_latest
 
-from enforcer import breaker
-from enforcer.act import Result
 from enforcer.attribute import Identity, Owner
-from enforcer.judge import Rules, Verdict
+from enforcer.judging.judge import Rules, Verdict
+from enforcer.killing import breaker
+from enforcer.killing.act import Result
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuProcess, GpuSample, OnExceed, Quota
-from enforcer.notice import Ending, Notice
+from enforcer.told.notice import Ending, Notice
 from enforcer.watch import Watch
 from gpushare.reasons import Reason
 from tests.support import safety

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit import KillLog, segments
-from enforcer.record import REMOVED, Head, Kind, read, verify
-from enforcer.retention import Retention
+from enforcer.killlog.audit import KillLog, segments
+from enforcer.killlog.record import REMOVED, Head, Kind, read, verify
+from enforcer.killlog.retention import Retention
 from gpushare.errors import RecordError
 from tests.node.containers import PROJECT
 from tests.support import safety

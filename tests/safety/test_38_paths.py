@@ -14,10 +14,10 @@ from typing import Final
 
 import pytest
 
-from enforcer import reserve
-from enforcer.audit import FOLDER, KillLog, segment_name, segments
-from enforcer.record import Kind
-from enforcer.retention import Retention
+from enforcer.killlog import reserve
+from enforcer.killlog.audit import FOLDER, KillLog, segment_name, segments
+from enforcer.killlog.record import Kind
+from enforcer.killlog.retention import Retention
 from gpushare.errors import RecordError
 from tests.support import safety
 from tests.support.need import missing

@@ -22,17 +22,17 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.act import Executor, Result, Tools
-from enforcer.audit import FOLDER, KillLog, segments
-from enforcer.judge import Verdict
-from enforcer.ladder import NoMps, Patience
+from enforcer.judging.judge import Verdict
+from enforcer.killing.act import Executor, Result, Tools
+from enforcer.killing.ladder import NoMps, Patience
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import FOLDER, KillLog, segments
+from enforcer.killlog.record import read, verify
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import GpuProcess, GpuSample
-from enforcer.notice import Notice
 from enforcer.proc import CgroupAttributor, PidHandle
-from enforcer.record import read, verify
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.reasons import Reason
 from tests.node.containers import Container, Kubelet

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer import reserve
+from enforcer.killlog import reserve
 
 SECTOR: Final = 512
 MAX_VARIANTS: Final = 24

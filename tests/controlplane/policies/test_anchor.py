@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from enforcer.anchor import Anchor
-from enforcer.audit import KillLog, segments
 from enforcer.cluster import NodeReporter, event_of
-from enforcer.inventory import InventoryPolicy, offer, resource_slices
-from enforcer.notice import Notice
-from enforcer.record import Kind
-from enforcer.slices import SlicePublisher
+from enforcer.killlog.audit import KillLog, segments
+from enforcer.killlog.record import Kind
+from enforcer.offers.inventory import InventoryPolicy, offer, resource_slices
+from enforcer.offers.slices import SlicePublisher
+from enforcer.told.notice import Notice
 from gpushare.cli import anchors, killlogs
 from gpushare.cli.anchors import Anchor as Seen
 from gpushare.cluster import EVENTS_V1, path

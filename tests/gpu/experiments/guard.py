@@ -13,18 +13,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from enforcer.act import Executor, Result, Tools
 from enforcer.attribute import Identity, Owner
-from enforcer.audit import FOLDER, KillLog, segments
-from enforcer.judge import Decision, Holder, Rules, Verdict
-from enforcer.ladder import MpsClient, NoMps, Patience, never
+from enforcer.judging.judge import Decision, Holder, Rules, Verdict
+from enforcer.killing.act import Executor, Result, Tools
+from enforcer.killing.ladder import MpsClient, NoMps, Patience, never
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import FOLDER, KillLog, segments
+from enforcer.killlog.record import read, verify
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, GpuReader, GpuSample, Quota
-from enforcer.notice import Notice
 from enforcer.proc import CgroupAttributor, PidHandle
-from enforcer.record import read, verify
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from enforcer.attribute import Owner
-from enforcer.judge import Rules
+from enforcer.judging.judge import Rules
 from enforcer.model import Quota
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager

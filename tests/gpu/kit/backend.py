@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from enforcer.attribute import Owner
-from enforcer.gpu import NvmlReader
 from enforcer.mps.daemon import MpsDaemon
+from enforcer.nvml.gpu import NvmlReader
 from tests.gpu.kit.client import Client
 from tests.gpu.kit.journal import Journal
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode
+from enforcer.nvml.gpu import NvmlReader
 from gpushare.errors import GpuShareError
 from tests.gpu.kit import facts as looking
 from tests.gpu.kit.backend import Facts

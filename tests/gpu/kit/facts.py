@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.gpu import NvmlReader
 from enforcer.model import ComputeMode, Gpu
+from enforcer.nvml.gpu import NvmlReader
 from enforcer.proc import in_initial_pid_namespace
 from gpushare.errors import NvmlError
 from tests.fakegpu.state import ENV

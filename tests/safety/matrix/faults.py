@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from enforcer import memory
 from enforcer.checkpoint import NAME, Checkpoint
+from enforcer.judging import memory
 from enforcer.lock import NAME as LOCK
 from tests.safety.matrix.page import Switch
 from tests.safety.matrix.people import Group

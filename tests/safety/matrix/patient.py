@@ -14,20 +14,20 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from enforcer import lock, loop, pages
-from enforcer.act import Executor, Tools
-from enforcer.answers import check
-from enforcer.audit import FOLDER, KillLog
 from enforcer.checkpoint import Checkpoint
-from enforcer.judge import Decision, Rules, Verdict
-from enforcer.ladder import Patience, never
+from enforcer.judging.judge import Decision, Rules, Verdict
+from enforcer.killing.act import Executor, Tools
+from enforcer.killing.ladder import Patience, never
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import FOLDER, KillLog
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, GpuProcess, GpuSample
-from enforcer.notice import Notice
+from enforcer.nvml.answers import check
 from enforcer.outlet import log_to_stderr
 from enforcer.proc import CgroupAttributor, lives
 from enforcer.repeat import every
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.errors import ConfigError, MpsError, NvmlError, RecordError
 from gpushare.reasons import Reason

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer import watch
-from enforcer.act import Result
-from enforcer.audit import KillLog
 from enforcer.checkpoint import Checkpoint
-from enforcer.judge import Verdict
+from enforcer.judging.judge import Verdict
+from enforcer.killing.act import Result
+from enforcer.killlog.audit import KillLog
+from enforcer.killlog.record import Head, Kind
 from enforcer.proc import PidHandle
-from enforcer.record import Head, Kind
 from gpushare.reasons import Reason
 from tests.safety.matrix.checker import MAX_THREADS, MORE_FDS, MORE_KIB
 from tests.safety.matrix.faults import WITHIN

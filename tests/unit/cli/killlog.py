@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from enforcer.audit import KillLog
-from enforcer.record import Head, Kind
+from enforcer.killlog.audit import KillLog
+from enforcer.killlog.record import Head, Kind
 from gpushare.cli.main import main
 from gpushare.errors import ClusterError
 

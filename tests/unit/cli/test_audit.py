@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit import KillLog, segments
-from enforcer.record import GENESIS, Head, Kind, digest_of
+from enforcer.killlog.audit import KillLog, segments
+from enforcer.killlog.record import GENESIS, Head, Kind, digest_of
 from gpushare.cli.main import main
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit import KillLog, lines_of, segments
-from enforcer.record import Head, Kind, read
-from enforcer.retention import Retention
+from enforcer.killlog.audit import KillLog, lines_of, segments
+from enforcer.killlog.record import Head, Kind, read
+from enforcer.killlog.retention import Retention
 from gpushare.cli import agents
 from gpushare.cluster import Cluster
 from tests.unit.cli.killlog import Nodes, run, write

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from enforcer.audit import KillLog, lines_of, segments
-from enforcer.record import GENESIS, Kind, read, seal
+from enforcer.killlog.audit import KillLog, lines_of, segments
+from enforcer.killlog.record import GENESIS, Kind, read, seal
 from gpushare.cli import audit, killrecords
 from gpushare.cli.killrecords import COLUMNS, Wanted, csv_cells, csv_line, row
 from gpushare.cli.killtail import Tail

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.breaker import NAME, Breaker
-from enforcer.judge import State
+from enforcer.judging.judge import State
+from enforcer.killing.breaker import NAME, Breaker
 from gpushare.cli.main import main
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit import FOLDER, KillLog
-from enforcer.record import Kind
-from enforcer.status import NAME
+from enforcer.killlog.audit import FOLDER, KillLog
+from enforcer.killlog.record import Kind
+from enforcer.told.status import NAME
 from gpushare.cli import nodestatus
 from gpushare.cli.main import main
 

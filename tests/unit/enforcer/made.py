@@ -3,7 +3,7 @@
 from typing import Any
 
 from enforcer.attribute import Identity, Owner
-from enforcer.judge import Holder
+from enforcer.judging.judge import Holder
 from enforcer.model import Quota
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"

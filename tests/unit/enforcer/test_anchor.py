@@ -8,18 +8,18 @@ from typing import Any, Final
 import pytest
 
 from enforcer.anchor import Anchor, anchored, keep_anchored
-from enforcer.audit import KillLog, segments
 from enforcer.cluster import NodeNews
-from enforcer.inventory import InventoryPolicy, offer, resource_slices
-from enforcer.record import Kind
-from enforcer.slices import SlicePublisher
+from enforcer.killlog.audit import KillLog, segments
+from enforcer.killlog.record import Kind
+from enforcer.offers.inventory import InventoryPolicy, offer, resource_slices
+from enforcer.offers.slices import SlicePublisher
 from gpushare.contract import KILL_LOG
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.state import Machine
 from tests.support.patience import holds_within
-from tests.unit.enforcer.test_slices import Server
+from tests.unit.enforcer.offers.test_slices import Server
 
 GPUS: Final = gpus_of(Machine.named("quad-16g"))
 SLICE: Final = "n1-gpu-share.io-0"

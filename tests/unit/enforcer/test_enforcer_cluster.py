@@ -8,7 +8,7 @@ import pytest
 from enforcer import cluster
 from enforcer.cluster import WITH_KUBELET, Books, PodEvents, event_of
 from enforcer.model import Quota
-from enforcer.notice import NOTE_BYTES, Notice
+from enforcer.told.notice import NOTE_BYTES, Notice
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, POD, quota

@@ -8,15 +8,15 @@ import pytest
 
 from enforcer import main as program
 from enforcer.checkpoint import Checkpoint
-from enforcer.inventory import InventoryPolicy
+from enforcer.killlog.retention import Retention
 from enforcer.loop import Agent
 from enforcer.main import main
 from enforcer.model import GpuSample, Mode
 from enforcer.modeswitch import GpuModes
-from enforcer.offering import Offering, held_mib
+from enforcer.offers.inventory import InventoryPolicy
+from enforcer.offers.offering import Offering, held_mib
 from enforcer.options import parse
 from enforcer.repeat import every
-from enforcer.retention import Retention
 from enforcer.side import Side
 from enforcer.view import View
 from enforcer.watch import Watch

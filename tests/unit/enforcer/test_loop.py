@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from enforcer import breaker, checkpoint, memory
-from enforcer.act import Result
+from enforcer import checkpoint
 from enforcer.attribute import Identity, Owner
-from enforcer.audit import KillLog, segments
-from enforcer.judge import Decision, Verdict
+from enforcer.judging import memory
+from enforcer.judging.judge import Decision, Verdict
+from enforcer.killing import breaker
+from enforcer.killing.act import Result
+from enforcer.killing.scribe import Scribe
+from enforcer.killlog.audit import KillLog, segments
+from enforcer.killlog.record import Head, read
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
-from enforcer.notice import Notice
-from enforcer.record import Head, read
-from enforcer.scribe import Scribe
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason

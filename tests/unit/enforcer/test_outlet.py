@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from enforcer.audit import KillLog, lines_of, segments
+from enforcer.killlog.audit import KillLog, lines_of, segments
+from enforcer.killlog.record import Kind, verify
 from enforcer.outlet import MAX_LINE, Outlet, records_to
-from enforcer.record import Kind, verify
 from gpushare.errors import RecordError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enforcer import podstatus
+from enforcer.told import podstatus
 from gpushare.contract import STATUS_PATH
 from sidecar import status
 from webhook import sidecar_spec

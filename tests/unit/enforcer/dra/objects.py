@@ -3,7 +3,7 @@
 import uuid
 from typing import Any
 
-from enforcer.inventory import STATUS_DEVICE
+from enforcer.offers.inventory import STATUS_DEVICE
 from gpushare import contract
 from tests.unit.enforcer.made import DEVICE
 from webhook.claims import claim_plan, template_for

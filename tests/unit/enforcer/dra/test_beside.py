@@ -15,9 +15,9 @@ from enforcer.dra.driver import Ref
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.prepared import Prepared
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
-from enforcer.foreign import foreign_mib, leaving_mib
 from enforcer.model import GpuSample, OnExceed, Quota
-from enforcer.offering import held_mib
+from enforcer.offers.foreign import foreign_mib, leaving_mib
+from enforcer.offers.offering import held_mib
 from enforcer.view import View
 from gpushare import contract
 from gpushare.cluster import APPLY_PATCH, CORE_V1, path

@@ -15,8 +15,8 @@ from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import namespace
 from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.limits.test_metrics_of_limits import proven
 from tests.unit.enforcer.made import DEVICE
-from tests.unit.enforcer.test_metrics_of_limits import proven
 
 WHEN = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from enforcer.dra.announce import status_of
 from enforcer.dra.enforced import quotas_of_prepared
 from enforcer.dra.resize import Bounds, Now, answered
 from enforcer.dra.resizing import Means, Resizer
-from enforcer.notice import Notice
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.cluster import CORE_V1, path

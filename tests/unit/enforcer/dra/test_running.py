@@ -12,11 +12,11 @@ import pytest
 from enforcer.checkpoint import Checkpoint
 from enforcer.dra.cdi import file_name
 from enforcer.dra.running import KubeletSide, Setup
-from enforcer.inventory import InventoryPolicy
 from enforcer.metrics import Metrics
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.launch import pipe_of
-from enforcer.notice import Notice
+from enforcer.offers.inventory import InventoryPolicy
+from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.cluster import CORE_V1, path

@@ -11,8 +11,8 @@ from enforcer.dra.driver import Driver, Parts, Ready, Ref
 from enforcer.dra.files import NodeFiles
 from enforcer.dra.ready import AlwaysReady
 from enforcer.dra.store import ClaimStore
-from enforcer.inventory import InventoryPolicy, capacity_mib
 from enforcer.modeswitch import GpuModes
+from enforcer.offers.inventory import InventoryPolicy, capacity_mib
 from enforcer.watch import Watch
 from gpushare import contract
 from gpushare.cluster import CORE_V1, RESOURCE_V1, path

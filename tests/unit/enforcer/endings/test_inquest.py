@@ -8,15 +8,15 @@ from structlog.testing import capture_logs
 
 from enforcer.endings.inquest import KEPT, MAX_KNOWN, Inquest, both
 from enforcer.metrics import Metrics
-from enforcer.podfiles import PodFiles
-from enforcer.status import Snapshot
-from enforcer.status import status as of_node
+from enforcer.told.podfiles import PodFiles
+from enforcer.told.status import Snapshot
+from enforcer.told.status import status as of_node
 from gpushare.cli import nodestatus
 from gpushare.reasons import Reason
 from sidecar import status as read_by_sidecar
 from tests.unit.enforcer.endings.test_pressure import FINISHED, ended, held, status
 from tests.unit.enforcer.made import CONTAINER, GPU, POD
-from tests.unit.enforcer.test_pod_files import Sink
+from tests.unit.enforcer.told.test_pod_files import Sink
 
 
 class World:

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from enforcer.endings.postmortem import FROM_OUTSIDE, SLACK, WITHIN, Failure, failures_of, likely, told
 from enforcer.endings.pressure import KEPT, KEPT_SECONDS, Held, Mark, marked
-from enforcer.judge import Case, State
-from enforcer.podstatus import Seen
+from enforcer.judging.judge import Case, State
+from enforcer.told.podstatus import Seen
 from enforcer.view import View
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
-from tests.unit.enforcer.test_pod_files import seen, snapshot
+from tests.unit.enforcer.told.test_pod_files import seen, snapshot
 
 USABLE = 16384 - 512
 MINE = (CONTAINER, GPU)

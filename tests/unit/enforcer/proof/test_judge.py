@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.backends import Backend
+from enforcer.limits.backends import Backend
 from enforcer.model import Proven
 from enforcer.proof.judge import BAD, Evidence, Known, Process, judge, settle
 from enforcer.proof.said import Said

@@ -4,12 +4,12 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from enforcer.backends import Backend
+from enforcer.limits.backends import Backend
 from enforcer.limits.limiter import Applied
 from enforcer.model import GpuSample, Proven, Quota
-from enforcer.notice import Notice
 from enforcer.proof.prover import Outlets, Pace, Prover
 from enforcer.proof.said import Said
+from enforcer.told.notice import Notice
 from enforcer.view import View
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason

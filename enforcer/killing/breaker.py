@@ -1,0 +1,111 @@
+"""The breaker's mark on disk: while ``breaker-open.json`` stands in the state directory nobody is killed.
+
+The judge opens the breaker; an operator closes it by removing the file (``gpu-share breaker --reset``), and nothing
+else does: no restart, no boot, no time. An operator may also put it there to have nobody killed for a while.
+"""
+
+import json
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer import checkpoint
+from enforcer.judging.judge import State, closed
+from enforcer.judging.prospect import RESET
+from enforcer.killlog.audit import utc_now
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+NAME: Final = "breaker-open.json"
+OPEN: Final = f"the breaker is open, nobody is killed; see who is over their quota and why, then `{RESET}` on this node"
+
+
+class Breaker:
+    """Keeps state and file at one: what opens stays open until the file is gone.
+
+    Args:
+        folder: the state directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path: Final = folder / NAME
+        self._written = False
+        self.problem: str | None = None
+        """What to tell operators; ``None`` while it is closed."""
+
+    def told(self, state: State) -> State:
+        """Return the state as the file has it: opened where it stands, closed where it was taken away."""
+        stands = self._stands()
+        if stands and not state.open:
+            return _opened(state)
+        if state.open and self._written and not stands:
+            log.warning("the breaker is closed", reason=str(Reason.RECOVERED), file=NAME)
+            self._written = False
+            return closed(state)
+        return state
+
+    def keep(self, state: State) -> None:
+        """Put the file there where the judge has opened the breaker; tried again until it is written."""
+        self.problem = OPEN if state.open else None
+        if not state.open or self._written:
+            return
+        self._written = self._stands()
+        if not self._written:
+            log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), kills=[kill.place for kill in state.kills])
+            self._write(state)
+
+    def _write(self, state: State) -> None:
+        killed = [
+            {"namespace": kill.namespace, "podUid": kill.place[0], "container": kill.place[1]} for kill in state.kills
+        ]
+        content = {"time": utc_now(), "killed": killed}
+        try:
+            checkpoint.replace(self._path, json.dumps(content).encode() + b"\n", durable=True)
+            self._written = True
+        except OSError as error:
+            log.critical("the breaker's state is not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+
+    def _stands(self) -> bool:
+        try:
+            self._path.lstat()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return self._written  # nothing can be said: as it was
+        return True
+
+
+def _opened(state: State) -> State:
+    log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), file=NAME)
+    return State(cases=state.cases, kills=state.kills, cooling=state.cooling, open=True)
+
+
+def opened_at(folder: Path) -> str | None:
+    """Say since when the breaker is open; empty where the file does not say, ``None`` where it is closed.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        with (folder / NAME).open("rb") as file:
+            content = json.loads(file.read(64 * 1024))
+        return str(content["time"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def reset(folder: Path) -> bool:
+    """Take the file away; false where there was none.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    try:
+        (folder / NAME).unlink()
+    except FileNotFoundError:
+        return False
+    return True

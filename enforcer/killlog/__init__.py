@@ -1,0 +1,1 @@
+"""The kill log: its grammar, its files, and how they are kept whole."""

@@ -1,0 +1,1 @@
+"""What people are told: tenants in Events and status files, operators in ``status.json``."""

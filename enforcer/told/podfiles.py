@@ -1,0 +1,130 @@
+"""Each sharing pod's status file, ``<run>/status/<pod uid>/status.json``, and the notices that go into it.
+
+The folder is made and removed with the pod's claim, by others; its sidecar mounts it read-only. Here a file is written
+into it where it is there, whole, readable by everybody, when something changed and every few seconds anyway.
+"""
+
+import json
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from enforcer.killlog.audit import utc_now
+from enforcer.told.notice import Notice, Sink
+from enforcer.told.podstatus import NAME, Message, Seen, by_pod, message, pod_status
+from enforcer.told.status import Snapshot
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+FOLDER: Final = "status"
+KEPT: Final = 20
+"""Messages in a file. With each at most 1 KiB it stays far below what the sidecar reads."""
+REFRESH: Final = 3.0
+"""Seconds after which a file is written again: an old one tells the sidecar that nobody watches."""
+MAX_BYTES: Final = 256 * 1024
+_UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
+
+
+class PodFiles:
+    """Writes the files, and is where notices go: on to ``sink``, and into the file of the pod they are about.
+
+    Args:
+        run: the run directory.
+        sink: who else is told.
+        serves: whether the MPS daemon of a GPU, by UUID, takes clients.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, run: Path, sink: Sink, serves: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._sink, self._serves, self._clock = run / FOLDER, sink, serves, clock
+        self._lock = threading.Lock()
+        self._messages: dict[str, deque[Message]] = {}
+        self._written: dict[str, tuple[dict[str, Any], float]] = {}
+        self._failing: set[str] = set()
+
+    def notify(self, notice: Notice) -> None:
+        """Keep a notice for its pod's file and pass it on; never waits and never fails."""
+        with self._lock:
+            kept = self._messages.setdefault(notice.quota.pod_uid, deque(maxlen=KEPT))
+            kept.append(message(notice, utc_now()))
+        self._sink.notify(notice)
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Bring the files up to date; of pods without quotas nothing is kept."""
+        pods = {uid: quotas for uid, quotas in by_pod(snapshot.quotas).items() if _UID.fullmatch(uid)}
+        self._forget(pods.keys())
+        seen = Seen.of(snapshot)
+        for uid, quotas in pods.items():
+            self._put(uid, pod_status(seen, quotas, self._known(uid), self._serves))
+
+    def _forget(self, but: Any) -> None:
+        with self._lock:
+            for uid in self._messages.keys() - but:
+                del self._messages[uid]
+        for uid in self._written.keys() - but:
+            del self._written[uid]
+        self._failing &= but
+
+    def _known(self, uid: str) -> tuple[Message, ...]:
+        """What there is to tell a pod; what an enforcer before us told it stays told."""
+        before = () if uid in self._written else recalled(self._folder / uid / NAME)
+        with self._lock:
+            kept = self._messages.get(uid, ())
+            if before:
+                kept = self._messages[uid] = deque(dict.fromkeys((*before, *kept)), maxlen=KEPT)
+            return tuple(kept)
+
+    def _put(self, uid: str, found: dict[str, Any]) -> None:
+        content = {key: value for key, value in found.items() if key != "time"}
+        before, when = self._written.get(uid, ({}, 0.0))
+        if content == before and self._clock() - when < REFRESH and (self._folder / uid / NAME).exists():
+            return
+        try:
+            replace(self._folder / uid / NAME, json.dumps(found).encode() + b"\n")
+        except FileNotFoundError:  # its claim has no folder: not prepared yet, gone again, or without a sidecar
+            self._written.pop(uid, None)
+        except OSError as error:
+            self._complain(uid, error)
+        else:
+            self._written[uid] = content, self._clock()
+            self._failing.discard(uid)
+
+    def _complain(self, uid: str, error: OSError) -> None:
+        if uid not in self._failing:
+            log.warning("pod not told", reason=str(Reason.RECORD_UNWRITABLE), pod_uid=uid, error=str(error))
+        self._failing.add(uid)
+
+
+def recalled(file: Path) -> tuple[Message, ...]:
+    """Read the messages of a file written before; none from what is no such file."""
+    with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+        with file.open("rb") as opened:
+            raw = json.loads(opened.read(MAX_BYTES))
+        return tuple(Message(str(each["time"]), str(each["text"])) for each in raw["messages"][-KEPT:])
+    return ()
+
+
+def replace(file: Path, data: bytes) -> None:
+    """Put a file in place whole, readable by everybody whatever the umask: its reader is no member of our group.
+
+    Raises:
+        FileNotFoundError: its folder is not there; it is never made here.
+        OSError: it could not be written.
+    """
+    temporary = file.with_name(f".{file.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "wb") as opened:  # noqa: PTH123 - a descriptor, not a path
+        os.fchmod(descriptor, 0o644)
+        opened.write(data)
+    temporary.replace(file)

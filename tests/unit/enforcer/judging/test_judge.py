@@ -1,0 +1,306 @@
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enforcer.judging.judge import (
+    Case,
+    Decision,
+    Holder,
+    Phase,
+    Reading,
+    Rules,
+    State,
+    Verdict,
+    judge,
+    phase,
+    settle,
+    targets,
+)  # fmt: skip
+from enforcer.model import OnExceed, Quota
+from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
+
+POLL = 0.5
+RULES = Rules()
+BLIND = "blind"
+
+
+class Bench:
+    """Runs the judge with a clock of its own and keeps what it said."""
+
+    def __init__(self, *quotas: Quota, rules: Rules = RULES) -> None:
+        self.quotas, self.rules, self.now, self.state = list(quotas), rules, 1000.0, State()
+        self.said: list[tuple[float, Verdict]] = []
+
+    def see(self, *holders: Holder, after: float = POLL, gpu: str = GPU) -> list[Verdict]:
+        reading: dict[str, tuple[Holder, ...]] = {}
+        for each in holders:
+            assert each.identity.owner
+            reading[each.identity.owner.container_id] = (*reading.get(each.identity.owner.container_id, ()), each)
+        return self._take({gpu: reading}, after)
+
+    def blind(self, after: float = POLL) -> list[Verdict]:
+        return self._take({GPU: None}, after)
+
+    def _take(self, readings: dict[str, Reading | None], after: float) -> list[Verdict]:
+        self.now += after
+        self.state, said = judge(self.state, self.quotas, readings, self.now, self.rules)
+        self.said += [(self.now, verdict) for verdict in said]
+        return list(said)
+
+    def decisions(self) -> list[str]:
+        return [verdict.decision.value for _, verdict in self.said]
+
+    def times(self, decision: Decision) -> list[float]:
+        return [now - 1000.0 for now, verdict in self.said if verdict.decision is decision]
+
+
+OVER = holder(10, 5000)
+UNDER = holder(10, 4096)
+
+
+def test_a_container_at_its_ceiling_is_let_be() -> None:
+    bench = Bench(quota())
+    for _ in range(100):
+        bench.see(UNDER)
+    assert bench.said == []
+    assert phase(bench.state, bench.quotas[0], bench.now) is Phase.WITHIN
+
+
+def test_the_default_tolerance_is_the_larger_of_256_mib_and_a_twentieth() -> None:
+    assert quota(tolerance_mib=None, memory_mib=4096).ceiling_mib == 4096 + 256
+    assert quota(tolerance_mib=None, memory_mib=40960).ceiling_mib == 40960 + 2048
+
+
+def test_over_quota_is_armed_then_warned_then_killed_after_the_grace_period() -> None:
+    bench = Bench(quota())
+    for _ in range(20):
+        bench.see(OVER)
+    assert bench.decisions() == ["Armed", "Warned", "Kill"]
+    assert bench.times(Decision.ARMED) == [0.5]
+    assert bench.times(Decision.WARNED) == [1.5]
+    assert bench.times(Decision.KILL) == [5.5], "grace runs from the first sample over quota"
+    assert bench.said[1][1].kill_in == pytest.approx(4.0)
+
+
+def test_without_grace_three_samples_are_still_wanted() -> None:
+    bench = Bench(quota(grace_seconds=0.0))
+    assert [[v.decision for v in bench.see(OVER)] for _ in range(3)] == [
+        [Decision.ARMED], [], [Decision.WARNED, Decision.KILL],
+    ]  # fmt: skip
+
+
+def test_a_spike_of_two_samples_says_nothing_to_anybody() -> None:
+    bench = Bench(quota(grace_seconds=0.0))
+    for _ in range(50):
+        bench.see(OVER), bench.see(OVER), bench.see(UNDER)
+    assert set(bench.decisions()) == {"Armed"}
+
+
+def test_back_under_quota_in_time_is_spared_and_starts_anew() -> None:
+    bench = Bench(quota())
+    for _ in range(9):
+        bench.see(OVER)
+    bench.see(UNDER)
+    assert bench.decisions() == ["Armed", "Warned", "BackUnder"]
+    for _ in range(10):
+        bench.see(OVER)
+    assert "Kill" not in bench.decisions()
+    bench.see(OVER)
+    assert bench.decisions()[-1] == "Kill"
+
+
+def test_warn_never_kills() -> None:
+    bench = Bench(quota(on_exceed=OnExceed.WARN))
+    for _ in range(500):
+        bench.see(OVER)
+    assert bench.decisions() == ["Armed", "Warned"]
+    assert bench.said[1][1].kill_in is None
+
+
+def test_blindness_stops_the_clock_and_decides_nothing() -> None:
+    bench = Bench(quota())
+    for _ in range(4):
+        bench.see(OVER)
+    for _ in range(10):
+        assert bench.blind() == []
+    for _ in range(6):
+        bench.see(OVER)
+    assert "Kill" not in bench.decisions(), "1.5 s before and 2.5 s after are less than 5 s"
+    bench.see(OVER)
+    assert bench.decisions() == ["Armed", "Warned"]
+    bench.see(OVER)
+    assert bench.decisions()[-1] == "Kill"
+
+
+def test_a_gpu_that_is_not_in_the_readings_is_blind() -> None:
+    bench = Bench(quota())
+    for _ in range(4):
+        bench.see(OVER)
+    for _ in range(100):
+        assert bench.see(gpu=OTHER_GPU) == []
+    assert bench.state.cases[CONTAINER, GPU].samples == 4
+
+
+def test_a_gap_of_ten_seconds_counts_and_a_longer_one_starts_anew() -> None:
+    bench = Bench(quota(grace_seconds=60.0))
+    for _ in range(4):
+        bench.see(OVER)
+    bench.see(OVER, after=RULES.max_gap)
+    assert bench.state.cases[CONTAINER, GPU].over_for == pytest.approx(1.5 + RULES.max_gap)
+    bench.see(OVER, after=RULES.max_gap + 0.1)
+    case = bench.state.cases[CONTAINER, GPU]
+    assert (case.over_for, case.samples, case.warned) == (0.0, 1, False)
+
+
+def test_after_a_long_blindness_grace_starts_anew() -> None:
+    bench = Bench(quota())
+    for _ in range(4):
+        bench.see(OVER)
+    for _ in range(1000):
+        bench.blind()
+    begun = bench.now
+    while bench.decisions()[-1] != "Kill":
+        bench.see(OVER)
+    assert bench.now - begun == 5.5
+
+
+def test_a_cgroup_made_anew_is_another_container_whatever_its_name() -> None:
+    bench = Bench(quota())
+    for _ in range(10):
+        bench.see(OVER)
+    bench.see(replace(OVER, identity=replace(OVER.identity, cgroup_inode=None)))
+    assert bench.decisions()[-1] == "Kill", "an inode that cannot be seen says nothing"
+    bench = Bench(quota())
+    for _ in range(10):
+        bench.see(OVER)
+    bench.see(replace(OVER, identity=replace(OVER.identity, cgroup_inode=8)))
+    assert "Kill" not in bench.decisions()
+    assert bench.state.cases[CONTAINER, GPU].samples == 1
+
+
+def test_a_clock_that_stands_still_or_goes_back_charges_nothing() -> None:
+    bench = Bench(quota(grace_seconds=1.0))
+    for _ in range(50):
+        bench.see(OVER, after=-1.0)
+    assert bench.decisions() == ["Armed", "Warned"]
+
+
+def test_processes_of_one_container_count_together() -> None:
+    bench = Bench(quota(grace_seconds=0.0), neighbour())
+    many = [holder(pid, 100) for pid in range(1, 41)]
+    for _ in range(10):
+        bench.see(*many, holder(100, 4096, NEIGHBOUR))
+    assert bench.said == []
+    for _ in range(3):
+        bench.see(*many, holder(41, 97), holder(100, 4096, NEIGHBOUR))
+    kill = bench.said[-1][1]
+    assert kill.decision is Decision.KILL
+    assert kill.quota.container_id == CONTAINER
+    assert kill.used_mib == 4097
+
+
+def test_the_largest_go_first_and_no_more_than_needed() -> None:
+    held = [holder(1, 100), holder(2, 3000), holder(3, 2500), holder(4, 3000)]
+    assert [each.identity.pid for each in targets(quota(), held)] == [2, 4]
+    assert [each.identity.pid for each in targets(quota(memory_mib=6000), held)] == [2]
+    everybody = targets(quota(on_exceed=OnExceed.KILL_CONTAINER), held)
+    assert [each.identity.pid for each in everybody] == [2, 4, 3, 1]
+
+
+def test_containers_without_a_quota_are_nobodys_business() -> None:
+    bench = Bench(quota(container_id=None), neighbour(grace_seconds=0.0))
+    for _ in range(20):
+        bench.see(holder(1, 16000), holder(2, 16000, "e" * 64))
+    assert bench.said == []
+
+
+def test_use_of_another_gpu_is_not_charged_here() -> None:
+    bench = Bench(quota(grace_seconds=0.0))
+    for _ in range(20):
+        bench.see(OVER, gpu=OTHER_GPU)
+    assert bench.said == []
+
+
+def test_a_container_that_is_being_acted_upon_is_not_decided_twice() -> None:
+    bench = Bench(quota(grace_seconds=0.0))
+    for _ in range(300):
+        bench.see(OVER)
+    assert bench.decisions().count("Kill") == 1
+    assert phase(bench.state, bench.quotas[0], bench.now) is Phase.ACTING
+
+
+def test_no_word_of_relief_after_a_kill() -> None:
+    bench = Bench(quota(grace_seconds=0.0))
+    for _ in range(3):
+        bench.see(OVER)
+    bench.see()
+    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
+    bench.see()
+    assert bench.decisions()[-1] == "Kill"
+
+
+def test_a_container_that_is_gone_is_forgotten() -> None:
+    bench = Bench(quota())
+    bench.see(OVER)
+    bench.quotas = []
+    bench.see(OVER)
+    assert bench.state.cases == {}
+    assert settle(bench.state, quota(), bench.now, RULES, acted=True).cases == {}
+
+
+amounts = st.lists(st.integers(0, 3000), max_size=8)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.one_of(st.just(BLIND), st.tuples(amounts, amounts)), max_size=40), st.floats(0, 3))
+def test_nobody_is_killed_that_a_slow_reader_of_the_rules_would_spare(samples: list[Any], grace: float) -> None:
+    bench = Bench(
+        quota(grace_seconds=grace), neighbour(grace_seconds=grace), rules=Rules(kills=1000, cool_down=0, spacing=0)
+    )
+    seen: dict[str, list[int]] = {CONTAINER: [], NEIGHBOUR: []}
+    for sample in samples:
+        if sample == BLIND:
+            assert bench.blind() == []
+            continue
+        ours, theirs = sample
+        seen[CONTAINER].append(sum(ours))
+        seen[NEIGHBOUR].append(sum(theirs))
+        held = [*_held(ours, CONTAINER, 1), *_held(theirs, NEIGHBOUR, 100)]
+        for verdict in bench.see(*held):
+            if verdict.decision is Decision.KILL:
+                _check_kill(verdict, seen, held)
+
+
+def _held(amounts_: Iterable[int], container: str, first: int) -> list[Holder]:
+    return [holder(first + n, mib, container) for n, mib in enumerate(amounts_)]
+
+
+def _check_kill(verdict: Verdict, seen: dict[str, list[int]], held: list[Holder]) -> None:
+    container = verdict.quota.container_id
+    assert container
+    assert len(seen[container]) >= 3
+    assert min(seen[container][-3:]) > 4096
+    assert {each.identity.owner.container_id for each in verdict.targets if each.identity.owner} == {container}
+    rest = [each.used_mib for each in held if each not in verdict.targets and each.identity.owner
+            and each.identity.owner.container_id == container]  # fmt: skip
+    assert sum(rest) <= 4096
+    assert sum(rest) + verdict.targets[-1].used_mib > 4096, "one fewer would not have done"
+
+
+def test_ten_thousand_random_sums_agree_with_counting_by_hand() -> None:
+    chance = random.Random(7)
+    for _ in range(10_000):
+        held = [holder(n + 1, chance.randint(0, 800)) for n in range(chance.randint(1, 12))]
+        allowed = chance.randint(1, 6000)
+        bench = Bench(quota(memory_mib=allowed, grace_seconds=0.0), rules=Rules(samples=1))
+        killed = any(verdict.decision is Decision.KILL for verdict in bench.see(*held))
+        assert killed == (sum(each.used_mib for each in held) > allowed)
+
+
+def test_a_case_starts_blank() -> None:
+    assert Case() == Case(used_mib=0, samples=0, over_for=0.0, last=None)

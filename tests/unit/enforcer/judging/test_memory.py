@@ -1,0 +1,119 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enforcer.judging.judge import Case, Decision, Kill, Rules, State, judge, settle
+from enforcer.judging.memory import decode, encode
+from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
+
+BOOT = "0b7f"
+OVER = {GPU: {CONTAINER: (holder(10, 9000),)}}
+
+
+def restarted(state: State, now: float) -> State:
+    found = decode(encode(state, BOOT), BOOT, now)
+    assert found is not None
+    return found
+
+
+KILLS = (Kill(3.0, "asr", ("uid", "model")), Kill(4.0, "tts", ("other", "voice")))
+
+
+def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
+    kept = Case(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, cgroup_inode=7)
+    state = State(
+        cases={(CONTAINER, GPU): replace(kept, used_mib=9, acting=True), ("d" * 64, GPU): Case(used_mib=5)},
+        kills=KILLS, cooling={("uid", "model"): 20.0},
+    )  # fmt: skip
+    found = restarted(state, 10.0)
+    assert found.cases == {(CONTAINER, GPU): kept}
+    assert (found.kills, found.cooling) == (state.kills, state.cooling)
+
+
+@pytest.mark.parametrize("away", [0.0, 2.0, 9.5], ids=str)
+@pytest.mark.parametrize("every", [1, 2, 4, 13])
+def test_restarts_neither_shorten_nor_stretch_the_grace_period(every: int, away: float) -> None:
+    """A restart loses nothing: what was seen before counts, and the time between, while that is no more than 10 s."""
+    state, now, begun, allowed = State(), 1000.0, 0.0, (quota(grace_seconds=30.0),)
+    for look in range(200):
+        if look % every == 0:
+            now += away
+            state = restarted(state, now)
+        now += 0.5
+        begun = begun or now
+        state, said = judge(state, allowed, OVER, now, Rules())
+        if any(verdict.decision is Decision.KILL for verdict in said):
+            assert begun + 30.0 <= now <= begun + 30.0 + 0.5 + away
+            return
+    pytest.fail("a restart loop is a free ride")
+
+
+def test_after_a_restart_one_fresh_sample_is_enough() -> None:
+    state = State(cases={(CONTAINER, GPU): Case(samples=2, over_for=1.0, last=1000.0, cgroup_inode=7)})
+    _, said = judge(restarted(state, 1004.0), (quota(),), OVER, 1004.0, Rules())
+    assert [verdict.decision for verdict in said] == [Decision.WARNED, Decision.KILL]
+
+
+@pytest.mark.parametrize(("away", "inode"), [(10.5, 7), (1.0, 8)], ids=["too long ago", "another cgroup"])
+def test_what_is_no_longer_known_to_be_the_same_has_its_full_grace(away: float, inode: int) -> None:
+    state = State(cases={(CONTAINER, GPU): Case(samples=9, over_for=4.5, last=1000.0, cgroup_inode=inode)})
+    state, said = judge(restarted(state, 1000.0 + away), (quota(),), OVER, 1000.0 + away, Rules())
+    assert [verdict.decision for verdict in said] == [Decision.ARMED]
+    assert state.cases[CONTAINER, GPU].over_for == 0.0
+
+
+def test_a_kill_that_an_enforcer_died_over_is_decided_again_at_once() -> None:
+    case = Case(samples=9, over_for=9.0, last=1000.0, warned=True, cgroup_inode=7)
+    state, said = judge(State(cases={(CONTAINER, GPU): case}), (quota(),), OVER, 1000.5, Rules())
+    assert [verdict.decision for verdict in said] == [Decision.KILL]
+    state, said = judge(restarted(state, 1002.0), (quota(),), OVER, 1002.0, Rules())
+    assert [verdict.decision for verdict in said] == [Decision.KILL]
+    assert len(state.kills) == 2, "and counts twice"
+
+
+def test_a_cool_down_outlives_a_restart() -> None:
+    state = settle(State(), quota(), 1000.0, Rules(), acted=True)
+    state, now = restarted(state, 1001.0), 1001.0
+    while now < 1000 + Rules().cool_down:
+        state, said = judge(state, (quota(grace_seconds=0.0),), OVER, now, Rules())
+        assert all(verdict.decision is not Decision.KILL for verdict in said)
+        now += 0.5
+
+
+def test_another_boot_remembers_nothing() -> None:
+    assert decode(encode(State(kills=KILLS), BOOT), "another", 5.0) is None
+
+
+def test_a_time_that_lies_ahead_is_cut_to_now() -> None:
+    state = State(cases={(CONTAINER, GPU): Case(samples=1, last=1e9)}, kills=(replace(KILLS[0], at=1e9),))
+    found = restarted(state, 10.0)
+    assert found.cases[CONTAINER, GPU].last == 10.0
+    assert [kill.at for kill in found.kills] == [10.0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b"[]", b"5"), (b'"overFor": 2.0', b'"overFor": "2"'), (b'"overFor": 2.0', b'"overFor": NaN'),
+        (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 2', b'"version": 1'), (b'"gpu"', b'"gpus"'),
+        (b'"last": 9.0', b'"last": true'), (b'"last": 9.0', b'"last": 1.0'), (b'"samples": 1', b'"samples": 0'),
+        (b'"samples": 1', b'"samples": 1.0'), (b'"cgroupInode": null', b'"cgroupInode": "7"'),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_file_that_is_not_ours_is_not_believed(change: tuple[bytes, bytes]) -> None:
+    data = encode(State(cases={(CONTAINER, GPU): Case(samples=1, over_for=2.0, last=9.0)}), BOOT)
+    assert change[0] in data
+    assert decode(data.replace(*change), BOOT, 10.0) is None
+
+
+@given(st.binary(max_size=300))
+def test_rubbish_is_no_accident(data: bytes) -> None:
+    assert decode(data, BOOT, 10.0) is None
+
+
+def test_a_truncated_file_is_no_accident() -> None:
+    data = encode(State(kills=KILLS), BOOT)
+    assert [decode(data[:size], BOOT, 10.0) for size in range(len(data) - 2)] == [None] * (len(data) - 2)

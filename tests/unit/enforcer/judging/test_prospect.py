@@ -1,0 +1,65 @@
+from dataclasses import replace
+
+from enforcer.judging.judge import Case, Kill, Rules, State
+from enforcer.judging.prospect import describe, stops_in
+from enforcer.model import OnExceed, Quota
+from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
+
+OVER = Case(used_mib=5000, samples=1, last=1000.0)
+RULES = Rules()
+
+
+def said(case: Case, allowed: Quota | None = None, **state: object) -> str:
+    return describe(State(cases={(CONTAINER, GPU): case}, **state), allowed or quota(), 1000.0, RULES)  # type: ignore[arg-type]
+
+
+def test_what_is_well_is_said_in_a_few_words() -> None:
+    assert describe(State(), quota(), 1.0, RULES) == "model holds 0 MiB of 4096 MiB and has not started"
+    assert said(Case(used_mib=4000)) == "model holds 4000 MiB of 4096 MiB and is within its quota"
+    acting = replace(OVER, acting=True)
+    assert said(acting) == "model holds 5000 MiB of 4096 MiB and is over its quota and is being stopped"
+
+
+def test_it_says_what_will_happen_and_in_how_many_seconds() -> None:
+    assert said(OVER) == (
+        "model holds 5000 MiB of 4096 MiB and was seen over its quota and is being watched: 1 of 3 samples in a row, "
+        "to be stopped in 5.0s unless it frees 904 MiB"
+    )
+    warned = replace(OVER, samples=3, over_for=1.5, warned=True)
+    assert said(warned).endswith("is over its quota for 1.5s, to be stopped in 3.5s unless it frees 904 MiB")
+    assert said(warned, quota(tolerance_mib=800)).endswith("unless it frees 104 MiB"), "the tolerance is no excess"
+    assert said(warned, quota(on_exceed=OnExceed.WARN)).endswith("for 1.5s; only a warning is wanted")
+
+
+def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_grace() -> None:
+    due = replace(OVER, samples=12, over_for=6.0, warned=True)
+    cooling = {(POD, "model"): 1012.5}
+    assert said(due, cooling=cooling).endswith(
+        "is over its quota for 6.0s and was acted upon lately, to be stopped in 12.5s unless it frees 904 MiB"
+    )
+    kills = tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
+    held = replace(due, held_back=True)
+    assert said(held, kills=kills).endswith(
+        "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills in 60s"
+    )
+    assert said(held, kills=kills[1:]).endswith("to be stopped in 0.0s unless it frees 904 MiB")
+
+
+def test_the_seconds_are_those_of_the_sentence() -> None:
+    due, key = replace(OVER, samples=12, over_for=6.0), (CONTAINER, GPU)
+    calm = State(cases={key: due}, cooling={(POD, "model"): 1012.5})
+    assert stops_in(calm, quota(), 1000.0, RULES) == 12.5
+    spent = replace(calm, kills=tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0)))
+    assert stops_in(spent, quota(), 980.0, RULES) == 32.5
+    assert stops_in(replace(spent, cooling={}), quota(), 980.0, RULES) == 30.0
+    assert stops_in(replace(calm, open=True), quota(), 1000.0, RULES) is None
+    assert stops_in(calm, quota(on_exceed=OnExceed.WARN), 1000.0, RULES) is None
+    assert stops_in(replace(calm, cases={key: Case(used_mib=9)}), quota(), 1000.0, RULES) is None
+
+
+def test_an_open_breaker_is_named_with_the_way_out() -> None:
+    due = replace(OVER, samples=12, over_for=6.0, warned=True, held_back=True)
+    assert said(due, open=True).endswith(
+        "for 6.0s; nobody is stopped here: the breaker is open until an operator says `gpu-share breaker --reset` on "
+        "this node"
+    )

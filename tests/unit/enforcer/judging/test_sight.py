@@ -1,0 +1,90 @@
+"""Blindness is a state of its own: begun, told when it lasts, ended; and what status, metrics and pods say of it."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from enforcer.judging.sight import EVERYWHERE, TOLD_AFTER, Sight, Turn, looked, sentence, told
+from enforcer.metrics import Latest
+from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.test_loop import World, make, world
+
+__all__ = ["make", "world"]
+HUNG = NvmlError("the driver hangs", Reason.NVML_HUNG)
+GONE = NvmlError("fell off the bus", Reason.GPU_LOST)
+
+
+def through(steps: list[tuple[float, dict[str, NvmlError]]]) -> list[tuple[str, Turn, Reason]]:
+    seen: list[tuple[str, Turn, Reason]] = []
+    state: Sight = {}
+    for now, problems in steps:
+        state, changes = looked(state, problems, now)
+        seen += [(each.gpu, each.turn, each.blind.reason) for each in changes]
+    return seen
+
+
+def test_sight_is_lost_once_told_once_and_back_once() -> None:
+    looks = [(at / 2, {GPU: HUNG}) for at in range(100)]
+    assert through([*looks, (50.0, {}), (50.5, {})]) == [
+        (GPU, Turn.LOST, Reason.NVML_HUNG),
+        (GPU, Turn.STAYS_LOST, Reason.NVML_HUNG),
+        (GPU, Turn.BACK, Reason.NVML_HUNG),
+    ]
+
+
+def test_what_passes_is_told_nobody_and_begins_anew() -> None:
+    state, _ = looked({}, {GPU: HUNG}, 0.0)
+    state, [change] = looked(state, {}, TOLD_AFTER - 0.1)
+    assert (change.turn, told(change, TOLD_AFTER - 0.1)) == (Turn.BACK, None)
+    state, _ = looked(state, {GPU: HUNG}, TOLD_AFTER)
+    _, changes = looked(state, {GPU: HUNG}, 2 * TOLD_AFTER - 0.1)
+    assert changes == ()
+
+
+def test_another_reason_goes_on_with_the_same_blindness() -> None:
+    state, _ = looked({}, {GPU: HUNG, OTHER_GPU: GONE}, 5.0)
+    state, (change, _) = looked(state, {GPU: GONE}, 5.0 + TOLD_AFTER)
+    assert (change.turn, state[GPU].since, state[GPU].reason) == (Turn.STAYS_LOST, 5.0, Reason.GPU_LOST)
+    assert told(change, 99.0) == f"GPU {GPU} cannot be read, and nobody on it is held to a quota: fell off the bus"
+    _, [back] = looked(state, {}, 30.0)
+    assert told(back, 30.0) == f"GPUs can be read again, after 25 s: {GPU}"
+    state, _ = looked({}, {EVERYWHERE: HUNG}, 0.0)
+    _, [change] = looked(state, {EVERYWHERE: HUNG}, TOLD_AFTER)
+    assert (
+        told(change, 0.0) == "no GPU of this node can be read, and nobody anywhere is held to a quota: the driver hangs"
+    )
+
+
+def test_a_container_on_a_gpu_that_cannot_be_read_is_told_so_and_not_what_it_held_before() -> None:
+    state, _ = looked({}, {GPU: HUNG}, 5.0)
+    said = sentence("model", state[GPU], 17.0)
+    assert said.startswith("model is not judged and nothing of it is stopped: its GPU could not be read")
+    assert said.endswith(" for 12 s (NvmlHung: the driver hangs)")
+
+
+def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(world: World) -> None:
+    said: list[tuple[Reason, str]] = []
+    object.__setattr__(world.agent._parts, "tell_operators", lambda *what: said.append(what))
+    world.reader.held[GPU] = {101: 9000}
+    status = world.look(2)
+    assert (status["gpus"][0]["blindReason"], status["gpus"][0]["blindFor"]) == (None, None)
+    world.reader.broken = {GPU}
+    status = world.look(3)
+    gpu, [container] = status["gpus"][0], status["containers"]
+    assert (gpu["blindReason"], gpu["blindFor"], said) == ("NvmlUnavailable", 1.0, [])
+    assert (container["state"], container["usedMib"]) == ("Blind", None)
+    assert "could not be read for 1 s (NvmlUnavailable: the GPU fell off the bus)" in container["sentence"]
+    world.look(int(TOLD_AFTER / 0.5))
+    [(reason, note)] = said
+    assert (reason, GPU in note) == (Reason.NVML_UNAVAILABLE, True)
+    registry, latest = CollectorRegistry(), Latest()
+    registry.register(latest)
+    latest.status = world.look()
+    assert (
+        f'gpu_share_gpu_blind_seconds{{gpu="{GPU}",reason="NvmlUnavailable"}} 11.5'
+        in generate_latest(registry).decode()
+    )
+    assert world.verdicts == []
+    world.reader.broken = set()
+    status = world.look()
+    assert (status["gpus"][0]["blind"], status["gpus"][0]["blindFor"], said[1][0]) == (None, None, Reason.RECOVERED)

@@ -1,0 +1,112 @@
+"""Acting where something fails in the middle of it."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.killlog.record import Kind
+from enforcer.proc import PidHandle
+from gpushare.errors import RecordError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.killing.test_act import Handle, World, at_look, process
+
+
+def _fails(world: World, monkeypatch: pytest.MonkeyPatch, *kinds: Kind) -> None:
+    append = world.kill_log.append
+
+    def full(kind: Kind, fields: Any) -> Any:
+        if kind in kinds:
+            raise RecordError("no space left")
+        return append(kind, fields)
+
+    monkeypatch.setattr(world.kill_log, "append", full)
+
+
+def test_an_answer_that_could_not_be_written_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, process())
+    with monkeypatch.context() as patched:
+        _fails(world, patched, Kind.OUTCOME)
+        assert world.run().reason is Reason.KILLED
+        world.scribe.catch_up()
+        world.scribe.close()
+        assert world.kinds() == ["INTENT"]
+    world.scribe.catch_up()
+    world.scribe.catch_up()
+    world.scribe.close()
+    assert world.kinds() == ["INTENT", "OUTCOME"]
+    assert world.records()[1]["targets"][0]["steps"] == "SIGTERM"
+    assert world.whole()
+
+
+def test_a_bug_after_the_intent_is_on_record_with_what_was_done(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 8000, dies_of=()))
+    ended = Handle.ended
+
+    class Broken(Handle):
+        def ended(self, seconds: float = 0.0) -> bool:
+            if self.process.got and self.pid == 502:
+                raise OverflowError("timeout is too large")
+            return ended(self, seconds)
+
+    world.open_handle = lambda pid: Broken(world.processes[pid], world)  # type: ignore[method-assign]
+    with pytest.raises(OverflowError):
+        world.run()
+    intent, outcome = world.records()
+    assert (outcome["kind"], outcome["intent"], outcome["result"]) == ("OUTCOME", intent["seq"], "InternalError")
+    assert [(each["pid"], each["steps"]) for each in outcome["targets"]] == [(501, "SIGTERM"), (502, "SIGTERM")]
+    assert [notice.reason for notice in world.notices] == [Reason.INTERNAL]
+
+
+def test_with_too_few_descriptors_the_largest_go_first_and_the_others_after_them(tmp_path: Path) -> None:
+    world = World(tmp_path, *(process(500 + n, 5000 + n) for n in range(4)))
+    open_handle, opened = world.open_handle, []
+
+    def scarce(pid: int) -> PidHandle | None:
+        opened.append(pid)
+        if len(opened) % 3 == 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return open_handle(pid)
+
+    world.open_handle = scarce  # type: ignore[method-assign]
+    assert world.run(*sorted(world.processes.values(), key=lambda each: -each.mib)).reason is Reason.KILLED
+    assert world.signals() == ["SIGTERM 503", "SIGTERM 502", "SIGTERM 501", "SIGTERM 500"]
+    assert world.kinds() == ["INTENT", "OUTCOME"]
+
+
+def test_who_let_go_of_the_gpu_meanwhile_is_spared_though_the_container_is_still_over(tmp_path: Path) -> None:
+    server, kernel = process(501, 5000), process(502, 4900)
+    world = World(tmp_path, server, kernel)
+
+    def hand_over() -> None:
+        server.holds, kernel.mib = False, 9000
+
+    at_look(world, 2, hand_over)
+    assert world.run().reason is Reason.KILLED
+    assert world.signals() == ["SIGTERM 502"]
+    assert [target["pid"] for target in world.records()[-1]["targets"]] == [502]
+
+
+def test_what_hung_and_has_ended_is_answered_at_the_next_look_and_once(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000, dies_of=()))
+    world.run()
+    world.processes[501].ended = True
+    for _ in range(2):
+        world.executor.look_after()
+    world.scribe.close()
+    assert world.kinds() == ["INTENT", "UNKILLABLE", "OUTCOME"]
+    assert world.records()[-1]["intent"] == 1
+    assert world.records()[-1]["targets"][0] == {
+        "pid": 501, "start": 5010, "usedMiB": 9000, "result": "Killed", "steps": "SIGTERM,SIGKILL",
+    }  # fmt: skip
+    assert [notice.reason for notice in world.notices] == [Reason.UNKILLABLE, Reason.KILLED]
+
+
+def test_a_process_that_has_the_pid_of_one_that_hung_is_ended_like_any_other(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000, dies_of=()))
+    world.run()
+    world.processes[501].ended = True
+    world.executor.look_after()
+    world.processes[501] = process(501, 9000)
+    assert world.run().reason is Reason.KILLED

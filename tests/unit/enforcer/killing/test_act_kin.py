@@ -1,0 +1,172 @@
+"""Processes that die with another one: a container's first process takes all others with it."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from enforcer.attribute import Identity
+from enforcer.killing.deeds import NO_FIRST
+from enforcer.killing.family import Member, first_of
+from enforcer.killing.ladder import REFUSALS
+from enforcer.model import OnExceed
+from gpushare.reasons import Reason
+from tests.unit.enforcer.killing.test_act import World, at_look, process
+from tests.unit.enforcer.made import quota
+
+WHOLE = quota(on_exceed=OnExceed.KILL_CONTAINER)
+
+
+def test_who_dies_with_a_containers_first_process_is_released_before_it_is_signalled(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 1000), process(503, 500))
+    world.answer, world.leaders = True, {501}
+    result = world.run(world.processes[501])
+    assert world.story == ["terminate_client 501", "terminate_client 502", "terminate_client 503", "SIGTERM 501"]
+    assert result.reason is Reason.KILLED
+    rows = {row["pid"]: row["steps"] for row in world.records()[-1]["targets"]}
+    assert rows == {
+        501: "terminate_client,SIGTERM", 502: "terminate_client,with 501", 503: "terminate_client,with 501",
+    }  # fmt: skip
+    assert world.whole()
+
+
+def test_while_one_of_them_is_not_released_the_first_process_gets_no_signal(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 1000))
+    world.answer, world.leaders, world.refused = True, {501}, {502}
+    for _ in range(REFUSALS - 1):
+        assert world.run(world.processes[501]).reason is Reason.TERMINATE_FAILED
+    assert world.signals() == []
+    assert world.run(world.processes[501]).reason is Reason.KILLED
+    assert world.signals() == ["SIGTERM 501"]
+
+
+def test_beside_any_other_process_the_rest_of_a_container_is_let_be(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 1000))
+    world.answer = True
+    world.run(world.processes[501])
+    assert world.story == ["terminate_client 501", "SIGTERM 501"]
+
+
+def test_a_refusal_is_nothing_done_and_its_owner_is_told_so(tmp_path: Path) -> None:
+    """It costs no other container its turn: what did nothing to anybody is no kill that the breaker counts."""
+    world = World(tmp_path, process(501, 9000))
+    world.answer = False
+    result = world.run()
+    assert result.reason is Reason.TERMINATE_FAILED
+    assert not result.acted
+    assert "none of its processes was signalled" in world.notices[0].note
+    assert "ended 1" not in world.notices[0].note
+
+
+def test_one_that_was_released_before_another_refused_was_acted_upon(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 1000))
+    world.answer, world.leaders, world.refused = True, {501}, {502}
+    assert world.run(world.processes[501]).acted
+
+
+def crowd(folder: Path) -> World:
+    """A container: a first process that holds nothing, and two that hold too much."""
+    world = World(folder, process(501, 0, holds=False), process(502, 9000), process(503, 500))
+    world.leaders = {501}
+    return world
+
+
+def test_a_whole_container_goes_by_its_first_process_after_all_its_clients_were_released(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    world.answer = True
+    result = world.run(world.processes[502], world.processes[503], about=WHOLE)
+    released, signals = world.story[:3], world.story[3:]
+    assert sorted(released) == [f"terminate_client {pid}" for pid in (501, 502, 503)]
+    assert signals == ["SIGTERM 501"]
+    assert result.reason is Reason.KILLED
+    intent, outcome = world.records()
+    assert intent["first"] == 501
+    assert {row["pid"] for row in intent["targets"]} == {501, 502, 503}
+    rows = {row["pid"]: row["steps"] for row in outcome["targets"]}
+    assert rows == {501: "terminate_client,SIGTERM"} | dict.fromkeys((502, 503), "terminate_client,with 501")
+
+
+def test_who_holds_nothing_and_dies_with_it_is_on_record_too(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    world.processes[503].holds = False
+    world.run(world.processes[502], about=WHOLE)
+    assert {row["pid"]: row["steps"] for row in world.records()[-1]["targets"]}[503] == "with 501"
+
+
+def test_a_first_process_that_would_not_hear_of_it_is_not_waited_for(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    world.deaf = {501}
+    world.run(world.processes[502], about=WHOLE)
+    assert world.signals() == ["SIGKILL 501"]
+
+
+def test_a_client_that_came_after_the_first_signal_is_released_before_the_second(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    world.answer, world.processes[501].dies_of = True, (signal.SIGKILL,)
+
+    def fork() -> None:
+        if world.signals() == ["SIGTERM 501"]:
+            world.processes[504] = process(504, 100)
+
+    world.on_look = lambda _: fork()
+    world.run(world.processes[502], about=WHOLE)
+    assert world.story[-3:] == ["SIGTERM 501", "terminate_client 504", "SIGKILL 501"]
+
+
+def test_without_a_first_process_of_its_own_the_holders_are_ended_and_it_is_said(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    world.leaders = set()
+    world.run(world.processes[502], world.processes[503], about=WHOLE)
+    assert world.signals() == ["SIGTERM 502", "SIGTERM 503"]
+    assert world.records()[0]["note"] == NO_FIRST
+
+
+def test_for_anything_less_than_the_whole_container_its_first_process_is_let_be(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    world.run(world.processes[502])
+    assert world.signals() == ["SIGTERM 502"]
+    assert not {"first", "note"} & world.records()[0].keys()
+
+
+def test_back_under_while_the_disk_was_busy_spares_the_first_process(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    at_look(world, 2, lambda: setattr(world.processes[502], "holds", False))
+    assert world.run(world.processes[502], about=WHOLE).reason is Reason.BACK_UNDER_QUOTA
+    assert (world.story, world.kinds()) == ([], ["INTENT", "ABORTED"])
+
+
+def test_being_refused_with_a_new_process_each_time_is_no_veto(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for pid in range(501, 501 + REFUSALS):
+        world.processes[pid] = process(pid)
+        world.refused.add(pid)
+        result = world.run(world.processes[pid])
+        world.processes[pid].holds = False
+    assert result.reason is Reason.KILLED
+    assert world.signals() == [f"SIGTERM {500 + REFUSALS}"]
+
+
+def member(pid: int, *inside: int, inode: int = 7) -> Member:
+    return Member(Identity(pid=pid, start=pid, owner=None, cgroup_inode=inode), (pid, *inside))
+
+
+FAMILIES = {
+    "an ordinary container": ([member(11, 1), member(12, 7)], 11),
+    "one in which a tenant made a namespace": ([member(11, 1), member(12, 7), member(13, 8, 1)], 11),
+    "a host below another": ([member(11, 40, 1), member(12, 41, 2)], 11),
+    "hostPID": ([member(11), member(12)], None),
+    "hostPID, with a namespace made inside": ([member(11), member(12, 1)], None),
+    "a shared namespace, its first process the sandbox": ([member(11, 7), member(12, 8)], None),
+    "the same, with a namespace made inside": ([member(11, 7), member(12, 8, 1)], None),
+    "two namespaces side by side": ([member(11, 1), member(12, 1)], None),
+    "made again since": ([member(11, 1, inode=8)], None),
+    "nobody left": ([], None),
+    "the machine's own first process": ([member(1), member(2)], None),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_first_process_of_a_container_is_that_of_its_own_namespace_or_none(name: str) -> None:
+    family, expected = FAMILIES[name]
+    found = first_of(family, 7)
+    assert (found.identity.pid if found else None) == expected

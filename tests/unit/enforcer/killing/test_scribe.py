@@ -1,0 +1,224 @@
+"""Records and a disk that is slow, fails, or never answers."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enforcer.killing.scribe import MAX_WAITING, Scribe
+from enforcer.killlog.audit import KillLog, segments
+from enforcer.killlog.record import Kind, read, verify
+from gpushare.errors import RecordError
+from tests.support.patience import holds_within, patient
+
+SHORT = 0.05
+
+
+class Disk:
+    """Stands in for ``fdatasync``: holds every sync up while it hangs, and fails those it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = threading.Event()
+        self.fails = False
+
+    def sync(self, _: int) -> None:
+        self.asked.set()
+        assert self.answers.wait(60)
+        if self.fails:
+            raise OSError(5, "Input/output error")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    made = Disk()
+    monkeypatch.setattr(os, "fdatasync", made.sync)
+    yield made
+    made.answers.set()
+
+
+def ignored(_: RecordError) -> None:
+    """Take a failure that says nothing here."""
+
+
+def finish(log: Scribe) -> None:
+    """Have all written, in what time that takes here."""
+    log._wait = patient(30)
+    log.close()
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for file in segments(folder) for line in file.read_bytes().splitlines(keepends=True)]
+    assert verify(lines).holds
+    return [read(line) for line in lines]
+
+
+def kinds(folder: Path) -> list[str]:
+    return [record["kind"] for record in records(folder)]
+
+
+def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_is(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=patient(1))
+    disk.answers.clear()
+    with pytest.raises(RecordError, match=r"not answered for \d+ s"):
+        log.intent({"pid": 7, "container": "model"})
+    assert disk.asked.is_set()
+    assert holds_within(lambda: "nobody is ended until it does" in (log.problem or ""), 10, SHORT)
+    disk.answers.set()
+    assert holds_within(lambda: log.head.seq == 2, 10, SHORT)
+    finish(log)
+    intent, answer = records(tmp_path / "audit")
+    assert (intent["kind"], answer["kind"], answer["intent"]) == ("INTENT", "ABORTED", 1)
+    assert (answer["result"], answer["container"]) == ("RecordUnwritable", "model")
+    assert log.problem is None
+
+
+def test_an_intent_that_waited_behind_another_is_never_written(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    disk.answers.clear()
+    log.post(Kind.WARNED, {}, ignored)
+    with pytest.raises(RecordError):
+        log.intent({"pid": 7})
+    disk.answers.set()
+    finish(log)
+    assert kinds(tmp_path / "audit") == ["WARNED"]
+
+
+def test_an_intent_whose_sync_fails_too_late_leaves_nothing_to_answer(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=patient(1))
+    disk.answers.clear()
+    disk.fails = True
+    with pytest.raises(RecordError):
+        log.intent({"pid": 7})
+    disk.answers.set()
+    finish(log)
+    disk.fails = False
+    log.intent({"pid": 8})
+    assert [(record["kind"], record["pid"]) for record in records(tmp_path / "audit")] == [("INTENT", 8)]
+
+
+def test_an_answer_that_comes_late_is_written_once(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    intent = log.intent({"pid": 7})
+    log._wait = SHORT
+    disk.answers.clear()
+    with pytest.raises(RecordError):
+        log.answer(Kind.OUTCOME, {"intent": intent.seq})
+    for _ in range(3):
+        log.catch_up()
+    disk.answers.set()
+    log.catch_up()
+    finish(log)
+    assert kinds(tmp_path / "audit") == ["INTENT", "OUTCOME"]
+
+
+def test_an_answer_that_failed_is_written_when_it_can_be(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    intent = log.intent({"pid": 7})
+    disk.fails = True
+    with pytest.raises(RecordError, match="Input/output error"):
+        log.answer(Kind.OUTCOME, {"intent": intent.seq})
+    for _ in range(3):
+        log.catch_up()
+        log.close()
+    disk.fails = False
+    log.catch_up()
+    log.close()
+    assert kinds(tmp_path / "audit") == ["INTENT", "OUTCOME"]
+
+
+def test_who_stops_writes_first_what_failed_before(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    intent = log.intent({"pid": 7})
+    disk.fails = True
+    with pytest.raises(RecordError):
+        log.answer(Kind.OUTCOME, {"intent": intent.seq})
+    disk.fails = False
+    log.close()
+    assert kinds(tmp_path / "audit") == ["INTENT", "OUTCOME"]
+
+
+def test_what_an_enforcer_died_over_is_answered_when_the_log_can_be_written(disk: Disk, tmp_path: Path) -> None:
+    Scribe(KillLog(tmp_path / "audit"), "gpu-7").intent({"pid": 7})
+    disk.fails = True
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    with pytest.raises(RecordError):
+        log.open()
+    disk.fails = False
+    log.catch_up()
+    log.close()
+    assert [(record["kind"], record.get("result")) for record in records(tmp_path / "audit")] == [
+        ("INTENT", None), ("OUTCOME", "Interrupted"),
+    ]  # fmt: skip
+
+
+def test_a_log_that_could_not_be_opened_is_taken_up_without_waiting_for_a_record(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    Scribe(KillLog(folder), "gpu-7").intent({"pid": 7})
+    folder.chmod(0o755)
+    log = Scribe(KillLog(folder), "gpu-7")
+    with pytest.raises(RecordError, match="must be ours alone"):
+        log.open()
+    assert "must be ours alone" in (log.problem or "")
+    folder.chmod(0o700)
+    log.catch_up()
+    log.close()
+    assert (log.problem, kinds(folder)) == (None, ["INTENT", "OUTCOME"])
+
+
+def test_a_log_that_may_be_somebody_elses_is_not_written(tmp_path: Path) -> None:
+    lost: list[str] = []
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", lost=lambda: lost[0] if lost else None)
+    log.intent({"pid": 7})
+    lost.append("the lock was taken away")
+    with pytest.raises(RecordError, match="was taken away"):
+        log.intent({"pid": 8})
+    assert log.problem == "the lock was taken away"
+    assert len(records(tmp_path / "audit")) == 1
+
+
+def test_what_nobody_waits_for_does_not_pile_up(disk: Disk, tmp_path: Path) -> None:
+    failed: list[str] = []
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    disk.answers.clear()
+    for _ in range(MAX_WAITING + 10):
+        log.post(Kind.WARNED, {}, lambda error: failed.append(error.message))
+    assert 9 <= len(failed) <= 10
+    assert "records wait" in failed[0]
+    disk.answers.set()
+
+
+def test_closing_does_not_wait_for_a_disk_that_is_gone(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    disk.answers.clear()
+    log.post(Kind.WARNED, {}, ignored)
+    log.close()
+    assert not disk.answers.is_set()
+
+
+def test_without_a_thread_to_write_nobody_is_ended_and_later_all_is_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none)
+        with pytest.raises(RecordError):
+            log.intent({"pid": 7})
+    finish(log)
+    log.intent({"pid": 8})
+    assert [record["pid"] for record in records(tmp_path / "audit")] == [8]
+
+
+def test_its_thread_ends_when_all_is_written(tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    for pid in range(20):
+        log.intent({"pid": pid})
+    assert holds_within(lambda: not any(each.name == "scribe" for each in threading.enumerate()), 10, SHORT)

@@ -1,0 +1,34 @@
+"""Whether limits are in force, as status and metrics say it."""
+
+from prometheus_client import generate_latest
+
+from enforcer.judging.judge import Rules, State
+from enforcer.killlog.record import Head
+from enforcer.metrics import Metrics
+from enforcer.model import Proven
+from enforcer.told.status import Snapshot, status
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import CONTAINER, GPU, neighbour, quota
+
+
+def proven(state: Reason) -> Proven:
+    return Proven(state=state, backend="mps-v2", sentence="because")
+
+
+def test_a_limit_that_was_looked_at_is_in_status_and_metrics_and_another_is_not() -> None:
+    snapshot = Snapshot(
+        node="gpu-7", time="", now=0.0, enforcing=True, views=(), quotas=[quota(), neighbour()], state=State(),
+        rules=Rules(), head=Head(0, ""), problems=(), proven={(CONTAINER, GPU): proven(Reason.ESCAPED)},
+    )  # fmt: skip
+    found = status(snapshot)
+    assert [each["limit"] for each in found["containers"]] == [
+        {"state": "Escaped", "backend": "mps-v2", "sentence": "because"},
+        None,
+    ]
+    metrics = Metrics()
+    metrics.latest.status = found
+    lines = [
+        line for line in generate_latest(metrics.registry).decode().splitlines() if "gpu_share_limit_state{" in line
+    ]
+    labels = f'backend="mps-v2",container="model",gpu="{GPU}",namespace="asr",pod="tts-0",state="Escaped"'
+    assert lines == [f"gpu_share_limit_state{{{labels}}} 1.0"]

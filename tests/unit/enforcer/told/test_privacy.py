@@ -1,0 +1,216 @@
+"""What a tenant is given names nobody else: no notice, Event, status file or log line of a pod tells of another."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from enforcer.attribute import Identity, Owner
+from enforcer.cluster import event_of
+from enforcer.endings.postmortem import Failure, likely, told
+from enforcer.endings.pressure import marked
+from enforcer.judging.judge import Decision, Holder, Rules, State, Verdict, judge
+from enforcer.killlog.record import Head
+from enforcer.model import GpuSample, OnExceed, Quota
+from enforcer.told import notice
+from enforcer.told.notice import Ending, Notice
+from enforcer.told.podstatus import Message, Seen, by_pod, message, pod_status
+from enforcer.told.status import Snapshot, status
+from enforcer.view import View
+from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
+from sidecar import metrics
+from sidecar import status as read_by_sidecar
+from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.test_loop import card
+
+GPUS = (GPU, OTHER_GPU)
+FIRST_PID = 1_000_000
+"""So high that no pid is taken for an amount, which stays below it."""
+HEX = "0123456789abcdef"
+thoroughly = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """One container: its quota, and what its processes hold on each GPU."""
+
+    quota: Quota
+    held: dict[str, list[int]]
+    number: int
+
+    def holders(self, gpu: str) -> Iterator[Holder]:
+        for index, mib in enumerate(self.held[gpu]):
+            pid = FIRST_PID + 100 * self.number + 10 * GPUS.index(gpu) + index
+            owner = Owner(self.quota.pod_uid, self.quota.container_id or "")
+            yield Holder(Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid), mib)
+
+    def names(self) -> set[str]:
+        """All that tells this tenant from others."""
+        quota = self.quota
+        pids = {str(holder.identity.pid) for gpu in GPUS for holder in self.holders(gpu)}
+        texts = (quota.namespace, quota.pod, quota.pod_uid, quota.container, quota.container_id, quota.claim_uid)
+        return {*pids, *(text for text in texts if text)}
+
+
+def tenant(number: int, values: dict[str, Any], held: dict[str, list[int]]) -> Tenant:
+    made = Quota(
+        claim_uid=f"claim{number}x", namespace=f"ns{number}x", pod=f"pod{number // 2}x", pod_uid=f"uid{number // 2}x",
+        container=f"box{number}x", container_id=HEX[number] * 64, **values,
+    )  # fmt: skip
+    return Tenant(made, held, number)
+
+
+AMOUNTS = st.lists(st.integers(0, 90_000), max_size=3)
+VALUES = st.fixed_dictionaries(
+    {
+        "gpu": st.sampled_from(GPUS),
+        "memory_mib": st.integers(1, 90_000),
+        "compute_percent": st.none() | st.integers(1, 100),
+        "on_exceed": st.sampled_from(OnExceed),
+        "grace_seconds": st.floats(0, 60),
+        "tolerance_mib": st.none() | st.integers(0, 500),
+    }
+)
+HELD = st.fixed_dictionaries(dict.fromkeys(GPUS, AMOUNTS))
+TENANTS = st.lists(st.tuples(VALUES, HELD), min_size=2, max_size=8).map(
+    lambda rows: [tenant(number, *row) for number, row in enumerate(rows)]
+)
+"""Two containers of a pod each, so that pods have neighbours and so have containers."""
+
+
+def view(gpu: str, tenants: list[Tenant], *, blind: bool) -> View:
+    if blind:
+        return View(gpu=card(gpu, 0), problem=NvmlError(f"NVML says process {FIRST_PID} of pod0x holds too much"))
+    holders = tuple(holder for each in tenants for holder in each.holders(gpu))
+    sample = GpuSample(uuid=gpu, total_mib=999_999, used_mib=sum(h.used_mib for h in holders) + 7, processes=())
+    return View(gpu=card(gpu, GPUS.index(gpu)), sample=sample, holders=holders)
+
+
+def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[Verdict]]:
+    """Look often enough for every verdict there can be."""
+    quotas = [each.quota for each in tenants]
+    views = [view(GPU, tenants, blind=blind), view(OTHER_GPU, tenants, blind=False)]
+    state = State()
+    verdicts: list[Verdict] = []
+    for look in range(8):
+        state, said = judge(state, quotas, {each.gpu.uuid: each.reading for each in views}, 1000.0 + look, Rules())
+        verdicts += said
+    problems = [f"process {FIRST_PID} of ns0x/pod0x and {FIRST_PID + 200} of ns2x/pod1x hinder this node"]
+    found = Snapshot(
+        node="gpu-7", time="2026-11-20T22:16:05.123Z", now=1008.0, enforcing=True, views=views, quotas=quotas,
+        state=state, rules=Rules(), head=Head(42, "sha256:ab"), problems=problems,
+    )  # fmt: skip
+    return found, verdicts
+
+
+def notices(verdict: Verdict) -> Iterator[Notice]:
+    """Every notice there is about a verdict."""
+    yield from (words(verdict) for words in notice.DECIDED.values())
+    yield notice.unrecorded(verdict)
+    targets = verdict.targets
+    for result in notice.RESULTS:
+        ended = [
+            Ending(pid=each.identity.pid, start=1, used_mib=each.used_mib, result=result, steps=("SIGTERM",))
+            for each in targets
+        ]
+        yield notice.ended(verdict, result, ended, Head(42, "sha256:ab"))
+
+
+def foreign(text: str, own: set[str], tenants: list[Tenant]) -> set[str]:
+    """Whose names stand in a text that are not the pod's own."""
+    others = {name for each in tenants for name in each.names()} - own
+    return others & set(re.findall(r"[A-Za-z0-9]+", text))
+
+
+def own_names(uid: str, tenants: list[Tenant]) -> set[str]:
+    return {name for each in tenants if each.quota.pod_uid == uid for name in each.names()}
+
+
+@thoroughly
+@given(tenants=TENANTS, blind=st.booleans())
+def test_no_notice_and_no_event_names_another_pod(*, tenants: list[Tenant], blind: bool) -> None:
+    _, verdicts = world(tenants, blind=blind)
+    for verdict in verdicts:
+        own = own_names(verdict.quota.pod_uid, tenants)
+        for each in notices(verdict):
+            event = event_of("gpu-7", each, datetime(2026, 11, 20, tzinfo=UTC))
+            assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == verdict.quota.namespace
+            assert not foreign(json.dumps(event), own, tenants)
+
+
+@thoroughly
+@given(tenants=TENANTS, blind=st.booleans(), serves=st.booleans())
+def test_no_status_file_page_or_log_line_names_another_pod(*, tenants: list[Tenant], blind: bool, serves: bool) -> None:
+    snapshot, verdicts = world(tenants, blind=blind)
+    for uid, quotas in by_pod(snapshot.quotas).items():
+        said = [message(each, "2026") for one in verdicts if one.quota.pod_uid == uid for each in notices(one)]
+        data = json.dumps(pod_status(Seen.of(snapshot), quotas, said[-20:], lambda _: serves)).encode()
+        found = read_by_sidecar.parse(data)
+        assert found is not None
+        page = metrics.render(found, messages=1, rss_bytes=1).decode()
+        lines = "\n".join(map(str, found.messages)) + found.waiting
+        assert not foreign(data.decode() + page + lines, own_names(uid, tenants), tenants)
+
+
+@thoroughly
+@given(TENANTS)
+def test_what_is_said_of_a_container_that_failed_names_another_pod_to_nobody_but_operators(
+    tenants: list[Tenant],
+) -> None:
+    snapshot, _ = world(tenants, blind=False)
+    marks = marked({}, Seen.of(snapshot), 5.0).values()
+    for mark in marks:
+        uid = mark.quota.pod_uid
+        failed = Failure(pod_uid=uid, container_id=mark.quota.container_id or "", exit_code=1, finished=5.0)
+        verdict = likely(failed, [replace(mark, ended=None)])
+        assert verdict is not None
+        words = told(failed, *verdict)
+        event = event_of("gpu-7", words, datetime(2026, 11, 20, tzinfo=UTC))
+        assert not foreign(json.dumps(event) + message(words, "2026").text, own_names(uid, tenants), tenants)
+    with_neighbours = [mark for mark in marks if len(mark.holders) > 1]
+    assert all(any(each.mib for each in mark.holders) for mark in with_neighbours), "operators are told who"
+
+
+@thoroughly
+@given(TENANTS)
+def test_of_others_there_is_what_they_hold_together(tenants: list[Tenant]) -> None:
+    snapshot, _ = world(tenants, blind=False)
+    views = {each.gpu.uuid: each for each in snapshot.views}
+    for uid, quotas in by_pod(snapshot.quotas).items():
+        for gpu in pod_status(Seen.of(snapshot), quotas, (), lambda _: True)["gpus"]:
+            mine = [each for each in tenants if each.quota.pod_uid == uid and each.quota.gpu == gpu["uuid"]]
+            own = sum(holder.used_mib for each in mine for holder in each.holders(gpu["uuid"]))
+            sample = views[gpu["uuid"]].sample
+            assert sample is not None
+            assert gpu["heldByOthersMiB"] == sample.used_mib - own
+
+
+def test_the_test_would_see_a_name() -> None:
+    """The node's own status, which is for operators, names everybody."""
+    tenants = [tenant(n, {"gpu": GPU, "memory_mib": 1}, {GPU: [5], OTHER_GPU: []}) for n in range(4)]
+    snapshot, _ = world(tenants, blind=False)
+    found = foreign(json.dumps(status(snapshot)), own_names("uid0x", tenants), tenants)
+    assert found >= {"pod1x", "uid1x", "ns2x", "box3x", HEX[2] * 64, str(FIRST_PID + 200)}
+
+
+def test_every_reason_to_have_ended_somebody_is_among_the_notices() -> None:
+    verdict = Verdict(
+        decision=Decision.KILL, quota=tenant(0, {"gpu": GPU, "memory_mib": 1}, {}).quota, used_mib=5, over_for=1.0
+    )
+    assert {each.reason for each in notices(verdict)} >= {Reason.KILLED, Reason.RECORD_UNWRITABLE, Reason.OVER_QUOTA}
+
+
+@pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "x" * 5000, "ü" * 3000, "\ud800"])
+def test_a_message_is_one_harmless_line(text: str) -> None:
+    quota = tenant(0, {"gpu": GPU, "memory_mib": 1}, {}).quota
+    found = message(Notice(quota=quota, reason=Reason.KILLED, note=text, action="Kill"), "2026")
+    assert found.text.isprintable()
+    assert len(found.text.encode()) <= notice.NOTE_BYTES
+    assert found == Message("2026", found.text)
