@@ -20,7 +20,7 @@ from tests.e2e.running import STOPPED, Result, Running
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / ".build" / "lanes"
 CLUSTERS: Final = (ROOT / ".build" / "e2e", ROOT / ".build" / "realnode")
-NODES: Final = 3
+NODES: Final = 4
 PATIENCE: Final = 3.0
 EVERY_SECONDS: Final = 60.0
 TAIL_LINES: Final = 120

@@ -18,27 +18,27 @@ MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
-    "tests/cluster/test_node.py": 95,
-    "tests/realnode/test_blocked.py": 80,
-    "tests/realnode/test_churn.py": 800,
-    "tests/realnode/test_deletion.py": 150,
-    "tests/realnode/test_failures.py": 150,
+    "tests/cluster/test_node.py": 109,
+    "tests/realnode/test_blocked.py": 99,
+    "tests/realnode/test_churn.py": 735,
+    "tests/realnode/test_deletion.py": 115,
+    "tests/realnode/test_failures.py": 130,
     "tests/realnode/test_grace.py": 185,
-    "tests/realnode/test_kill.py": 30,
-    "tests/realnode/test_limits.py": 220,
-    "tests/realnode/test_modes.py": 160,
-    "tests/realnode/test_mps.py": 150,
-    "tests/realnode/test_namespaces.py": 35,
-    "tests/realnode/test_nvml_away.py": 20,
-    "tests/realnode/test_outages.py": 175,
-    "tests/realnode/test_resize.py": 120,
-    "tests/realnode/test_running.py": 55,
-    "tests/realnode/test_tampering.py": 30,
-    "tests/realnode/test_trouble.py": 310,
-    "tests/realnode/test_upgrade_and_uninstall.py": 165,
+    "tests/realnode/test_kill.py": 25,
+    "tests/realnode/test_limits.py": 195,
+    "tests/realnode/test_modes.py": 180,
+    "tests/realnode/test_mps.py": 110,
+    "tests/realnode/test_namespaces.py": 30,
+    "tests/realnode/test_nvml_away.py": 27,
+    "tests/realnode/test_outages.py": 185,
+    "tests/realnode/test_resize.py": 123,
+    "tests/realnode/test_running.py": 90,
+    "tests/realnode/test_tampering.py": 26,
+    "tests/realnode/test_trouble.py": 280,
+    "tests/realnode/test_upgrade_and_uninstall.py": 130,
 }
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
-CONTROL_PLANE: Final = 740
+CONTROL_PLANE: Final = 580
 """Seconds of all files that need no node, which are one session."""
 OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
