@@ -257,8 +257,8 @@ class KillLog:
 
     def _removed(self, names: Sequence[str]) -> dict[str, Any] | None:
         """What a PRUNED record says of these segments; ``None`` where that cannot be known, so that they stay."""
-        after = next(name for name in self._folder.names() if name > names[-1])
-        follower = self._first_record(after)
+        after = next((name for name in self._folder.names() if name > names[-1]), None)
+        follower = None if after is None else self._first_record(after)
         if follower is None or (first := first_of(names[0])) is None:
             return None
         size = sum(self._folder.found(name).st_size for name in names)

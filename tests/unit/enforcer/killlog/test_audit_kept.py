@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from enforcer.killlog import audit, reserve
 from enforcer.killlog.audit import KillLog, segment_name, segments
+from enforcer.killlog.logfolder import LogFolder
 from enforcer.killlog.record import REMOVED, Head, Kind, Verdict, read, verify
 from enforcer.killlog.retention import Retention
 from gpushare.errors import RecordError
@@ -136,6 +137,17 @@ def test_a_segment_whose_follower_does_not_hold_is_kept(folder: Path) -> None:
         log.append(Kind.WARNED, {})
     assert "PRUNED" not in [read(file.read_bytes())["kind"] for file in segments(folder)[5:]]
     assert len(segments(folder)) == 7
+
+
+def test_segments_that_are_gone_between_two_looks_are_let_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with keeping(folder, 99) as log:
+        for number in range(6):
+            log.append(Kind.WARNED, {"n": number})
+    names, shown = LogFolder.names, chain([99, 0], repeat(99))
+    with keeping(folder, 2) as log:
+        monkeypatch.setattr(LogFolder, "names", lambda self: names(self)[: next(shown)])
+        log.append(Kind.WARNED, {"n": 7})
+    assert whole(folder).holds
 
 
 def full_but_for_the_reserve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
