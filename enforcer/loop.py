@@ -24,6 +24,7 @@ from enforcer.killlog.record import Kind
 from enforcer.metrics import Metrics
 from enforcer.model import OnExceed, Proven, Quota
 from enforcer.told import notice, status
+from enforcer.told.episodes import Episodes, Spell
 from enforcer.told.notice import Sink
 from enforcer.told.status import Snapshot
 from enforcer.view import View
@@ -114,6 +115,7 @@ class Agent:
         self._problem: str | None = None
         self._sight: sight.Sight = {}
         self._armed: dict[Place, float] = {}
+        self._episodes = Episodes()
         self._breaker = Breaker(state)
 
     def run(self, stopped: threading.Event, interval: float) -> None:
@@ -207,14 +209,18 @@ class Agent:
         )  # fmt: skip
         if action := _ACTIONS.get(verdict.decision):
             self._parts.metrics.violations.labels(action).inc()
-        if (words := notice.DECIDED.get(verdict.decision)) is not None:
-            self._parts.sink.notify(words(verdict))
-        if verdict.decision is Decision.WARNED:
-            self._record(Kind.WARNED, verdict)
+        if (spell := self._episodes.heard(verdict, self._clock())) is not None:
+            self._tell(verdict, spell)
         if verdict.decision is Decision.ARMED:
             self._record_armed(verdict)
         if verdict.decision is Decision.KILL:
             self._pending[self._workers.submit(self._parts.executor.carry_out, verdict)] = verdict
+
+    def _tell(self, verdict: Verdict, spell: Spell) -> None:
+        if (words := notice.DECIDED.get(verdict.decision)) is not None:
+            self._parts.sink.notify(words(verdict, spell))
+        if verdict.decision is Decision.WARNED:
+            self._record(Kind.WARNED, verdict, spell.times)
 
     def _record_armed(self, verdict: Verdict) -> None:
         """Try the disk when grace begins: that it is dead is known before somebody is to be ended.
@@ -227,8 +233,8 @@ class Agent:
             self._armed[place] = now
             self._record(Kind.ARMED, verdict)
 
-    def _record(self, kind: Kind, verdict: Verdict) -> None:
-        self._parts.kill_log.post(kind, warning_fields(self._node, verdict), self._unrecorded)
+    def _record(self, kind: Kind, verdict: Verdict, times: int = 1) -> None:
+        self._parts.kill_log.post(kind, warning_fields(self._node, verdict, times), self._unrecorded)
 
     def _unrecorded(self, error: RecordError) -> None:
         self._parts.metrics.record_errors.inc()

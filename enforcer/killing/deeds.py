@@ -31,9 +31,10 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
     return {"node": node, **kept, "intent": record["seq"], "result": str(result), "note": note}
 
 
-def warning_fields(node: str, verdict: Verdict) -> dict[str, Any]:
-    """What an ARMED or a WARNED record holds."""
-    return {**about(node, verdict.quota), "usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
+def warning_fields(node: str, verdict: Verdict, times: int = 1) -> dict[str, Any]:
+    """What an ARMED or a WARNED record holds; ``times`` it happened since there was one like it."""
+    held = {"usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
+    return {**about(node, verdict.quota), **held, **({"times": times} if times > 1 else {})}
 
 
 def about(node: str, quota: Quota) -> dict[str, Any]:

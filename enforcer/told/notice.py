@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from enforcer.judging.judge import Decision, Verdict
 from enforcer.killlog.record import Head
 from enforcer.model import Quota
+from enforcer.told.episodes import ONCE, Spell
 from gpushare.reasons import Reason
 
 NOTE_BYTES: Final = 1024
@@ -56,35 +57,30 @@ def touched(steps: Sequence[str]) -> bool:
     return any(not step.endswith(NOT_DONE) for step in steps)
 
 
-def warned(verdict: Verdict) -> Notice:
+def warned(verdict: Verdict, spell: Spell = ONCE) -> Notice:
     """Over quota, and believed."""
     quota = verdict.quota
     end = "nothing more is done: only a warning is wanted here"
     if verdict.kill_in is not None:
         end = f"its processes are ended in {verdict.kill_in:.1f}s unless it frees {_excess(verdict)} MiB"
-    return Notice(
-        quota=quota, reason=Reason.OVER_QUOTA, note=f"{_holds(quota, verdict.used_mib)}; {end}", action="Warn"
-    )
+    return Notice(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(verdict, spell)}; {end}", action="Warn")
 
 
-def back_under(verdict: Verdict) -> Notice:
+def back_under(verdict: Verdict, _: Spell = ONCE) -> Notice:
     """Freed enough in time."""
     note = f"{_holds(verdict.quota, verdict.used_mib)}: back within its quota, nothing was done to it"
     return Notice(quota=verdict.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
 
 
-def held_back(verdict: Verdict) -> Notice:
+def held_back(verdict: Verdict, spell: Spell = ONCE) -> Notice:
     """Not killed yet, because this node saw too many kills."""
-    note = f"{_holds(verdict.quota, verdict.used_mib)}; not ended yet: too many kills on this node in the last minute"
+    note = f"{_again(verdict, spell)}; not ended yet: too many kills on this node in the last minute"
     return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
-def suspended(verdict: Verdict) -> Notice:
+def suspended(verdict: Verdict, spell: Spell = ONCE) -> Notice:
     """Not killed, because the breaker is open."""
-    note = (
-        f"{_holds(verdict.quota, verdict.used_mib)}; not ended: too much of this node would be, "
-        "so it waits for an operator"
-    )
+    note = f"{_again(verdict, spell)}; not ended: too much of this node would be, so it waits for an operator"
     return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
@@ -125,6 +121,10 @@ RESULTS: Final = {
 
 def _holds(quota: Quota, used_mib: int) -> str:
     return f"container {quota.container} holds {used_mib} MiB of its {quota.memory_mib} MiB on {quota.gpu}"
+
+
+def _again(verdict: Verdict, spell: Spell = ONCE) -> str:
+    return f"{_holds(verdict.quota, verdict.used_mib)}{spell.words}"
 
 
 def _excess(verdict: Verdict) -> int:

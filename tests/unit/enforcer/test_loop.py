@@ -79,11 +79,14 @@ class World:
         found: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
         return found
 
-    def kinds(self) -> list[str]:
+    def records(self) -> list[dict[str, Any]]:
         lines = [
             line for file in segments(self.folder / "audit") for line in file.read_bytes().splitlines(keepends=True)
         ]
-        return [read(line)["kind"] for line in lines]
+        return [read(line) for line in lines]
+
+    def kinds(self) -> list[str]:
+        return [record["kind"] for record in self.records()]
 
     def scrape(self) -> str:
         return generate_latest(self.metrics.registry).decode()
@@ -291,6 +294,21 @@ def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: Worl
         world.look()
     world.agent._parts.kill_log.close()
     assert world.kinds() == ["ARMED", "ARMED"]
+
+
+def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_minutes_that_counts(
+    world: World,
+) -> None:
+    world.quotas[0] = quota(grace_seconds=60.0)
+    for turn in range(800):
+        world.reader.held[GPU] = {101: 1000 if turn % 8 >= 6 else 5000}
+        world.look()
+    world.agent._parts.kill_log.close()
+    assert world.verdicts == []
+    assert 'gpu_share_limit_violations_total{action="warned"} 100.0' in world.scrape(), "it went over that often"
+    assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BACK_UNDER_QUOTA] * 2
+    assert "for the 76th time in 5 min; its processes are ended" in world.notices[2].note
+    assert [record.get("times") for record in world.records() if record["kind"] == "WARNED"] == [None, 76]
 
 
 def test_a_disk_that_hangs_stops_no_look_and_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
