@@ -221,4 +221,4 @@ def _result(why: Reason, endings: Sequence[Ending]) -> Result:
             return Result(worst, tuple(endings))
     if Reason.KILLED in found:
         return Result(Reason.LIMIT_EXCEEDED if why is Reason.LIMIT_EXCEEDED else Reason.KILLED, tuple(endings))
-    return Result(Reason.GONE if found else why, tuple(endings))
+    return Result(Reason.GONE if Reason.GONE in found else why, tuple(endings))

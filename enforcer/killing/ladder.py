@@ -16,6 +16,7 @@ import structlog
 
 from enforcer.attribute import Identity, Owner
 from enforcer.killing.hold import Victim
+from enforcer.told.notice import touched
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 
@@ -29,6 +30,10 @@ MAX_HUNG: Final = 64
 _STEPS: Final[dict[bool | Reason | None, str]] = {
     True: "terminate_client", False: "terminate_client refused", Reason.CONTROL_BLOCKED: str(Reason.CONTROL_BLOCKED),
 }  # fmt: skip
+STOPPED: Final = frozenset({Reason.BACK_UNDER_QUOTA, Reason.NVML_UNAVAILABLE})
+"""Why a whole container is let be."""
+SPARED: Final = frozenset({*STOPPED, Reason.IDENTITY_CHANGED, Reason.PROCESS_HIDDEN, Reason.PROTECTED})
+"""Why one process is let be."""
 Kin = tuple[Victim, list[str]]
 """A process that dies with another one, and what was done to it."""
 
@@ -91,6 +96,11 @@ class Climb:
     kin: Callable[[], Iterable[Kin]] = tuple
     result: Reason | None = None
 
+    @property
+    def spared(self) -> bool:
+        """Whether it was let be before anything was done to it."""
+        return self.result in SPARED and not touched(self.steps)
+
 
 class Ladder:
     """Ends processes. Safe to use from several threads, each with processes of its own.
@@ -115,15 +125,18 @@ class Ladder:
             climb.result = Reason.TERMINATE_FAILED
         return released
 
-    def climb(self, group: Sequence[Climb], gpu: str) -> None:
+    def climb(self, group: Sequence[Climb], gpu: str, check: Callable[[Sequence[Climb]], None]) -> None:
         """Do what it takes to end processes that MPS let go of, all at the same time: no wait is longer for many.
 
         Args:
             group: which ones; each is told what came of it.
             gpu: whose MPS server has to let go of those that die with them.
+            check: looks at those about to be signalled once more, as MPS may have taken seconds; who has a result
+                afterwards is spared.
         """
         for number, wait in ((signal.SIGTERM, self._patience.term), (signal.SIGKILL, self._patience.kill)):
-            sent = [each for each in group if each.result is None and self._sent(each, gpu, number)]
+            check([each for each in group if each.result is None and self._kin_released(each, gpu)])
+            sent = [each for each in group if each.result is None and self._sent(each, number)]
             until = time.monotonic() + wait
             for each in sent:
                 if each.victim.handle.ended(max(0.0, until - time.monotonic())):
@@ -132,11 +145,15 @@ class Ladder:
             each.result = Reason.UNKILLABLE
             self._let_hang(each.victim)
 
-    def _sent(self, each: Climb, gpu: str, number: signal.Signals) -> bool:
-        """Send a signal, after all that die with it were released; whether that is to be waited for."""
-        if not all(self._released(kin, gpu, said) for kin, said in each.kin()):
+    def _kin_released(self, each: Climb, gpu: str) -> bool:
+        """Have MPS let go of all that die with it; false where that is refused, and it gets no signal either."""
+        released = all(self._released(kin, gpu, said) for kin, said in each.kin())
+        if not released:
             each.result = Reason.TERMINATE_FAILED
-            return False
+        return released
+
+    def _sent(self, each: Climb, number: signal.Signals) -> bool:
+        """Send a signal; whether that is to be waited for."""
         if number is signal.SIGTERM and each.victim.handle.deaf(number):
             return False
         try:
@@ -153,7 +170,7 @@ class Ladder:
 
     def _over(self, each: Climb) -> None:
         self._refused.pop(each.victim.holder.identity.owner, None)
-        each.result = Reason.KILLED if each.steps else Reason.GONE
+        each.result = Reason.KILLED if touched(each.steps) else Reason.GONE
 
     def hanging(self) -> frozenset[tuple[int, int]]:
         """Pid and start of those that still do not end. Those that have are forgotten."""

@@ -1,15 +1,17 @@
 """Going after a container's processes, round by round, until it is within its quota.
 
 Before each process it is looked again: whether the container still is over, and who that process is. Those of one round
-are released one by one, and then signalled and waited for together. A container that puts new processes in place of
+are released one by one, looked at once more where a signal would be the first thing done to them, and then signalled
+and waited for together. A container that puts new processes in place of
 those that were ended is not raced: where it has a first process, that is the one to end.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
 
 from enforcer.attribute import Identity, Owner
@@ -17,10 +19,13 @@ from enforcer.judging.judge import Holder, targets, total
 from enforcer.killing import deeds
 from enforcer.killing.family import Member, first_of
 from enforcer.killing.hold import Grip, Victim
-from enforcer.killing.ladder import Climb, Kin, Ladder, Patience
+from enforcer.killing.ladder import STOPPED, Climb, Kin, Ladder, Patience
 from enforcer.model import OnExceed, Quota
 from enforcer.told.notice import NOT_DONE, Ending, touched
 from gpushare.reasons import Reason
+
+Asked = dict[Identity, tuple[Holder, list[str]]]
+"""Who had a turn to be released because another one is to be signalled, and what was done to each."""
 
 
 class Eyes(Protocol):
@@ -127,20 +132,22 @@ class Pursuit:
         Add what came of each, whatever goes wrong on the way.
         """
         group: list[Climb] = []
-        asked: dict[Identity, dict[Identity, tuple[Holder, list[str]]]] = {}
+        asked: dict[Identity, Asked] = {}
         try:
             why = self._release(victims, group, endings)
             one_of_them = {each.victim.holder.identity: (each.victim.holder, each.steps) for each in group}
             for each in (each for each in group if self._kinship.leads(each.victim.holder.identity.pid)):
                 asked[each.victim.holder.identity] = theirs = dict(one_of_them)
                 each.kin = partial(self._kin, theirs)
-            self._ladder.climb(group, self._quota.gpu)
+            self._ladder.climb(
+                group, self._quota.gpu, lambda ready: self._check(ready, begun=begun(endings, group, asked))
+            )
         finally:
             endings += self._became(group, asked)
             for victim in victims:
                 victim.handle.close()  # there may be more processes than descriptors
-        failed = any(each.result is Reason.TERMINATE_FAILED for each in group)
-        return Reason.TERMINATE_FAILED if failed else why
+        results = {each.result for each in group if each.spared or each.result is Reason.TERMINATE_FAILED}
+        return next((each for each in (Reason.TERMINATE_FAILED, *STOPPED) if each in results), why)
 
     def _release(self, victims: Sequence[Victim], group: list[Climb], endings: list[Ending]) -> Reason | None:
         """Check each once more and have it released; added to the group are those to be signalled, or refused.
@@ -157,12 +164,20 @@ class Pursuit:
                 why = None if self._ladder.release(group[-1], self._quota.gpu) else Reason.TERMINATE_FAILED
             if why is not None or (group and self._late()):
                 break
-        still = holders if why is None else None
-        group[:] = [each for each in group if each.result or touched(each.steps) or self._holds(each.victim, still)]
+        group[:] = [each for each in group if why is None or each.result or touched(each.steps)]
         return why
 
-    def _holds(self, victim: Victim, holders: Sequence[Holder] | None) -> bool:
-        return holders is not None and _concerns(self._quota, victim, holders)
+    def _check(self, ready: Sequence[Climb], *, begun: bool) -> None:
+        """Look once more right before a first signal: MPS may have taken seconds over it. Tells whom to spare, and why.
+
+        Who was released has to go on, and is not looked at: its work on the GPU is over, and it holds nothing.
+        """
+        untouched = [each for each in ready if not touched(each.steps) and not each.victim.handle.ended()]
+        holders = self._eyes.holders(self._quota) if untouched else ()
+        for each in untouched:
+            each.result = self._let_be(holders, begun=begun) or self._grip.mistaken(self._quota, each.victim)
+            if each.result is None and not _concerns(self._quota, each.victim, holders or ()):
+                each.result = Reason.IDENTITY_CHANGED
 
     def _look(self) -> Sequence[Holder] | None:
         holders = self._eyes.holders(self._quota)
@@ -174,14 +189,16 @@ class Pursuit:
         self, victim: Victim, holders: Sequence[Holder] | None, group: Sequence[Climb], endings: list[Ending]
     ) -> Reason | None:
         """Whether the container is to be let be now; one that is ended whole is not, once something was done to it."""
+        why = self._let_be(holders, begun=begun(endings, group))
+        if why is Reason.BACK_UNDER_QUOTA and victim.handle.ended():
+            endings.append(deeds.ending(victim.holder, Reason.GONE))
+        return why
+
+    def _let_be(self, holders: Sequence[Holder] | None, *, begun: bool) -> Reason | None:
         if holders is None:
             return Reason.NVML_UNAVAILABLE
-        begun = any(each.touched for each in endings) or any(touched(each.steps) for each in group)
-        if total(holders) > self._quota.ceiling_mib or (self._quota.on_exceed is OnExceed.KILL_CONTAINER and begun):
-            return None
-        if victim.handle.ended():
-            endings.append(deeds.ending(victim.holder, Reason.GONE))
-        return Reason.BACK_UNDER_QUOTA
+        whole = self._quota.on_exceed is OnExceed.KILL_CONTAINER and begun
+        return None if whole or total(holders) > self._quota.ceiling_mib else Reason.BACK_UNDER_QUOTA
 
     def _is_right(self, victim: Victim, holders: Sequence[Holder], endings: list[Ending]) -> bool:
         """Whether it still is who it was, and one of those to end; else the next round finds who is."""
@@ -190,17 +207,17 @@ class Pursuit:
             endings.append(deeds.ending(victim.holder, why))
         return why is None and _concerns(self._quota, victim, holders)
 
-    def _became(
-        self, group: Sequence[Climb], asked: Mapping[Identity, Mapping[Identity, tuple[Holder, list[str]]]]
-    ) -> Iterator[Ending]:
-        """Say what became of each, and of those that die with it."""
-        named = {each.victim.holder.identity for each in group}
+    def _became(self, group: Sequence[Climb], asked: Mapping[Identity, Asked]) -> Iterator[Ending]:
+        """Say what became of each, and of those that die with it; of who was spared nothing did."""
+        named = {each.victim.holder.identity for each in group if not each.spared}
         for each in group:
-            yield deeds.ending(each.victim.holder, each.result or Reason.INTERNAL, *each.steps)
+            if not each.spared:
+                yield deeds.ending(each.victim.holder, each.result or Reason.INTERNAL, *each.steps)
             if (theirs := asked.get(each.victim.holder.identity)) is not None:
-                yield from self._beside(each.victim, theirs, named)
+                beside = self._beside(each.victim, theirs, named)
+                yield from (one for one in beside if one.touched or not each.spared)
 
-    def _kin(self, asked: dict[Identity, tuple[Holder, list[str]]]) -> Iterator[Kin]:
+    def _kin(self, asked: Asked) -> Iterator[Kin]:
         """Take hold of those that the kernel kills with one: all have to be released before any signal.
 
         One after the other, and again until nobody is new; ``asked``: who had a turn, added to.
@@ -216,9 +233,7 @@ class Pursuit:
             if not fresh:
                 return
 
-    def _beside(
-        self, victim: Victim, asked: Mapping[Identity, tuple[Holder, list[str]]], named: Collection[Identity]
-    ) -> Iterator[Ending]:
+    def _beside(self, victim: Victim, asked: Asked, named: Collection[Identity]) -> Iterator[Ending]:
         """Say what became of those that die with this one."""
         ended = victim.handle.ended()
         beside = {**{one: (holder, list[str]()) for one, holder in self._others.items()}, **asked}
@@ -228,6 +243,14 @@ class Pursuit:
             elif said:
                 refused = said[-1].endswith(NOT_DONE)
                 yield deeds.ending(holder, Reason.TERMINATE_FAILED if refused else Reason.CLIENT_TERMINATED, *said)
+
+
+def begun(
+    endings: Iterable[Ending], group: Iterable[Climb], asked: Mapping[Identity, Asked] = MappingProxyType({})
+) -> bool:
+    """Whether anything was done to anybody, in this round or before it."""
+    said = [each.steps for each in group] + [steps for theirs in asked.values() for _, steps in theirs.values()]
+    return any(each.touched for each in endings) or any(touched(steps) for steps in said)
 
 
 def _concerns(quota: Quota, victim: Victim, holders: Sequence[Holder]) -> bool:
