@@ -133,6 +133,7 @@ def _entry(claim: Prepared, granted: Granted, ways: Object, time: str) -> Object
         entry["data"] = _answers(claim, granted) | {
             "uuid": granted.gpu, **ways, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
             "limits": limits, "priority": LOW if claim.low_priority else NORMAL,
+            "pod": claim.pod, "podUid": claim.pod_uid,
         }  # fmt: skip
     return entry
 

@@ -7,13 +7,14 @@ from enforcer.dra.prepared import Prepared
 from enforcer.quotas import Object
 from enforcer.told.notice import Notice
 from gpushare.reasons import Reason
+from gpushare.taken import ENDED, sentence
 
 Pair = tuple[Prepared, Prepared]
 """A claim as it was prepared, and as another pod uses it."""
 
 
 class Joiners:
-    """Tells each such pod once.
+    """Tells each such pod once, and once more when the pod is gone that has the claim: that changes what to do.
 
     Args:
         tell: takes what owners of pods are to be told.
@@ -21,33 +22,27 @@ class Joiners:
 
     def __init__(self, tell: Callable[[Notice], None]) -> None:
         self._tell = tell
-        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._told: frozenset[tuple[str, str, bool]] = frozenset()
 
     def see(self, prepared: Sequence[Prepared], pods: Sequence[Object]) -> tuple[str, ...]:
         """Take in what is prepared and who is there; return what operators are to read."""
+        there = {pod["metadata"]["uid"] for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED}
         found = [(claim, other) for claim in prepared for other in joined(claim, pods)]
-        for pair in found:
-            if _key(pair) not in self._told:
-                for notice in _notices(pair):
-                    self._tell(notice)
-        self._told = frozenset(_key(pair) for pair in found)
+        keys = [(claim.uid, other.pod_uid, claim.pod_uid in there) for claim, other in found]
+        for pair, key in zip(found, keys, strict=True):
+            for notice in _notices(pair, gone=not key[-1]) if key not in self._told else ():
+                self._tell(notice)
+        self._told = frozenset(keys)
         return tuple(
-            f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.pod}; pod {other.pod} uses it too "
-            "and gets nothing of it; give each a claim of its own"
+            f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.namespace}/{claim.pod}; "
+            f"pod {other.namespace}/{other.pod} uses it too and gets nothing of it; give each a claim of its own"
             for claim, other in found
         )
 
 
-def _key(pair: Pair) -> tuple[str, str]:
-    return pair[0].uid, pair[1].pod_uid
-
-
-def _notices(pair: Pair) -> Iterator[Notice]:
+def _notices(pair: Pair, *, gone: bool) -> Iterator[Notice]:
     claim, other = pair
     for quota in quotas_of_joined(other)[:1]:
-        note = (
-            f"ResourceClaim {claim.name} is in use by pod {claim.pod}, and its memory is promised once: container "
-            f"{quota.container} may hold 0 MiB on {quota.gpu} and is ended when it holds any; create the pod anew and "
-            "give it a ResourceClaim of its own, or a resourceClaimTemplateName"
-        )
+        who = f"container {quota.container} may hold 0 MiB on {quota.gpu} and is ended when it holds any"
+        note = sentence(claim.name, claim.pod, who, gone=gone)
         yield Notice(quota=quota, reason=Reason.CLAIM_TAKEN, note=note, action="Prepare")

@@ -148,6 +148,8 @@ def _on_node(args: argparse.Namespace) -> int:
     found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
     if not found:
         print(f"{args.pod}: the enforcer of this node knows no such pod; it has {_known(status)}")
+        for problem in _problems(args, status):
+            print(f"  {problem}")
         return 1
     for gpu, use in found:
         print("\n".join(_use(gpu, use)))
@@ -158,6 +160,13 @@ def _names(args: argparse.Namespace, use: Use) -> bool:
     namespace, _, name = args.pod.rpartition("/")
     namespace = namespace or args.namespace
     return use.pod == name and (not namespace or use.namespace == namespace)
+
+
+def _problems(args: argparse.Namespace, status: NodeStatus) -> Iterator[str]:
+    """What the enforcer complains of that names the pod: one that was given nothing is in no other list."""
+    namespace, _, name = args.pod.rpartition("/")
+    named = f"{namespace or args.namespace or ''}/{name} "
+    yield from (problem for problem in status.problems if named in problem)
 
 
 def _known(status: NodeStatus) -> str:

@@ -11,6 +11,8 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.cli.terminal import NOT_AVAILABLE, table
 from gpushare.quantity import format_mib
+from gpushare.reasons import Reason
+from gpushare.taken import sentence
 
 Object = Mapping[str, Any]
 COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
@@ -25,6 +27,7 @@ NO_CLAIM: Final = "FailedResourceClaimCreation"
 """Ordinary in the moment before the template is there."""
 NOT_READY: Final = "the share of the GPU is not ready"
 """The sidecar's start-up probe."""
+NONE_OF_IT: Final = f"0Mi ({Reason.CLAIM_TAKEN})"
 HINTS: Final[Mapping[str, str]] = {
     "image will run as root": "sharing pods may not run as root here: set securityContext.runAsUser to another user",
     "cannot allocate all claims": "no GPU has that much memory, compute or clients left; it is placed once one has",
@@ -63,9 +66,7 @@ def shares(found: Recorded) -> bool:
     """Tell whether a pod has a share of a GPU, or is to have one; also by a claim of its owner's."""
     labels = _mapping(_mapping(found.pod, "metadata"), "labels")
     asked = any(each.get("name") == contract.CLAIM for each in _list(_spec(found.pod), "resourceClaims"))
-    claims = found.claims or {}
-    used = (claims[name] for name in claim_names(found.pod).values() if name in claims)
-    return contract.MANAGED_LABEL in labels or asked or any(any(_wanted(claim, "")) for claim in used)
+    return contract.MANAGED_LABEL in labels or asked or any(any(_wanted(claim, "")) for claim in _claims(found))
 
 
 def claim_names(pod: Object) -> dict[str, str]:
@@ -81,7 +82,7 @@ def explained(found: Recorded) -> tuple[bool, list[str]]:
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
     if not shares(found):
         return True, [f"{name} has no share of a GPU: no annotation and no claim of it asks for one"]
-    hindrances, told = list(_hindrances(found)), _told(found)
+    hindrances, told = [*_taken(found), *_hindrances(found)], _told(found)
     lines = [
         f"{name}: {_where(found.pod)}",
         *table(COLUMNS, list(_rows(found))),
@@ -96,12 +97,34 @@ def explained(found: Recorded) -> tuple[bool, list[str]]:
 
 def _limits(found: Recorded) -> Iterator[str]:
     """Whether its limits are in force, as the node's agent says in the claims' status."""
-    claims = found.claims or {}
-    used = [claims[name] for name in claim_names(found.pod).values() if name in claims]
-    for entry in (each for claim in used for each in _list(_mapping(claim, "status"), "devices")):
+    mine = [claim for claim in _claims(found) if not _holder(found, claim)]
+    for entry in (each for claim in mine for each in _list(_mapping(claim, "status"), "devices")):
         for condition in _list(entry, "conditions"):
             if entry.get("driver") == contract.DRIVER and condition.get("type") == contract.LIMIT_IN_FORCE:
                 yield f"limit {_text(condition, 'reason')}: {_text(condition, 'message')}"
+
+
+def _claims(found: Recorded) -> list[Object]:
+    claims = found.claims or {}
+    return [claims[name] for name in claim_names(found.pod).values() if name in claims]
+
+
+def _holder(found: Recorded, claim: Object) -> Object:
+    """What the driver wrote of the pod that a claim was prepared for, where that is another one; else nothing."""
+    uid = _mapping(found.pod, "metadata").get("uid")
+    entries = (_mapping(each, "data") for each in _list(_mapping(claim, "status"), "devices"))
+    return next((each for each in entries if each.get("podUid") not in {None, uid}), {})
+
+
+def _taken(found: Recorded) -> Iterator[str]:
+    """Claims that another pod has: this one may hold nothing of them, whatever stands in its annotations."""
+    for claim in _claims(found):
+        if holder := _holder(found, claim):
+            users = _list(_mapping(claim, "status"), "reservedFor")
+            gone = all(user.get("uid") != holder.get("podUid") for user in users)
+            who = "this pod may hold 0 MiB of it and is ended when it holds any"
+            name = _text(_mapping(claim, "metadata"), "name")
+            yield f"{Reason.CLAIM_TAKEN}: {sentence(name, _text(holder, 'pod'), who, gone=gone)}"
 
 
 def _where(pod: Object) -> str:
@@ -117,10 +140,12 @@ def _rows(found: Recorded) -> Iterator[tuple[object, ...]]:
         if name == contract.SIDECAR:
             continue
         given = [each for claim, request in _used(found, container) for each in given_of(claim, request)]
+        taken = any(_holder(found, claim) for claim, _ in _used(found, container))
+        amounts = _amounts(container, given) if given else _nothing(found, container)
         yield (
             name,
             _asked(found, container),
-            _amounts(container, given) if given else _nothing(found, container),
+            NONE_OF_IT if taken else amounts,
             "; ".join(each.where for each in given),
             state_of(states.get(name, {})),
         )

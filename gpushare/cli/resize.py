@@ -140,7 +140,7 @@ def found(api: Cluster, namespace: str, name: str, container: str) -> Target:
 
 
 def prepared_of(claim: Object, pod: Object) -> Prepared | None:
-    """Read from a claim's status what its node froze; ``None`` where it says nothing of limits."""
+    """Read from a claim's status what its node froze; ``None`` where it says nothing of limits, or of another pod's."""
     status, metadata = claim.get("status") or {}, claim["metadata"]
     about = {_share(each): each.get("data") or {} for each in status.get("devices") or []}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
@@ -148,7 +148,8 @@ def prepared_of(claim: Object, pod: Object) -> Prepared | None:
     granted, limits = [], list[Limit]()
     for each in results:
         data = about.get(_share(each), {})
-        if each.get("driver") == contract.DRIVER and data.get("limits"):
+        mine = data.get("podUid") in {None, pod["metadata"]["uid"]}
+        if each.get("driver") == contract.DRIVER and data.get("limits") and mine:
             granted.append(_granted(each, data))
             limits += [_limit(granted[-1], one) for one in data["limits"]]
     if not limits:

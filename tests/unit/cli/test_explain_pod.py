@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,38 @@ def test_a_quota_that_is_not_what_was_reserved_is_shown_beside_it() -> None:
     (claim,) = content["claims"].values()
     claim["status"]["devices"][0]["data"]["limits"][0]["memoryMiB"] = 3072
     assert row(told(content)[1])[2] == "3Gi, 25% (4Gi reserved)"
+
+
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        (True, "is in use by pod first, .* this pod may hold 0 MiB .* with a ResourceClaim of its own or"),
+        (False, "was prepared for pod first, which has ended, .* wait until it is gone, and create it anew"),
+    ],
+)
+def test_a_pod_that_joined_anothers_claim_is_told_that_it_may_hold_nothing_and_what_to_do(
+    says: str, *, there: bool
+) -> None:
+    content = load("running")
+    (claim,) = content["claims"].values()
+    entry = claim["status"]["devices"][0]
+    condition = {"type": "LimitInForce", "status": "True", "reason": "InForce", "message": "main (mps-v2): of first's"}
+    entry["conditions"] = [condition]
+    entry["data"] |= {"pod": "first", "podUid": "uid-of-first"}
+    claim["status"]["reservedFor"] += [{"resource": "pods", "name": "first", "uid": "uid-of-first"}] if there else []
+    fine, lines = told(content)
+    assert not fine
+    assert row(lines) == ["main", "4Gi, 25%", "0Mi (ClaimTaken)", GPU, "running, restarts: 1"]
+    (said,) = lines[3:]
+    assert re.match(f"  ClaimTaken: ResourceClaim {claim['metadata']['name']} {says}", said), said
+
+
+def test_the_pod_that_a_claim_was_prepared_for_is_shown_its_own() -> None:
+    content = load("running")
+    (claim,) = content["claims"].values()
+    claim["status"]["devices"][0]["data"] |= {"pod": "running", "podUid": content["pod"]["metadata"]["uid"]}
+    fine, lines = told(content)
+    assert (fine, row(lines)[2], len(lines)) == (True, "4Gi, 25%", 3)
 
 
 def test_a_killed_pod_says_when_and_why() -> None:

@@ -198,6 +198,9 @@ def test_pods_that_do_not_run_or_have_no_share_are_refused(cluster: Any, capsys:
     content = load("running")
     cluster(Answering(content))
     assert "no pod other in namespace explained-1" in said(capsys, "other", "main", "3Gi")[1]
+    (claim,) = content["claims"].values()
+    claim["status"]["devices"][0]["data"]["podUid"] = "of-another"
+    assert "has no share of a GPU that a node has prepared" in said(capsys, POD, "main", "3Gi")[1]
     content["claims"] = {}
     assert "has no share of a GPU that a node has prepared" in said(capsys, POD, "main", "3Gi")[1]
     content["pod"]["status"]["phase"] = "Pending"

@@ -152,6 +152,19 @@ def test_a_pod_of_this_node_is_explained(
     assert says in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["asr/joiner"], ["joiner"], ["joiner", "-n", "asr"]])
+def test_one_that_was_given_nothing_is_told_what_the_enforcer_says_of_it(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = [
+        "claim asr/c was prepared for pod asr/first; pod asr/joiner uses it too and gets nothing of it",
+        "claim asr/d was prepared for pod asr/second; pod asr/joiner-2 uses it too and gets nothing of it",
+    ]
+    (tmp_path / NAME).write_text(json.dumps(status(problems=problems)))
+    assert main(["explain", *words, "--state", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [f"  {problems[0]}"]
+
+
 @pytest.mark.parametrize("line", [[], ["a", "-f", "b"]])
 def test_explain_wants_a_pod_or_a_manifest(line: list[str]) -> None:
     assert main(["explain", *line]) == 2

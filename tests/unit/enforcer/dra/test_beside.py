@@ -202,12 +202,13 @@ def test_pods_with_processes_are_found(world: World, tmp_path: Path) -> None:
 
 
 def test_the_claims_status_names_device_limits_and_nobody_else(world: World) -> None:
-    body = status_of(prepared(world), datetime(2026, 11, 20, tzinfo=UTC))
+    claim = prepared(world)
+    body = status_of(claim, datetime(2026, 11, 20, tzinfo=UTC))
     entries = {each["device"]: each for each in body["status"]["devices"]}
     assert entries[DEVICE]["data"] == {
         "uuid": GPU, "mode": "mps", "memoryMiB": 4096, "computePercent": 0,
         "limits": [{"container": "model", "memoryMiB": 4096, "computePercent": None}],
-        "priority": "normal",
+        "priority": "normal", "pod": claim.pod, "podUid": claim.pod_uid,
     }  # fmt: skip
     condition = entries[DEVICE]["conditions"][0]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "True", "ClaimPrepared")

@@ -94,8 +94,31 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
     (notice,) = told
     assert (notice.quota.pod, notice.quota.memory_mib, notice.warning) == ("two", 0, True)
     assert "ResourceClaim mine is in use by pod one" in notice.note
-    assert "give it a ResourceClaim of its own, or a resourceClaimTemplateName" in notice.note
-    assert any("claim asr/mine was prepared for pod one; pod two uses it too" in each for each in kubelet.problems())
+    assert "also when one has ended; delete this pod and create it anew with a ResourceClaim of its own" in notice.note
+    said = "claim asr/mine was prepared for pod asr/one; pod asr/two uses it too and gets nothing"
+    assert any(said in each for each in kubelet.problems())
+    stopped.set()
+    kubelet.stop()
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "ended"])
+def test_one_that_joined_is_told_what_to_do_when_the_claims_own_pod_has_ended(folder: Path, *, deleted: bool) -> None:
+    world, told = World(folder), list[Notice]()
+    one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
+    world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
+    kubelet, stopped = side(world, told), threading.Event()
+    kubelet.start(stopped)
+    kubelet.books.reset("namespaces", [])
+    ended = one | {"status": {"phase": "Succeeded"}}
+    for pods in ([one, two], [two] if deleted else [ended, two], [two]):
+        kubelet.books.reset("pods", pods)
+        quotas = kubelet.books.quotas()
+        assert quotas is not None
+        assert {each.memory_mib for each in quotas if each.pod == "two"} == {0}, "nothing is handed on"
+    _, notice = told
+    assert notice.quota.pod == "two"
+    assert "was prepared for pod one, which has ended, and stays so until no pod uses it" in notice.note
+    assert "delete this pod, wait until it is gone, and create it anew" in notice.note
     stopped.set()
     kubelet.stop()
 

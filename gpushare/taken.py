@@ -1,0 +1,30 @@
+"""What is said of a pod that uses a claim which its node prepared for another one. Pure.
+
+A claim's memory is promised once, to the pod it was prepared for, and the kubelet does not ask again before the last
+pod that uses the claim has ended.
+"""
+
+from typing import Final
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+"""Phases of pods that use nothing any more."""
+
+
+def sentence(claim: str, first: str, who: str, *, gone: bool) -> str:
+    """Say whose a claim is, what that means for another pod, and what to do.
+
+    Args:
+        claim: name of the ResourceClaim.
+        first: name of the pod it was prepared for.
+        who: who may hold nothing of it, as a clause.
+        gone: whether that pod has ended.
+    """
+    if gone:
+        return (
+            f"ResourceClaim {claim} was prepared for pod {first}, which has ended, and stays so until no pod uses it: "
+            f"{who}; delete this pod, wait until it is gone, and create it anew: the claim is prepared for it then"
+        )
+    return (
+        f"ResourceClaim {claim} is in use by pod {first}, and its memory is promised once: {who}, also when {first} "
+        "has ended; delete this pod and create it anew with a ResourceClaim of its own or a resourceClaimTemplateName"
+    )
