@@ -6,7 +6,7 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test safety e2e cluster cluster-down lint format bench golden manifests protos lock clean
+.PHONY: help demo test safety mutants e2e cluster cluster-down lint format bench golden manifests protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ test: $(STAMP) ## Unit, golden, property and node-level tests
 
 safety: $(STAMP) ## Every safety test in full, figures into docs/safety.md (about an hour; ARGS="-k reuse" runs a part)
 	@$(RUN)/python -m tests.safety $(ARGS)
+
+mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (up to an hour; ARGS=MODULE)
+	@nice $(RUN)/python -m tests.mutants $(ARGS)
 
 e2e: $(STAMP) ## The product on real control planes and nodes, in lanes (first run builds Kubernetes; ARGS=FILE runs a part)
 	@$(RUN)/python -m tests.cluster build
@@ -69,4 +72,4 @@ lock: $(STAMP) ## Pin and hash the dependencies again
 	  --group dev pyproject.toml -c requirements.txt -o requirements-dev.txt
 
 clean: ## Remove what make made here (the cache under ~/.cache/gpu-share stays)
-	@rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .build mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis

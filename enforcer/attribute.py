@@ -99,16 +99,18 @@ def owner_of(text: str) -> Owner | None:
     """
     if len(text) > MAX_TEXT:
         return None
-    return _owner_of(text) if len(text) <= SHORT else _owner_of.__wrapped__(text)
+    return _known_owner(text) if len(text) <= SHORT else _owner(text)
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _owner_of(text: str) -> Owner | None:
+def _owner(text: str) -> Owner | None:
     lines = [line.split(":", 2) for line in text.split("\n") if line]
     if not all(len(line) == 3 and line[0].isascii() and line[0].isdigit() for line in lines):  # noqa: PLR2004
         return None
     owners = {owner for _, _, path in lines if (owner := owner_in(path)) is not None}
     return owners.pop() if len(owners) == 1 else None
+
+
+_known_owner = lru_cache(maxsize=REMEMBERED)(_owner)
 
 
 def owner_in(path: str) -> Owner | None:
@@ -122,14 +124,16 @@ def container_cgroups(text: str) -> list[tuple[str, str]]:
 
     Dots at the front, from a reader in a cgroup namespace, are left out: they lead to the root of what it may see.
     """
-    return list(_container_cgroups(text) if len(text) <= SHORT else _container_cgroups.__wrapped__(text))
+    return list(_known_cgroups(text) if len(text) <= SHORT else _cgroups(text))
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _container_cgroups(text: str) -> tuple[tuple[str, str], ...]:
+def _cgroups(text: str) -> tuple[tuple[str, str], ...]:
     lines = [line.split(":", 2) for line in text.split("\n") if line.count(":") > 1]
     found = [(controllers, path, match) for _, controllers, path in lines if (match := _match(path)) is not None]
     return tuple((controllers, _container_part(path, match)) for controllers, path, match in found)
+
+
+_known_cgroups = lru_cache(maxsize=REMEMBERED)(_cgroups)
 
 
 def _match(path: str) -> re.Match[str] | None:

@@ -46,7 +46,11 @@ def test_it_can_open_again(tmp_path: Path) -> None:
         assert not breaker.told(STORM).open
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"version": 1}', b"[" * 60_000], ids=str)
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{", b"\xff", b'{"version": 1}', b"[" * 60_000],
+    ids=["empty", "list", "cut", "no-text", "another", "deep"],
+)
 def test_whatever_is_in_the_file_it_is_open_while_it_stands(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
     assert Breaker(tmp_path).told(State()).open

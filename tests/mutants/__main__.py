@@ -1,0 +1,74 @@
+"""``python -m tests.mutants``: break the judge, attribution, the killing and its log in every small way a tool knows.
+
+Each mutant that no unit test notices has to be explained in ``explained.toml``, and few may be. Arguments name modules
+to run alone, such as ``enforcer.killing.act``; then what stands in docs/safety.md of the others stays. Exit code: 1
+where too many survive, one is not explained, an explanation is of none, or a mutant was not tried.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tests.mutants import explained, table
+from tests.mutants.model import Module
+from tests.mutants.results import modules
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "safety.md"
+LIMIT_SECONDS: Final = 3600
+MAX_SURVIVING: Final = 0.05
+"""Share of all mutants, explained or not."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run, tell, and write the table where all is well."""
+    os.chdir(ROOT)  # the tool looks for all it needs there
+    shutil.rmtree("mutants", ignore_errors=True)
+    began = time.monotonic()
+    code = _run([f"{name}.*" for name in argv])
+    print(f"{(time.monotonic() - began) / 60:.1f} minutes")
+    if code:
+        return code
+    ran = [each for each in modules(ROOT) if not argv or each.name in argv]
+    counted, problems = explained.counted(ran, explained.load())
+    for line in table.lines(counted):
+        print(line)
+    problems += _too_many(ran)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if not problems:
+        PAGE.write_text(table.put(PAGE.read_text(), counted))
+    return 1 if problems else 0
+
+
+def _run(patterns: Sequence[str]) -> int:
+    tool = Path(sys.executable).with_name("mutmut")
+    # A path of ours would show the tests the sources instead of the mutants.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with subprocess.Popen([tool, "run", *patterns], env=env, start_new_session=True) as running:
+        try:
+            return running.wait(LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"not done after {LIMIT_SECONDS / 60:.0f} minutes", file=sys.stderr)
+            return 1
+        finally:
+            with suppress(ProcessLookupError):  # it forks a server, which forks a process for each mutant
+                os.killpg(running.pid, signal.SIGKILL)
+
+
+def _too_many(ran: Sequence[Module]) -> list[str]:
+    everything, surviving = sum(each.mutants for each in ran), sum(len(each.survivors) for each in ran)
+    if surviving <= MAX_SURVIVING * everything:
+        return []
+    return [f"{surviving} of {everything} mutants survive, more than {MAX_SURVIVING:.0%}; write the missing tests"]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
