@@ -165,7 +165,7 @@ def _sentence(claim: Prepared, granted: Granted) -> str:
 
 
 class Conditions:
-    """Says in a claim's status whether its limits are in force; only where that is another state than stands there."""
+    """Says in a claim's status whether its limits are in force; only where something else stands there."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -203,8 +203,11 @@ def said_before(claim: Object, body: Object) -> bool:
 
 
 def _states(entry: Object) -> tuple[object, ...]:
+    """What tells one thing said from another: of bad states their names alone, for the words name passing processes."""
     limits = [each for each in entry.get("conditions") or [] if each.get("type") == LIMIT_IN_FORCE]
-    return entry.get("pool"), entry.get("device"), entry.get("shareID"), *(each.get("reason") for each in limits)
+    words = (each.get("message") if each.get("reason") == Reason.IN_FORCE else None for each in limits)
+    share = entry.get("pool"), entry.get("device"), entry.get("shareID")
+    return *share, *(each.get("reason") for each in limits), *words
 
 
 def _of_request(claim: Prepared, granted: Granted, proofs: Proofs) -> Proofs:

@@ -1,6 +1,7 @@
 """Is a container's limit in force? One answer from what was declared, applied and observed. Pure.
 
-- ``InForce``: nothing speaks against it, and the back end speaks for it.
+- ``InForce``: nothing speaks against it, and the back end speaks for it. What is within the tolerance above the quota
+  speaks against nothing, so the sentence says how much that is.
 - ``PerProcessOnly``: each process is limited, and there are several: together they may hold more.
 - ``NotApplied``: the limit is not there.
 - ``Escaped``: it is there, and somebody got around it.
@@ -73,6 +74,7 @@ def settle(before: Known, found: Proven, *, idle: bool) -> Known:
 
     A state that is bad for the container, and any doubt about one that was well, has to be seen twice in a row. A
     container that holds nothing now (``idle``) gives no reason for doubt; before it ever did there is nothing to say.
+    What is said of a state stays as it was first said, but for ``InForce``, whose figures may change.
 
     Args:
         before: what was known.
@@ -81,7 +83,7 @@ def settle(before: Known, found: Proven, *, idle: bool) -> Known:
     """
     told = before.told
     if told is not None and found.state is told.state:
-        return Known(told)
+        return Known(found if found.state is Reason.IN_FORCE else told)
     if idle and found.state is Reason.UNKNOWN and (told is None or told.state is Reason.IN_FORCE):
         return Known(told)
     at_once = found.state is Reason.IN_FORCE or (told is None and found.state is Reason.UNKNOWN)
@@ -115,7 +117,8 @@ def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
 def _well(processes: Sequence[Process], evidence: Evidence) -> tuple[Reason, str]:
     if len(processes) > 1:
         return Reason.PER_PROCESS_ONLY, f"{len(processes)} processes may hold {evidence.quota_mib} MiB each"
-    return Reason.IN_FORCE, f"its process is an MPS client with a limit of {evidence.quota_mib} MiB or less"
+    limit = f"its process is an MPS client with a limit of {evidence.quota_mib} MiB or less"
+    return Reason.IN_FORCE, f"{limit}{_unseen(evidence)}"
 
 
 def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple[Reason, str]]:
@@ -164,7 +167,13 @@ def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
     held = sum(each.used_mib for each in evidence.processes)
     if held > evidence.ceiling_mib:
         return Reason.ESCAPED, f"it holds {held} MiB under a limit of {evidence.quota_mib}"
-    return Reason.IN_FORCE, f"the driver limits its cgroup to {evidence.quota_mib} MiB"
+    return Reason.IN_FORCE, f"the driver limits its cgroup to {evidence.quota_mib} MiB{_unseen(evidence)}"
+
+
+def _unseen(evidence: Evidence) -> str:
+    """Name what may be held above the quota without anybody's acting on it, as a clause; nothing where nothing may."""
+    tolerance = evidence.ceiling_mib - evidence.quota_mib
+    return f"; up to {tolerance} MiB above it is not acted upon" if tolerance > 0 else ""
 
 
 def _of_nobody(_: Evidence) -> tuple[Reason, str]:

@@ -129,7 +129,7 @@ class Prover:
     def _take(self, key: Key, quota: Quota, known: Known) -> None:
         before = self._known.get(key, Known()).told
         self._known[key] = known
-        if known.told is None or (before is not None and before.state is known.told.state):
+        if known.told is None or before == known.told:
             return
         self._untold.add(quota.claim_uid)
         log.info(

@@ -1,5 +1,6 @@
 """The claim's condition ``LimitInForce``: what it says, and that it is written only where it says something new."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,15 +70,17 @@ def test_of_several_containers_in_one_request_the_worst_counts(claim: Prepared, 
 
 def test_it_is_written_once_and_again_only_when_it_is_another(world: World, claim: Prepared, quota: Quota) -> None:
     conditions = Conditions(world.api)  # type: ignore[arg-type]
-    for state in (Reason.IN_FORCE, Reason.IN_FORCE, Reason.ESCAPED):
+    well, escaped = proven(Reason.IN_FORCE), proven(Reason.ESCAPED)
+    other = replace(well, sentence="other figures")
+    for said in (well, well, other, other, escaped, replace(escaped, sentence="of another process")):
         before = len(world.api.patched)
-        assert conditions.write(claim, [(quota, proven(state))])
+        assert conditions.write(claim, [(quota, said)])
         if len(world.api.patched) > before:
             _, body, content_type = world.api.patched[-1]
             assert content_type == APPLY_PATCH
             world.api.objects[world.where(claim.name)]["status"]["devices"] = body["status"]["devices"]
     reasons = [body["status"]["devices"][0]["conditions"][0]["reason"] for _, body, _ in world.api.patched]
-    assert reasons == ["InForce", "Escaped"]
+    assert reasons == ["InForce", "InForce", "Escaped"]
 
 
 def test_an_api_server_that_does_not_answer_is_told_later_and_one_that_refuses_is_not(

@@ -83,6 +83,24 @@ def test_each_state_has_its_evidence(evidence: Evidence, state: Reason, words: s
     assert words in found.sentence
 
 
+TOLERATED = "; up to 256 MiB above it is not acted upon"
+
+
+@pytest.mark.parametrize("evidence", [seen(client(used_mib=CEILING)), by_cgroup(client(used_mib=CEILING))])
+def test_within_the_tolerance_a_limit_is_said_to_be_in_force_and_how_much_that_is(evidence: Evidence) -> None:
+    found = judge(evidence)
+    assert found.state is Reason.IN_FORCE
+    assert found.sentence.endswith(f"{QUOTA} MiB{TOLERATED}") or found.sentence.endswith(
+        f"{QUOTA} MiB or less{TOLERATED}"
+    )
+
+
+@pytest.mark.parametrize("evidence", [seen(client(), ceiling_mib=QUOTA), by_cgroup(client(), ceiling_mib=QUOTA)])
+def test_where_nothing_is_tolerated_nothing_is_said_of_it(evidence: Evidence) -> None:
+    assert judge(evidence).state is Reason.IN_FORCE
+    assert "acted upon" not in judge(evidence).sentence
+
+
 SAID = st.none() | st.builds(Said, st.none() | st.integers(1, 9999), st.none() | st.just("1"))
 PROCESSES = st.builds(
     Process, pid=st.integers(1, 9), used_mib=st.integers(0, 9999), said=SAID, client=st.none() | st.booleans()

@@ -1,6 +1,7 @@
 """The loop that proves limits: who is looked at, who is asked, what is told to whom and how often."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -104,6 +105,15 @@ def test_a_process_that_is_no_client_and_one_without_its_variable_are_found(node
     assert node.look(2) is Reason.NOT_APPLIED
     node.environ.clear()
     assert node.look() is Reason.IN_FORCE
+
+
+def test_another_tolerance_is_told_though_the_state_is_the_same(node: Node) -> None:
+    node.look(2)
+    node.quotas[0] = replace(node.quotas[0], tolerance_mib=1000)
+    node.look(2)
+    assert node.changes == [{"model": "InForce"}] * 2
+    assert node.prover.proven[KEY].sentence.endswith("up to 1000 MiB above it is not acted upon")
+    assert not node.notices
 
 
 def test_what_the_api_server_did_not_take_is_said_again(node: Node) -> None:
