@@ -58,7 +58,7 @@ def _case(row: Mapping[str, Any], now: float) -> Case:
     inode, samples = row["cgroupInode"], _whole(row["samples"])
     last, over_for = min(_number(row["last"]), now), _number(row["overFor"])
     if over_for > last or not samples:
-        raise ValueError(row)
+        raise ValueError
     return Case(
         samples=samples, over_for=over_for, last=last, blind=row["blind"] is True, warned=row["warned"] is True,
         cgroup_inode=None if inode is None else _whole(inode),
@@ -71,18 +71,18 @@ def _kill(row: Mapping[str, Any], now: float) -> Kill:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise TypeError(value)
+        raise TypeError
     return value
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
     if not isinstance(value, str):
-        raise TypeError(name)
+        raise TypeError
     return value
 
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise TypeError(value)
+        raise TypeError
     return float(value)

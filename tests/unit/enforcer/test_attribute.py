@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.attribute import MAX_TEXT, Owner, container_cgroups, owner_in, owner_of
+from enforcer import attribute
+from enforcer.attribute import MAX_TEXT, SHORT, Owner, container_cgroups, owner_in, owner_of
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 UND = UID.replace("-", "_")
@@ -163,8 +164,26 @@ def test_all_hierarchies_together_name_one_container_or_nobody(text: str, owner:
     assert owner_of(text) == owner
 
 
+def _long(size: int) -> str:
+    text = f"0::{V1}/"
+    return text + "a" * (size - len(text))
+
+
 def test_an_endless_answer_is_not_read() -> None:
-    assert owner_of("0::" + V1 + "/" + "a" * MAX_TEXT) is None
+    assert owner_of(_long(MAX_TEXT)) == OURS
+    assert owner_of(_long(MAX_TEXT + 1)) is None
+
+
+def test_what_long_texts_mean_is_not_remembered() -> None:
+    """Where a tenant may choose how long they are, they would take the memory."""
+    known, cgroups = attribute._known_owner, attribute._known_cgroups
+    for size, kept in ((SHORT, 1), (SHORT + 1, 0)):
+        known.cache_clear()
+        cgroups.cache_clear()
+        for _ in range(2):
+            assert owner_of(_long(size)) == OURS
+            assert container_cgroups(_long(size)) == [("", V1[1:])]
+        assert (known.cache_info().currsize, cgroups.cache_info().currsize) == (kept, kept)
 
 
 @given(st.text(max_size=200))
@@ -183,3 +202,5 @@ def test_the_containers_own_cgroups_are_found_without_what_lies_below() -> None:
     text = f"4:memory:{V1}/below/kubepods/pod{OTHER}/{OTHER_ID}\n3:pids:/\n0::/../..{V2}/x\n"
     assert container_cgroups(text) == [("memory", V1[1:]), ("", V2[1:])]
     assert container_cgroups("rubbish\n0::/\n") == []
+    assert container_cgroups(f"0::{V1}") == [("", V1[1:])]
+    assert container_cgroups(f"0::{V1}/x:y/z\n") == [("", V1[1:])]

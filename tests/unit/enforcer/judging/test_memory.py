@@ -100,6 +100,7 @@ def test_a_time_that_lies_ahead_is_cut_to_now() -> None:
         (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 2', b'"version": 1'), (b'"gpu"', b'"gpus"'),
         (b'"last": 9.0', b'"last": true'), (b'"last": 9.0', b'"last": 1.0'), (b'"samples": 1', b'"samples": 0'),
         (b'"samples": 1', b'"samples": 1.0'), (b'"cgroupInode": null', b'"cgroupInode": "7"'),
+        (b'"cgroupInode": null', b'"cgroupInode": -1'), (b'"overFor": 2.0', b'"overFor": false'),
     ],
     ids=str,
 )  # fmt: skip
@@ -117,3 +118,9 @@ def test_rubbish_is_no_accident(data: bytes) -> None:
 def test_a_truncated_file_is_no_accident() -> None:
     data = encode(State(kills=KILLS), BOOT)
     assert [decode(data[:size], BOOT, 10.0) for size in range(len(data) - 2)] == [None] * (len(data) - 2)
+
+
+def test_numbers_at_their_bounds_are_read() -> None:
+    case = Case(samples=1, over_for=9.0, last=9.0, cgroup_inode=0)
+    kept = State(cases={(CONTAINER, GPU): case}, kills=(Kill(0.0, "asr", ("uid", "model")),), cooling={("u", "c"): 0.0})
+    assert restarted(kept, 9.0) == kept

@@ -1,7 +1,9 @@
+import json
 from pathlib import Path
 
 import pytest
 
+from enforcer import checkpoint
 from enforcer.judging.judge import Case, Kill, State
 from enforcer.killing.breaker import NAME, OPEN, Breaker, opened_at, reset
 from tests.unit.enforcer.made import CONTAINER, GPU
@@ -67,3 +69,70 @@ def test_a_file_that_cannot_be_written_is_tried_again_and_closes_nothing(tmp_pat
     assert (folder / NAME).exists()
     assert reset(folder)
     assert not breaker.told(STORM).open
+
+
+def test_the_file_says_since_when_and_whose_kills_opened_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enforcer.killing.breaker.utc_now", lambda: "2026-01-02T03:04:05Z")
+    Breaker(tmp_path).keep(STORM)
+    data = (tmp_path / NAME).read_bytes()
+    assert data.endswith(b"}\n")
+    killed = {"namespace": "asr", "podUid": "uid", "container": "model"}
+    assert json.loads(data) == {"time": "2026-01-02T03:04:05Z", "killed": [killed]}
+    assert opened_at(tmp_path) == "2026-01-02T03:04:05Z"
+
+
+def test_the_mark_is_durable_before_anything_rests_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    replace = checkpoint.replace
+
+    def seen(path: Path, data: bytes, *, durable: bool = False) -> None:
+        asked.append(durable)
+        replace(path, data, durable=durable)
+
+    monkeypatch.setattr(checkpoint, "replace", seen)
+    Breaker(tmp_path).keep(STORM)
+    assert asked == [True]
+
+
+def test_a_mark_that_an_operator_made_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b"for the night")
+    breaker = Breaker(tmp_path)
+    breaker.keep(breaker.told(State()))
+    assert (tmp_path / NAME).read_bytes() == b"for the night"
+    assert reset(tmp_path)
+    assert not breaker.told(STORM).open, "it counts as written, so taking it away closes"
+
+
+def test_a_mark_that_stands_opens_and_forgets_nothing(tmp_path: Path) -> None:
+    (tmp_path / NAME).touch()
+    known = State(cases=STORM.cases, kills=STORM.kills, cooling={("uid", "model"): 7.0})
+    told = Breaker(tmp_path).told(known)
+    assert told == State(cases=known.cases, kills=known.kills, cooling=known.cooling, open=True)
+
+
+def test_where_nothing_can_be_said_of_the_mark_it_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaker, unwritten = Breaker(tmp_path), Breaker(tmp_path)
+    breaker.keep(STORM)
+
+    def fails(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "lstat", fails)
+    assert breaker.told(STORM) == STORM
+    assert breaker.told(State()).open
+    assert unwritten.told(State()) == State()
+
+
+@pytest.mark.parametrize(("size", "said"), [(64 * 1024, "noon"), (64 * 1024 + 1, "")])
+def test_no_more_of_the_file_is_read_than_it_can_have(tmp_path: Path, size: int, said: str) -> None:
+    text = '{"time": "noon"'
+    (tmp_path / NAME).write_text(text + " " * (size - len(text) - 1) + "}")
+    assert opened_at(tmp_path) == said
+
+
+def test_being_told_again_that_it_is_closed_closes_nothing_that_opened_since(tmp_path: Path) -> None:
+    breaker = Breaker(tmp_path)
+    breaker.keep(STORM)
+    assert reset(tmp_path)
+    assert not breaker.told(STORM).open
+    assert breaker.told(STORM) == STORM, "it opened anew and is not written yet"

@@ -1,0 +1,91 @@
+"""What records hold, word for word: people and programs read them for years."""
+
+import pytest
+
+from enforcer.attribute import Identity
+from enforcer.judging.judge import Decision, Holder, Verdict
+from enforcer.killing import deeds
+from enforcer.model import OnExceed
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, quota
+
+ABOUT = {
+    "node": "gpu-7",
+    "gpu": GPU,
+    "pod": {"namespace": "asr", "name": "tts-0", "uid": POD},
+    "container": "model",
+    "containerId": CONTAINER,
+    "quotaMiB": 4096,
+    "ceilingMiB": 4196,
+}
+QUOTA = quota(tolerance_mib=100)
+VERDICT = Verdict(decision=Decision.KILL, quota=QUOTA, used_mib=9500, over_for=5.25)
+RECORD = {"seq": 7, "gpu": GPU, "pod": {"uid": POD}, "container": "model", "containerId": CONTAINER, "pid": 501}
+KEPT = {"node": "gpu-8", "gpu": GPU, "pod": {"uid": POD}, "container": "model", "containerId": CONTAINER, "intent": 7}
+
+
+def test_a_record_says_whom_it_is_about() -> None:
+    assert deeds.about("gpu-7", QUOTA) == ABOUT
+
+
+def test_a_warning_says_by_how_much_and_for_how_long() -> None:
+    assert deeds.warning_fields("gpu-7", VERDICT) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s"}
+
+
+def test_what_an_enforcer_died_over_keeps_whom_it_was_about() -> None:
+    note = "the enforcer ended before it could say what became of this"
+    assert deeds.interrupted("gpu-8", RECORD) == {**KEPT, "result": "Interrupted", "note": note}
+
+
+def test_an_intent_nobody_waited_for_says_that_nothing_was_done() -> None:
+    note = "the disk took too long: nothing was done"
+    assert deeds.called_off("gpu-8", RECORD) == {**KEPT, "result": "RecordUnwritable", "note": note}
+
+
+def test_an_answer_keeps_no_more_than_there_was() -> None:
+    assert deeds.called_off("gpu-8", {"seq": 7}).keys() == {"node", "intent", "result", "note"}
+
+
+def _intent(*holders: Holder) -> dict[str, object]:
+    rows = [{"pid": each.identity.pid, "start": each.identity.start, "usedMiB": each.used_mib} for each in holders]
+    one = holders[0].identity
+    return {
+        **ABOUT, "pid": one.pid, "start": one.start, "cgroupInode": 7, "usedMiB": 9500, "overFor": "5.2s",
+        "action": "terminate_client,SIGTERM,SIGKILL", "targets": rows, "targetsTotal": len(rows),
+    }  # fmt: skip
+
+
+def test_an_intent_names_everybody_it_may_end() -> None:
+    holders = [holder(501, 9000), holder(502, 500)]
+    assert deeds.intent("gpu-7", VERDICT, holders) == _intent(*holders)
+
+
+def _whole(*, respawns: bool = False) -> Verdict:
+    about = quota(tolerance_mib=100, on_exceed=OnExceed.KILL_CONTAINER)
+    return Verdict(decision=Decision.KILL, quota=about, used_mib=9500, over_for=5.25, respawns=respawns)
+
+
+def test_of_a_whole_container_its_first_process_comes_first_and_once() -> None:
+    first, other = holder(500, 0), holder(501, 9000)
+    said = deeds.intent("gpu-7", _whole(), [other, first], [first])
+    assert said == {**_intent(first, other), "first": 500}
+
+
+def test_of_one_without_a_first_process_it_is_said_why_the_holders_are_ended() -> None:
+    assert deeds.intent("gpu-7", _whole(), [holder(501, 9000)]) == {
+        **_intent(holder(501, 9000)),
+        "note": deeds.NO_FIRST,
+    }
+
+
+def test_one_that_puts_new_processes_in_their_place_is_said_to() -> None:
+    said = deeds.intent("gpu-7", _whole(respawns=True), [holder(501, 9000)], [holder(500, 0)])
+    assert (said["escalated"], said["first"]) == (deeds.ESCALATED, 500)
+
+
+@pytest.mark.parametrize("steps", [(), ("terminate_client", "SIGTERM")], ids=len)
+def test_an_outcome_says_of_each_what_became_of_it_and_by_which_steps(steps: tuple[str, ...]) -> None:
+    one = Holder(Identity(pid=501, start=77, owner=None), 9000)
+    assert deeds.shown(deeds.ending(one, Reason.KILLED, *steps)) == {
+        "pid": 501, "start": 77, "usedMiB": 9000, "result": "Killed", "steps": ",".join(steps),
+    }  # fmt: skip
