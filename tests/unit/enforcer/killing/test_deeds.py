@@ -32,6 +32,11 @@ def test_a_warning_says_by_how_much_and_for_how_long() -> None:
     assert deeds.warning_fields("gpu-7", VERDICT) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s"}
 
 
+@pytest.mark.parametrize(("times", "said"), [(1, {}), (2, {"times": 2})])
+def test_one_that_stands_for_several_says_for_how_many(times: int, said: dict[str, int]) -> None:
+    assert deeds.warning_fields("gpu-7", VERDICT, times) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s", **said}
+
+
 def test_what_an_enforcer_died_over_keeps_whom_it_was_about() -> None:
     note = "the enforcer ended before it could say what became of this"
     assert deeds.interrupted("gpu-8", RECORD) == {**KEPT, "result": "Interrupted", "note": note}

@@ -1,0 +1,74 @@
+"""Who is in a container, from files as the kernel writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from enforcer.attribute import Identity, Owner
+from enforcer.killing.family import Member, members
+from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD
+
+OURS, THEIRS = Owner(POD, CONTAINER), Owner(POD, NEIGHBOUR)
+
+
+class Attributor:
+    def __init__(self) -> None:
+        self.known: dict[int, Identity] = {}
+        self.asked: list[int] = []
+
+    def identify(self, pid: int) -> Identity | None:
+        self.asked.append(pid)
+        return self.known.get(pid)
+
+
+def _process(
+    proc: Path, who: Attributor, pid: int, owner: Owner | None = OURS, *, text: str = CONTAINER, numbers: str = ""
+) -> Identity:
+    folder = proc / str(pid)
+    folder.mkdir()
+    (folder / "cgroup").write_text(f"0::/kubepods/pod{POD}/{text}\n")
+    (folder / "status").write_text(f"NSpid:\t{pid}{numbers}\n")
+    who.known[pid] = Identity(pid=pid, start=pid, owner=owner)
+    return who.known[pid]
+
+
+def test_all_processes_of_a_container_are_found_with_their_pids_in_each_namespace(tmp_path: Path) -> None:
+    who = Attributor()
+    first, second = _process(tmp_path, who, 7, numbers="\t1"), _process(tmp_path, who, 9, numbers="\t12")
+    found = members(who, OURS, tmp_path)
+    assert sorted(found, key=lambda each: each.identity.pid) == [Member(first, (7, 1)), Member(second, (9, 12))]
+
+
+def test_only_those_whose_cgroup_mentions_it_are_looked_at_and_only_its_own_are_taken(tmp_path: Path) -> None:
+    who = Attributor()
+    _process(tmp_path, who, 6, THEIRS, text=NEIGHBOUR)
+    _process(tmp_path, who, 7, THEIRS)
+    _process(tmp_path, who, 8, None)
+    ours = _process(tmp_path, who, 9)
+    assert members(who, OURS, tmp_path) == [Member(ours, (9,))]
+    assert sorted(who.asked) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("name", ["self", "irq", "7x", "\u0667", "1\u0660"])
+def test_what_is_no_process_is_passed_over(tmp_path: Path, name: str) -> None:
+    who = Attributor()
+    ours = _process(tmp_path, who, 9)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "cgroup").write_text(CONTAINER)
+    assert members(who, OURS, tmp_path) == [Member(ours, (9,))]
+    assert who.asked == [9]
+
+
+def test_those_that_end_while_we_look_are_not_there_and_hide_nobody(tmp_path: Path) -> None:
+    who = Attributor()
+    for pid in (6, 7, 8):
+        _process(tmp_path, who, pid)
+    ours = _process(tmp_path, who, 9)
+    (tmp_path / "6" / "cgroup").unlink()
+    del who.known[7]
+    (tmp_path / "8" / "status").unlink()
+    assert members(who, OURS, tmp_path) == [Member(ours, (9,))]
+
+
+def test_by_default_it_is_the_real_proc_that_is_looked_at() -> None:
+    assert members(Attributor(), Owner(POD, "no such container " * 4)) == []

@@ -1,0 +1,137 @@
+"""Taking hold of processes: whom, in which order, and what becomes of those that are not who they were."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from enforcer.attribute import Identity, Owner
+from enforcer.judging.judge import Holder
+from enforcer.killing.deeds import ending
+from enforcer.killing.hold import Grip, Victim
+from enforcer.proc import PidHandle
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, holder, quota
+
+
+class Handle(PidHandle):
+    def __init__(self, pid: int, world: "World") -> None:
+        super().__init__(pid, -1)
+        self.world, self.closed = world, False
+
+    def ended(self, seconds: float = 0.0) -> bool:
+        return self.pid in self.world.ended
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    def __init__(self, *holders: Holder) -> None:
+        self.seen: dict[int, Identity | None] = {each.identity.pid: each.identity for each in holders}
+        self.ended: set[int] = set()
+        self.absent: set[int] = set()
+        self.full: set[int] = set()
+        self.opened: list[Handle] = []
+        self.grip = Grip(self, self.open)
+
+    def identify(self, pid: int) -> Identity | None:
+        assert pid in {each.pid for each in self.opened}, "who it is is asked before it is held"
+        return self.seen[pid]
+
+    def open(self, pid: int) -> PidHandle | None:
+        if pid in self.full:
+            raise OSError(24, "Too many open files")
+        if pid in self.absent:
+            return None
+        self.opened.append(Handle(pid, self))
+        return self.opened[-1]
+
+
+A, B, C = holder(501, 9000), holder(502, 800), holder(503, 70)
+
+
+def test_all_that_are_who_they_were_are_held_until_the_stack_ends() -> None:
+    world = World(A, B)
+    with ExitStack() as stack:
+        victims, gone = world.grip.take(stack, quota(), [A, B])
+        assert victims == [Victim(A, world.opened[0]), Victim(B, world.opened[1])]
+        assert gone == []
+        assert not any(each.closed for each in world.opened)
+    assert all(each.closed for each in world.opened)
+
+
+def test_those_that_ended_before_or_while_they_were_checked_are_said_to_be_gone() -> None:
+    world = World(A, B, C)
+    world.absent, world.ended, world.seen[502] = {501}, {502}, None
+    with ExitStack() as stack:
+        victims, gone = world.grip.take(stack, quota(), [A, B, C])
+    assert [victim.holder for victim in victims] == [C]
+    assert gone == [ending(A, Reason.GONE), ending(B, Reason.GONE)]
+
+
+def test_where_no_more_can_be_held_the_rest_is_left_for_another_round() -> None:
+    world = World(A, B, C)
+    world.full = {502}
+    with ExitStack() as stack:
+        victims, gone = world.grip.take(stack, quota(), [A, B, C])
+    assert ([victim.holder for victim in victims], gone) == ([A], [])
+    assert [each.pid for each in world.opened] == [501], "nobody after it is taken instead"
+
+
+def test_those_left_out_are_not_touched_at_all() -> None:
+    world = World(A, B)
+    with ExitStack() as stack:
+        victims, _ = world.grip.take(stack, quota(), [A, B], {A.identity: None})
+    assert [victim.holder for victim in victims] == [B]
+    assert [each.pid for each in world.opened] == [502]
+
+
+def test_one_that_is_somebody_else_is_spared_and_the_others_are_not() -> None:
+    world = World(A, B)
+    world.seen[501] = replace(A.identity, start=1)
+    with ExitStack() as stack:
+        victims, gone = world.grip.take(stack, quota(), [A, B])
+    assert ([victim.holder for victim in victims], gone) == ([B], [])
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (A.identity, None),
+        (None, Reason.PROCESS_HIDDEN),
+        (replace(A.identity, kernel_thread=True), Reason.PROTECTED),
+        (replace(A.identity, owner=None), Reason.PROTECTED),
+        (replace(A.identity, start=1), Reason.IDENTITY_CHANGED),
+        (replace(A.identity, cgroup_inode=8), Reason.IDENTITY_CHANGED),
+        (replace(A.identity, owner=Owner(POD, NEIGHBOUR)), Reason.IDENTITY_CHANGED),
+    ],
+    ids=str,
+)
+def test_each_is_told_from_all_it_might_be_instead(seen: Identity | None, why: Reason | None) -> None:
+    world = World(A)
+    world.seen[501] = seen
+    handle = world.open(501)
+    assert handle is not None
+    assert world.grip.mistaken(quota(), Victim(A, handle)) is why
+    world.ended = {501}
+    assert world.grip.mistaken(quota(), Victim(A, handle)) is Reason.GONE, "whatever /proc says, it may be of another"
+
+
+@pytest.mark.parametrize(
+    "change", [{"pod_uid": POD.replace("0a", "ff")}, {"container_id": NEIGHBOUR}, {"container_id": None}], ids=str
+)
+def test_one_of_another_container_than_the_quotas_is_not_the_one(change: dict[str, str | None]) -> None:
+    world = World(A)
+    handle = world.open(501)
+    assert handle is not None
+    assert world.grip.mistaken(quota(**change), Victim(A, handle)) is Reason.IDENTITY_CHANGED
+
+
+def test_a_container_without_an_id_owns_nobody_not_even_one_of_an_empty_id() -> None:
+    nameless = replace(A, identity=replace(A.identity, owner=Owner(POD, "")))
+    world = World(nameless)
+    handle = world.open(501)
+    assert handle is not None
+    assert CONTAINER
+    assert world.grip.mistaken(quota(container_id=None), Victim(nameless, handle)) is None
