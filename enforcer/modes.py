@@ -17,6 +17,8 @@ INSTANCE: Final = "MIG-"
 """What the UUID of a MIG instance begins with."""
 KNOWN: Final = ", ".join(Mode)
 SHOWN: Final = 80
+CHANGES: Final = "it changes from"
+"""With what the reason begins why a GPU waits for its tenants."""
 
 
 def mode_of(node: Mapping[str, Any], default: Mode) -> Mode:
@@ -63,4 +65,4 @@ class Ways:
         wanted, now = mode_for(gpu, self.wanted), self.held.get(gpu)
         if now is None or now is wanted:
             return None
-        return f"it changes from {now} to {wanted or 'not shared'} when the last of its tenants has gone"
+        return f"{CHANGES} {now} to {wanted or 'not shared'} when the last of its tenants has gone"

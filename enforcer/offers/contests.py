@@ -9,7 +9,7 @@ import structlog
 
 from enforcer.cluster import NodeNews, NodeReporter
 from enforcer.model import Gpu
-from enforcer.offers.contest import Allocatable, by_plugins, by_slices
+from enforcer.offers.contest import UNSURE, Allocatable, by_plugins, by_slices
 from gpushare.cluster import RESOURCE_V1, Cluster, path
 from gpushare.errors import ClusterError, KubeletError
 from gpushare.reasons import Reason
@@ -97,7 +97,7 @@ class Contests:
     def _add_unsure(self, gpus: Sequence[Gpu]) -> None:
         """Until a source has answered once, it may offer any of them: at boot, plugins may be slower than we are."""
         silent = next((source for source in (KUBELET, SLICES) if source not in self._known), None)
-        unsure = {} if silent is None else {gpu.uuid: f"{silent} cannot be read yet" for gpu in gpus}
+        unsure = {} if silent is None else {gpu.uuid: f"{silent} {UNSURE}" for gpu in gpus}
         if self.current.keys() - unsure.keys() - self._told.keys():
             self.changed.set()
         self.current = {**unsure, **self._told}

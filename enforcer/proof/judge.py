@@ -21,6 +21,8 @@ from enforcer.proof.said import Said
 from gpushare.reasons import Reason
 
 BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.ESCAPED})
+NAMED: Final = 5
+"""So many processes are spelled out in a sentence."""
 NO_LIMIT: Final = "nothing here prevents it from taking more; above its quota it is ended"
 
 
@@ -116,9 +118,17 @@ def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
 
 def _well(processes: Sequence[Process], evidence: Evidence) -> tuple[Reason, str]:
     if len(processes) > 1:
-        return Reason.PER_PROCESS_ONLY, f"{len(processes)} processes may hold {evidence.quota_mib} MiB each"
+        return Reason.PER_PROCESS_ONLY, f"each of {_named(processes)} may hold {evidence.quota_mib} MiB"
     limit = f"its process is an MPS client with a limit of {evidence.quota_mib} MiB or less"
     return Reason.IN_FORCE, f"{limit}{_unseen(evidence)}"
+
+
+def _named(processes: Sequence[Process]) -> str:
+    """Say how many processes of the container there are, and which: the largest first. They are its owner's own."""
+    ordered = sorted(processes, key=lambda each: (-each.used_mib, each.pid))
+    some = ", ".join(f"pid {each.pid}: {each.used_mib} MiB" for each in ordered[:NAMED])
+    more = f", and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
+    return f"its {len(ordered)} processes (when this was seen {some}{more})"
 
 
 def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple[Reason, str]]:

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from enforcer.killlog.record import MAX_BYTES
 from gpushare.cli.killlogs import Part, Source
 from gpushare.cli.killrecords import printable
+from gpushare.cli.refusals import sentence
 from gpushare.cluster import APPS_V1, CORE_V1, Cluster, path
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
 
@@ -96,7 +97,7 @@ def everywhere(
         results = list(zip(sources, pool.map(one, sources), strict=True))
     failures = [(each, result) for each, result in results if isinstance(result, GpuShareError)]
     for each, error in failures:
-        warn(str(printable(f"node {each.node}: its log could not be read: {error.message}")))
+        warn(str(printable(f"node {each.node}: its log could not be read: {sentence(error)}")))
     fine = [(each, result) for each, result in results if not isinstance(result, GpuShareError)]
     return Everywhere(fine, failed=bool(failures))
 

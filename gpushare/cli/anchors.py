@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from enforcer.anchor import anchored
 from enforcer.killlog.record import Head
+from gpushare.cli.refusals import sentence
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError
@@ -92,7 +93,7 @@ def _events(api: Cluster, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     except ClusterError as error:
         if error.status not in _HIDDEN:
             raise
-        warn("Events may not be read: only the anchors of ResourceSlices are compared")
+        warn(f"Events may not be read ({sentence(error)}): only the anchors of ResourceSlices are compared")
         return []
 
 

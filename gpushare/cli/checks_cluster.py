@@ -12,10 +12,14 @@ from typing import Any, Final
 
 from cryptography import x509
 
+from enforcer.modes import CHANGES
+from enforcer.offers.contest import UNSURE
 from gpushare import contract
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
+from gpushare.cli.refusals import lacking, sentence
 from gpushare.cluster import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
@@ -24,7 +28,17 @@ NAMED: Final = 5
 """So many nodes are named."""
 WEBHOOK: Final = f"pods.{contract.GROUP}"
 PROBE: Final = "gpu-share-check-"
+AS_OPERATOR: Final = "ask as an operator of the cluster (--kubeconfig, --context)"
 INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
+OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
+ADVICE: Final[Mapping[str, str]] = {
+    UNSURE: "nothing is to be done unless it stays so: the agent waits until it knows who else offers that GPU",
+    Reason.CONTESTED: f"a contested GPU needs one owner: take it from the other, or name others in {OTHERS}",
+    CHANGES: "nothing is to be done: a GPU that changes its mode is offered again once its last tenant has gone",
+    contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
+}
+"""Words of an agent's reasons, and what to do; the first that are there count."""
+UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
 
 Ask = Callable[[Cluster], Finding]
 
@@ -82,8 +96,9 @@ class Connection:
             return ask(self._cluster)
         except ClusterError as error:
             if error.status == HTTPStatus.FORBIDDEN:
-                return warning("you may not ask this", "ask as an operator of the cluster (--kubeconfig, --context)")
-            return wrong(error.message)
+                what, hint = lacking(error) or ("ask this", AS_OPERATOR)
+                return warning(f"you may not {what}", hint)
+            return wrong(sentence(error))
 
 
 def version(api: Cluster) -> Finding:
@@ -240,8 +255,13 @@ def left_out(api: Cluster) -> Finding:
     items, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")
     notes = {item["spec"].get("nodeName"): _noted(item) for item in items}
     said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
-    hint = f"a contested GPU needs one owner: take it from the other, or name others in {contract.NODE_GPUS}"
-    return warning("; ".join(said), hint) if said else fine("none")
+    why = [each for gpus in notes.values() for each in gpus.values()]
+    return warning("; ".join(said), "; ".join(dict.fromkeys(map(_advice, why)))) if said else fine("none")
+
+
+def _advice(why: str) -> str:
+    """What to do about a GPU that is left out, by the reason its agent gives."""
+    return next((hint for words, hint in ADVICE.items() if words in why), UNFIT)
 
 
 def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:

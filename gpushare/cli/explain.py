@@ -30,6 +30,8 @@ SENTENCES: Final = {
     Reason.MIRROR_POD: "mirrors a static pod; it would not be touched",
 }
 FINE: Final = frozenset({nodestatus.OK, "near", "starting"})
+NAMED: Final = 20
+"""So many processes of a container are named."""
 SHARES: Final = ("CONTAINER", "MEMORY", "COMPUTE", "REQUEST")
 
 
@@ -186,9 +188,16 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
     if use.limit:
         yield f"  limit {use.limit}"
-    if use.pids:
-        yield f"  processes: {', '.join(map(str, use.pids))}"
+    if use.processes:
+        yield f"  {_processes(use)}"
     yield from (f"  {each}" for each in use.failed[-1:])
+
+
+def _processes(use: Use) -> str:
+    """Say which processes hold memory there, the largest first."""
+    each = [f"pid {pid} {NOT_AVAILABLE if held is None else format_mib(held)}" for pid, held in use.processes]
+    more = f", and {len(each) - NAMED} more" if len(each) > NAMED else ""
+    return f"processes: {len(each)}, the largest first: {', '.join(each[:NAMED])}{more}"
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
+from gpushare.cli import refusals
 from gpushare.errors import ConfigError, GpuShareError
 
 FINE: Final = 0
@@ -117,7 +118,7 @@ def _guarded(call: Callable[[], int]) -> int:
         print(f"{program()}: {what}: {error.strerror}", file=sys.stderr)
         return NOT_FINE
     except GpuShareError as error:
-        print(f"{program()}: {error.message}", file=sys.stderr)
+        print(f"{program()}: {refusals.sentence(error)}", file=sys.stderr)
         return WRONG_USE if isinstance(error, ConfigError) else NOT_FINE
 
 

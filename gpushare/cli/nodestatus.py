@@ -38,7 +38,10 @@ _SHOWN: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """One container on one GPU. Memory in MiB; ``None`` is not available. ``pids`` are its processes there."""
+    """One container on one GPU. Memory in MiB; ``None`` is not available.
+
+    ``processes`` are those it has there, by pid, with what each holds; the largest first.
+    """
 
     namespace: str
     pod: str
@@ -48,7 +51,7 @@ class Use:
     quota_mib: int | None
     state: str
     sentence: str
-    pids: tuple[int, ...] = ()
+    processes: tuple[tuple[int, int | None], ...] = ()
     low_priority: bool = False
     reserved_mib: int | None = None
     limit: str = ""
@@ -57,6 +60,11 @@ class Use:
     """When and how it was ended, by the kill log; empty where it was not."""
     failed: tuple[str, ...] = ()
     """Why it likely failed lately for want of memory, and who held how much then, one line each."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes there."""
+        return tuple(pid for pid, _ in self.processes)
 
     @property
     def reserved(self) -> int | None:
@@ -196,7 +204,6 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
 
 def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
     for one in _objects(raw, "containers"):
-        pids = (_number(process, "pid") for process in _objects(one, "processes"))
         yield Use(
             namespace=_text(one, "namespace"),
             pod=_text(one, "pod"),
@@ -206,13 +213,19 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
             quota_mib=_number(one, "quotaMib"),
             state=_text(one, "state"),
             sentence=_text(one, "sentence"),
-            pids=tuple(pid for pid in pids if pid is not None),
+            processes=tuple(_processes(one)),
             reserved_mib=_number(one, "reservedMib"),
             limit=_limit(one.get("limit")),
             low_priority=_text(one, "priority") == "low",
             killed=ended.get(_text(one, "containerId") or "-", ""),
             failed=tuple(_failed(raw, one)),
         )
+
+
+def _processes(container: Mapping[str, Any]) -> list[tuple[int, int | None]]:
+    """A container's processes with what each holds, MiB, the largest first."""
+    rows = [(_number(one, "pid"), _number(one, "usedMib")) for one in _objects(container, "processes")]
+    return sorted(((pid, held) for pid, held in rows if pid is not None), key=lambda row: (-(row[1] or 0), row[0]))
 
 
 def _limit(found: object) -> str:

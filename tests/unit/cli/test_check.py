@@ -13,6 +13,9 @@ import pytest
 
 from certs.pki import make_authority
 from enforcer.driver_root import PROGRAM, DriverRoot
+from enforcer.model import Mode
+from enforcer.modes import Ways
+from enforcer.offers.contest import UNSURE
 from gpushare.cli import check, checks_cluster, checks_node, nodestatus
 from gpushare.cli.findings import Checker, Level, fine, warning, wrong
 from gpushare.cli.main import main
@@ -194,11 +197,48 @@ def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
         assert checks_cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
 
 
+HELD = Ways(Mode.TIME_SLICING, {"GPU-1": Mode.MPS}).objection("GPU-1") or ""
+BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is no mode; write one of mps, time-slicing, mig, or remove it"
+
+
+@pytest.mark.parametrize(
+    ("whys", "hints"),
+    [
+        (["Contested: a device plugin offers it as nvidia.com/gpu"], ["a contested GPU needs one owner"]),
+        ([f"Contested: the kubelet's PodResources {UNSURE}"], ["nothing is to be done unless it stays so"]),
+        ([HELD], ["nothing is to be done: a GPU that changes its mode"]),
+        ([BAD_LABEL], ["put the node's label gpu-share.io/mode right"]),
+        (["it is a Pascal GPU; sharing through MPS needs Volta or newer"], ["what cannot be shared need not be"]),
+        (["Contested: by x", HELD, HELD], ["a contested GPU needs one owner", "nothing is to be done: a GPU that"]),
+    ],
+)
+def test_what_to_do_about_a_gpu_that_is_left_out_fits_the_reason(whys: list[str], hints: list[str]) -> None:
+    note = json.dumps({f"GPU-{number}": why for number, why in enumerate(whys)})
+    slices: list[Any] = [{"metadata": {"annotations": {"gpu-share.io/left-out": note}}, "spec": {"nodeName": "gpu-7"}}]
+    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type]
+    said = [hint for hint in [*checks_cluster.ADVICE.values(), checks_cluster.UNFIT] if hint in found.hint]
+    assert all(any(each.startswith(hint) for each in said) for hint in hints), found.hint
+    assert len(said) == len(hints)
+
+
 @pytest.mark.parametrize(("status", "level"), [(403, "warning"), (500, "wrong"), (0, "wrong")])
 def test_what_may_not_be_read_is_no_fault(status: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = checks_cluster.Connection(None, None)
     monkeypatch.setattr(connection, "_cluster", Api({"nodes": status}))
     assert connection.asking(checks_cluster.nodes)().level == level
+
+
+def test_what_may_not_be_read_names_the_right_and_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = checks_cluster.Connection(None, None)
+    monkeypatch.setattr(connection, "_cluster", Api({}))
+
+    def refused(_: object) -> Any:
+        said = 'User "jo" cannot list resource "nodes" in API group "" at the cluster scope'
+        raise ClusterError(f"nodes is forbidden: {said}", 403)
+
+    found = connection.asking(refused)()
+    assert (found.level, found.detail) == ("warning", "you may not list nodes in the cluster")
+    assert found.hint == "ask for the ClusterRole gpu-share-operator"
 
 
 def test_a_cluster_nobody_configured_is_wrong_only_where_it_was_asked_for(tmp_path: Path) -> None:

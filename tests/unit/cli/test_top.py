@@ -139,7 +139,7 @@ def test_names_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureF
     [
         ("asr/tts", 0, "holds 3Gi of 4Gi on GPU 0 (NVIDIA A100"),
         ("tts", 0, "ok: tts is Within"),
-        ("near", 0, "processes: 9"),
+        ("near", 0, "processes: 1, the largest first: pid 9 1Mi"),
         ("big", 1, "over: big is Warned"),
         ("gone", 1, "killed: "),
         ("other/tts", 1, "knows no such pod; it has asr/tts, asr/near"),
@@ -150,6 +150,17 @@ def test_a_pod_of_this_node_is_explained(
 ) -> None:
     assert main(["explain", pod, "--state", str(state)]) == code
     assert says in capsys.readouterr().out
+
+
+def test_processes_are_counted_and_named_with_what_they_hold_the_largest_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = [{"pid": pid, "usedMib": pid} for pid in range(1, 23)] + [{"pid": 99}, {"usedMib": 5}]
+    (tmp_path / NAME).write_text(json.dumps(status(container("tts", 253, "Within") | {"processes": many})))
+    assert main(["explain", "tts", "--state", str(tmp_path)]) == 0
+    (line,) = [line.strip() for line in capsys.readouterr().out.splitlines() if "processes" in line]
+    assert line.startswith("processes: 23, the largest first: pid 22 22Mi, pid 21 21Mi, ")
+    assert line.endswith("pid 3 3Mi, and 3 more")
 
 
 @pytest.mark.parametrize("words", [["asr/joiner"], ["joiner"], ["joiner", "-n", "asr"]])

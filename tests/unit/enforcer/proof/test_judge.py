@@ -83,6 +83,14 @@ def test_each_state_has_its_evidence(evidence: Evidence, state: Reason, words: s
     assert words in found.sentence
 
 
+def test_several_processes_are_named_with_what_they_hold_the_largest_first() -> None:
+    found = judge(seen(*(client(pid, used_mib=100 * pid) for pid in range(1, 8))))
+    assert found.sentence == (
+        "each of its 7 processes (when this was seen pid 7: 700 MiB, pid 6: 600 MiB, pid 5: 500 MiB, pid 4: 400 MiB, "
+        "pid 3: 300 MiB, and 2 more) may hold 4096 MiB"
+    )
+
+
 TOLERATED = "; up to 256 MiB above it is not acted upon"
 
 
