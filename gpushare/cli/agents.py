@@ -4,7 +4,7 @@ That needs the right to ``create`` ``pods/exec`` where the agents are. What come
 compared here with what the cluster saw of it, and never believed there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -13,7 +13,7 @@ from enforcer.killlog.record import MAX_BYTES
 from gpushare.cli.killlogs import Part, Source
 from gpushare.cli.killrecords import printable
 from gpushare.cli.refusals import sentence
-from gpushare.cluster import APPS_V1, CORE_V1, Cluster, path
+from gpushare.cluster import APPS_V1, CORE_V1, SILENCE, Cluster, path
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
 
 NAME: Final = "gpu-share-agent"
@@ -21,6 +21,7 @@ CONTAINER: Final = "enforcer"
 LABELS: Final = f"app.kubernetes.io/name={NAME},app.kubernetes.io/part-of=gpu-share"
 STATE: Final = "--state="
 EXPORT: Final = ("gpu-share", "audit", "export", "--format=raw")
+FOLLOW: Final = ("gpu-share", "audit", "follow", "--output=raw")
 RUNNING: Final = "Running"
 AT_ONCE: Final = 8
 """So many nodes are asked at a time."""
@@ -37,7 +38,8 @@ class Agent:
     namespace: str
     pod: str
     phase: str
-    command: tuple[str, ...]
+    state: tuple[str, ...]
+    """The argument that names its state directory, if any does."""
 
 
 def found(api: Cluster, namespace: str | None = None) -> list[Agent]:
@@ -107,13 +109,24 @@ def source(api: Cluster, agent: Agent) -> Source:
     return Source(agent.node, (Part(PART, _lines(api, agent)),))
 
 
-def _lines(api: Cluster, agent: Agent) -> Callable[[], Iterator[bytes]]:
-    def read() -> Iterator[bytes]:
-        if agent.phase != RUNNING:
-            raise ClusterError(f"pod {agent.namespace}/{agent.pod} is {agent.phase or 'not running'}")
-        yield from lines_of(api.run(agent.pod, agent.namespace, CONTAINER, agent.command))
+def follow(api: Cluster, agent: Agent, after: int, seconds: int) -> Iterator[bytes]:
+    """Yield what a node's log says after a record, and what comes within so many seconds.
 
-    return read
+    Raises:
+        ClusterError: it cannot be read, see ``Cluster.run``.
+    """
+    return _said(api, agent, (*FOLLOW, f"--after={after}", f"--for={seconds}"), SILENCE + seconds)
+
+
+def _lines(api: Cluster, agent: Agent) -> Callable[[], Iterator[bytes]]:
+    return lambda: _said(api, agent, EXPORT, SILENCE)
+
+
+def _said(api: Cluster, agent: Agent, command: Sequence[str], silence: float) -> Iterator[bytes]:
+    if agent.phase != RUNNING:
+        raise ClusterError(f"pod {agent.namespace}/{agent.pod} is {agent.phase or 'not running'}")
+    words = (*command, *agent.state)
+    yield from lines_of(api.run(agent.pod, agent.namespace, CONTAINER, words, silence=silence))
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -141,5 +154,5 @@ def _agent(pod: Mapping[str, Any]) -> Agent:
         namespace=str(pod["metadata"].get("namespace")),
         pod=str(pod["metadata"].get("name")),
         phase=str((pod.get("status") or {}).get("phase") or ""),
-        command=(*EXPORT, *state[:1]),
+        state=tuple(state[:1]),
     )

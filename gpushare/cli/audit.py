@@ -5,30 +5,32 @@ Exit codes: 0 the log holds, 1 it does not or could not all be read, 2 wrong use
 
 import argparse
 import json
+import math
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from enforcer.killlog.audit import FOLDER
-from enforcer.killlog.record import Kind, read
-from gpushare.cli import agents, anchors, killlogs, killrecords
+from enforcer.killlog.record import Kind
+from gpushare.cli import agents, anchors, killfollow, killlogs, killrecords
 from gpushare.cli.agents import AT_ONCE, Everywhere
 from gpushare.cli.anchors import CLUSTER, Anchor
-from gpushare.cli.killlogs import Finding, Reading, Source
+from gpushare.cli.killfollow import Printer, warn
+from gpushare.cli.killlogs import Finding, Picked, Reading, Source
 from gpushare.cli.killrecords import Record, Wanted, printable
 from gpushare.cli.killtail import Tail
-from gpushare.cli.terminal import Colour, Terminal, cell, table
+from gpushare.cli.terminal import Colour, Terminal, table
 from gpushare.cluster import Cluster
-from gpushare.errors import ConfigError, RecordError
+from gpushare.errors import ConfigError
 
 FINE: Final = 0
 NOT_FINE: Final = 1
 DEFAULT: Final = Path("/var/lib/gpu-share")
-FOLLOW_SECONDS: Final = 0.5
 T = TypeVar("T")
 
 
@@ -59,8 +61,20 @@ def _add_show(parser: Any) -> None:
 
 def _add_follow(parser: Any) -> None:
     _add_log(parser)
+    _add_everywhere(parser)
     _add_wanted(parser)
-    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
+    parser.add_argument(
+        "-o", "--output", choices=["table", "json", "raw"], default="table",
+        help="raw: every line of the log, record or not (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--after", metavar="SEQ", type=_whole, default=0, help="only what comes after this record")
+    parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=_whole, help="end after so long (never)")
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\d{1,15}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is no whole number from 0; give digits alone")
+    return int(text)
 
 
 def _add_export(parser: Any) -> None:
@@ -133,29 +147,6 @@ def _folder(args: argparse.Namespace) -> Path:
     return folder
 
 
-def _warn(text: str) -> None:
-    print(f"gpu-share: {text}", file=sys.stderr)
-
-
-class Picked:
-    """The records of a log that are asked for; what is no record is counted."""
-
-    def __init__(self, lines: Iterable[bytes], wanted: Wanted) -> None:
-        self._lines, self._wanted = lines, wanted
-        self.bad = 0
-
-    def __iter__(self) -> Iterator[tuple[bytes, Record]]:
-        """Yield each record's line, and what it says."""
-        for line in self._lines:
-            try:
-                record = read(line)
-            except RecordError:
-                self.bad += 1
-            else:
-                if self._wanted.takes(record):
-                    yield line, record
-
-
 def _show(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
     read = _each(args, lambda source: _picked(source, wanted))
@@ -204,7 +195,7 @@ def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
 
 def _code(read: Everywhere[Any], bad: int) -> int:
     if bad:
-        _warn(f"{bad} lines are no records; run 'gpu-share audit verify'")
+        warn(f"{bad} lines are no records; run 'gpu-share audit verify'")
     return NOT_FINE if bad or read.failed else FINE
 
 
@@ -215,7 +206,7 @@ def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = 
         return Everywhere([(source, work(source))], failed=False)
     if args.log is not None:
         raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
-    return agents.everywhere(_api(args), args.agents, work, _warn, at_once)
+    return agents.everywhere(_api(args), args.agents, work, warn, at_once)
 
 
 def _api(args: argparse.Namespace) -> Cluster:
@@ -223,17 +214,16 @@ def _api(args: argparse.Namespace) -> Cluster:
 
 
 def _follow(args: argparse.Namespace) -> int:
-    tail, wanted, terminal = Tail(_folder(args)), _wanted(args), Terminal.of()
-    if args.output == "table":
-        terminal.say("  ".join(killrecords.HEADERS))
-    while True:
-        picked = Picked(tail.read(), wanted)
-        for line, record in picked:
-            cells = map(cell, killrecords.row(record))
-            terminal.say(line.decode("ascii").rstrip() if args.output == "json" else "  ".join(cells))
-        if picked.bad:
-            _warn(f"{picked.bad} lines are no records; run 'gpu-share audit verify'")
-        time.sleep(FOLLOW_SECONDS)
+    wanted = _wanted(args)
+    if args.output == "raw" and (wanted != Wanted() or args.all_nodes):
+        raise ConfigError("-o raw writes every line of one log; leave filters and -A out, or use -o json")
+    if args.all_nodes and (args.log is not None or args.after):
+        raise ConfigError("--log and --after are about one log and -A asks every node; leave -A or the others out")
+    until = math.inf if args.seconds is None else time.monotonic() + args.seconds
+    printer = Printer(args.output, nodes=args.all_nodes)
+    if args.all_nodes:
+        return killfollow.everywhere(_api(args), args.agents, wanted, printer, until)
+    return killfollow.here(Tail(_folder(args), args.after), wanted, printer, until)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -247,7 +237,7 @@ def _verify(args: argparse.Namespace) -> int:
     codes = [_say(finding, asked=True) for _, finding in read.found]
     silent = {each.node for each in known} - {"", *(source.node for source, _ in read.found)}
     for node in sorted(silent):
-        _warn(f"node {printable(node)}: there are anchors of its log, and it could not be read")
+        warn(f"node {printable(node)}: there are anchors of its log, and it could not be read")
     return max([*codes, _code(read, 0), NOT_FINE if silent else FINE])
 
 
@@ -259,7 +249,7 @@ def _node(args: argparse.Namespace, source: Source, known: Sequence[Anchor]) -> 
 
 
 def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
-    return anchors.in_cluster(_api(args), _warn) if text == CLUSTER else anchors.given(text)
+    return anchors.in_cluster(_api(args), warn) if text == CLUSTER else anchors.given(text)
 
 
 def _compared(source: Source, known: Sequence[Anchor]) -> Finding:
@@ -288,7 +278,7 @@ def _say(finding: Finding, *, asked: bool) -> int:
 
 
 def _anchors(args: argparse.Namespace) -> int:
-    found = anchors.in_cluster(_api(args), _warn)
+    found = anchors.in_cluster(_api(args), warn)
     for each in sorted(found, key=lambda each: (each.node, each.head.seq)):
         print(printable(f"{each.node} {each.head} {each.source}"))
     return FINE

@@ -4,7 +4,7 @@ Files may be torn, foreign, without end, or no files at all: nothing here takes 
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Final
 
 from enforcer.killlog.audit import SUFFIX, lines_of, segments
 from enforcer.killlog.record import Head, Verdict, read, verify
-from gpushare.cli.killrecords import printable
+from gpushare.cli.killrecords import Record, Wanted, printable
 from gpushare.errors import ConfigError, RecordError
 
 ENDLESS: Final = 1024
@@ -102,7 +102,7 @@ class Reading:
         return f"{name}: after its last line" if line > self.lines else f"{name}:{line - before}"
 
     def _note(self, part: Part, number: int, line: bytes) -> None:
-        seq = int(found[1]) if (found := _SEQ.match(line)) else None
+        seq = seq_of(line)
         if seq is None:
             return
         self.first = seq if self.first is None else self.first
@@ -111,6 +111,31 @@ class Reading:
             self.misnamed = f"{part.name}:1: begins with record {seq}: the file was renamed or moved"
         if seq in self._wanted and (ending := _HASH.fullmatch(line[-_HASH_BYTES:])):
             self.heads[seq] = Head(seq, ending[1].decode())
+
+
+class Picked:
+    """The records of a log that are asked for; what is no record is counted."""
+
+    def __init__(self, lines: Iterable[bytes], wanted: Wanted) -> None:
+        self._lines, self._wanted = lines, wanted
+        self.bad = 0
+
+    def __iter__(self) -> Iterator[tuple[bytes, Record]]:
+        """Yield each record's line, and what it says."""
+        for line in self._lines:
+            try:
+                record = read(line)
+            except RecordError:
+                self.bad += 1
+            else:
+                if self._wanted.takes(record):
+                    yield line, record
+
+
+def seq_of(line: bytes) -> int | None:
+    """Return the number that a line says it has; ``None`` where it is no record's beginning."""
+    found = _SEQ.match(line)
+    return int(found[1]) if found else None
 
 
 def node_of(source: Source) -> str:

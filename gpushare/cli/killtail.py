@@ -2,13 +2,14 @@
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.killlog.audit import segments
+from enforcer.killlog.audit import segment_name, segments
 from enforcer.killlog.record import MAX_BYTES
+from gpushare.cli.killlogs import seq_of
 from gpushare.errors import ConfigError
 
 AT_ONCE: Final = 256 * MAX_BYTES
@@ -20,41 +21,73 @@ class Tail:
 
     Args:
         folder: of segments.
+        after: number of a record; it and all before it count as read, unless the log ends before it: then it is another
+            log, which was begun since.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, after: int = 0) -> None:
+        self._folder, self._after = folder, after
         self._name, self._offset = "", 0
 
-    def read(self) -> list[bytes]:
-        """Return whole lines with their ends; one that is still being written waits, one without end is cut.
+    def read(self) -> Iterator[bytes]:
+        """Yield whole lines with their ends; one that is still being written waits, one without end is cut.
 
         Raises:
             ConfigError: there is no log there, or what stands there cannot be read.
         """
-        lines: list[bytes] = []
         try:
-            for file in [each for each in segments(self._folder) if each.name >= self._name]:
+            files = segments(self._folder)
+            if self._after and not self._name:
+                self._skip(files)
+            if files and files[-1].name < self._name:  # moved aside, and begun anew
+                self._name = ""
+            for file in [each for each in files if each.name >= self._name]:
                 if file.name != self._name:
                     self._name, self._offset = file.name, 0
                 with suppress(FileNotFoundError):  # old segments go
-                    lines += self._new_lines(file)
+                    yield from filter(self._is_new, self._new_lines(file))
         except OSError as error:
             raise ConfigError(f"no kill log to follow in {self._folder}: {error.strerror}") from error
-        return lines
+
+    def _skip(self, files: Sequence[Path]) -> None:
+        """Begin with the segment that the next record is in, or has to be."""
+        ends = _ends(files[-1]) if files else None
+        if ends is not None and ends < self._after - 1:  # the last one may have been taken back, where a disk was full
+            self._after = 0
+            return
+        before = [file.name for file in files if file.name <= segment_name(self._after + 1)]
+        self._name = before[-1] if before else ""
+
+    def _is_new(self, line: bytes) -> bool:
+        """Whether a line stands behind the record that was read last."""
+        if self._after and (seq_of(line) or 0) > self._after:
+            self._after = 0
+        return not self._after
 
     def _new_lines(self, file: Path) -> Iterator[bytes]:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise ConfigError(f"{ascii(file.name)[1:-1]} is no plain file")
-            self._offset = min(self._offset, found.st_size)  # a torn tail was cut off
+        with _opened(file) as descriptor:
+            self._offset = min(self._offset, os.fstat(descriptor).st_size)  # a torn tail was cut off
             while taken := _whole(os.pread(descriptor, AT_ONCE, self._offset)):
                 self._offset += len(taken)
                 yield from (line + b"\n" for line in taken.removesuffix(b"\n").split(b"\n"))
-        finally:
-            os.close(descriptor)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ConfigError(f"{ascii(file.name)[1:-1]} is no plain file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _ends(file: Path) -> int | None:
+    """Return the number of a segment's last record; ``None`` where its last line says none."""
+    with _opened(file) as descriptor:
+        data = os.pread(descriptor, 2 * MAX_BYTES, max(0, os.fstat(descriptor).st_size - 2 * MAX_BYTES))
+    return seq_of(data.rpartition(b"\n")[0].rpartition(b"\n")[2])
 
 
 def _whole(data: bytes) -> bytes:

@@ -7,7 +7,10 @@ from typing import Any
 
 from enforcer.killlog.audit import KillLog
 from enforcer.killlog.record import Head, Kind
+from gpushare.cli.killfollow import TURN
+from gpushare.cli.killtail import Tail
 from gpushare.cli.main import main
+from gpushare.cluster import SILENCE
 from gpushare.errors import ClusterError
 
 REPORTER = "gpu-share.io/enforcer"
@@ -47,6 +50,10 @@ class Nodes:
         self.slices: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.refuse_events = False
+        self.turns: list[tuple[str, str]] = []
+        """Pods that were followed, each with for how long."""
+        self.broken: dict[str, str] = {}
+        """Pods that cannot be followed, and why."""
 
     def add(self, node: str, state: Path, phase: str = "Running", owner: str = "set-uid") -> None:
         args = ["enforcer", "--state=/var/lib/elsewhere", "--poll=0.5"]
@@ -79,11 +86,28 @@ class Nodes:
         found = {"daemonsets": self.daemonsets, "pods": self.pods, "resourceslices": self.slices, "events": self.events}
         return copy.deepcopy(found[kind]), "1"
 
-    def run(self, pod: str, namespace: str, container: str, command: Sequence[str]) -> Iterator[bytes]:
+    def run(
+        self, pod: str, namespace: str, container: str, command: Sequence[str], *, silence: float
+    ) -> Iterator[bytes]:
         assert (namespace, container) == ("gpu-share-system", "enforcer")
-        assert tuple(command) == ("gpu-share", "audit", "export", "--format=raw", "--state=/var/lib/elsewhere")
-        data = b"".join(file.read_bytes() for file in sorted((self.states[pod] / "audit").iterdir()))
+        *words, state = command
+        assert (words[:2], state) == (["gpu-share", "audit"], "--state=/var/lib/elsewhere")
+        data = b"".join(self._following(pod, words) if words[2] == "follow" else self._exported(pod, words))
+        assert silence >= SILENCE
         yield from (data[at : at + 1000] for at in range(0, len(data), 1000))
+
+    def _exported(self, pod: str, words: Sequence[str]) -> Iterator[bytes]:
+        assert words[3:] == ["--format=raw"]
+        yield from (file.read_bytes() for file in sorted((self.states[pod] / "audit").iterdir()))
+
+    def _following(self, pod: str, words: Sequence[str]) -> Iterator[bytes]:
+        """Follow as the command does, but end at once: there is nobody who writes meanwhile."""
+        output, after, seconds = words[3:]
+        assert (output, seconds) in {("--output=raw", "--for=0"), ("--output=raw", f"--for={TURN}")}
+        self.turns.append((pod, seconds))
+        if pod in self.broken:
+            raise ClusterError(self.broken[pod])
+        yield from Tail(self.states[pod] / "audit", int(after.removeprefix("--after="))).read()
 
     @staticmethod
     def _set(namespace: str, uid: str) -> dict[str, Any]:

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-import threading
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from enforcer.killlog.audit import KillLog, lines_of, segments
-from enforcer.killlog.record import GENESIS, Kind, read, seal
-from gpushare.cli import audit, killrecords
+from enforcer.killlog.audit import KillLog, segments
+from enforcer.killlog.record import Kind
+from gpushare.cli import killrecords
 from gpushare.cli.killrecords import COLUMNS, Wanted, csv_cells, csv_line, row
-from gpushare.cli.killtail import Tail
 from gpushare.cli.main import main
 from gpushare.errors import ConfigError
 from tests.unit.cli.killlog import run, write
@@ -204,85 +201,3 @@ def test_a_part_without_line_ends_is_left_and_the_next_is_read(tmp_path: Path, c
         file.truncate(2**40)  # a hole: it takes no room on the disk
     code, out, _ = run(capsys, "export", "--state", tmp_path)
     assert (code, [json.loads(line)["seq"] for line in out.splitlines()]) == (1, [1, 2, 3, 4, 5, 6])
-
-
-# Following
-
-
-def test_following_shows_each_record_once_over_rotations(tmp_path: Path) -> None:
-    with KillLog(tmp_path / "audit", segment_bytes=900) as log:
-        tail, seen = Tail(tmp_path / "audit"), []
-        for round_ in range(5):
-            for _ in range(round_):
-                log.append(Kind.WARNED, {"note": "x" * 200})
-            seen += tail.read()
-        assert tail.read() == []
-    assert seen == [line for file in segments(tmp_path / "audit") for line in lines_of(file)]
-    assert len(seen) == 10
-    assert len(segments(tmp_path / "audit")) > 2
-
-
-def test_following_takes_more_at_once_than_it_reads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpushare.cli.killtail.AT_ONCE", 4096)
-    (tmp_path / "audit").mkdir()
-    lines, head = [], GENESIS
-    for _ in range(100):
-        line, head = seal(head, Kind.WARNED, "t", {"note": "x" * 300})
-        lines.append(line)
-    (tmp_path / "audit" / "kills-000000000001.jsonl").write_bytes(b"".join(lines))
-    assert Tail(tmp_path / "audit").read() == lines
-
-
-def test_a_line_that_is_being_written_waits_and_a_torn_one_is_forgotten(tmp_path: Path) -> None:
-    write(tmp_path, 1)
-    (file,) = segments(tmp_path / "audit")
-    tail, whole = Tail(tmp_path / "audit"), file.read_bytes()
-    tail.read()
-    line, _ = seal(GENESIS, Kind.WARNED, "t", {})
-    file.write_bytes(whole + line[:20])
-    assert tail.read() == []
-    file.write_bytes(whole + line)
-    assert tail.read() == [line]
-    file.write_bytes(whole)
-    assert tail.read() == []
-    file.write_bytes(whole + line)
-    assert tail.read() == [line]
-
-
-def test_following_gets_by_what_is_no_log(tmp_path: Path) -> None:
-    write(tmp_path, 1)
-    (file,) = segments(tmp_path / "audit")
-    tail = Tail(tmp_path / "audit")
-    tail.read()
-    file.write_bytes(file.read_bytes() + b"x" * 50_000)
-    assert sum(map(len, tail.read())) >= 50_000
-    assert tail.read() == []
-    (tmp_path / "audit" / "kills-000000000002.jsonl").symlink_to("/dev/zero")
-    with pytest.raises(ConfigError, match="no plain file"):
-        tail.read()
-
-
-def test_follow_shows_what_is_there_and_what_comes_until_interrupted(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, 2)
-    more, sleep = iter([True, False]), time.sleep
-
-    def slept(seconds: float) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return sleep(seconds)  # what an earlier test has left running
-        assert seconds == audit.FOLLOW_SECONDS
-        if not next(more):
-            raise KeyboardInterrupt
-        with KillLog(tmp_path / "audit") as log:
-            log.append(Kind.OUTCOME, {"pod": {"namespace": "asr", "name": "late"}})
-        return None
-
-    monkeypatch.setattr(time, "sleep", slept)
-    code, out, _ = run(capsys, "follow", "--state", tmp_path, "-n", "asr", "-o", "json")
-    assert (code, [read(line.encode() + b"\n")["seq"] for line in out.splitlines()]) == (130, [2, 3])
-
-
-def test_follow_without_a_log_is_wrong_use(tmp_path: Path, capsys: Any) -> None:
-    code, _, err = run(capsys, "follow", "--state", tmp_path)
-    assert (code, "no kill log to follow in" in err) == (2, True)
