@@ -1,6 +1,5 @@
 """The loop: read, attribute, judge, act, record. It looks, decides and reports; acting happens beside it."""
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from enforcer.told import notice, status
 from enforcer.told.episodes import Episodes, Spell
 from enforcer.told.notice import Sink
 from enforcer.told.status import Snapshot
+from enforcer.told.statusfile import StatusFile
 from enforcer.view import View
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError, RecordError
@@ -112,7 +112,7 @@ class Agent:
         self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
         self._pending: dict[Future[Result], Verdict] = {}
-        self._problem: str | None = None
+        self._file = StatusFile(state)
         self._sight: sight.Sight = {}
         self._armed: dict[Place, float] = {}
         self._episodes = Episodes()
@@ -277,14 +277,8 @@ class Agent:
         found = status.status(snapshot)
         self._parts.metrics.latest.status = found
         self._parts.tell_pods(snapshot)
-        try:
-            checkpoint.replace(self._folder / status.NAME, json.dumps(found).encode() + b"\n")
-            self._problem = None
-        except OSError as error:
-            if self._problem is None:
-                log.warning("status not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
-            self._problem = f"{status.NAME} cannot be written: {error}"
+        self._file.put(found, now)
 
     def _problems(self) -> list[str]:
-        own = [problem for problem in (self._breaker.problem, self._problem) if problem is not None]
+        own = [problem for problem in (self._breaker.problem, self._file.problem) if problem is not None]
         return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._parts.problems()]

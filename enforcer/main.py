@@ -4,6 +4,7 @@ Exit codes: 0 stopped when asked to, 1 something it cannot do without failed, 2 
 """
 
 import argparse
+import gc
 import os
 import sys
 import threading
@@ -173,6 +174,8 @@ def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
         "watching", reason=str(Reason.ENFORCER_STARTED), node=options.node, state=str(options.state),
         enforcing=not options.no_enforce, poll=options.poll,
     )  # fmt: skip
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through all of it again and again takes longer than a look
     agent.run(side.stopped, options.poll)
     log.info("stopped", reason=str(Reason.ENFORCER_STOPPED), node=options.node)
 

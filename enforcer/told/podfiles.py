@@ -66,7 +66,16 @@ class PodFiles:
         self._forget(pods.keys())
         seen = Seen.of(snapshot)
         for uid, quotas in pods.items():
-            self._put(uid, pod_status(seen, quotas, self._known(uid), self._serves))
+            if self._has_folder(uid):
+                self._put(uid, pod_status(seen, quotas, self._known(uid), self._serves))
+
+    def _has_folder(self, uid: str) -> bool:
+        """Whether a pod's file can be there: not where its claim is not prepared yet, gone again, or has no sidecar."""
+        folder = f"{self._folder}/{uid}"  # at every look for every pod: a path object costs more than the call
+        if os.path.exists(f"{folder}/{NAME}"):  # noqa: PTH110
+            return True
+        self._written.pop(uid, None)  # whatever was written is not there
+        return os.path.isdir(folder)  # noqa: PTH112
 
     def _forget(self, but: Any) -> None:
         with self._lock:
@@ -88,11 +97,11 @@ class PodFiles:
     def _put(self, uid: str, found: dict[str, Any]) -> None:
         content = {key: value for key, value in found.items() if key != "time"}
         before, when = self._written.get(uid, ({}, 0.0))
-        if content == before and self._clock() - when < REFRESH and (self._folder / uid / NAME).exists():
+        if content == before and self._clock() - when < REFRESH:
             return
         try:
             replace(self._folder / uid / NAME, json.dumps(found).encode() + b"\n")
-        except FileNotFoundError:  # its claim has no folder: not prepared yet, gone again, or without a sidecar
+        except FileNotFoundError:  # the folder has just gone
             self._written.pop(uid, None)
         except OSError as error:
             self._complain(uid, error)

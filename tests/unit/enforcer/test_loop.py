@@ -22,6 +22,7 @@ from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
 from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
 from enforcer.told.notice import Notice
+from enforcer.told.statusfile import LOOKS
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
@@ -347,7 +348,7 @@ def test_an_unwritable_status_stops_nothing(world: World, monkeypatch: pytest.Mo
     world.look()
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "replace", full)
-        world.look(3)
+        world.look(LOOKS)
     assert any("status.json" in problem for problem in world.look()["problems"])
     assert world.look()["problems"] == ["something else"]
 
