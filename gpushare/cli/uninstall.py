@@ -9,11 +9,11 @@ for the files of one node. All can be repeated.
 import argparse
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from enforcer import lock
 from gpushare import contract
@@ -42,6 +42,7 @@ PLACES: Final = {
 }
 
 Object = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,22 @@ class Clock:
     seconds: float
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim that asks for devices of our classes: its ``namespace/name``, and the pods it is of, if any.
+
+    ``held``: it was allocated, so that pods of it may run; else it only waits for a GPU.
+    """
+
+    place: str
+    pods: tuple[str, ...]
+    held: bool
+
+    def __str__(self) -> str:
+        whose = f"of pod {', '.join(self.pods[:SHOWN])}" if self.pods else "of no pod"
+        return f"{self.place} ({whose})"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -85,21 +102,27 @@ def run(args: argparse.Namespace) -> int:
 
 def before(api: Cluster, clock: Clock, *, ignore_claims: bool) -> int:
     """Wait, then take the webhook configuration away. While claims stay, nothing is changed."""
-    held = claims(api) if ignore_claims else _wait(lambda: claims(api), "share a GPU", clock)
-    if held and not ignore_claims:
-        print(
-            f"refused, and nothing was changed: {_some(held)} still hold shares. Without the node agent their pods "
-            f"could not end. Delete those pods and repeat; or set uninstall.waitForClaims to false and force-delete "
-            f"them later."
-        )
+    left = claims(api) if ignore_claims else _wait(lambda: claims(api), "ask for a share of a GPU", clock)
+    if left and not ignore_claims:
+        print("\n".join(["refused, and nothing was changed", *_in_the_way(left)]))
         return NOT_FINE
-    if held:
-        print(
-            f"going on although {_some(held)} still hold shares: their pods will stay Terminating until force-deleted"
-        )
+    if held := [each for each in left if each.held]:
+        print(f"going on although {_some(held)} hold shares: their pods will stay Terminating until force-deleted")
     gone = _delete(api, path(ADMISSION_V1, "mutatingwebhookconfigurations", CONFIGURATION))
     print(f"webhook configuration {CONFIGURATION} {'deleted' if gone else 'was gone already'}")
     return FINE
+
+
+def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
+    """Say of each kind of claim what it is and how to get rid of it."""
+    held, waiting = ([each for each in left if each.held is which] for which in (True, False))
+    if held:
+        yield f"  these hold shares, and without the node agent their pods could not end: {_some(held)}"
+        yield "    delete those pods and repeat; or set uninstall.waitForClaims to false and force-delete them later"
+    if waiting:
+        yield f"  these were never allocated and wait for a GPU, which they may get at any moment: {_some(waiting)}"
+        yield "    delete the pods they are of, and whatever makes those anew (a Deployment, a Job), and repeat; delete"
+        yield "    one of no pod itself: kubectl --namespace NAMESPACE delete resourceclaim NAME"
 
 
 def after(api: Cluster, namespace: str, clock: Clock) -> int:
@@ -150,10 +173,17 @@ def files(args: argparse.Namespace) -> list[Path]:
     ]
 
 
-def claims(api: Cluster) -> list[str]:
-    """``namespace/name`` of every claim that asks for a device of our classes."""
+def claims(api: Cluster) -> list[Claim]:
+    """Every claim that asks for a device of our classes."""
     found = api.list(path(RESOURCE_V1, "resourceclaims"))[0]
-    return [_place(each) for each in found if not CLASSES.isdisjoint(_classes(each))]
+    return [_claim(each) for each in found if not CLASSES.isdisjoint(_classes(each))]
+
+
+def _claim(item: Object) -> Claim:
+    status = item.get("status") or {}
+    owners = [each["name"] for each in item["metadata"].get("ownerReferences") or [] if each.get("kind") == "Pod"]
+    users = [each["name"] for each in status.get("reservedFor") or [] if each.get("resource") == "pods"]
+    return Claim(place=_place(item), pods=tuple(owners or users), held="allocation" in status)
 
 
 def agents(api: Cluster, namespace: str) -> list[str]:
@@ -199,7 +229,7 @@ def _classes(claim: Object) -> Iterator[str]:
             yield exact.get("deviceClassName", "")
 
 
-def _wait(look: Callable[[], list[str]], what: str, clock: Clock) -> list[str]:
+def _wait(look: Callable[[], list[T]], what: str, clock: Clock) -> list[T]:
     """Look until nothing is left or time is up; returns what is left. Says so whenever it changes."""
     ends, said = clock.now() + clock.seconds, -1
     while left := look():
@@ -237,6 +267,6 @@ def _place(item: Object) -> str:
     return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
 
 
-def _some(names: list[str]) -> str:
+def _some(names: Sequence[object]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(sorted(names)[:SHOWN])}{more}"
+    return f"{', '.join(sorted(map(str, names))[:SHOWN])}{more}"

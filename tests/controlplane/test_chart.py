@@ -188,7 +188,7 @@ def test_uninstalling_waits_for_the_last_claim_and_then_leaves_nothing(installed
     with jobs_run(installed, timeout=2.0) as said:
         with pytest.raises(helm.HelmError, match="gpu-share-uninstall-before"):
             installed.helm("uninstall", "--timeout=60s")
-        assert "team/held still hold shares" in said[-1]
+        assert "never allocated and wait for a GPU, which they may get at any moment: team/held" in said[-1]
         assert installed.cluster.get(CONFIGURATION), "refused before anything was changed"
         installed.cluster.delete(f"{claims}/held")
         installed.helm("uninstall", "--timeout=60s")

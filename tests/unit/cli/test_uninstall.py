@@ -56,8 +56,9 @@ def item(name: str, **rest: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "asr"}, **rest}
 
 
-def claim(name: str, device_class: str = "gpu-share.io") -> dict[str, Any]:
-    return item(name, spec={"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": device_class}}]}})
+def claim(name: str, device_class: str = "gpu-share.io", **rest: Any) -> dict[str, Any]:
+    spec = {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": device_class}}]}}
+    return item(name, **({"spec": spec, "status": {"allocation": {}}} | rest))
 
 
 def test_while_a_claim_is_there_it_waits_then_refuses_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,8 +67,35 @@ def test_while_a_claim_is_there_it_waits_then_refuses_and_changes_nothing(capsys
     assert (api.deleted, time.now) == ([], 10)
     out = capsys.readouterr().out
     assert out.count("waiting") == 1
-    assert "nothing was changed: asr/tts-0-x still hold shares" in out
+    assert "refused, and nothing was changed\n" in out
+    assert "their pods could not end: asr/tts-0-x (of no pod)\n" in out
+    assert "never allocated" not in out
     assert "other" not in out
+
+
+def test_a_claim_that_was_never_allocated_is_said_to_be_and_how_to_get_rid_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made, by_hand = claim("tts-0-x", status={}), claim("mine", status={})
+    used = {"allocation": {}, "reservedFor": [{"resource": "pods", "name": "user"}]}
+    made["metadata"] |= {"ownerReferences": [{"kind": "Pod", "name": "tts-0", "uid": "u"}]}
+    api = Api(resourceclaims=[made, by_hand, claim("held", status=used)])
+    assert uninstall.before(api, Time().clock(), ignore_claims=False) == 1  # type: ignore[arg-type]
+    assert api.deleted == []
+    _, _, holds, _, waits, *how = capsys.readouterr().out.splitlines()
+    assert holds.endswith(": asr/held (of pod user)")
+    assert "never allocated and wait for a GPU" in waits
+    assert waits.endswith(": asr/mine (of no pod), asr/tts-0-x (of pod tts-0)")
+    assert "delete the pods they are of" in how[0]
+    assert "kubectl --namespace NAMESPACE delete resourceclaim NAME" in how[1]
+
+
+def test_going_on_without_claims_only_those_that_are_held_are_left_to_be_forced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    api = Api(resourceclaims=[claim("waits", status={})])
+    assert uninstall.before(api, Time().clock(), ignore_claims=True) == 0  # type: ignore[arg-type]
+    assert "Terminating" not in capsys.readouterr().out
 
 
 def test_when_the_last_claim_is_gone_the_configuration_goes() -> None:
@@ -82,14 +110,15 @@ def test_claims_with_alternatives_count() -> None:
         {"name": "y", "deviceClassName": "gpu-share.io"},
     ]
     either = item("either", spec={"devices": {"requests": [{"name": "a", "firstAvailable": alternatives}]}})
-    assert uninstall.claims(Api(resourceclaims=[either, item("none", spec={})])) == ["asr/either"]  # type: ignore[arg-type]
+    found = uninstall.claims(Api(resourceclaims=[either, item("none", spec={})]))  # type: ignore[arg-type]
+    assert [each.place for each in found] == ["asr/either"]
 
 
 def test_claims_are_ignored_when_told_to_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     api, time = Api(resourceclaims=[claim(f"c{n}") for n in range(7)]), Time()
     assert uninstall.before(api, time.clock(), ignore_claims=True) == 0  # type: ignore[arg-type]
     assert (api.deleted, time.now) == ([CONFIGURATION], 0)
-    assert "asr/c4 and 2 more" in capsys.readouterr().out
+    assert "asr/c4 (of no pod) and 2 more hold shares" in capsys.readouterr().out
 
 
 def test_afterwards_goes_what_the_programs_made_and_nothing_else() -> None:
