@@ -1,0 +1,179 @@
+"""The room set aside, by itself."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from enforcer.killlog import reserve
+from enforcer.killlog.logfolder import LogFolder
+from enforcer.killlog.reserve import NAME, Reserve, preallocate
+from tests.support.descriptors import held_below, path_of
+
+SIZE = 64 * 1024
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LogFolder:
+    found = LogFolder(tmp_path / "audit")
+    found.open()
+    return found
+
+
+def _filled(folder: LogFolder) -> Reserve:
+    room = Reserve(folder, SIZE)
+    room.fill()
+    assert room.problem is None
+    return room
+
+
+def test_blocks_are_allocated_and_the_file_stays_empty(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        preallocate(file.fileno(), SIZE)
+        found = os.fstat(file.fileno())
+    assert found.st_size == 0
+    assert SIZE <= found.st_blocks * 512 <= 2 * SIZE
+
+
+def test_where_blocks_cannot_be_allocated_the_kernels_word_is_passed_on() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor") as raised:
+        preallocate(-1, SIZE)
+    assert (raised.value.errno, raised.value.strerror) == (errno.EBADF, "Bad file descriptor")
+
+
+def test_room_is_set_aside_once_and_becomes_a_segment_once(folder: LogFolder) -> None:
+    room = _filled(folder)
+    inode = (folder.path / NAME).stat().st_ino
+    assert (folder.path / NAME).stat().st_blocks * 512 >= SIZE
+    assert room.become("kills-000000000001.jsonl")
+    assert (folder.path / "kills-000000000001.jsonl").stat().st_ino == inode
+    full = f"the disk of {folder.path} is full; the kill log goes on in the room set aside for it"
+    assert room.problem == full
+    assert not room.become("kills-000000000002.jsonl"), "there is none any more"
+    room.fill()
+    assert room.problem is None
+    assert (folder.path / NAME).stat().st_ino != inode
+
+
+def test_none_that_was_not_set_aside_becomes_anything(folder: LogFolder) -> None:
+    assert Reserve(folder, SIZE).become("kills-000000000001.jsonl") is False
+    assert folder.names() == []
+
+
+def test_a_name_that_is_taken_is_not_taken_away_and_the_room_is_kept(folder: LogFolder) -> None:
+    room = _filled(folder)
+    (folder.path / "kills-000000000001.jsonl").write_bytes(b"x")
+    assert room.become("kills-000000000001.jsonl") is False
+    assert room.problem is None
+    assert room.become("kills-000000000002.jsonl")
+
+
+def test_room_that_is_there_is_not_set_aside_again(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = _filled(folder)
+    monkeypatch.setattr(LogFolder, "file", lambda *_, **__: pytest.fail("it is there"))
+    room.fill()
+
+
+def test_blocks_that_are_there_already_are_not_asked_for_again(
+    folder: LogFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _filled(folder)
+    monkeypatch.setattr(reserve, "preallocate", lambda *_: pytest.fail("they are there"))
+    again = Reserve(folder, SIZE)
+    again.fill()
+    assert again.problem is None
+
+
+def test_of_too_few_blocks_the_rest_is_asked_for(folder: LogFolder) -> None:
+    _filled(folder)
+    Reserve(folder, 4 * SIZE).fill()
+    assert (folder.path / NAME).stat().st_blocks * 512 >= 4 * SIZE
+
+
+def test_where_none_is_wanted_none_is_set_aside(folder: LogFolder) -> None:
+    room = Reserve(folder, 0)
+    room.fill()
+    assert not (folder.path / NAME).exists()
+    assert room.problem is None
+
+
+def test_by_default_a_quarter_of_a_mebibyte_is_set_aside(folder: LogFolder) -> None:
+    Reserve(folder).fill()
+    assert (folder.path / NAME).stat().st_blocks * 512 >= 256 * 1024
+
+
+def test_what_is_set_aside_is_durable(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(path_of(file)))
+    descriptors = held_below(folder.path.parent)
+    _filled(folder)
+    assert synced == [str(folder.path / NAME), str(folder.path)]
+    assert held_below(folder.path.parent) == descriptors
+
+
+def test_what_has_the_name_stays_and_is_said_to_be_in_the_way(folder: LogFolder) -> None:
+    (folder.path / NAME).write_bytes(b"precious")
+    room = Reserve(folder, SIZE)
+    room.fill()
+    begin = f"no room is set aside for the kill log in {folder.path}: "
+    assert room.problem == f"{begin}{NAME} is there and not empty; move it away"
+    assert (folder.path / NAME).read_bytes() == b"precious"
+    assert not room.become("kills-000000000001.jsonl")
+    (folder.path / NAME).unlink()
+    os.mkfifo(folder.path / NAME)
+    room.fill()
+    assert room.problem == f"{begin}{NAME} in {folder.path} is no plain file of ours; move it away"
+    (folder.path / NAME).unlink()
+    room.fill()
+    assert room.problem is None
+
+
+@pytest.mark.parametrize("fails", ["preallocate", "fsync"])
+def test_what_is_left_of_a_vain_attempt_is_removed(
+    folder: LogFolder, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(reserve if fails == "preallocate" else os, fails, none_left)
+    descriptors = held_below(folder.path.parent)
+    room = Reserve(folder, SIZE)
+    room.fill()
+    assert room.problem is not None
+    assert room.problem.endswith("No space left on device")
+    assert not (folder.path / NAME).exists()
+    assert held_below(folder.path.parent) == descriptors
+
+
+def test_another_enforcer_finds_what_is_set_aside(folder: LogFolder) -> None:
+    later = Reserve(folder, SIZE)
+    later.look()
+    assert not later.become("kills-000000000001.jsonl"), "nothing is"
+    _filled(folder)
+    later.look()
+    assert later.become("kills-000000000001.jsonl")
+
+
+def test_an_empty_file_without_blocks_or_one_in_use_is_no_room(folder: LogFolder) -> None:
+    for data in (b"", b"x" * SIZE):
+        (folder.path / NAME).write_bytes(data)
+        room = Reserve(folder, SIZE)
+        room.look()
+        assert not room.become("kills-000000000001.jsonl")
+
+
+def test_what_was_there_may_have_gone_since(folder: LogFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = _filled(folder)
+    (folder.path / NAME).unlink()
+    room.look()
+    assert not room.become("kills-000000000001.jsonl")
+    room = _filled(folder)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogFolder, "found", fails)
+        room.look()
+    assert not room.become("kills-000000000001.jsonl")
