@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.model import OnExceed, Quota
+from enforcer.model import MOST, OnExceed, Quota
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 
@@ -37,8 +37,8 @@ def _text(value: Any) -> str:
 
 
 def _positive(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise TypeError("must be a whole number, not negative")
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise TypeError(f"must be a whole number from 0 to {MOST}")
     return value
 
 
@@ -111,7 +111,7 @@ def _quota(number: int, row: Any) -> Quota:
             continue
         try:
             values[name] = reader(row.get(key))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise _unreadable(f"quotas[{number}].{key} is {row.get(key)!r:.50}: {error}") from error
     return Quota(**({"container_id": None} | values))
 

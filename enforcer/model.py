@@ -10,6 +10,8 @@ DEFAULT_GRACE_SECONDS: Final = 5.0
 MIN_TOLERANCE_MIB: Final = 256
 TOLERANCE_SHARE: Final = 20
 """One twentieth, 5 %: a process that fills its pinned limit is never over quota."""
+MOST: Final = 2**53
+"""No number in a file of ours is larger: metrics are floating-point, and what they cannot hold would end us."""
 
 
 class ComputeMode(IntEnum):

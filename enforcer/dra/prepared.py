@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from enforcer.model import Mode, OnExceed
+from enforcer.model import MOST, Mode, OnExceed
 from enforcer.quotas import Terms
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
@@ -175,7 +175,7 @@ def decode(data: bytes) -> Prepared:
         return _decoded(content)
     except KeyError as error:
         raise ConfigError(f"it has no field {error}", Reason.CHECKPOINT_UNREADABLE) from error
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(str(error)[:200], Reason.CHECKPOINT_UNREADABLE) from error
 
 
@@ -274,6 +274,6 @@ def _flag(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.40} is no whole number")
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{value!r:.40} is no whole number from 0 to {MOST}")
     return value

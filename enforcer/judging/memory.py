@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from enforcer.judging.judge import Case, Key, Kill, State
+from enforcer.judging.judge import Case, Key, Kill, Rules, State
 
 NAME: Final = "judge.json"
 VERSION: Final = 2
@@ -41,16 +41,17 @@ def _row(key: Key, case: Case) -> dict[str, Any]:
 def decode(data: bytes, boot_id: str, now: float) -> State | None:
     """Read it back; ``None`` where it is not what ``encode`` writes, or of another boot.
 
-    Times that lie ahead are cut to now, so that a file that lies can shorten nobody's grace period by them.
+    Times that lie ahead are cut to now, so that a file that lies can shorten nobody's grace period by them, and
+    cool-downs to the longest there are, so that it lets nobody be for ever.
     """
     try:
         content = json.loads(data)
         if content["version"] != VERSION or content["bootId"] != boot_id:
             return None
         cases = {(_text(row, "containerId"), _text(row, "gpu")): _case(row, now) for row in content["cases"]}
-        cooling = {(_text(row, "podUid"), _text(row, "container")): _number(row["until"]) for row in content["cooling"]}
+        cooling = {(_text(row, "podUid"), _text(row, "container")): _until(row, now) for row in content["cooling"]}
         return State(cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]), cooling=cooling)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -67,6 +68,11 @@ def _case(row: Mapping[str, Any], now: float) -> Case:
 
 def _kill(row: Mapping[str, Any], now: float) -> Kill:
     return Kill(min(_number(row["at"]), now), _text(row, "namespace"), (_text(row, "podUid"), _text(row, "container")))
+
+
+def _until(row: Mapping[str, Any], now: float) -> float:
+    longest = Rules()
+    return min(_number(row["until"]), now + max(longest.cool_down, longest.spacing))
 
 
 def _whole(value: Any) -> int:

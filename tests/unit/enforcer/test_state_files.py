@@ -1,0 +1,89 @@
+"""Every value in every file of the state directory put wrong: the file is refused, or read; it never ends the agent."""
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from enforcer import checkpoint
+from enforcer.dra import prepared
+from enforcer.dra.prepared import Answer, Granted, Limit, Prepared
+from enforcer.judging import memory
+from enforcer.judging.judge import Case, Kill, State
+from enforcer.model import Mode
+from enforcer.quotas import Terms
+from gpushare.errors import ConfigError
+from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
+
+BOOT, NOW = "0b7f", 10.0
+WRONG: tuple[Any, ...] = (
+    None, True, -1, 0, 2**63, 10**400, -(10**400), 1.5, 1e308, float("nan"), float("inf"), "", "x", "\ud800",
+    "9" * 5000, [], [[]], {}, {"a": 1},
+)  # fmt: skip
+"""``10**400`` is a number that JSON can write and floating-point cannot hold."""
+
+STATE = State(
+    cases={(CONTAINER, GPU): Case(samples=3, over_for=2.0, last=9.0, warned=True, cgroup_inode=7)},
+    kills=(Kill(3.0, "asr", (POD, "model")),), cooling={(POD, "model"): 20.0},
+)  # fmt: skip
+CLAIM = Prepared(
+    uid="claim-1", namespace="asr", name="tts-0-gpu", pod="tts-0", pod_uid=POD, terms=Terms(tolerance_percent=5),
+    granted=(Granted(request="model", pool="n", device="gpu-1", gpu=GPU, memory_mib=4096, mode=Mode.MPS),),
+    limits=(Limit(container="model", request="model", memory_mib=4096),),
+    answers=(Answer(container="model", asked="3Gi", done=True, before_mib=4096, reason="Resized", note="n"),),
+)  # fmt: skip
+FILES: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
+    memory.NAME: (memory.encode(STATE, BOOT), lambda data: memory.decode(data, BOOT, NOW)),
+    checkpoint.NAME: (checkpoint.encode([quota()]), checkpoint.decode),
+    "claims/claim-1.json": (prepared.encode(CLAIM), prepared.decode),
+}
+
+
+def spoilt(value: Any, put: Callable[[Any], Any]) -> Iterator[Any]:
+    """Each document in which one value, of whatever depth, is a wrong one, or is missing."""
+    yield from (put(wrong) for wrong in WRONG)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield put({name: each for name, each in value.items() if name != key})
+            yield from spoilt(inner, partial(_with_key, put, value, key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from spoilt(inner, partial(_with_item, put, value, number))
+
+
+def _with_key(put: Callable[[Any], Any], value: dict[str, Any], key: str, other: Any) -> Any:
+    return put({**value, key: other})
+
+
+def _with_item(put: Callable[[Any], Any], value: list[Any], number: int, other: Any) -> Any:
+    return put([*value[:number], other, *value[number + 1 :]])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_wrong_value_in_a_state_file_is_an_accident(name: str) -> None:
+    data, read = FILES[name]
+    assert read(data), "as it was written it is read"
+    refused = 0
+    for content in spoilt(json.loads(data), lambda whole: whole):
+        try:
+            found = read(json.dumps(content).encode())
+        except ConfigError:
+            found = None
+        refused += found is None
+    assert refused > 10 * len(WRONG)
+
+
+@pytest.mark.parametrize("name", [checkpoint.NAME, "claims/claim-1.json"])
+def test_a_number_that_no_metric_can_hold_is_refused(name: str) -> None:
+    data, read = FILES[name]
+    assert b": 4096" in data
+    with pytest.raises(ConfigError):
+        read(data.replace(b": 4096", b": 1" + b"0" * 400))
+
+
+def test_a_cool_down_that_lies_far_ahead_lets_nobody_be_for_ever() -> None:
+    found = memory.decode(memory.encode(State(cooling={(POD, "model"): 1e300}), BOOT), BOOT, NOW)
+    assert found is not None
+    assert found.cooling == {(POD, "model"): NOW + 30.0}
