@@ -21,7 +21,7 @@ from enforcer.proc import PidHandle
 from enforcer.told.notice import NOTE_BYTES, Notice, cut
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
-from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, holder, quota
+from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, holder, quota
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Handle(PidHandle):
         return self.process.ended
 
     def deaf(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+        assert number is signal.SIGTERM
         return self.pid in self.world.deaf
 
     def again(self) -> "Handle":
@@ -93,7 +94,8 @@ class World:
         process = self.processes.get(pid)
         return None if process is None else Handle(process, self)
 
-    def holders(self, _: Quota) -> tuple[Holder, ...] | None:
+    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
+        assert quota.container_id == CONTAINER
         self.looks += 1
         self.on_look(self.looks)
         if self.blind:
@@ -103,6 +105,7 @@ class World:
         return tuple(Holder(each.identity, each.mib) for each in ours)
 
     def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
+        assert (gpu, ended()) == (GPU, self.processes[pid].ended)
         self.story.append(f"terminate_client {pid}")
         if self.mps_fails:
             raise MpsError("nobody answers", self.mps_reason)

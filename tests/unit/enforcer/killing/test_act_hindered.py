@@ -1,16 +1,22 @@
 """Acting where something fails in the middle of it."""
 
 import errno
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from enforcer.judging.judge import Decision, Verdict
+from enforcer.killing.act import Result, ended_after_all
+from enforcer.killing.deeds import ending
 from enforcer.killlog.record import Kind
 from enforcer.proc import PidHandle
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import Handle, World, at_look, process
+from tests.unit.enforcer.made import holder, quota
 
 
 def _fails(world: World, monkeypatch: pytest.MonkeyPatch, *kinds: Kind) -> None:
@@ -101,6 +107,39 @@ def test_what_hung_and_has_ended_is_answered_at_the_next_look_and_once(tmp_path:
         "pid": 501, "start": 5010, "usedMiB": 9000, "result": "Killed", "steps": "SIGTERM,SIGKILL",
     }  # fmt: skip
     assert [notice.reason for notice in world.notices] == [Reason.UNKILLABLE, Reason.KILLED]
+
+
+def test_while_it_hangs_that_is_on_record_as_the_intents(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000, dies_of=()))
+    world.run()
+    world.scribe.close()
+    intent, hanging = world.records()
+    assert (hanging["kind"], hanging["intent"], hanging["result"]) == ("UNKILLABLE", intent["seq"], "Unkillable")
+
+
+def test_that_it_hangs_and_cannot_be_recorded_hinders_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, process(501, 9000, dies_of=()))
+
+    def fails(kind: Kind, fields: Any, failed: Callable[[RecordError], object]) -> None:
+        assert (kind, fields["intent"]) == (Kind.UNKILLABLE, 1)
+        failed(RecordError("no space left"))
+
+    monkeypatch.setattr(world.scribe, "post", fails)
+    assert world.run().reason is Reason.UNKILLABLE
+    assert [notice.reason for notice in world.notices] == [Reason.UNKILLABLE]
+
+
+def test_of_those_that_hung_and_others_only_theirs_is_put_right() -> None:
+    hung, gone = ending(holder(501, 9000), Reason.UNKILLABLE, "SIGKILL"), ending(holder(502, 8), Reason.GONE)
+    found = ended_after_all(Result(Reason.UNKILLABLE, (hung, gone)))
+    assert found == Result(Reason.KILLED, (replace(hung, result=Reason.KILLED), gone))
+
+
+def test_of_nobody_nothing_is_made_of_the_whole_container(tmp_path: Path) -> None:
+    world = World(tmp_path, process())
+    world.run(world.processes[501])
+    nobody = Verdict(decision=Decision.KILL, quota=quota(), used_mib=9000, respawns=True)
+    assert world.executor.carry_out(nobody) == Result(Reason.IDENTITY_CHANGED)
 
 
 def test_a_process_that_has_the_pid_of_one_that_hung_is_ended_like_any_other(tmp_path: Path) -> None:

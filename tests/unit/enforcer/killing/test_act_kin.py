@@ -1,14 +1,17 @@
 """Processes that die with another one: a container's first process takes all others with it."""
 
 import signal
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from enforcer.attribute import Identity
+from enforcer.attribute import Identity, Owner
 from enforcer.killing.deeds import NO_FIRST
 from enforcer.killing.family import Member, first_of
 from enforcer.killing.ladder import REFUSALS
+from enforcer.killing.pursuit import Kinship
 from enforcer.model import OnExceed
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import World, at_look, process
@@ -27,6 +30,7 @@ def test_who_dies_with_a_containers_first_process_is_released_before_it_is_signa
     assert rows == {
         501: "terminate_client,SIGTERM", 502: "terminate_client,with 501", 503: "terminate_client,with 501",
     }  # fmt: skip
+    assert {row["result"] for row in world.records()[-1]["targets"]} == {"Killed"}
     assert world.whole()
 
 
@@ -62,6 +66,50 @@ def test_one_that_was_released_before_another_refused_was_acted_upon(tmp_path: P
     world = World(tmp_path, process(501, 9000), process(502, 1000))
     world.answer, world.leaders, world.refused = True, {501}, {502}
     assert world.run(world.processes[501]).acted
+
+
+def test_of_those_that_would_have_died_with_it_each_is_on_record_with_what_was_done(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 1000), process(503, 500))
+    world.answer, world.leaders, world.refused = True, {501}, {503}
+    assert world.run(world.processes[501]).reason is Reason.TERMINATE_FAILED
+    assert {row["pid"]: (row["result"], row["steps"]) for row in world.records()[-1]["targets"]} == {
+        501: ("TerminateFailed", "terminate_client"),
+        502: ("ClientTerminated", "terminate_client"),
+        503: ("TerminateFailed", "terminate_client refused"),
+    }
+
+
+def test_who_comes_while_the_others_are_released_is_released_too_before_any_signal(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 1000))
+    world.leaders = {501}
+    released = world.terminate
+
+    def terminate(pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
+        released(pid, gpu, ended)
+        if pid == 502:
+            world.processes[504] = process(504, 100)
+        return True
+
+    world.terminate = terminate  # type: ignore[method-assign]
+    world.run(world.processes[501])
+    assert world.story == ["terminate_client 501", "terminate_client 502", "terminate_client 504", "SIGTERM 501"]
+
+
+def test_one_that_hangs_already_is_not_released_again_with_the_first_process(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000, holds=False), process(502, 9000, dies_of=()))
+    world.answer = True
+    assert world.run(world.processes[502]).reason is Reason.UNKILLABLE
+    world.story.clear()
+    world.leaders, world.processes[501].holds = {501}, True
+    world.run(world.processes[501])
+    assert world.story == ["terminate_client 501", "SIGTERM 501"]
+
+
+def test_who_is_in_no_container_has_no_first_process() -> None:
+    kinship = Kinship(bool, lambda _: [member(11, 1)])
+    nobody = Identity(pid=12, start=12, owner=None, cgroup_inode=7)
+    assert kinship.first(nobody) is None
+    assert kinship.first(replace(nobody, owner=Owner("uid", "c" * 64))) == member(11, 1)
 
 
 def crowd(folder: Path) -> World:

@@ -24,7 +24,7 @@ def respawner(folder: Path, *, chief: Process | None = None) -> World:
     def replace_them(look: int) -> None:
         living = [each for each in world.processes.values() if not each.ended]
         if not [each for each in living if each.holds] and (not chief or not chief.ended):
-            world.processes[600 + look] = process(600 + look, 9000, dies_of=DEAF)
+            world.processes[600 + look] = process(600 + look, 7000, dies_of=DEAF)
 
     world.on_look = replace_them
     return world
@@ -98,6 +98,7 @@ def test_who_starts_new_ones_in_their_place_is_ended_whole_after_one_round(tmp_p
     first, _, second, _ = world.records()
     assert "escalated" not in first
     assert (second["escalated"], second["first"]) == (ESCALATED, 500)
+    assert (first["usedMiB"], second["usedMiB"]) == (9000, 7000)
     assert {each.pid for each in result.endings} >= {500, 501}
     assert "the whole container" in world.notices[-1].note
     assert world.whole()

@@ -222,3 +222,48 @@ def test_its_thread_ends_when_all_is_written(tmp_path: Path) -> None:
     for pid in range(20):
         log.intent({"pid": pid})
     assert holds_within(lambda: not any(each.name == "scribe" for each in threading.enumerate()), 10, SHORT)
+
+
+def test_who_posts_a_record_that_cannot_be_written_is_told_why(disk: Disk, tmp_path: Path) -> None:
+    log, failed = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[str]()
+    log.post(Kind.WARNED, {"n": 1}, lambda error: failed.append(error.message))
+    finish(log)
+    assert failed == []
+    disk.fails = True
+    log.post(Kind.WARNED, {"n": 2}, lambda error: failed.append(error.message))
+    assert holds_within(lambda: len(failed) == 1, 10, SHORT)
+    assert "Input/output error" in failed[0]
+    disk.fails = False
+    finish(log)
+    assert [record["n"] for record in records(tmp_path / "audit")] == [1]
+
+
+def test_what_could_not_be_written_in_its_time_is_without_being_asked_for(disk: Disk, tmp_path: Path) -> None:
+    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    intent = log.intent({"pid": 7})
+    disk.fails = True
+    with pytest.raises(RecordError):
+        log.answer(Kind.OUTCOME, {"intent": intent.seq})
+    disk.fails = False
+    assert holds_within(lambda: not log._busy, 10, SHORT)
+    log.catch_up()
+    assert holds_within(lambda: log.head.seq == 2, 10, SHORT)
+    finish(log)
+
+
+@pytest.mark.parametrize(
+    ("owed", "taken_up", "busy", "asked"),
+    [
+        (True, True, False, 1), (False, False, False, 1), (True, False, False, 1), (False, True, False, 0),
+        (True, True, True, 0), (False, False, True, 0), (False, True, True, 0),
+    ],
+)  # fmt: skip
+def test_the_writer_is_asked_to_catch_up_where_there_is_something_and_it_is_not_at_it(
+    tmp_path: Path, *, owed: bool, taken_up: bool, busy: bool, asked: int
+) -> None:
+    log, tasks = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[object]()
+    log._do = tasks.append  # type: ignore[method-assign, assignment]
+    log._taken_up, log._busy = taken_up, busy
+    log._owed.extend([(Kind.OUTCOME, {})] if owed else [])
+    log.catch_up()
+    assert tasks == [log._settle] * asked
