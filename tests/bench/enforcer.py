@@ -1,11 +1,14 @@
 """``python -m tests.bench.enforcer``: what the node agent costs: 64 GPU processes among 500, a look every 0.5 s.
 
 CPU and memory are those of the agent and of the process that asks NVML for it, from /proc; beside them the same agent
-where no process uses a GPU. The simulated library reads a file per process and call, which a driver does not: what it
-takes is told apart by asking it alone. Wants root (cgroups) and a C compiler.
+where no process uses a GPU. NVML's library is the simulator's, answering from memory: what a driver takes for its
+answer is not in here. A decision is one turn of the loop, from the question to NVML to the status written; as other
+work on the machine stretches it, the same turn's own CPU time stands beside it, and how long the machine takes for as
+much pure computing. ``--write`` puts the figures into docs/safety.md. Wants root (cgroups) and a C compiler.
 """
 
 import argparse
+import gc
 import os
 import subprocess
 import sys
@@ -14,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,31 +32,49 @@ from enforcer.nvml.remote import RemoteReader
 from enforcer.outlet import log_to_stderr
 from enforcer.proc import CgroupAttributor
 from enforcer.side import LoggedNotices
+from enforcer.told.podfiles import PodFiles
 from enforcer.watch import Watch
-from tests.bench.__main__ import cpu_seconds, resident_mib
+from tests.bench.__main__ import cpu_seconds
+from tests.bench.library import remembering
 from tests.node.containers import wait_for
 from tests.node.enforcing import Node
+from tests.safety.__main__ import write
 
 CONTAINERS: Final = 16
 EACH: Final = 4
 PROCESSES: Final = 500
 HELD_MIB: Final = 200
 POLL: Final = 0.5
+PAUSE: Final = 0.02
 COLUMNS: Final = "{:<28} {:>12} {:>12} {:>12}"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Share of one core, MiB resident, and MiB with what is shared divided among its users; of one process."""
+    """Of one process: share of one core; MiB resident, those of no file, and with what is shared divided."""
 
     core: float
     rss: float
+    own: float
     pss: float
 
 
-def pss_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Seconds, fastest first: that each turn of the loop took, its CPU time, and as much pure computing."""
+
+    took: list[float]
+    cpu: list[float]
+    computing: list[float]
+
+
+def mib(pid: int, file: str, name: str) -> float:
+    lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1024
+
+
+def at(values: list[float], share: float) -> float:
+    return values[min(len(values) - 1, int(len(values) * share))]
 
 
 def children(pid: int) -> list[int]:
@@ -65,7 +87,10 @@ def cost(pids: list[int], seconds: float) -> list[Cost]:
     time.sleep(seconds)
     passed = time.monotonic() - began
     spent = [cpu_seconds(pid) - was for pid, was in zip(pids, before, strict=True)]
-    return [Cost(cpu / passed, resident_mib(pid), pss_mib(pid)) for pid, cpu in zip(pids, spent, strict=True)]
+    sizes = [
+        [mib(pid, "status", "VmRSS"), mib(pid, "status", "RssAnon"), mib(pid, "smaps_rollup", "Pss")] for pid in pids
+    ]
+    return [Cost(cpu / passed, *size) for cpu, size in zip(spent, sizes, strict=True)]
 
 
 @contextmanager
@@ -86,57 +111,57 @@ def crowd(stack: ExitStack, node: Node) -> Iterator[list[Quota]]:
             each.wait()
 
 
-def running(node: Node, seconds: float) -> list[Cost]:
+def running(node: Node, run: Path, seconds: float) -> list[Cost]:
     """Cost of the agent and of its child, after it has settled."""
-    node.start("--poll", str(POLL))
+    node.start("--poll", str(POLL), "--run", str(run))
     assert node.enforcer is not None
     agent = node.enforcer.pid
     wait_for(lambda: len(children(agent)) == 1, 20)
-    time.sleep(3 * POLL)
+    time.sleep(6 * POLL)
     try:
         return cost([agent, *children(agent)], seconds)
     finally:
         node.stop()
 
 
-def decisions(folder: Path, quotas: list[Quota], polls: int) -> list[float]:
-    """Seconds that each turn of the loop takes, from the question to NVML to the status written, slowest last."""
-    reader, took = RemoteReader(command(HERE)), []
+def decisions(folder: Path, run: Path, quotas: list[Quota], polls: int) -> Turns:
+    """Time the loop's turns. Each is followed by pure computing that takes as much CPU time, timed too."""
+    reader = RemoteReader(command(HERE))
     kill_log = KillLog(folder / "audit")
     kill_log.open()
+    pods = PodFiles(run, LoggedNotices(), bool)
     parts = Parts(
         watch=Watch(reader, CgroupAttributor()), quotas=lambda: quotas, executor=None,  # type: ignore[arg-type] # nobody is over
-        kill_log=Scribe(kill_log, "gpu-7"), sink=LoggedNotices(), metrics=Metrics(),
+        kill_log=Scribe(kill_log, "gpu-7"), sink=pods, metrics=Metrics(), tell_pods=pods.write,
     )  # fmt: skip
     agent = Agent("gpu-7", folder, parts)
+    agent.poll()
+    gc.collect()
+    gc.freeze()  # as the agent does
+    timed = []
     for _ in range(polls):
-        began = time.monotonic()
-        agent.poll()
-        took.append(time.monotonic() - began)
-        time.sleep(0.02)
+        time.sleep(PAUSE)
+        turn = timing(agent.poll)
+        time.sleep(PAUSE)
+        timed.append((*turn, timing(partial(compute, turn[1]))[0]))
     agent.close()
     kill_log.close()
     reader.close()
-    return sorted(took)
+    return Turns(*(sorted(each) for each in zip(*timed, strict=True)))
 
 
-def library_alone(node: Node, looks: int = 50) -> float:
-    """CPU seconds the simulated library takes for one look, asked without nvidia-ml-py."""
-    program = (
-        "import ctypes, time\n"
-        "nvml = ctypes.CDLL('libnvidia-ml.so.1'); nvml.nvmlInitWithFlags(0); gpu = ctypes.c_void_p()\n"
-        f"nvml.nvmlDeviceGetHandleByUUID({node.gpu.encode()!r}, ctypes.byref(gpu))\n"
-        "room = (ctypes.c_byte * (24 * 4096))(); info = (ctypes.c_byte * 64)(); began = time.process_time()\n"
-        f"for _ in range({looks}):\n"
-        "    for kind in ('Compute', 'Graphics', 'MPSCompute'):\n"
-        "        ask = getattr(nvml, f'nvmlDeviceGet{kind}RunningProcesses_v3')\n"
-        "        ask(gpu, ctypes.byref(ctypes.c_uint(0)), None); ask(gpu, ctypes.byref(ctypes.c_uint(4096)), room)\n"
-        "    nvml.nvmlDeviceGetMemoryInfo(gpu, info)\n"
-        f"print((time.process_time() - began) / {looks})\n"
-    )
-    environment = {**os.environ, **node.sim.environment(node.library)}
-    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    return float(said.stdout)
+def timing(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds, and seconds of CPU, that something takes."""
+    began, cpu = time.monotonic(), time.process_time()
+    work()
+    return time.monotonic() - began, time.process_time() - cpu
+
+
+def compute(seconds: float) -> None:
+    """Use so much CPU time."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
 
 
 def row(name: str, costs: list[Cost], of: Callable[[Cost], float], form: str) -> str:
@@ -144,42 +169,62 @@ def row(name: str, costs: list[Cost], of: Callable[[Cost], float], form: str) ->
     return COLUMNS.format(name, *(form.format(value) for value in (agent, child, agent + child)))
 
 
-def table(idle: list[Cost], busy: list[Cost], simulator: float) -> None:
+def table(idle: list[Cost], busy: list[Cost]) -> None:
     print(COLUMNS.format("", "AGENT", "NVML", "TOGETHER"))
     for name, costs in (("no GPU process", idle), ("64 of 500", busy)):
         print(row(f"{name}: CPU", costs, lambda each: 100 * each.core, "{:.2f} %"))
         print(row(f"{name}: RSS", costs, lambda each: each.rss, "{:.1f} MiB"))
+        print(row(f"{name}: RSS, no file's", costs, lambda each: each.own, "{:.1f} MiB"))
         print(row(f"{name}: PSS", costs, lambda each: each.pss, "{:.1f} MiB"))
-    total = sum(each.core for each in busy)
-    less = total - simulator / POLL
-    print(f"the simulated library takes {100 * simulator / POLL:.2f} % of that; without it {100 * less:.2f} %")
-    print(f"ratio to the idle loop: {total / sum(each.core for each in idle):.1f}")
+
+
+def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str, str]]:
+    """What docs/safety.md says: what was measured, and what was found."""
+    core, none = (sum(each.core for each in costs) for costs in (busy, idle))
+    wall, cpu, computing = (at(each, 0.99) * 1e3 for each in (turns.took, turns.cpu, turns.computing))
+    rss, own, pss = (sum(each) for each in zip(*((each.rss, each.own, each.pss) for each in busy), strict=True))
+    return [
+        (
+            "64 GPU processes of 500, a look every 0.5 s: CPU",
+            f"{100 * core:.2f} % of a core ({core / none:.1f} times idle)",
+        ),
+        ("... memory, both processes", f"PSS {pss:.0f} MiB (RSS {rss:.0f}, of no file {own:.0f})"),
+        ("... one decision, p99", f"{wall:.1f} ms; its CPU {cpu:.1f} ms; as much pure computing {computing:.1f} ms"),
+    ]
+
+
+def measured(folder: Path, stack: ExitStack, seconds: float, polls: int) -> list[tuple[str, str]]:
+    node, run = Node(folder, stack), folder / "run"
+    stack.callback(node.end)
+    node.library = remembering(folder)
+    os.environ.update(node.sim.environment(node.library))
+    idle = running(node, run, seconds)
+    with crowd(stack, node) as quotas:
+        for quota in quotas:
+            (run / "status" / quota.pod_uid).mkdir(parents=True)
+        node.allow(*quotas)
+        busy = running(node, run, seconds)
+        table(idle, busy)
+        own = folder / "own"
+        own.mkdir(mode=0o700)
+        return figures(idle, busy, decisions(own, run, quotas, polls))
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m tests.bench.enforcer", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each measurement (default 30)")
     parser.add_argument("--polls", type=int, default=500, help="turns of the loop that are timed (default 500)")
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/safety.md")
     options = parser.parse_args(argv)
-    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before; a look every {POLL} s")
+    machine = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before"
+    print(f"{machine}; a look every {POLL} s")
     log_to_stderr("error")
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        folder = Path(place)
-        node = Node(folder, stack)
-        stack.callback(node.end)
-        os.environ.update(node.sim.environment(node.library))
-        idle = running(node, options.seconds)
-        with crowd(stack, node) as quotas:
-            node.allow(*quotas)
-            table(idle, running(node, options.seconds), library_alone(node))
-            own = folder / "own"
-            own.mkdir(mode=0o700)
-            took = decisions(own, quotas, options.polls)
-    shown = {share: took[min(len(took) - 1, int(len(took) * share))] * 1e3 for share in (0.5, 0.99, 1.0)}
-    print(
-        "one turn: "
-        + ", ".join(f"{'max' if share == 1 else f'p{share * 100:.0f}'} {ms:.1f} ms" for share, ms in shown.items())
-    )
+        found = measured(Path(place), stack, options.seconds, options.polls)
+    for what, figure in found:
+        print(f"{what}: {figure}")
+    if options.write:
+        write([("31", what, f"{figure}; {machine}") for what, figure in found])
     return 0
 
 

@@ -34,9 +34,13 @@ def main(argv: Sequence[str]) -> int:
     code = subprocess.run([*command, *argv], cwd=ROOT, env=env, check=False).returncode
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
     if code == 0:
-        page = PAGE.read_text()
-        PAGE.write_text(_with_table(page, _rows(FIGURES.read_text().splitlines() if FIGURES.exists() else ())))
+        write(_rows(FIGURES.read_text().splitlines() if FIGURES.exists() else ()))
     return code
+
+
+def write(rows: Iterable[Row]) -> None:
+    """Put figures into the page."""
+    PAGE.write_text(_with_table(PAGE.read_text(), rows))
 
 
 def _rows(lines: Iterable[str]) -> list[Row]:
