@@ -85,7 +85,7 @@ def suspended(verdict: Verdict, spell: Spell = ONCE) -> Notice:
 
 
 def ended(verdict: Verdict, result: Reason, endings: Sequence[Ending], head: Head) -> Notice:
-    """Acted upon. The chain's head goes along: it stands outside the node, where nobody there can take it back."""
+    """Acted upon. The chain's head goes along, outside the node: a hint and no anchor, for tenants write Events."""
     hit = [ending for ending in endings if ending.touched]
     pids = ", ".join(str(ending.pid) for ending in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
     done = f"ended {len(hit)} of its processes (pid {pids})" if hit else "none of its processes was signalled"

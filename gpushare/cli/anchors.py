@@ -1,4 +1,8 @@
-"""Anchors: what was seen of a node's kill log off that node. Given, kept in a file, or read from the cluster."""
+"""Anchors: what was seen of a node's kill log off that node. Given, kept in a file, or read from the cluster.
+
+In the cluster only the ResourceSlice's annotation is one, for nobody but the node's agent writes it, and never back. A
+kill's Event names the head as well, but whoever may write Events in its namespace can write one like it: a hint.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -25,11 +29,15 @@ _REPORTER: Final = f"{DRIVER}/enforcer"
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A record that a node's log must hold. ``node`` is empty where nobody said whose; ``source`` is who says so."""
+    """A record that a node's log must hold. ``node`` is empty where nobody said whose; ``source`` is who says so.
+
+    A ``hint`` may be somebody's invention: that a log holds it proves nothing, and neither does it that it does not.
+    """
 
     node: str
     head: Head
     source: str
+    hint: bool = False
 
 
 def given(text: str) -> list[Anchor]:
@@ -72,7 +80,7 @@ def _of_lines(name: str, text: str) -> Iterator[Anchor]:
 
 
 def in_cluster(api: Cluster, warn: Callable[[str], None]) -> list[Anchor]:
-    """Read what the cluster has: the slices' annotations, and the Events of kills.
+    """Read what the cluster has: the slices' annotations, and as hints the Events of kills.
 
     Raises:
         ClusterError: slices cannot be read. Of Events that may not be read only ``warn`` is told.
@@ -93,7 +101,7 @@ def _events(api: Cluster, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     except ClusterError as error:
         if error.status not in _HIDDEN:
             raise
-        warn(f"Events may not be read ({sentence(error)}): only the anchors of ResourceSlices are compared")
+        warn(f"Events may not be read ({sentence(error)}): the anchors of ResourceSlices are compared alone")
         return []
 
 
@@ -104,4 +112,4 @@ def _of_events(events: list[dict[str, Any]]) -> Iterator[Anchor]:
             continue
         named = f"Event {event['metadata'].get('namespace')}/{event['metadata'].get('name')}"
         with suppress(ConfigError):
-            yield Anchor(str(event.get("reportingInstance")), Head.parse(found[1]), named)
+            yield Anchor(str(event.get("reportingInstance")), Head.parse(found[1]), named, hint=True)

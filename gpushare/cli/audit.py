@@ -31,6 +31,8 @@ from gpushare.errors import ConfigError
 FINE: Final = 0
 NOT_FINE: Final = 1
 DEFAULT: Final = Path("/var/lib/gpu-share")
+DOUBTS: Final = 5
+"""So many Events are named that do not fit."""
 T = TypeVar("T")
 
 
@@ -235,7 +237,7 @@ def _verify(args: argparse.Namespace) -> int:
         raise ConfigError("--node says whose log one is and -A asks every node; leave one of them out")
     read = _each(args, lambda source: _compared(source, known))
     codes = [_say(finding, asked=True) for _, finding in read.found]
-    silent = {each.node for each in known} - {"", *(source.node for source, _ in read.found)}
+    silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in read.found)}
     for node in sorted(silent):
         warn(f"node {printable(node)}: there are anchors of its log, and it could not be read")
     return max([*codes, _code(read, 0), NOT_FINE if silent else FINE])
@@ -253,7 +255,9 @@ def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
 
 
 def _compared(source: Source, known: Sequence[Anchor]) -> Finding:
-    return killlogs.verified(source, [(each.head, each.source) for each in known if each.node in {"", source.node}])
+    mine = [each for each in known if each.node in {"", source.node}]
+    certain, hints = ([(each.head, each.source) for each in mine if each.hint is hint] for hint in (False, True))
+    return killlogs.verified(source, certain, hints)
 
 
 def _say(finding: Finding, *, asked: bool) -> int:
@@ -270,6 +274,8 @@ def _say(finding: Finding, *, asked: bool) -> int:
     told += f"; {finding.older} anchors are older than the log" if finding.older else ""
     terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {told}")
     terminal.say(f"head {verdict.head}")
+    if finding.doubts:
+        terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(_doubts(finding.doubts))}")
     if asked and verdict.records and not finding.compared:
         node = finding.source.node or "unknown, name it with --node"
         terminal.say(f"nothing to compare it with: there is no anchor of this log (its node: {printable(node)})")
@@ -277,8 +283,15 @@ def _say(finding: Finding, *, asked: bool) -> int:
     return FINE
 
 
+def _doubts(doubts: Sequence[str]) -> str:
+    more = f" and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
+    named = f"{', '.join(doubts[:DOUBTS])}{more} named records that this log does not hold"
+    return f"{named}; whoever may write Events there can make that up, so they are no anchors"
+
+
 def _anchors(args: argparse.Namespace) -> int:
     found = anchors.in_cluster(_api(args), warn)
     for each in sorted(found, key=lambda each: (each.node, each.head.seq)):
-        print(printable(f"{each.node} {each.head} {each.source}"))
+        line = f"{each.node} {each.head} {each.source}"
+        print(printable(f"# {line}: no anchor, whoever may write Events there can make it up" if each.hint else line))
     return FINE

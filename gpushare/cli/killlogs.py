@@ -150,23 +150,30 @@ def node_of(source: Source) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What verifying one log came to: how far it holds, what is wrong, and which anchors are older than it."""
+    """What verifying one log came to: how far it holds, what is wrong, and how many anchors are older than it.
+
+    ``doubts`` are those who name a record that is not in it, and who may have made that up.
+    """
 
     source: Source
     verdict: Verdict
     problem: str | None
     compared: int
     older: int
+    doubts: tuple[str, ...] = ()
 
 
-def verified(source: Source, anchors: Collection[tuple[Head, str]] = ()) -> Finding:
+def verified(
+    source: Source, anchors: Collection[tuple[Head, str]] = (), hints: Collection[tuple[Head, str]] = ()
+) -> Finding:
     """Verify a log, and compare it with what was seen of it elsewhere.
 
     Args:
         source: the log.
         anchors: heads it must hold, and for each who says so.
+        hints: heads it should hold, likewise; somebody may have made them up.
     """
-    reading = Reading(source, [head.seq for head, _ in anchors])
+    reading = Reading(source, [head.seq for head, _ in (*anchors, *hints)])
     verdict = verify(reading)
     problem = (
         f"{reading.place(verdict.line or 1)}: {verdict.problem}" if verdict.problem is not None else reading.misnamed
@@ -177,7 +184,8 @@ def verified(source: Source, anchors: Collection[tuple[Head, str]] = ()) -> Find
         strange = [(head, who) for head, who in compared if reading.heads.get(head.seq) != head]
         problem = _missing(reading, verdict, *min(strange, key=lambda each: each[0].seq)) if strange else None
     older = len(anchors) - len(compared)
-    return Finding(source=source, verdict=verdict, problem=problem, compared=len(compared), older=older)
+    doubts = tuple(who for head, who in hints if head.seq >= first and reading.heads.get(head.seq) != head)
+    return Finding(source=source, verdict=verdict, problem=problem, compared=len(compared), older=older, doubts=doubts)
 
 
 def _missing(reading: Reading, verdict: Verdict, head: Head, who: str) -> str:

@@ -34,7 +34,7 @@ def rechained(state: Path) -> Head:
     return write(state, more="nothing happened")
 
 
-@pytest.mark.parametrize("where", ["given", "file", "file with nodes", "annotation", "event"])
+@pytest.mark.parametrize("where", ["given", "file", "file with nodes", "annotation"])
 def test_a_log_cut_or_replaced_behind_our_back_holds_alone_and_fails_with_its_anchor(
     where: str, nodes: Nodes, tmp_path: Path, capsys: Any
 ) -> None:
@@ -43,10 +43,8 @@ def test_a_log_cut_or_replaced_behind_our_back_holds_alone_and_fails_with_its_an
     nodes.annotate("gpu-8", "1:sha256:" + "0" * 64)
     if where == "annotation":
         nodes.annotate("gpu-7", head)
-    if where == "event":
-        nodes.event("gpu-7", head)
     file.write_text(f"# kept\n\n{'gpu-7 ' if 'nodes' in where else ''}{head} ResourceSlice gpu-7\n")
-    anchor = {"given": head, "annotation": "cluster", "event": "cluster"}.get(where, file)
+    anchor = {"given": head, "annotation": "cluster"}.get(where, file)
     assert run(capsys, "verify", "--state", state, "--anchor", anchor)[:2] == (
         0, ("" if where in {"file", "given"} else "gpu-7: ")
         + f"ok: 6 records in {len(segments(state / 'audit'))} segments hold; 1 anchors fit\nhead {head}\n",
@@ -61,12 +59,35 @@ def test_a_log_cut_or_replaced_behind_our_back_holds_alone_and_fails_with_its_an
 def test_one_anchor_that_fits_does_not_hide_one_that_does_not(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
     head = write(tmp_path)
     nodes.annotate("gpu-7", head)
-    nodes.event("gpu-7", "3:sha256:" + "0" * 64)
-    code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", "cluster")
-    assert (code, "record 3 is not the one the anchor names: the log was replaced (Event asr/tts-0-0)" in out) == (
-        1,
-        True,
-    )
+    code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", "cluster", "--anchor", "3:sha256:" + "0" * 64)
+    assert (code, "record 3 is not the one the anchor names: the log was replaced (--anchor)" in out) == (1, True)
+
+
+def test_an_event_that_a_tenant_wrote_breaks_no_log_and_vouches_for_none(
+    nodes: Nodes, tmp_path: Path, capsys: Any
+) -> None:
+    head = write(tmp_path)
+    nodes.event("gpu-7", head)
+    verify = ("verify", "--state", tmp_path, "--anchor", "cluster")
+    code, out, _ = run(capsys, *verify)
+    assert (code, "nothing to compare it with" in out, "look into it" in out) == (1, True, False), "it fits: no proof"
+    nodes.annotate("gpu-7", head)
+    holds = f"gpu-7: ok: 6 records in {len(segments(tmp_path / 'audit'))} segments hold; 1 anchors fit"
+    assert run(capsys, *verify)[:2] == (0, f"{holds}\nhead {head}\n")
+    for number in range(7):
+        nodes.event("gpu-7", f"{3 + 10 * number}:sha256:" + "0" * 64)
+    code, out, _ = run(capsys, *verify)
+    assert (code, out.splitlines()[0]) == (0, holds)
+    said = out.splitlines()[2]
+    assert said.startswith("gpu-7: look into it: Event asr/tts-0-1, Event asr/tts-0-2, ")
+    assert "Event asr/tts-0-5 and 2 more named records that this log does not hold; whoever may write Events" in said
+
+
+def test_an_event_about_a_node_that_is_not_there_is_no_silent_node(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
+    nodes.annotate("gpu-1", write(tmp_path, node="gpu-1"))
+    nodes.add("gpu-1", tmp_path)
+    nodes.event("made-up", "9:sha256:" + "0" * 64)
+    assert run(capsys, "verify", "-A")[::2] == (0, "")
 
 
 def test_an_anchor_of_another_node_is_not_compared_and_said_to_be_missing(
@@ -103,11 +124,15 @@ def test_what_the_cluster_saw_can_be_kept_and_held_against_logs_later(
     state, kept = tmp_path / "state", tmp_path / "kept"
     head = write(state)
     nodes.annotate("gpu-7", head)
-    nodes.event("gpu-8", "2:sha256:" + "0" * 64)
+    nodes.event("gpu-7", "9:sha256:" + "0" * 64)
     code, out, _ = run(capsys, "anchors")
-    assert (code, out) == (
-        0, f"gpu-7 {head} ResourceSlice gpu-7-gpu-share.io-0\ngpu-8 2:sha256:{'0' * 64} Event asr/tts-0-0\n"
-    )  # fmt: skip
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            f"gpu-7 {head} ResourceSlice gpu-7-gpu-share.io-0",
+            f"# gpu-7 9:sha256:{'0' * 64} Event asr/tts-0-0: no anchor, whoever may write Events there can make it up",
+        ],
+    )
     kept.write_text(out)
     nodes.slices.clear()
     assert run(capsys, "verify", "--state", state, "--anchor", kept)[0] == 0
