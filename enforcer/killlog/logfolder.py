@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -42,8 +42,12 @@ def segments(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _is_segment(path.name))
 
 
-def lines_of(path: Path) -> Iterator[bytes]:
+def lines_of(path: Path, again: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
     """A segment's lines with their ends. What is longer than a record comes in pieces: it is none anyway.
+
+    Args:
+        path: of the segment.
+        again: asked whether to look again at a last line without an end, which may be in the middle of being written.
 
     Raises:
         OSError: it cannot be read, or is no plain file, which might have no end.
@@ -53,7 +57,12 @@ def lines_of(path: Path) -> Iterator[bytes]:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(errno.EINVAL, "it is no plain file", str(path))
         while line := lines.readline(MAX_BYTES + 1):
-            yield line
+            at = lines.tell() - len(line)
+            while 0 < len(line) <= MAX_BYTES and not line.endswith(b"\n") and again():
+                lines.seek(0, os.SEEK_END)  # what was read before is forgotten: the line may have been taken back
+                lines.seek(at)
+                line = lines.readline(MAX_BYTES + 1)
+            yield from [line] if line else []
 
 
 class LogFolder:

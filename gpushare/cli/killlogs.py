@@ -3,18 +3,24 @@
 Files may be torn, foreign, without end, or no files at all: nothing here takes more than a line at a time.
 """
 
+import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from enforcer.killlog.audit import SUFFIX, lines_of, segments
+from enforcer.killlog.audit import lines_of, segments
+from enforcer.killlog.logfolder import first_of
 from enforcer.killlog.record import Head, Verdict, read, verify
 from gpushare.cli.killrecords import Record, Wanted, printable
 from gpushare.errors import ConfigError, RecordError
 
+LOOKS: Final = 10
+"""So often a last line without an end is looked at: it may be in the middle of being written."""
+LOOK_SECONDS: Final = 0.05
 ENDLESS: Final = 1024
 """After so many pieces of one line without end the rest of a part is left alone: it is no log."""
 _SEQ: Final = re.compile(rb'\{"seq":(\d{1,15}),')
@@ -24,10 +30,14 @@ _HASH_BYTES: Final = len('"hash":"sha256:"}\n') + 64
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of a log: how messages name it, and its lines with their ends."""
+    """A stretch of a log: how messages name it, and its lines with their ends.
+
+    ``segment`` is whether it stands in a log's folder, where every file has the name that its first record gives it.
+    """
 
     name: str
     lines: Callable[[], Iterator[bytes]]
+    segment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +55,35 @@ def local(folder: Path, node: str = "") -> Source:
         ConfigError: there is no log there.
     """
     try:
-        files = [folder] if folder.is_file() else segments(folder)
+        alone = folder.is_file()
+        files = [folder] if alone else segments(folder)
     except OSError as error:
         raise ConfigError(f"no kill log in {folder}: {error.strerror}; name one with --state or --log") from error
-    return Source(node, tuple(Part(str(printable(file.name)), _lines(file)) for file in files))
+    return Source(node, tuple(Part(str(printable(file.name)), _lines(file), not alone) for file in files))
 
 
 def _lines(file: Path) -> Callable[[], Iterator[bytes]]:
+    name = printable(str(file))
+
     def read() -> Iterator[bytes]:
         try:
-            yield from lines_of(file)
+            yield from lines_of(file, _patience())
         except OSError as error:
-            raise ConfigError(f"{printable(str(file))} cannot be read: {error.strerror}") from error
+            gone = isinstance(error, FileNotFoundError) and not os.path.lexists(file)
+            why = "was removed while the log was read, as old segments are; run it again"
+            raise RecordError(f"{name} {why if gone else f'cannot be read: {error.strerror}'}") from error
 
     return read
+
+
+def _patience() -> Callable[[], bool]:
+    looks = iter(range(LOOKS))
+
+    def again() -> bool:
+        time.sleep(LOOK_SECONDS)
+        return next(looks, None) is not None
+
+    return again
 
 
 class Reading:
@@ -80,6 +105,8 @@ class Reading:
         self.heads: dict[int, Head] = {}
         self.misnamed: str | None = None
         """The first part whose name is not that of its first record, and what is wrong with it."""
+        self._next = 1
+        """Number of the record that comes next, as far as the lines say theirs."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the lines, with their ends."""
@@ -93,6 +120,9 @@ class Reading:
                 endless = 0 if line.endswith(b"\n") else endless + 1
                 if endless > ENDLESS:
                     break
+            if self.lines == self._begins[-1][0]:
+                why = f" is empty, and not named as record {self._next} wants it: emptied, renamed or put there"
+                self._name_says(part, self._next, why)
 
     def place(self, line: int) -> str:
         """Name a line, counted over the whole log, as ``<part>:<number>``."""
@@ -105,12 +135,15 @@ class Reading:
         seq = seq_of(line)
         if seq is None:
             return
-        self.first = seq if self.first is None else self.first
-        digits = part.name.removesuffix(SUFFIX).rpartition("-")[2]
-        if number == 1 and self.misnamed is None and digits.isdecimal() and int(digits) != seq:
-            self.misnamed = f"{part.name}:1: begins with record {seq}: the file was renamed or moved"
+        self.first, self._next = seq if self.first is None else self.first, seq + 1
+        if number == 1:
+            self._name_says(part, seq, f":1: begins with record {seq}: the file was renamed or moved")
         if seq in self._wanted and (ending := _HASH.fullmatch(line[-_HASH_BYTES:])):
             self.heads[seq] = Head(seq, ending[1].decode())
+
+    def _name_says(self, part: Part, first: int, otherwise: str) -> None:
+        if part.segment and self.misnamed is None and first_of(part.name) != first:
+            self.misnamed = part.name + otherwise
 
 
 class Picked:

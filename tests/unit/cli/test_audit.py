@@ -155,7 +155,7 @@ def test_names_of_files_do_not_steer_the_readers_terminal(state: Path, capsys: p
         file.unlink()
         file.mkdir()
         code, more, err = run(capsys, "show", "--state", state)
-        assert code == 2
+        assert code == 1
         assert "cannot be read" in err
         (out + more + err).encode()
         assert "\x1b" not in out + more + err
@@ -168,7 +168,7 @@ def test_what_is_no_plain_file_is_not_waited_for(state: Path, capsys: pytest.Cap
         os.mkfifo(trap) if device is None else trap.symlink_to(device)
         for words in ("show", "verify"):
             code, _, err = run(capsys, words, "--state", state)
-            assert code == 2
+            assert code == 1
             assert "no plain file" in err
         trap.unlink()
 

@@ -1,0 +1,142 @@
+"""Kill logs somebody laid hands on, and logs written while they are read, as the command line tells of them."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from enforcer.killlog.audit import lines_of, segments
+from gpushare.cli import killlogs
+from tests.unit.cli.killlog import run, write
+
+
+def empty(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).touch()
+
+
+def emptied_whole(folder: Path) -> None:
+    *others, last = segments(folder)
+    for file in others:
+        file.unlink()
+    last.write_bytes(b"")
+
+
+def renamed(folder: Path) -> None:
+    last = segments(folder)[-1]
+    last.rename(last.with_name("kills-last.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (empty("kills-000000000900.jsonl"), "kills-000000000900.jsonl is empty, and not named as record 13 wants it"),
+        (empty("kills-000000000000.jsonl"), "kills-000000000000.jsonl is empty, and not named as record 1 wants it"),
+        (empty("kills-copy.jsonl"), "kills-copy.jsonl is empty, and not named as record 13 wants it"),
+        (emptied_whole, "kills-000000000010.jsonl is empty, and not named as record 1 wants it"),
+        (renamed, "kills-last.jsonl:1: begins with record 10: the file was renamed or moved"),
+    ],
+)
+def test_a_file_whose_name_is_not_that_of_what_comes_next_is_named(
+    change: Callable[[Path], object], said: str, tmp_path: Path, capsys: Any
+) -> None:
+    write(tmp_path, 12)
+    change(tmp_path / "audit")
+    code, out, _ = run(capsys, "verify", "--state", tmp_path)
+    assert (code, out.splitlines()[0].startswith(f"broken: {said}")) == (1, True), out
+
+
+def test_a_segment_that_was_begun_and_holds_nothing_yet_is_no_forgery(tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, 12)
+    empty("kills-000000000013.jsonl")(tmp_path / "audit")
+    assert run(capsys, "verify", "--state", tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("name", ["gpu-7.jsonl", "kills-20261122.jsonl", "kills-of-gpu-7.jsonl", "export"])
+def test_an_export_verifies_under_any_name(name: str, tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path)
+    copy = tmp_path / name
+    copy.write_text(run(capsys, "export", "--state", tmp_path)[1])
+    assert run(capsys, "verify", "--log", copy)[0] == 0
+    copy.write_text(copy.read_text().replace("tts-1", "tts-2", 1))
+    assert run(capsys, "verify", "--log", copy)[0] == 1
+
+
+def waiting(monkeypatch: pytest.MonkeyPatch, *deeds: Callable[[], object]) -> list[float]:
+    """Let these be done one after the other while a reader waits; returns how long it waited each time."""
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) <= len(deeds):
+            deeds[len(waits) - 1]()
+
+    monkeypatch.setattr(killlogs, "time", SimpleNamespace(sleep=sleep))
+    return waits
+
+
+@pytest.mark.parametrize("verb", ["verify", "show", "export"])
+def test_a_line_that_is_being_written_is_waited_for(
+    verb: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 12)
+    last = segments(tmp_path / "audit")[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole[:-400])
+    waits = waiting(
+        monkeypatch,
+        lambda: last.write_bytes(whole[:-100]),
+        lambda: last.write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 1]),
+    )
+    assert run(capsys, verb, "--state", tmp_path)[0] == 0, "taken back at last: it was no record"
+    assert len(waits) == 2
+    last.write_bytes(whole[:-400])
+    waiting(monkeypatch, lambda: last.write_bytes(whole[:-100]), lambda: last.write_bytes(whole))
+    code, out, _ = run(capsys, verb, "--state", tmp_path)
+    assert code == 0
+    assert {"verify": "12 records", "show": "\n12 ", "export": '"seq":12'}[verb] in out
+
+
+def test_a_line_that_nobody_finishes_is_torn(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 12)
+    last = segments(tmp_path / "audit")[-1]
+    last.write_bytes(last.read_bytes()[:-400])
+    assert 0 < killlogs.LOOKS < 100
+    waits = waiting(monkeypatch)
+    code, out, _ = run(capsys, "verify", "--state", tmp_path)
+    assert (code, f"{last.name}:3: the line ends in the middle" in out) == (1, True)
+    assert killlogs.LOOKS <= len(waits) <= killlogs.LOOKS + 1
+
+
+@pytest.mark.parametrize("verb", ["verify", "show", "export"])
+def test_segments_that_go_while_the_log_is_read_are_said_to_have_gone(
+    verb: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 12)
+    first, second, *_ = segments(tmp_path / "audit")
+
+    def pruned(path: Path, again: Callable[[], bool]) -> Any:
+        yield from lines_of(path, again)
+        first.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+
+    monkeypatch.setattr(killlogs, "lines_of", pruned)
+    code, _, err = run(capsys, verb, "--state", tmp_path)
+    assert (code, f"{second} was removed while the log was read, as old segments are; run it again" in err) == (1, True)
+
+
+@pytest.mark.parametrize("what", ["folder", "dangling link"])
+def test_what_is_no_file_in_a_segments_place_means_that_not_all_was_read(
+    what: str, tmp_path: Path, capsys: Any
+) -> None:
+    write(tmp_path, 12)
+    trap = segments(tmp_path / "audit")[2]
+    trap.unlink()
+    trap.mkdir() if what == "folder" else trap.symlink_to("nowhere")
+    for verb in ("verify", "show", "export"):
+        code, _, err = run(capsys, verb, "--state", tmp_path)
+        assert (code, re.fullmatch(rf"gpu-share: {trap} cannot be read: .*\n", err) is not None) == (1, True), err
+    assert json.loads(run(capsys, "export", "--log", segments(tmp_path / "audit")[0])[1].splitlines()[0])["seq"] == 1
