@@ -156,6 +156,8 @@ TEXTS = [
     ("0::/\n", None),
     ("", None),
     (f"0::{V1}\n" * 1000, None),
+    (f"0::{V1}/a:b:c\n", OURS),
+    (f"0::{V1}/a b\n", OURS),
 ]
 
 
@@ -204,3 +206,5 @@ def test_the_containers_own_cgroups_are_found_without_what_lies_below() -> None:
     assert container_cgroups("rubbish\n0::/\n") == []
     assert container_cgroups(f"0::{V1}") == [("", V1[1:])]
     assert container_cgroups(f"0::{V1}/x:y/z\n") == [("", V1[1:])]
+    assert container_cgroups(f"0::{V1}/x 0::{V2}\n") == [("", V1[1:])]
+    assert container_cgroups("a:b\n") == []

@@ -18,6 +18,7 @@ STORM = State(
 
 def test_what_the_judge_opened_stays_open_in_every_later_life(tmp_path: Path) -> None:
     first = Breaker(tmp_path)
+    assert Breaker(tmp_path).problem is None
     assert first.told(State()) == State()
     first.keep(STORM)
     assert (first.problem, first.told(STORM)) == (OPEN, STORM)

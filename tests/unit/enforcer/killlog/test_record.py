@@ -159,6 +159,14 @@ def test_a_cut_tail_is_found_by_the_anchor_alone() -> None:
     assert bad([], anchor)[0] == 1
 
 
+def test_an_anchor_at_the_very_end_holds_and_one_after_it_does_not() -> None:
+    lines = log(3)
+    last = Head(3, json.loads(lines[2])["hash"])
+    assert verify(lines, anchor=last).holds
+    said = "the log ends at record 3, the anchor is record 4: its tail was cut off"
+    assert bad(lines, Head(4, last.hash)) == (4, said)
+
+
 @pytest.mark.parametrize(
     "text", ["", "9", "9:", "9:sha256:abc", "x:" + GENESIS.hash, "\u0669:" + GENESIS.hash, "-1:" + GENESIS.hash]
 )
@@ -169,6 +177,17 @@ def test_an_anchor_written_otherwise_is_refused(text: str) -> None:
 
 def test_an_anchor_is_read_as_it_is_shown() -> None:
     assert Head.parse(str(GENESIS)) == GENESIS
+    assert Head.parse("9" * 15 + f":{GENESIS.hash}") == Head(10**15 - 1, GENESIS.hash)
+
+
+def test_one_that_is_refused_is_shown_as_far_as_it_is_worth() -> None:
+    said = "is no anchor; write <number>:sha256:<64 hex digits>"
+    with pytest.raises(ConfigError) as raised:
+        Head.parse("9" * 16 + f":{GENESIS.hash}")
+    assert raised.value.message == f"'{'9' * 16}:{GENESIS.hash}' {said}"
+    with pytest.raises(ConfigError) as raised:
+        Head.parse("x" * 101)
+    assert raised.value.message == f"'{'x' * 100}' {said}"
 
 
 @pytest.mark.parametrize(
