@@ -145,6 +145,17 @@ class Checkpoint:
             self._load()
         return self._quotas
 
+    def in_force(self, judged: Quota) -> Quota | None:
+        """Return what a container may hold that was judged by an earlier quota, no less than by that one.
+
+        ``None``: nothing is known of it any more, or only a warning is wanted.
+        """
+        key = judged.pod_uid, judged.container_id, judged.gpu
+        now = next((each for each in self.read() if (each.pod_uid, each.container_id, each.gpu) == key), None)
+        if now is None or now.on_exceed is OnExceed.WARN:
+            return None
+        return max(judged, now, key=lambda each: each.ceiling_mib)
+
     def write(self, quotas: Sequence[Quota]) -> None:
         """Replace the file by these quotas, durably; nothing is written where they are the same.
 

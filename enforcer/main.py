@@ -121,7 +121,9 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         side.tell = pods.notify
         outlets = Outlets(notify=pods.notify, changed=side.prove)
         prover = Prover(NodeEyes(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)
-        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods)
+        tools = Tools(
+            eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods, in_force=checkpoint.in_force
+        )
         agent = _agent(options, seeing, checkpoint, tools, pods, prover, side)
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:

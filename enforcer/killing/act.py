@@ -18,7 +18,8 @@ from enforcer.killing import deeds
 from enforcer.killing.family import Member, members
 from enforcer.killing.hold import Grip, Victim
 from enforcer.killing.ladder import Ladder, MpsClient, Patience
-from enforcer.killing.pursuit import Eyes, Kinship, Pursuit
+from enforcer.killing.outlook import Eyes, InForce, Outlook, as_judged
+from enforcer.killing.pursuit import Kinship, Pursuit
 from enforcer.killing.scribe import Scribe
 from enforcer.killlog.record import Kind
 from enforcer.model import OnExceed, Quota
@@ -67,6 +68,8 @@ class Tools:
     """Whether the end of a process is the end of all in its container."""
     family: Callable[[Attributor, Owner], Sequence[Member]] = members
     """Who is in a container now."""
+    in_force: InForce = as_judged
+    """What a container may hold now."""
 
 
 class Executor:
@@ -77,6 +80,7 @@ class Executor:
         self._patience = patience or Patience()
         self._grip, self._ladder = Grip(tools.attributor, tools.open_handle), Ladder(tools.mps, self._patience)
         self._kinship = Kinship(tools.leads, lambda owner: tools.family(tools.attributor, owner))
+        self._outlook = Outlook(tools.eyes, tools.in_force)
         self._open: Final[list[Episode]] = []
         """Those with a process that hangs."""
 
@@ -161,7 +165,7 @@ class Executor:
         self._open.append(episode)
 
     def _pursuit(self, quota: Quota) -> Pursuit:
-        return Pursuit(quota, self._tools.eyes, self._grip, self._ladder, self._kinship, self._patience)
+        return Pursuit(quota, self._outlook, self._grip, self._ladder, self._kinship, self._patience)
 
     def _why_nobody(self, verdict: Verdict, gone: Sequence[Ending]) -> Reason:
         if any(holder.identity in self._ladder.hung for holder in verdict.targets):
@@ -192,12 +196,10 @@ class Executor:
 
     def _reason_to_spare(self, quota: Quota, victims: Sequence[Victim]) -> Reason | None:
         """Look again; ``None`` where the container is still over and one of these still holds some of it."""
-        holders = self._tools.eyes.holders(quota)
-        if holders is None:
-            return Reason.NVML_UNAVAILABLE
-        if total(holders) <= quota.ceiling_mib:
-            return Reason.BACK_UNDER_QUOTA
-        holding = {holder.identity for holder in holders}
+        holders = self._outlook.holders(quota)
+        if (why := self._outlook.let_be(quota, holders)) is not None:
+            return why
+        holding = {holder.identity for holder in holders or ()}
         return None if any(victim.holder.identity in holding for victim in victims) else Reason.IDENTITY_CHANGED
 
 

@@ -30,7 +30,7 @@ MAX_HUNG: Final = 64
 _STEPS: Final[dict[bool | Reason | None, str]] = {
     True: "terminate_client", False: "terminate_client refused", Reason.CONTROL_BLOCKED: str(Reason.CONTROL_BLOCKED),
 }  # fmt: skip
-STOPPED: Final = frozenset({Reason.BACK_UNDER_QUOTA, Reason.NVML_UNAVAILABLE})
+STOPPED: Final = frozenset({Reason.BACK_UNDER_QUOTA, Reason.NVML_UNAVAILABLE, Reason.NOT_ENFORCING})
 """Why a whole container is let be."""
 SPARED: Final = frozenset({*STOPPED, Reason.IDENTITY_CHANGED, Reason.PROCESS_HIDDEN, Reason.PROTECTED})
 """Why one process is let be."""

@@ -12,27 +12,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
 
 from enforcer.attribute import Identity, Owner
-from enforcer.judging.judge import Holder, targets, total
+from enforcer.judging.judge import Holder, targets
 from enforcer.killing import deeds
 from enforcer.killing.family import Member, first_of
 from enforcer.killing.hold import Grip, Victim
 from enforcer.killing.ladder import STOPPED, Climb, Kin, Ladder, Patience
+from enforcer.killing.outlook import Outlook
 from enforcer.model import OnExceed, Quota
 from enforcer.told.notice import NOT_DONE, Ending, touched
 from gpushare.reasons import Reason
 
 Asked = dict[Identity, tuple[Holder, list[str]]]
 """Who had a turn to be released because another one is to be signalled, and what was done to each."""
-
-
-class Eyes(Protocol):
-    """A fresh look at one container's use of its GPU."""
-
-    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
-        """Who in the container holds how much now; ``None`` when blind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,7 @@ class Pursuit:
 
     Args:
         quota: of the container.
-        eyes: look again.
+        outlook: look again, and ask again what it may hold.
         grip: takes hold of processes.
         ladder: ends them.
         kinship: whose end is whose.
@@ -60,9 +53,9 @@ class Pursuit:
     """
 
     def __init__(
-        self, quota: Quota, eyes: Eyes, grip: Grip, ladder: Ladder, kinship: Kinship, patience: Patience
+        self, quota: Quota, outlook: Outlook, grip: Grip, ladder: Ladder, kinship: Kinship, patience: Patience
     ) -> None:
-        self._quota, self._eyes, self._grip, self._ladder = quota, eyes, grip, ladder
+        self._quota, self._outlook, self._grip, self._ladder = quota, outlook, grip, ladder
         self._kinship, self._rounds = kinship, patience.rounds
         self._until = time.monotonic() + patience.total
         self._seen: frozenset[Identity] | None = None
@@ -103,11 +96,12 @@ class Pursuit:
             why = self._end(victims, endings)
             if why is not None:
                 return why
-            left = self._eyes.holders(quota)
-            if left is None or total(left) <= quota.ceiling_mib:
-                return Reason.NVML_UNAVAILABLE if left is None else Reason.BACK_UNDER_QUOTA
+            left = self._outlook.holders(quota)
+            if (why := self._outlook.let_be(quota, left)) is not None:
+                return why
             # A container made again meanwhile has another cgroup, and is another episode.
-            same = [holder for holder in targets(quota, left) if holder.identity.cgroup_inode == inode]
+            chosen = targets(self._outlook.allowed(quota), left or ())
+            same = [holder for holder in chosen if holder.identity.cgroup_inode == inode]
             if self._respawns(same) or self._late():
                 return Reason.LIMIT_EXCEEDED
             victims, gone = self._grip.take(stack, quota, same, self._ladder.hung)
@@ -173,14 +167,14 @@ class Pursuit:
         Who was released has to go on, and is not looked at: its work on the GPU is over, and it holds nothing.
         """
         untouched = [each for each in ready if not touched(each.steps) and not each.victim.handle.ended()]
-        holders = self._eyes.holders(self._quota) if untouched else ()
+        holders = self._outlook.holders(self._quota) if untouched else ()
         for each in untouched:
             each.result = self._let_be(holders, begun=begun) or self._grip.mistaken(self._quota, each.victim)
-            if each.result is None and not _concerns(self._quota, each.victim, holders or ()):
+            if each.result is None and not self._concerns(each.victim, holders or ()):
                 each.result = Reason.IDENTITY_CHANGED
 
     def _look(self) -> Sequence[Holder] | None:
-        holders = self._eyes.holders(self._quota)
+        holders = self._outlook.holders(self._quota)
         if self._seen is None and holders is not None:
             self._seen = frozenset(each.identity for each in holders)
         return holders
@@ -195,17 +189,21 @@ class Pursuit:
         return why
 
     def _let_be(self, holders: Sequence[Holder] | None, *, begun: bool) -> Reason | None:
-        if holders is None:
-            return Reason.NVML_UNAVAILABLE
         whole = self._quota.on_exceed is OnExceed.KILL_CONTAINER and begun
-        return None if whole or total(holders) > self._quota.ceiling_mib else Reason.BACK_UNDER_QUOTA
+        return None if whole and holders is not None else self._outlook.let_be(self._quota, holders)
 
     def _is_right(self, victim: Victim, holders: Sequence[Holder], endings: list[Ending]) -> bool:
         """Whether it still is who it was, and one of those to end; else the next round finds who is."""
         why = self._grip.mistaken(self._quota, victim)
         if why is Reason.GONE:
             endings.append(deeds.ending(victim.holder, why))
-        return why is None and _concerns(self._quota, victim, holders)
+        return why is None and self._concerns(victim, holders)
+
+    def _concerns(self, victim: Victim, holders: Sequence[Holder]) -> bool:
+        """Whether a process still is one of those to end: by what it holds now, or the whole container has to go."""
+        quota = self._outlook.allowed(self._quota)
+        chosen = any(holder.identity == victim.holder.identity for holder in targets(quota, holders))
+        return chosen or quota.on_exceed is OnExceed.KILL_CONTAINER
 
     def _became(self, group: Sequence[Climb], asked: Mapping[Identity, Asked]) -> Iterator[Ending]:
         """Say what became of each, and of those that die with it; of who was spared nothing did."""
@@ -223,7 +221,7 @@ class Pursuit:
         One after the other, and again until nobody is new; ``asked``: who had a turn, added to.
         """
         for _ in range(self._rounds):
-            holders = self._eyes.holders(self._quota) or ()
+            holders = self._outlook.holders(self._quota) or ()
             fresh = [each for each in holders if each.identity not in asked]
             for holder in fresh:
                 asked[holder.identity] = holder, []
@@ -251,9 +249,3 @@ def begun(
     """Whether anything was done to anybody, in this round or before it."""
     said = [each.steps for each in group] + [steps for theirs in asked.values() for _, steps in theirs.values()]
     return any(each.touched for each in endings) or any(touched(steps) for steps in said)
-
-
-def _concerns(quota: Quota, victim: Victim, holders: Sequence[Holder]) -> bool:
-    """Whether a process still is one of those to end: by what it holds now, or the whole container has to go."""
-    chosen = any(holder.identity == victim.holder.identity for holder in targets(quota, holders))
-    return chosen or quota.on_exceed is OnExceed.KILL_CONTAINER

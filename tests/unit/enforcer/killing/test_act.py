@@ -72,8 +72,7 @@ class World:
         self.kill_log = KillLog(folder / "audit")
         self.scribe = Scribe(self.kill_log, "gpu-7")
         self.folder = folder / "audit"
-        self.blind = False
-        self.looks = 0
+        self.blind, self.looks, self.mps_fails = False, 0, False
         self.on_look: Callable[[int], None] = lambda _: None
         self.story: list[str] = []
         self.notices: list[Notice] = []
@@ -82,9 +81,9 @@ class World:
         """Whose end is everybody's."""
         self.deaf: set[int] = set()
         self.refused: set[int] = set()
-        self.mps_fails = False
         self.mps_reason: Reason | None = None
         self.patience, self.respawns = Patience(term=0, kill=0), False
+        self.in_force: Callable[[Quota], Quota | None] = lambda judged: judged
 
     def identify(self, pid: int) -> Identity | None:
         process = self.processes.get(pid)
@@ -129,6 +128,7 @@ class World:
         tools = Tools(
             eyes=self, attributor=self, kill_log=self.scribe, mps=self, sink=self, open_handle=self.open_handle,
             leads=lambda pid: pid in self.leaders, family=lambda _, owner: self.family(owner),
+            in_force=lambda judged: self.in_force(judged),  # noqa: PLW0108 - it changes
         )  # fmt: skip
         self.executor = getattr(self, "executor", None) or Executor("gpu-7", tools, self.patience)
         chosen = targets or tuple(self.processes.values())
