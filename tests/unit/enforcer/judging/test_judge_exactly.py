@@ -1,0 +1,400 @@
+"""What the judge says and remembers, to the last field, and where exactly its limits lie."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from enforcer.judging.judge import (
+    Case,
+    Decision,
+    Holder,
+    Key,
+    Kill,
+    Phase,
+    Place,
+    Reading,
+    Rules,
+    State,
+    Verdict,
+    closed,
+    judge,
+    kill_in,
+    lately,
+    phase,
+    place_of,
+    settle,
+    targets,
+    total,
+)  # fmt: skip
+from enforcer.model import OnExceed, Quota
+from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
+
+RULES = Rules()
+KEY: Key = (CONTAINER, GPU)
+OTHER_KEY: Key = (NEIGHBOUR, GPU)
+OVER, SMALL = holder(10, 5000), holder(11, 7)
+PLACE: Place = place_of(quota())
+
+
+def _look(
+    state: State, now: float, *quotas: Quota, rules: Rules = RULES, **readings: Reading | None
+) -> tuple[State, list[Verdict]]:
+    """``over``: what the first GPU holds; ``other``: what the second does."""
+    known = {GPU: readings["over"]} if "over" in readings else {}
+    known |= {OTHER_GPU: readings["other"]} if "other" in readings else {}
+    state, said = judge(state, quotas, known, now, rules)
+    return state, list(said)
+
+
+def _held(*holders: Holder) -> Reading:
+    found: dict[str, tuple[Holder, ...]] = {}
+    for each in holders:
+        container = each.identity.owner.container_id if each.identity.owner else ""
+        found[container] = (*found.get(container, ()), each)
+    return found
+
+
+def _due(*, over_for: float = 5.0, last: float = 99.5, **changes: object) -> Case:
+    case = Case(used_mib=5000, samples=9, over_for=over_for, last=last, warned=True, cgroup_inode=7)
+    return replace(case, **changes)  # type: ignore[arg-type]
+
+
+def test_from_the_first_sample_to_the_kill_every_word_is_exact() -> None:
+    one = quota(grace_seconds=1.5)
+    state, said = _look(State(), 100.0, one, over=_held(OVER, SMALL))
+    case = Case(used_mib=5007, samples=1, over_for=0.0, last=100.0, cgroup_inode=7)
+    assert state == State(cases={KEY: case})
+    armed = Verdict(decision=Decision.ARMED, quota=one, used_mib=5007, over_for=0.0, kill_in=1.5)
+    assert said == [armed]
+    state, said = _look(state, 100.5, one, over=_held(OVER, SMALL))
+    assert (state, said) == (State(cases={KEY: replace(case, samples=2, over_for=0.5, last=100.5)}), [])
+    state, said = _look(state, 101.0, one, over=_held(OVER))
+    case = replace(case, used_mib=5000, samples=3, over_for=1.0, last=101.0, warned=True)
+    assert state == State(cases={KEY: case})
+    warned = Verdict(decision=Decision.WARNED, quota=one, used_mib=5000, over_for=1.0, kill_in=0.5)
+    assert said == [warned]
+    state, said = _look(state, 101.5, one, over=_held(SMALL, OVER))
+    case = replace(case, used_mib=5007, samples=4, over_for=1.5, last=101.5, acting=True)
+    assert state == State(cases={KEY: case}, kills=(Kill(101.5, "asr", PLACE),))
+    assert said == [
+        replace(warned, decision=Decision.KILL, used_mib=5007, over_for=1.5, kill_in=0.0, targets=(OVER,), at=101.5)
+    ]
+
+
+def test_of_who_came_back_it_is_said_how_much_it_holds_now_and_how_long_it_was_over() -> None:
+    state, said = _look(State(cases={KEY: _due(over_for=3.0)}), 100.0, quota(), over=_held(SMALL))
+    assert state == State(cases={KEY: Case(used_mib=7)})
+    assert said == [Verdict(decision=Decision.BACK_UNDER, quota=quota(), used_mib=7, over_for=3.0)]
+
+
+@pytest.mark.parametrize("change", [{"warned": False}, {"acting": True}, {"acted": True}], ids=str)
+def test_no_relief_is_told_to_who_was_not_warned_or_was_acted_upon(change: dict[str, bool]) -> None:
+    case = _due(**change)
+    state, said = _look(State(cases={KEY: case}), 100.0, quota(), over=_held(SMALL))
+    assert (state.cases, said) == ({KEY: Case(used_mib=7, acting=case.acting)}, [])
+
+
+def test_of_a_container_that_holds_nothing_nothing_is_remembered() -> None:
+    assert _look(State(), 100.0, quota(), over={}) == (State(cases={KEY: Case()}), [])
+
+
+def test_a_blind_look_keeps_everything_and_notes_that_it_was_blind() -> None:
+    state = State(cases={KEY: _due(over_for=1.0)})
+    blind = State(cases={KEY: _due(over_for=1.0, blind=True)})
+    assert _look(state, 100.0, quota(), over=None) == (blind, [])
+    assert _look(state, 100.0, quota(), other={}) == (blind, [])
+    seen, _ = _look(blind, 100.5, quota(), over=_held(OVER))
+    assert seen.cases[KEY] == _due(over_for=1.0, last=100.5, samples=10), "the time meanwhile costs nobody"
+
+
+def test_one_whose_gpu_cannot_be_read_keeps_nobody_else_from_being_judged() -> None:
+    quotas = (quota(gpu=OTHER_GPU), quota(container_id=None, container="next"), neighbour())
+    state, said = _look(State(), 100.0, *quotas, over=_held(holder(20, 9000, NEIGHBOUR)))
+    assert [each.quota for each in said] == [quotas[2]]
+    assert set(state.cases) == {(CONTAINER, OTHER_GPU), OTHER_KEY}
+
+
+@pytest.mark.parametrize(("inode", "samples"), [(7, 10), (None, 10), (8, 1), (0, 10)])
+def test_the_cgroup_is_that_of_any_of_its_processes_that_can_be_seen(inode: int | None, samples: int) -> None:
+    moved = replace(OVER, identity=replace(OVER.identity, cgroup_inode=inode))
+    unseen = replace(SMALL, identity=replace(SMALL.identity, cgroup_inode=None))
+    for held in ((moved, unseen), (unseen, moved)):
+        state, _ = _look(State(cases={KEY: _due(over_for=1.0)}), 100.0, quota(), over=_held(*held))
+        case = state.cases[KEY]
+        assert (case.samples, case.cgroup_inode) == (samples, inode or 7)
+        assert case.over_for == (1.5 if samples == 10 else 0.0)
+
+
+@pytest.mark.parametrize("flag", ["acting", "acted"])
+def test_what_was_done_to_a_container_outlives_a_gap(flag: str) -> None:
+    state, _ = _look(State(cases={KEY: _due(**{flag: True})}), 200.0, quota(), over=_held(OVER))
+    assert state.cases[KEY] == replace(
+        Case(used_mib=5000, samples=1, last=200.0, cgroup_inode=7),
+        **{flag: True},
+    )
+
+
+@pytest.mark.parametrize(("gap", "samples"), [(10.0, 10), (10.25, 1)])
+def test_a_gap_counts_up_to_its_limit(gap: float, samples: int) -> None:
+    state, _ = _look(State(cases={KEY: _due(over_for=0.0, last=100.0)}), 100.0 + gap, quota(), over=_held(OVER))
+    assert state.cases[KEY].samples == samples
+
+
+def test_a_clock_that_goes_back_charges_nothing() -> None:
+    state, _ = _look(State(cases={KEY: _due(over_for=1.0, last=100.0)}), 99.0, quota(), over=_held(OVER))
+    assert (state.cases[KEY].over_for, state.cases[KEY].last) == (1.0, 99.0)
+
+
+def test_enough_samples_are_enough_and_one_fewer_is_not() -> None:
+    for samples, decided in ((1, []), (2, [Decision.WARNED, Decision.KILL])):
+        case = _due(samples=samples, warned=False)
+        _, said = _look(State(cases={KEY: case}), 100.0, quota(), over=_held(OVER))
+        assert [each.decision for each in said] == decided
+
+
+@pytest.mark.parametrize(("over_for", "left"), [(0.0, 5.0), (4.75, 0.25), (5.0, 0.0), (9.0, 0.0)])
+def test_grace_runs_down_to_nothing_and_no_further(over_for: float, left: float) -> None:
+    assert kill_in(quota(), Case(over_for=over_for)) == left
+    assert kill_in(quota(on_exceed=OnExceed.WARN), Case(over_for=over_for)) is None
+
+
+@pytest.mark.parametrize(("until", "killed"), [(99.0, True), (100.0, True), (100.25, False)])
+def test_a_place_that_cools_down_is_let_be_until_it_has(until: float, *, killed: bool) -> None:
+    _, said = _look(State(cases={KEY: _due()}, cooling={PLACE: until}), 100.0, quota(), over=_held(OVER))
+    assert [each.decision for each in said] == ([Decision.KILL] if killed else [])
+
+
+@pytest.mark.parametrize(("until", "kept"), [(40.0, False), (40.25, True), (130.0, True)])
+def test_who_was_acted_upon_is_remembered_for_a_minute_after_its_cool_down(until: float, *, kept: bool) -> None:
+    state, _ = _look(State(cooling={("z", "model"): until}), 100.0)
+    assert state.cooling == ({("z", "model"): until} if kept else {})
+
+
+@pytest.mark.parametrize(("at", "kept"), [(400.0, False), (400.25, True)])
+def test_kills_are_remembered_as_long_as_they_count_towards_a_storm(at: float, *, kept: bool) -> None:
+    kill = Kill(at, "asr", ("z", "model"))
+    state, _ = _look(State(kills=(kill,)), 1000.0)
+    assert state.kills == ((kill,) if kept else ())
+
+
+def test_of_those_the_last_minutes_count_towards_the_most_a_node_makes() -> None:
+    old, new = Kill(40.0, "asr", PLACE), Kill(40.25, "asr", PLACE)
+    assert lately(State(kills=(old, new)), 100.0, RULES) == (new,)
+
+
+def test_where_it_stands_is_told_by_the_first_thing_that_holds() -> None:
+    one, known = quota(), {KEY: _due(held_back=True, acting=True)}
+    cooling = {PLACE: 100.5}
+    found = [
+        phase(State(), one, 100.0),
+        phase(State(cases=known), quota(container_id=None), 100.0),
+        phase(State(cases={("", GPU): _due()}), quota(container_id=None), 100.0),
+        phase(State(cases=known, cooling=cooling), one, 100.0),
+        phase(State(cases={KEY: Case(used_mib=7, held_back=True)}, cooling=cooling), one, 100.0),
+        phase(State(cases={KEY: _due(held_back=True)}, cooling=cooling), one, 100.0),
+        phase(State(cases={KEY: _due(held_back=True)}, cooling=cooling), one, 100.5),
+        phase(State(cases={KEY: _due()}), one, 100.0),
+        phase(State(cases={KEY: _due(warned=False)}), one, 100.0),
+        phase(State(cases={KEY: _due(samples=1, warned=False)}), one, 100.0),
+    ]
+    assert found == [
+        Phase.NOT_STARTED, Phase.NOT_STARTED, Phase.NOT_STARTED, Phase.ACTING, Phase.WITHIN, Phase.COOLING_DOWN,
+        Phase.HELD_BACK, Phase.WARNED, Phase.OVER, Phase.OVER,
+    ]  # fmt: skip
+
+
+def test_closing_the_breaker_forgets_all_but_what_is_held_and_who_is_acted_upon() -> None:
+    state = State(
+        cases={KEY: _due(held_back=True, acting=True), OTHER_KEY: _due(acted=True, blind=True)},
+        kills=(Kill(9.0, "asr", PLACE),), cooling={PLACE: 20.0}, open=True,
+    )  # fmt: skip
+    assert closed(state) == State(
+        cases={KEY: Case(used_mib=5000, acting=True), OTHER_KEY: Case(used_mib=5000)}, cooling={PLACE: 20.0}
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "decided", "until"), [(110.0, 100.0, 130.0), (120.0, 100.0, 135.0), (110.0, None, 140.0)]
+)
+def test_who_was_acted_upon_is_let_be_for_its_cool_down_and_the_spacing(
+    now: float, decided: float | None, until: float
+) -> None:
+    state = State(cases={KEY: _due(acting=True)}, kills=(Kill(100.0, "asr", PLACE),), cooling={("z", "m"): 1.0})
+    assert settle(state, quota(), now, RULES, acted=True, decided=decided) == State(
+        cases={KEY: _due(acted=True)}, kills=state.kills, cooling={("z", "m"): 1.0, PLACE: until}
+    )
+
+
+def test_who_was_not_acted_upon_is_let_be_for_its_cool_down_alone_and_costs_no_kill() -> None:
+    state = State(cases={KEY: _due(acting=True, acted=True), OTHER_KEY: _due()}, kills=(Kill(100.0, "asr", PLACE),))
+    assert settle(state, quota(), 110.0, RULES, acted=False, decided=100.0) == State(
+        cases={KEY: _due(), OTHER_KEY: _due()}, cooling={PLACE: 125.0}
+    )
+
+
+def test_a_process_exactly_at_what_is_left_is_let_be() -> None:
+    held = [holder(1, 4096), holder(2, 1)]
+    assert targets(quota(), held) == (held[0],)
+    assert targets(quota(), held[:1]) == ()
+    assert total(held) == 4097
+
+
+def test_of_two_that_hold_as_much_the_lower_pid_goes_first() -> None:
+    held = [holder(3, 3000), holder(2, 3000)]
+    assert targets(quota(), held) == (held[1],)
+
+
+def _crowd(size: int, namespace: str = "asr", first: int = 1, **changes: object) -> list[Quota]:
+    return [
+        quota(container_id=f"{n:064x}", pod_uid=f"pod-{n}", namespace=namespace, **changes)
+        for n in range(first, first + size)
+    ]
+
+
+def _cases(quotas: list[Quota], **changes: object) -> Mapping[Key, Case]:
+    return {(each.container_id or "", each.gpu): _due(**changes) for each in quotas}  # type: ignore[arg-type]
+
+
+def _all_over(quotas: list[Quota]) -> Reading:
+    return {each.container_id or "": (holder(n + 1, 9000, each.container_id or "", each.pod_uid),)
+            for n, each in enumerate(quotas)}  # fmt: skip
+
+
+def _decided(state: State, quotas: list[Quota], over: list[Quota], now: float = 100.0) -> tuple[State, list[str]]:
+    state, said = _look(state, now, *quotas, over=_all_over(over))
+    return state, [str(each.decision) for each in said]
+
+
+def test_room_is_left_in_a_minute_for_as_many_kills_as_there_were_not() -> None:
+    greedy, modest = _crowd(3), _crowd(9, "tts", 50)
+    for earlier, killed in ((0, 3), (1, 2), (2, 1), (3, 0)):
+        state = State(cases=_cases(greedy), kills=tuple(Kill(90.0, "gone", (f"g{n}", "m")) for n in range(earlier)))
+        state, said = _decided(state, greedy + modest, greedy)
+        assert (said.count("Kill"), said.count("HeldBack")) == (killed, 3 - killed)
+        assert len(state.kills) == earlier + killed
+        assert sum(case.held_back for case in state.cases.values()) == 3 - killed
+
+
+def test_that_one_is_held_back_is_said_once_with_what_it_holds() -> None:
+    (greedy,), modest = _crowd(1), _crowd(9, "tts", 50)
+    kills = tuple(Kill(90.0, "gone", (f"g{n}", "m")) for n in range(3))
+    key = (greedy.container_id or "", GPU)
+    state, said = _look(State(cases={key: _due()}, kills=kills), 100.0, greedy, *modest, over=_all_over([greedy]))
+    expected = Verdict(decision=Decision.HELD_BACK, quota=greedy, used_mib=9000, over_for=5.5, kill_in=0.0)
+    assert said == [expected]
+    state, said = _look(state, 100.5, greedy, *modest, over=_all_over([greedy]))
+    assert said == []
+    state, said = _look(state, 151.0, greedy, *modest, over=_all_over([greedy]))
+    assert [each.decision for each in said] == [Decision.ARMED], "a gap that long begins anew"
+
+
+def test_one_that_was_held_back_and_is_killed_then_is_held_back_no_longer() -> None:
+    (greedy,), modest = _crowd(1), _crowd(9, "tts", 50)
+    key = (greedy.container_id or "", GPU)
+    state, said = _decided(State(cases={key: _due(held_back=True)}), [greedy, *modest], [greedy])
+    assert said == ["Kill"]
+    assert (state.cases[key].acting, state.cases[key].held_back) == (True, False)
+
+
+def test_who_was_acted_upon_longest_ago_is_first_then_who_is_over_for_longest() -> None:
+    greedy, modest = _crowd(4), _crowd(9, "tts", 50)
+    cases = {(each.container_id or "", GPU): _due(over_for=5.0 + n) for n, each in enumerate(greedy)}
+    cooling = {place_of(greedy[3]): 99.0, place_of(greedy[2]): 98.0}
+    _, said = _look(State(cases=cases, cooling=cooling), 100.0, *greedy, *modest, over=_all_over(greedy))
+    assert [each.quota for each in said if each.decision is Decision.KILL] == [greedy[1], greedy[0], greedy[2]]
+    assert [each.quota for each in said if each.decision is Decision.HELD_BACK] == [greedy[3]]
+
+
+def test_a_pod_that_is_being_acted_upon_is_not_chosen_again_on_another_gpu_or_in_another_container() -> None:
+    acting, same = quota(), quota(gpu=OTHER_GPU)
+    beside = quota(container="second", container_id=NEIGHBOUR)
+    state = State(cases={KEY: _due(acting=True), (CONTAINER, OTHER_GPU): _due(), (NEIGHBOUR, GPU): _due()})
+    held = {CONTAINER: (OVER,), NEIGHBOUR: (holder(20, 9000, NEIGHBOUR),)}
+    after, said = _look(state, 100.0, acting, same, beside, over=held, other={CONTAINER: (OVER,)})
+    assert said == []
+    assert after.kills == ()
+    assert [case.samples for case in after.cases.values()] == [10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("kills", "cooling", "over_for", "again"),
+    [(2, 96.0, 5.0, True), (2, 94.5, 5.0, False), (2, 94.75, 5.0, True), (1, 96.0, 5.0, False), (3, 96.0, 5.0, True)],
+)
+def test_who_was_ended_twice_and_was_over_again_before_it_had_cooled_down_respawns(
+    kills: int, cooling: float, over_for: float, *, again: bool
+) -> None:
+    ended = tuple(Kill(10.0 + n, "asr", PLACE) for n in range(kills))
+    strangers = (Kill(10.0, "asr", ("z", "model")),) * 2
+    state = State(cases={KEY: _due(over_for=over_for)}, kills=ended + strangers, cooling={PLACE: cooling})
+    _, said = _look(state, 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER))
+    assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, again)]
+
+
+def test_that_one_is_suspended_is_said_once_with_what_it_holds() -> None:
+    state = State(cases={KEY: _due()}, open=True)
+    state, said = _look(state, 100.0, quota(), over=_held(OVER))
+    assert said == [Verdict(decision=Decision.SUSPENDED, quota=quota(), used_mib=5000, over_for=5.5, kill_in=0.0)]
+    assert state == State(cases={KEY: _due(over_for=5.5, samples=10, last=100.0, held_back=True)}, open=True)
+    again, said = _look(state, 100.5, quota(), over=_held(OVER))
+    assert (said, again.open) == ([], True)
+
+
+@pytest.mark.parametrize(("greedy", "modest", "storm"), [(4, 3, True), (4, 4, False), (3, 2, False)])
+def test_more_than_a_minutes_kills_that_are_most_of_all_there_is_are_a_storm(
+    greedy: int, modest: int, *, storm: bool
+) -> None:
+    wanted, spared = _crowd(greedy), _crowd(modest, first=50)
+    state, said = _decided(State(cases=_cases(wanted)), wanted + spared, wanted)
+    assert state.open is storm
+    assert said.count("Suspended") == (greedy if storm else 0)
+
+
+@pytest.mark.parametrize(("spared", "storm"), [(["asr"], True), (["tts"], False), (["tts", "chat"], False)])
+def test_they_have_to_be_most_of_the_namespaces_too(spared: list[str], *, storm: bool) -> None:
+    wanted = _crowd(6)
+    others = [each for n, name in enumerate(spared) for each in _crowd(1, name, 50 + n)]
+    state, _ = _decided(State(cases=_cases(wanted)), wanted + others, wanted)
+    assert state.open is storm
+
+
+def test_kills_of_pods_that_are_there_count_for_ten_minutes_and_of_others_for_one() -> None:
+    greedy = _crowd(5)
+    due = greedy[:1]
+    there = [Kill(now, "asr", place_of(each)) for now, each in zip((10.0, 20.0, 30.0), greedy[1:], strict=False)]
+    state, _ = _decided(State(cases=_cases(due), kills=tuple(there)), greedy, due)
+    assert state.open, "four of five, most of them long ago"
+    gone = [replace(each, place=(f"gone-{n}", "model")) for n, each in enumerate(there)]
+    state, said = _decided(State(cases=_cases(due), kills=tuple(gone)), greedy, due)
+    assert (state.open, said) == (False, ["Kill"])
+    recent = [replace(each, at=40.25 + n) for n, each in enumerate(gone)]
+    state, _ = _decided(State(cases=_cases(due), kills=tuple(recent)), due, due)
+    assert state.open
+    late = [replace(each, at=40.0) for each in gone]
+    state, _ = _decided(State(cases=_cases(due), kills=tuple(late)), due, due)
+    assert not state.open
+
+
+def test_where_nobody_is_within_its_quota_so_many_kills_are_a_storm_though_few_are_killed() -> None:
+    both = [*_crowd(1), *_crowd(1, "tts", 2)]
+    kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
+    state, _ = _decided(State(cases=_cases(both), kills=kills), both, both[:1])
+    assert state.open
+    modest = _crowd(1, "chat", 3)
+    state, _ = _decided(State(cases=_cases(both), kills=kills), both + modest, both[:1])
+    assert not state.open, "one is within its quota"
+    state, _ = _decided(State(cases=_cases(both), kills=kills[:2]), both, both[:1])
+    assert not state.open, "three are no more than a minute allows"
+
+
+def test_one_container_alone_is_no_storm_however_often() -> None:
+    kills = tuple(Kill(30.0 + n, "asr", PLACE) for n in range(9))
+    state, said = _look(State(cases={KEY: _due()}, kills=kills), 100.0, quota(), over=_held(OVER))
+    assert (state.open, [each.decision for each in said]) == (False, [Decision.KILL])
+
+
+def test_without_anybody_to_kill_there_is_no_storm() -> None:
+    both = _crowd(2)
+    kills = tuple(Kill(30.0 + n, "asr", place_of(both[n % 2])) for n in range(9))
+    state, said = _decided(State(kills=kills), both, [])
+    assert (state.open, said) == (False, [])
