@@ -1,7 +1,7 @@
 """The one road to the API server: plain dicts in and out, no typed models.
 
-Typed models drop fields newer than themselves, so nothing here ever builds one. The official client supplies what is
-worth a library: finding a configuration (in the cluster or a kubeconfig), TLS, credentials and their refresh.
+Typed models drop fields newer than themselves, so nothing here ever builds one. A pod's service account is read by
+``serviceaccount``; for kubeconfigs, with their credentials and refreshes, ``official`` has the official client.
 """
 
 import json
@@ -14,12 +14,9 @@ from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
 
 import urllib3
-import yaml
-from kubernetes import client, config
-from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL, WSClient
-from websocket import WebSocketException
 
 from gpushare.errors import ClusterError
+from gpushare.serviceaccount import Access, ServiceAccount
 
 Object = dict[str, Any]
 JSON_PATCH: Final = "application/json-patch+json"
@@ -39,9 +36,6 @@ CHUNK: Final = 64 * 1024
 _GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError, RecursionError)
 """What comes of an answer that is none of an API server's."""
 
-_UNUSABLE: Final = (config.ConfigException, yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
-"""What the official client raises for a file that is missing, no YAML, or of another shape than a kubeconfig."""
-
 RESOURCE_V1: Final = "/apis/resource.k8s.io/v1"
 EVENTS_V1: Final = "/apis/events.k8s.io/v1"
 ADMISSION_V1: Final = "/apis/admissionregistration.k8s.io/v1"
@@ -60,9 +54,8 @@ def path(base: str, kind: str, name: str = "", namespace: str = "") -> str:
 class Cluster:
     """A connection to one API server. Safe to use from several threads."""
 
-    def __init__(self, configuration: client.Configuration) -> None:
-        self._configuration = configuration
-        self._pool = client.ApiClient(configuration).rest_client.pool_manager
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     @classmethod
     def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
@@ -71,14 +64,13 @@ class Cluster:
         Raises:
             ClusterError: there is no usable configuration.
         """
-        configuration = client.Configuration()
-        try:
-            _load(configuration, kubeconfig, context)
-        except _UNUSABLE as error:
-            where = f" in {kubeconfig}" if kubeconfig else ""
-            why = " ".join(str(error).split()).rstrip(".")
-            raise ClusterError(f"no usable cluster configuration{where}: {why}; give --kubeconfig") from error
-        return cls(configuration)
+        named = kubeconfig is not None or context is not None
+        account = None if named else ServiceAccount.found()
+        if account is not None:
+            return cls(account)
+        from gpushare import official  # noqa: PLC0415 - it takes much memory, and no pod needs it
+
+        return cls(official.Kubeconfig.load(kubeconfig, context))
 
     def get(self, where: str, *, timeout: float = DEFAULT_TIMEOUT, **query: str) -> Object:
         """Read one object, or one page of a list."""
@@ -147,21 +139,9 @@ class Cluster:
         where = f"{path(CORE_V1, 'pods', pod, namespace)}/exec"
         query = [("container", container), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
-        url = f"{self._configuration.host.replace('http', 'ws', 1)}{where}?{urlencode(query)}"
-        headers = {name.lower(): value for name, value in self._authorization().items()}
-        try:
-            # The official client has no annotations.
-            conversation: Any = WSClient(  # type: ignore[no-untyped-call]
-                self._configuration, url, headers, capture_all=False, binary=True
-            )
-        except (WebSocketException, OSError, ValueError) as error:
-            raise ClusterError(f"{where}: {_unwilling(error)}", getattr(error, "status_code", 0)) from error
-        try:
-            yield from _said(conversation, where, silence)
-        except (WebSocketException, OSError) as error:
-            raise ClusterError(f"{where} broke off: {error}") from error
-        finally:
-            conversation.sock.shutdown()
+        from gpushare import official  # noqa: PLC0415 - it takes much memory, and few run commands
+
+        return official.run(self._access, f"{where}?{urlencode(query)}", self._authorization(), silence)
 
     def _call(
         self,
@@ -189,13 +169,13 @@ class Cluster:
         timeout: urllib3.Timeout,
         content_type: str = "application/json",
     ) -> urllib3.BaseHTTPResponse:
-        url = f"{self._configuration.host}{where}" + (f"?{urlencode(query)}" if query else "")
+        url = f"{self._access.host}{where}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", "User-Agent": "gpu-share", **self._authorization()}
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             headers["Content-Type"] = content_type
         try:
-            response = self._pool.request(
+            response = self._access.pool.request(
                 method, url, body=data, headers=headers, timeout=timeout, preload_content=False, retries=False
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -205,8 +185,7 @@ class Cluster:
         return response
 
     def _authorization(self) -> dict[str, str]:
-        setting = self._configuration.auth_settings().get("BearerToken")
-        return {"Authorization": str(setting["value"])} if setting else {}
+        return self._access.authorization()
 
 
 class Follower:
@@ -263,24 +242,11 @@ class Follower:
             time.sleep(self.MIN_DELAY)  # one that ends as soon as it is asked for must not keep us busy
 
 
-def _load(configuration: client.Configuration, kubeconfig: str | None, context: str | None) -> None:
-    if kubeconfig is None and context is None:
-        with suppress(config.ConfigException):
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-            return
-    config.load_kube_config(  # type: ignore[no-untyped-call]
-        config_file=kubeconfig, context=context, client_configuration=configuration
-    )
-
-
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
     """Return the namespace that a context of the user's kubeconfig names; ``default`` where it names none."""
-    with suppress(*_UNUSABLE):
-        # The official client has no annotations.
-        contexts, current = config.list_kube_config_contexts(config_file=kubeconfig)  # type: ignore[no-untyped-call]
-        chosen = next((each for each in contexts if each["name"] == context), current)
-        return str(chosen["context"].get("namespace") or "default")
-    return "default"
+    from gpushare import official  # noqa: PLC0415 - as above
+
+    return official.namespace_of(kubeconfig, context)
 
 
 def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:
@@ -295,39 +261,6 @@ def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:
                 status = event["object"]
                 raise ClusterError(str(status.get("message", status)), int(status.get("code", 0)))
             yield event["type"], event["object"]
-
-
-def _said(conversation: Any, where: str, silence: float) -> Iterator[bytes]:
-    """Yield standard output until the command ends, then look at how it ended."""
-    complaint, heard = b"", time.monotonic()
-    while conversation.is_open():
-        conversation.update(timeout=max(0.0, heard + silence - time.monotonic()))
-        out, complained = (conversation.read_channel(channel) for channel in (STDOUT_CHANNEL, STDERR_CHANNEL))
-        complaint = (complaint + complained)[:MESSAGE_LIMIT]
-        if out or complained:
-            heard = time.monotonic()
-        elif conversation.is_open() and time.monotonic() >= heard + silence:
-            raise ClusterError(f"{where}: nothing was heard for {silence:g} seconds")
-        if out:
-            yield out
-    _check_end(where, conversation.read_channel(ERROR_CHANNEL), complaint.decode("utf-8", "replace").strip())
-
-
-def _check_end(where: str, status: bytes, complaint: str) -> None:
-    try:
-        ended = json.loads(status)
-        good, message = ended["status"] == "Success", str(ended.get("message"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        good, message = False, "it broke off before the command ended"
-    if not good:
-        raise ClusterError(f"{where}: {message}" + (f": {complaint}" if complaint else ""))
-
-
-def _unwilling(error: Exception) -> str:
-    """The sentence of a Status answer to a handshake, or what there is instead of one."""
-    with suppress(ValueError, KeyError, TypeError):
-        return str(json.loads(getattr(error, "resp_body", None) or b"")["message"])[:MESSAGE_LIMIT]
-    return f"the API server does not answer: {error}"[:MESSAGE_LIMIT]
 
 
 def _body(response: urllib3.BaseHTTPResponse) -> bytes:
