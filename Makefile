@@ -13,13 +13,13 @@ help: ## What there is
 
 $(STAMP): requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gpu-share needs Python 3.11 or newer; say make PYTHON=...")'
-	@echo "setting up $(VENV) (once, about half a minute)"
+	@echo "setting up $(VENV) (once, a minute or two)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(RUN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	@$(RUN)/pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## The whole loop in under a minute: rewrite, kill, audit (no root, no compiler, no cluster)
+demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, no compiler, no cluster)
 	@$(RUN)/python -m tests.demo
 
 test: $(STAMP) ## Unit, golden, property and node-level tests

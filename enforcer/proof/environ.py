@@ -13,7 +13,9 @@ PATIENCE: Final = 1.0
 """Seconds for one process: reading its memory waits for whatever its pages wait for."""
 MAX_BYTES: Final = 4 * 1024 * 1024
 MAX_STUCK: Final = 16
-"""Reads that never came back; beyond that no environment is read until one does."""
+"""Reads of the whole node that never came back. Beyond that no environment is read, whoever's it is, until one does:
+limits that rest on them are ``Unknown`` meanwhile, and quotas are judged as ever.
+"""
 _ENV_START, _ENV_END = 47, 48
 """Positions after the command name in ``/proc/<pid>/stat``: fields 50 and 51 of proc(5)."""
 

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,6 +59,16 @@ def test_everything_it_tells_of_happens(folder: Path) -> None:
     for told in ("WARNED", "INTENT", "OUTCOME  Killed", "still holds its 3072 MiB", "audit verify: ok", "was edited"):
         assert told in out
     assert "\x1b" not in out
+    for document in ("README.md", "docs/demo.txt"):
+        recorded = (ROOT / document).read_text().partition("<!-- demo:begin -->\n```console\n")
+        recorded_run = (recorded[2] or recorded[0]).partition("```\n<!-- demo:end -->")[0]
+        assert shape(recorded_run) == shape(out), f"{document} shows another run: put a new one there"
+
+
+def shape(run: str) -> list[str]:
+    """What is the same in every run, on every machine that has a compiler and control groups or not."""
+    lines = [line for line in run.splitlines() if not line.lstrip().startswith(("GPU:", "containers:"))]
+    return [" ".join(re.sub(r"SIG[A-Z]+", "SIGNAL", re.sub(r"\d+", "0", line)).split()) for line in lines]
 
 
 def test_it_needs_neither_a_compiler_nor_control_groups(folder: Path) -> None:

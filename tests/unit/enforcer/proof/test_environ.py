@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.proc import read_stat
-from enforcer.proof.environ import MAX_BYTES, Environments, from_memory
+from enforcer.proof.environ import MAX_BYTES, MAX_STUCK, Environments, from_memory
 from enforcer.proof.said import Said
 
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -96,3 +96,20 @@ def test_one_that_does_not_answer_costs_a_moment_once_and_hides_nobody_else(tmp_
     assert environments.said(2, 55) == Said(512)
     assert time.monotonic() - again < 60
     (tmp_path / "1" / "environ").open("wb").close()  # lets the reader go
+
+
+def test_beyond_so_many_that_do_not_answer_nobody_is_read_until_one_does(tmp_path: Path) -> None:
+    honest = MAX_STUCK + 1
+    fake(tmp_path, honest, f"{LIMIT}=0=512M\0".encode())
+    environments = Environments(tmp_path, patience=0.01)
+    for pid in range(1, honest):
+        fake(tmp_path, pid, None)
+        assert environments.said(pid, 55) is None
+    environments._patience = 60.0
+    assert environments.said(honest, 55) is None
+    (tmp_path / "1" / "environ").open("wb").close()
+    deadline = time.monotonic() + 60
+    while environments.said(honest, 55) != Said(512):
+        assert time.monotonic() < deadline
+    for pid in range(2, honest):
+        (tmp_path / str(pid) / "environ").open("wb").close()
