@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 Object = dict[str, Any]
 WELL: Final = "well"
+CLOSED: Final = "closed"
+"""Ends the watches that are still open: each is a thread."""
 SLOW: Final = 3.0
 """Seconds: more than the tests let a call wait."""
 GARBAGE: Final[dict[str, bytes]] = {
@@ -63,6 +65,7 @@ class ApiServer(ThreadingHTTPServer):
         try:
             yield
         finally:
+            self.fault = CLOSED
             self.shutdown()
             thread.join()
             self.server_close()

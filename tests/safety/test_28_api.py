@@ -132,7 +132,8 @@ def _connect(folder: Path, server: ApiServer) -> Cluster:
 
 @contextmanager
 def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+    # Who follows the API server may write once more while the folder goes.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         yield World(Path(folder), stack)
 
 
