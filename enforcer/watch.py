@@ -8,9 +8,10 @@ from typing import Final
 
 import structlog
 
-from enforcer.attribute import Attributor
+from enforcer.attribute import Attributor, Identity
 from enforcer.judging.judge import Holder
-from enforcer.model import Gpu, GpuReader, Quota
+from enforcer.model import Gpu, GpuProcess, GpuReader, Quota
+from enforcer.remains import Known, lasting, listed
 from enforcer.view import View
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -43,6 +44,8 @@ class Watch:
         self._lock = threading.Lock()
         self._gpus: tuple[Gpu, ...] = ()
         self._looks = 0
+        self._known: dict[str, Known] = {}
+        """What each GPU's list said last; see ``enforcer.remains``."""
         self.latest: tuple[View, ...] = ()
         """What was seen last."""
         self.problem: str | None = None
@@ -85,19 +88,26 @@ class Watch:
             self._changed()
 
     def _view(self, gpu: Gpu) -> View:
+        before = self._known.get(gpu.uuid, {})
         try:
             sample = self._reader.sample(gpu.uuid)
+            rows = [(process, self._who(process)) for process in sample.processes]
         except NvmlError as error:
+            self._known[gpu.uuid] = lasting(before)
             return View(gpu=gpu, problem=error)
-        holders: list[Holder] = []
-        for process in sample.processes:
-            identity = self._attributor.identify(process.pid)
-            if identity is not None:
-                holders.append(Holder(identity, process.used_mib))
-            elif self._alive(process.pid):
-                # What it holds is somebody's: without it nobody's sum is right, and grace would begin anew.
-                return View(gpu=gpu, problem=_hidden(process.pid))
+        self._known[gpu.uuid] = known = listed(before, rows)
+        holders = [Holder(who, known[process.pid].own_mib) for process, who in rows if who is not None]
         return View(gpu=gpu, sample=sample, holders=tuple(holders))
+
+    def _who(self, process: GpuProcess) -> Identity | None:
+        """Look who has a pid now; ``None``: nobody any more. Raises ``NvmlError``: somebody whom /proc does not show.
+
+        What that one holds is somebody's: without it nobody's sum is right, and grace would begin anew.
+        """
+        found = self._attributor.identify(process.pid)
+        if found is None and self._alive(process.pid):
+            raise _hidden(process.pid)
+        return found
 
 
 def _hidden(pid: int) -> NvmlError:
