@@ -1,0 +1,260 @@
+"""The grammar of records to the last byte: what is cut, where, and which sentence names what is wrong."""
+
+import json
+from typing import Any
+
+import pytest
+
+from enforcer.killlog.record import GENESIS, HASH, MAX_BYTES, Head, Kind, digest_of, head_of, read, seal, verify
+from gpushare.errors import RecordError
+
+NO_NUMBER = "the line has no number or no predecessor: it is no record"
+NO_KIND = "record 7 has no kind or no time: it is no record"
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    """A line with a right hash, whatever else is wrong with it."""
+    return json.dumps({**record, HASH: digest_of(record)}, separators=(",", ":")).encode() + b"\n"
+
+
+def _log(count: int, previous: Head = GENESIS) -> list[bytes]:
+    lines = []
+    for number in range(count):
+        line, previous = seal(previous, Kind.WARNED, "t", {"n": number})
+        lines.append(line)
+    return lines
+
+
+def _heads(lines: list[bytes]) -> list[Head]:
+    return [head_of(read(line)) for line in lines]
+
+
+def _kept(**fields: Any) -> dict[str, Any]:
+    record = read(seal(GENESIS, Kind.WARNED, "t", fields)[0])
+    return {name: record[name] for name in fields}
+
+
+def _refused(line: bytes) -> str:
+    with pytest.raises(RecordError) as raised:
+        read(line)
+    return raised.value.message
+
+
+def test_a_record_is_one_line_of_compact_json_in_a_fixed_order() -> None:
+    line, head = seal(Head(6, "sha256:" + "a" * 64), Kind.INTENT, "noon", {"b": 1, "a": [True, None, "\u00e4"]})
+    body = '{"seq":7,"time":"noon","kind":"INTENT","b":1,"a":[true,null,"\\u00e4"],"prev":"sha256:' + "a" * 64 + '"'
+    digest = digest_of(json.loads(body + "}"))
+    assert line.decode() == body + f',"hash":"{digest}"}}\n'
+    assert head == Head(7, digest) == head_of(read(line))
+    assert str(head) == f"7:{digest}"
+
+
+@pytest.mark.parametrize("name", ["seq", "time", "kind", "prev", "hash"])
+def test_a_field_may_not_be_called_like_one_of_the_records_own(name: str) -> None:
+    with pytest.raises(RecordError) as raised:
+        seal(GENESIS, Kind.WARNED, "t", {name: 1})
+    assert raised.value.message == f"a record's own {name!r} cannot be given as a field; name it otherwise"
+
+
+def test_of_several_the_first_by_name_is_said() -> None:
+    with pytest.raises(RecordError, match="own 'kind' cannot"):
+        seal(GENESIS, Kind.WARNED, "t", {"time": 1, "kind": 2, "seq": 3})
+
+
+@pytest.mark.parametrize("value", [1.5, b"x", {1, 2}, object()], ids=lambda value: type(value).__name__)
+def test_what_a_record_cannot_hold_is_named_by_its_type(value: object) -> None:
+    for fields in ({"x": value}, {"x": [value]}, {"x": {"y": value}}):
+        with pytest.raises(RecordError) as raised:
+            seal(GENESIS, Kind.WARNED, "t", fields)
+        assert raised.value.message == f"a record holds no {type(value).__name__}; write it as a text"
+
+
+def test_more_fields_than_fit_are_refused() -> None:
+    with pytest.raises(RecordError) as raised:
+        seal(GENESIS, Kind.OUTCOME, "t", {f"f{n}": n for n in range(900)})
+    assert raised.value.message == "a OUTCOME record has too many fields for 4096 bytes; record fewer"
+
+
+@pytest.mark.parametrize("size", [1, 1023, 1024])
+def test_a_text_up_to_its_limit_is_kept_whole(size: int) -> None:
+    assert _kept(x="a" * size) == {"x": "a" * size}
+
+
+@pytest.mark.parametrize("size", [1025, 1026, 5000])
+def test_a_longer_one_is_cut_to_it_and_ends_in_dots(size: int) -> None:
+    assert _kept(x="a" * size) == {"x": "a" * 1021 + "..."}
+
+
+def test_what_counts_is_its_length_as_json() -> None:
+    assert _kept(x="\x01" * 170) == {"x": "\x01" * 170}
+    assert _kept(x="\x01" * 171) == {"x": "\x01" * 170 + "..."}
+    assert _kept(x='"' * 512) == {"x": '"' * 512}
+    assert _kept(x='"' * 513) == {"x": '"' * 510 + "..."}
+    assert _kept(x="\U0001f600" * 85) == {"x": "\U0001f600" * 85}
+    assert _kept(x="\U0001f600" * 86) == {"x": "\U0001f600" * 85 + "..."}
+
+
+def test_what_is_no_unicode_is_written_as_escapes() -> None:
+    assert _kept(x="a\ud800b\udcff") == {"x": "a\\ud800b\\udcff"}
+
+
+def test_lists_objects_and_names_are_cut_as_deep_as_they_go() -> None:
+    many = list(range(100))
+    assert _kept(x=many, y={"z": tuple(many), "t": "a" * 2000}) == {
+        "x": many[:64], "y": {"z": many[:64], "t": "a" * 1021 + "..."},
+    }  # fmt: skip
+    assert _kept(x={7: "seven"}, y=[], z={}) == {"x": {"7": "seven"}, "y": [], "z": {}}
+
+
+@pytest.mark.parametrize(("count", "limit", "length"), [(3, 1024, 64), (7, 512, 32), (14, 256, 16), (25, 128, 8)])
+def test_where_that_is_not_enough_all_are_cut_shorter_together(count: int, limit: int, length: int) -> None:
+    fields = {f"f{n}": "a" * 2000 for n in range(count)} | {"list": ["b"] * 100}
+    found = _kept(**fields)
+    assert found.pop("list") == ["b"] * length
+    assert set(found.values()) == {"a" * (limit - 3) + "..."}
+
+
+def test_the_shortest_limits_come_last() -> None:
+    fields = {f"f{n}": "a" * 100 for n in range(105)} | {"list": [1, 2, 3]}
+    found = _kept(**fields)
+    assert found.pop("list") == [1]
+    assert set(found.values()) == {"a" * 13 + "..."}
+
+
+def test_a_line_of_the_longest_length_is_sealed_and_read() -> None:
+    fields: dict[str, Any] = {f"t{n}": "x" * 512 for n in range(7)}
+    room = MAX_BYTES - len(seal(GENESIS, Kind.WARNED, "t", {**fields, "z": ""})[0])
+    line, _ = seal(GENESIS, Kind.WARNED, "t", {**fields, "z": "x" * room})
+    assert len(line) == MAX_BYTES
+    assert read(line)["z"] == "x" * room
+    shorter, _ = seal(GENESIS, Kind.WARNED, "t", {**fields, "z": "x" * (room + 1)})
+    assert len(shorter) < MAX_BYTES
+    assert _refused(line[:-2] + b'"}\n') == "the line has more than 4096 bytes; no record has"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b'{"seq":1}', "the line ends in the middle"),
+        (b"[]\n", "the line is not written the way records are: it was edited"),
+        (b'{"a": 1}\n', "the line is not written the way records are: it was edited"),
+        (_line({"seq": True, "time": "t", "kind": "k", "prev": "p"}), NO_NUMBER),
+        (_line({"time": "t", "kind": "k", "prev": "p"}), NO_NUMBER),
+        (_line({"seq": 7, "time": "t", "kind": "k"}), NO_NUMBER),
+        (_line({"seq": 7, "time": "t", "kind": "k", "prev": 1}), NO_NUMBER),
+        (_line({"seq": 7, "time": "t", "prev": "p"}), NO_KIND),
+        (_line({"seq": 7, "time": 1, "kind": "k", "prev": "p"}), NO_KIND),
+        (_line({"seq": 7, "time": "t", "kind": 1, "prev": "p"}), NO_KIND),
+        (b'{"seq":7,"time":"t","kind":"k","prev":"p"}\n', "record 7 does not match its own hash: it was edited"),
+    ],
+)  # fmt: skip
+def test_each_thing_that_is_wrong_with_a_line_has_its_sentence(line: bytes, why: str) -> None:
+    assert _refused(line) == why
+
+
+def test_of_what_is_no_json_it_is_said_why_and_not_at_length() -> None:
+    assert _refused(b"x\n") == "the line is no JSON: Expecting value: line 1 column 1 (char 0)"
+    long = _refused(b"[" * 2000 + b"\n")
+    assert long.startswith("the line is no JSON: ")
+    assert len(long) <= len("the line is no JSON: ") + 100
+
+
+def test_any_record_that_holds_is_read() -> None:
+    record = {"seq": 7, "time": "t", "kind": "k", "prev": "p", "more": [1]}
+    assert read(_line(record)) == {**record, HASH: digest_of(record)}
+
+
+def _verdict(lines: list[bytes], anchor: Head | None = None) -> tuple[int, Head, int | None, str | None]:
+    found = verify(lines, anchor=anchor)
+    assert found.holds is (found.problem is None)
+    return found.records, found.head, found.line, found.problem
+
+
+def test_of_a_log_that_holds_there_are_its_records_and_its_head() -> None:
+    lines = _log(5)
+    heads = _heads(lines)
+    assert _verdict([]) == (0, GENESIS, None, None)
+    assert _verdict(lines) == (5, heads[4], None, None)
+    for anchor in (GENESIS, *heads):
+        assert _verdict(lines, anchor) == (5, heads[4], None, None)
+
+
+def test_what_is_missing_is_counted() -> None:
+    lines = _log(9)
+    heads = _heads(lines)
+    one = "record 4 is missing here: deleted or moved; this is record 5"
+    assert _verdict(lines[:3] + lines[4:]) == (3, heads[2], 4, one)
+    some = "records 4 to 6 are missing here: deleted or moved; this is record 7"
+    assert _verdict(lines[:3] + lines[6:]) == (3, heads[2], 4, some)
+    back = "record 2 stands where record 4 belongs: moved or repeated"
+    assert _verdict(lines[:3] + lines[1:]) == (3, heads[2], 4, back)
+
+
+def test_a_record_of_another_chain_is_named() -> None:
+    lines, others = _log(3), _log(3, Head(0, "sha256:" + "1" * 64))
+    said = "record 3 does not follow the record before it: one of them was replaced"
+    assert _verdict([*lines[:2], others[2]]) == (2, _heads(lines)[1], 3, said)
+    said = "record 1 does not follow the record before it: one of them was replaced"
+    assert _verdict(others) == (0, GENESIS, 1, said)
+
+
+def test_what_the_anchor_names_has_to_be_there() -> None:
+    lines = _log(4)
+    heads = _heads(lines)
+    forged = Head(3, heads[0].hash)
+    said = "record 3 is not the one the anchor names: the log was replaced"
+    assert _verdict(lines, forged) == (2, heads[1], 3, said)
+    said = "the log ends at record 4, the anchor is record 6: its tail was cut off"
+    assert _verdict(lines, Head(6, heads[0].hash)) == (4, heads[3], 5, said)
+
+
+def _pruned(previous: Head, **removed: Any) -> tuple[bytes, Head]:
+    return seal(previous, Kind.PRUNED, "t", {"removed": removed})
+
+
+def test_a_log_whose_front_was_pruned_holds_from_there() -> None:
+    lines = _log(5)
+    heads = _heads(lines)
+    said, head = _pruned(heads[4], last=3, hash=heads[2].hash)
+    whole = [*lines[3:], said]
+    assert _verdict(whole) == (3, head, None, None)
+    assert _verdict(whole, heads[2]) == (3, head, None, None), "where it was cut is an anchor too"
+    assert _verdict(whole, heads[3]) == (3, head, None, None)
+    forged = "record 3 is not the one the anchor names: the log was replaced"
+    assert _verdict(whole, Head(3, heads[0].hash)) == (0, heads[2], 1, forged)
+    why = "record 2, which the anchor names, was pruned with those up to 3; compare with a later anchor"
+    assert _verdict(whole, heads[1]) == (3, head, 1, why)
+
+
+@pytest.mark.parametrize(
+    ("removed", "accounts"),
+    [
+        ({"last": 3, "hash": "right"}, True), ({"last": 4, "hash": "any"}, True), ({"last": 3, "hash": "any"}, False),
+        ({"last": 2, "hash": "right"}, False), ({"last": True, "hash": "right"}, False), ({"hash": "right"}, False),
+    ],
+)  # fmt: skip
+def test_only_a_record_that_accounts_for_all_before_it_lets_a_log_begin_later(
+    removed: dict[str, Any], *, accounts: bool
+) -> None:
+    lines = _log(5)
+    heads = _heads(lines)
+    removed = {**removed} | ({"hash": heads[2].hash} if removed["hash"] == "right" else {})
+    said, head = _pruned(heads[4], **removed)
+    missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
+    expected = (3, head, None, None) if accounts else (0, GENESIS, 1, missing)
+    assert _verdict([*lines[3:], said]) == expected
+    other, _ = seal(heads[4], Kind.WARNED, "t", {"removed": removed})
+    assert _verdict([*lines[3:], other]) == (0, GENESIS, 1, missing), "it has to be a PRUNED record"
+    strange, _ = seal(heads[4], Kind.PRUNED, "t", {"removed": "all"})
+    assert _verdict([*lines[3:], strange]) == (0, GENESIS, 1, missing)
+
+
+def test_an_edit_before_that_record_is_found_where_it_is_and_without_it_both_are_said() -> None:
+    lines = _log(6)
+    heads = _heads(lines)
+    said, _ = _pruned(heads[5], last=3, hash=heads[2].hash)
+    edited = lines[4].replace(b'"n":4', b'"n":9')
+    why = "record 5 does not match its own hash: it was edited"
+    assert _verdict([lines[3], edited, lines[5], b"rubbish\n", said]) == (1, heads[3], 2, why)
+    missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
+    assert _verdict([lines[3], edited, lines[5]]) == (0, GENESIS, 1, f"{missing}; and line 2: {why}")
