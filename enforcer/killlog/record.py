@@ -110,7 +110,7 @@ def read(line: bytes) -> dict[str, Any]:
     if not line.endswith(b"\n"):
         raise RecordError("the line ends in the middle")
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode("ascii"))  # of bytes it would guess the encoding
         canonical = _dump(record) + b"\n"
     except (ValueError, RecursionError) as error:
         raise RecordError(f"the line is no JSON: {str(error)[:100]}") from error
@@ -229,11 +229,14 @@ class _Reader:
 
 
 def _accounts(record: Mapping[str, Any], base: Head) -> bool:
-    """Whether a record says that everything up to ``base`` was removed. Removing may have been cut short by a crash."""
+    """Whether a record says that everything up to ``base`` was removed. Removing may have been cut short by a crash.
+
+    No record says it of itself, or of what comes after it.
+    """
     removed = record.get(REMOVED)
     if record["kind"] != Kind.PRUNED or not isinstance(removed, dict) or type(last := removed.get("last")) is not int:
         return False
-    return last > base.seq or (last == base.seq and removed.get(HASH) == base.hash)
+    return base.seq < last < record["seq"] or (last == base.seq and removed.get(HASH) == base.hash)
 
 
 def _gap(expected: int, seq: int) -> str:

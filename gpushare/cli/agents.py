@@ -4,6 +4,7 @@ That needs the right to ``create`` ``pods/exec`` where the agents are. What come
 compared here with what the cluster saw of it, and never believed there.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ FOLLOW: Final = ("gpu-share", "audit", "follow", "--output=raw")
 RUNNING: Final = "Running"
 AT_ONCE: Final = 8
 """So many nodes are asked at a time."""
+MOST: Final = 1024 * 1024 * 1024
+"""Bytes after which a node's log is no log: four times what is kept unless told otherwise."""
+LONGEST: Final = 600.0
+"""Seconds that a node may let us wait, all together: else one that lies would keep the others' verdicts from us."""
 T = TypeVar("T")
 PART: Final = "kill log"
 """Name of the one part a remote log has here; places in it are ``kill log:17``."""
@@ -115,18 +120,30 @@ def follow(api: Cluster, agent: Agent, after: int, seconds: int) -> Iterator[byt
     Raises:
         ClusterError: it cannot be read, see ``Cluster.run``.
     """
-    return _said(api, agent, (*FOLLOW, f"--after={after}", f"--for={seconds}"), SILENCE + seconds)
+    return lines_of(_said(api, agent, (*FOLLOW, f"--after={after}", f"--for={seconds}"), SILENCE + seconds))
 
 
 def _lines(api: Cluster, agent: Agent) -> Callable[[], Iterator[bytes]]:
-    return lambda: _said(api, agent, EXPORT, SILENCE)
+    return lambda: lines_of(_ending(_said(api, agent, EXPORT, SILENCE)))
 
 
 def _said(api: Cluster, agent: Agent, command: Sequence[str], silence: float) -> Iterator[bytes]:
     if agent.phase != RUNNING:
         raise ClusterError(f"pod {agent.namespace}/{agent.pod} is {agent.phase or 'not running'}")
     words = (*command, *agent.state)
-    yield from lines_of(api.run(agent.pod, agent.namespace, CONTAINER, words, silence=silence))
+    yield from api.run(agent.pod, agent.namespace, CONTAINER, words, silence=silence)
+
+
+def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Pass pieces on, but not for ever; how long the one who takes them needs does not count."""
+    size, waited, asked = 0, 0.0, time.monotonic()
+    for piece in pieces:
+        size, waited = size + len(piece), waited + time.monotonic() - asked
+        if size > MOST or waited > LONGEST:
+            found = f"it did not come to its end in {size} bytes and {waited:.0f} s"
+            raise ClusterError(f"{found}; if it is so long, copy it from there and read the copy with --log")
+        yield piece
+        asked = time.monotonic()
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -49,6 +49,7 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked; returns the exit code."""
+    _check_asked(args)
     return {"show": _show, "follow": _follow, "export": _export, "verify": _verify, "anchors": _anchors}[args.action](
         args
     )
@@ -121,7 +122,7 @@ def _add_everywhere(parser: Any) -> None:
 
 def _add_wanted(parser: Any) -> None:
     parser.add_argument("--namespace", "-n", help="only records of pods in this namespace")
-    parser.add_argument("--pod", help="only records of pods of this name")
+    parser.add_argument("--pod", metavar="[NAMESPACE/]POD", help="only records of pods of this name")
     parser.add_argument("--container", help="only records of containers of this name")
     parser.add_argument("--node", help="only records of this node")
     parser.add_argument(
@@ -133,9 +134,10 @@ def _add_wanted(parser: Any) -> None:
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:
+    namespace, pod = _pod(args)
     return Wanted(
-        namespace=args.namespace,
-        pod=args.pod,
+        namespace=namespace,
+        pod=pod,
         container=args.container,
         node=args.node,
         kinds=frozenset(args.kind),
@@ -144,9 +146,35 @@ def _wanted(args: argparse.Namespace) -> Wanted:
     )
 
 
+def _pod(args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Namespace and name of the pods asked for, however they were written."""
+    namespace, slash, name = (args.pod or "").rpartition("/")
+    if not slash:
+        return args.namespace, args.pod
+    if args.namespace not in {None, namespace}:
+        raise ConfigError(f"--pod {args.pod[:100]!r} names another namespace than --namespace; leave one of them out")
+    return namespace, name
+
+
 def _folder(args: argparse.Namespace) -> Path:
     folder: Path = args.log or args.state / FOLDER
     return folder
+
+
+def _local(args: argparse.Namespace) -> Source:
+    source = killlogs.local(_folder(args))
+    if args.log is not None and not source.parts:
+        raise ConfigError(f"no kill log in {args.log}: no file kills-*.jsonl is there; name the folder that has them")
+    return source
+
+
+def _check_asked(args: argparse.Namespace) -> None:
+    """Refuse options that would be of no effect: who gives them would take this machine's log for another one."""
+    everywhere = getattr(args, "all_nodes", True)
+    asked = everywhere or CLUSTER in getattr(args, "anchor", [])
+    for name, useful in (("agents", everywhere), ("kubeconfig", asked), ("context", asked)):
+        if getattr(args, name, None) is not None and not useful:
+            raise ConfigError(f"--{name} is about a cluster, and only this machine is asked; add -A or leave it out")
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -189,7 +217,7 @@ def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
     if wanted != Wanted() or args.all_nodes:
         raise ConfigError("--format raw writes every line of one log; leave filters and -A out, or use --format json")
     sys.stdout.flush()
-    for line in Reading(killlogs.local(_folder(args))):
+    for line in Reading(_local(args)):
         sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
     return FINE
@@ -204,7 +232,7 @@ def _code(read: Everywhere[Any], bad: int) -> int:
 def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> Everywhere[T]:
     """Do something with the log of this machine, or with those of all nodes."""
     if not args.all_nodes:
-        source = killlogs.local(_folder(args))
+        source = _local(args)
         return Everywhere([(source, work(source))], failed=False)
     if args.log is not None:
         raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
@@ -231,7 +259,7 @@ def _follow(args: argparse.Namespace) -> int:
 def _verify(args: argparse.Namespace) -> int:
     known = [each for text in args.anchor or [CLUSTER] * args.all_nodes for each in _known(args, text)]
     if not args.all_nodes:
-        source = killlogs.local(_folder(args))
+        source = _local(args)
         return _say(_compared(Source(_node(args, source, known), source.parts), known), asked=bool(args.anchor))
     if args.node is not None:
         raise ConfigError("--node says whose log one is and -A asks every node; leave one of them out")
@@ -276,11 +304,19 @@ def _say(finding: Finding, *, asked: bool) -> int:
     terminal.say(f"head {verdict.head}")
     if finding.doubts:
         terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(_doubts(finding.doubts))}")
-    if asked and verdict.records and not finding.compared:
-        node = finding.source.node or "unknown, name it with --node"
-        terminal.say(f"nothing to compare it with: there is no anchor of this log (its node: {printable(node)})")
+    if not verdict.records:
+        terminal.say("no record was written yet, or all were removed: only an anchor tells which")
+    elif asked and not finding.compared:
+        terminal.say(f"nothing to compare it with: {_no_anchor(finding)}")
         return NOT_FINE
     return FINE
+
+
+def _no_anchor(finding: Finding) -> str:
+    if finding.older:
+        return "what the anchors name was removed with the oldest segments; take a later anchor"
+    node = finding.source.node or "unknown, name it with --node"
+    return f"there is no anchor of this log (its node: {printable(node)})"
 
 
 def _doubts(doubts: Sequence[str]) -> str:

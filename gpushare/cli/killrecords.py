@@ -28,6 +28,8 @@ COLUMNS: Final = (
 """Of the CSV form. ``targets`` is JSON, and so is ``other``: all that has no column. What is not there is empty."""
 FORMULA: Final = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """A cell that begins so is a formula to a spreadsheet, in some locales also by the wide forms; it gets a ``'``."""
+_INNER: Final = re.compile(rf";(?=\s*[{re.escape(''.join(FORMULA))}])")
+"""Where programs that take a ``;`` for the end of a cell, too, would find another one."""
 _SHORT_GPU: Final = 12
 _AGE: Final = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -137,7 +139,7 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     text = str(printable(value)) if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    return f"'{text}" if text.lstrip().startswith(FORMULA) else text
+    return _INNER.sub(";'", f"'{text}" if text.lstrip().startswith(FORMULA) else text)
 
 
 def _among(record: Record, field: str, wanted: frozenset[str]) -> bool:

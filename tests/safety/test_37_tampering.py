@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.record import GENESIS, HASH, REMOVED, Head, Kind, digest_of, read, seal, verify
+from enforcer.killlog.record import GENESIS, HASH, REMOVED, Head, Kind, digest_of, head_of, read, seal, verify
 from tests.support import safety
 
 TIME = "2026-11-20T22:16:05.123Z"
@@ -173,6 +173,16 @@ def test_a_log_that_nobody_touched_holds_with_and_without_an_anchor() -> None:
     for lines in (*LOGS.values(), OTHER):
         assert verify(lines).holds
         assert verify(lines, anchor=Head(read(lines[-1])["seq"], read(lines[-1])[HASH])).holds
+
+
+@pytest.mark.parametrize("last", [13, 14, 10**9])
+def test_no_record_accounts_for_itself_or_for_what_comes_after_it(last: int) -> None:
+    """A log cut from the front, excused by a record that was written for that; only a fitting one is believed."""
+    cut, end = (head_of(read(LOGS[0][at])) for at in (4, -1))
+    for removed, holds in (({"last": 5, "hash": cut.hash}, True), ({"last": last, "hash": cut.hash}, False)):
+        excuse, _ = seal(end, Kind.PRUNED, TIME, {REMOVED: {"first": 1, **removed}})
+        verdict = verify([*LOGS[0][5:], excuse])
+        assert (verdict.holds, verdict.line) == (holds, None if holds else 1)
 
 
 def test_an_anchor_from_before_the_change_says_nothing() -> None:

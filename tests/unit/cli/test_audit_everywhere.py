@@ -1,13 +1,18 @@
 """The kill log seen from outside: anchors off the node, and the logs of all nodes from a workstation."""
 
 import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice, repeat
 from pathlib import Path
+from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from enforcer.killlog.audit import KillLog, lines_of, segments
-from enforcer.killlog.record import Head, Kind, read
+from enforcer.killlog.record import GENESIS, Head, Kind, read, seal
 from enforcer.killlog.retention import Retention
 from gpushare.cli import agents
 from gpushare.cluster import Cluster
@@ -162,7 +167,11 @@ def test_an_anchor_older_than_a_pruned_log_is_counted_and_not_held_against_it(tm
     verify = ("verify", "--state", tmp_path, "--anchor", heads[0])
     assert read(next(lines_of(segments(tmp_path / "audit")[0])))["seq"] > 1
     code, out, _ = run(capsys, *verify)
-    assert (code, "1 anchors are older than the log" in out, "nothing to compare it with" in out) == (1, True, True)
+    assert (code, "1 anchors are older than the log" in out, "what the anchors name was removed" in out) == (
+        1,
+        True,
+        True,
+    )
     code, out, _ = run(capsys, *verify, "--anchor", heads[-1])
     assert (code, "hold; 1 anchors fit; 1 anchors are older than the log" in out) == (0, True)
 
@@ -250,3 +259,44 @@ def test_pieces_become_the_lines_they_are_made_of(size: int, tmp_path: Path) -> 
     data = file.read_bytes()
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     assert list(agents.lines_of(pieces)) == list(lines_of(file))
+
+
+def records() -> Iterator[bytes]:
+    head = GENESIS
+    while True:
+        line, head = seal(head, Kind.WARNED, "t", {"node": "liar"})
+        yield line
+
+
+ENDLESS: dict[str, Callable[[], Iterator[bytes]]] = {
+    "a log that holds": records,
+    "a log whose beginning is missing": lambda: islice(records(), 1, None),
+    "rubbish": lambda: repeat(b"\x1b[2J\n"),
+    "one line": lambda: repeat(b"x" * 100),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+@pytest.mark.parametrize(("seconds", "most"), [(0, 50_000), (20, 2**40)], ids=["fast", "slow"])
+def test_a_node_that_never_ends_does_not_keep_the_others_from_us(
+    what: str, seconds: int, most: int, nodes: Nodes, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks, honest = Counter[int](), nodes.run  # of each thread its own: one asks one node at a time
+
+    def run_(pod: str, *words: Any, **options: Any) -> Iterator[bytes]:
+        for piece in ENDLESS[what]() if pod == "agent-liar" else honest(pod, *words, **options):
+            clocks[get_ident()] += seconds * (pod == "agent-liar")
+            yield piece
+
+    monkeypatch.setattr(nodes, "run", run_)
+    monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=lambda: clocks[get_ident()]))
+    monkeypatch.setattr(agents, "MOST", most)
+    nodes.annotate("gpu-1", write(tmp_path / "gpu-1", node="gpu-1"))
+    for node in ("gpu-1", "liar"):
+        nodes.add(node, tmp_path / node)
+    assert 0 < agents.LONGEST <= 3600
+    code, out, err = run(capsys, "verify", "-A")
+    assert (code, "gpu-1: ok: 6 records" in out) == (1, True)
+    assert "broken" in out or "node liar: its log could not be read: it did not come to its end in" in err
+    code, out, err = run(capsys, "show", "-A", "--kind", "INTENT", "-o", "json")
+    assert (code, len(json.loads(out)), "node liar: its log could not be read" in err) == (1, 3, True)

@@ -94,6 +94,16 @@ def test_what_a_spreadsheet_would_calculate_is_a_text(text: str) -> None:
     assert not cells[0].lstrip().startswith(("=", "+", "-", "@", "\uff1d"))
 
 
+@pytest.mark.parametrize("text", ["a;=1+1", "a;; -1", ";=1", "=1;+1", "a;\uff1d1"])
+def test_nor_where_a_semicolon_ends_a_cell(text: str) -> None:
+    """As it does to spreadsheets of many countries, and to LibreOffice beside the comma unless it is told otherwise."""
+    for value in (text, {"note": text}, [text]):
+        line = csv_line([value])
+        cells = line.strip().strip('"').split(";")
+        assert not [cell for cell in cells if cell.lstrip().startswith(tuple("=+-@\uff1d"))]
+        assert value != text or line.count("'") == 1 + (text == "=1;+1")
+
+
 @pytest.mark.parametrize(
     ("text", "back"),
     [("90s", 90), ("30m", 1800), ("2h", 7200), ("7d", 7 * 86400), ("2026-11-20T22:00:00Z", 1800), ("0s", 0),

@@ -140,3 +140,53 @@ def test_what_is_no_file_in_a_segments_place_means_that_not_all_was_read(
         code, _, err = run(capsys, verb, "--state", tmp_path)
         assert (code, re.fullmatch(rf"gpu-share: {trap} cannot be read: .*\n", err) is not None) == (1, True), err
     assert json.loads(run(capsys, "export", "--log", segments(tmp_path / "audit")[0])[1].splitlines()[0])["seq"] == 1
+
+
+def test_a_folder_without_a_log_is_no_log_that_holds(tmp_path: Path, capsys: Any) -> None:
+    for verb in ("verify", "show", "export"):
+        code, out, err = run(capsys, verb, "--log", tmp_path)
+        assert (code, out, f"no kill log in {tmp_path}: no file kills-*.jsonl is there" in err) == (2, "", True)
+    (tmp_path / "audit").mkdir()
+    code, out, _ = run(capsys, "verify", "--state", tmp_path)
+    assert (code, out.splitlines()[-1]) == (
+        0,
+        "no record was written yet, or all were removed: only an anchor tells which",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        (["--pod", "asr/tts-1"], [2]),
+        (["--pod", "ml/tts-1"], [5]),
+        (["--pod", "tts-1"], [2, 5]),
+        (["--pod", "asr/tts-1", "-n", "asr"], [2]),
+        (["--pod", "/tts-1"], []),
+        (["--pod", ""], []),
+    ],
+)
+def test_a_pod_may_be_named_as_the_table_and_explain_name_it(
+    words: list[str], numbers: list[int], tmp_path: Path, capsys: Any
+) -> None:
+    write(tmp_path)
+    code, out, _ = run(capsys, "export", "--state", tmp_path, *words)
+    assert (code, [json.loads(line)["seq"] for line in out.splitlines()]) == (0, numbers)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "--pod", "asr/tts-1", "-n", "ml"], "names another namespace than --namespace"),
+        (["show", "--kubeconfig", "x"], "--kubeconfig is about a cluster"),
+        (["export", "--context", "x"], "--context is about a cluster"),
+        (["follow", "--agents", "x", "--for", "0"], "--agents is about a cluster"),
+        (["verify", "--context", "x"], "--context is about a cluster"),
+        (["verify", "--anchor", "cluster", "--agents", "x"], "--agents is about a cluster"),
+    ],
+)
+def test_an_option_that_would_be_of_no_effect_is_refused(
+    words: list[str], said: str, tmp_path: Path, capsys: Any
+) -> None:
+    write(tmp_path)
+    code, out, err = run(capsys, *words, "--state", tmp_path)
+    assert (code, out, said in err, "leave" in err) == (2, "", True, True), err

@@ -195,7 +195,9 @@ def test_one_that_is_refused_is_shown_as_far_as_it_is_worth() -> None:
              b'{"seq":' + b"9" * 4500 + b"}\n", b'{"seq":true,"prev":"","hash":""}\n', b'{"a":1,"a":1}\n'],
 )  # fmt: skip
 def test_rubbish_is_named_and_never_an_accident(line: bytes) -> None:
-    assert bad([line])[0] == 1
+    line_number, problem = bad([line])
+    assert line_number == 1
+    assert "utf-" not in problem, "no encoding is guessed"
 
 
 def test_the_order_of_fields_is_part_of_the_record() -> None:
