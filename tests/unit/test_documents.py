@@ -1,0 +1,171 @@
+"""What the documents name is there and spelled like that: commands, options, values, metrics, reasons, files, links."""
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from gpushare.cli.main import PARTS, VERBS, build_parser
+from gpushare.reasons import Reason
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DOCUMENTS: Final = (
+    "README.md", "SECURITY.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md", "docs/reference.md",
+    "docs/limits.md", "docs/hardware.md", "docs/safety.md",
+)  # fmt: skip
+PRODUCT: Final = ("gpushare", "enforcer", "webhook", "sidecar", "certs")
+FOREIGN: Final = frozenset(
+    {
+        "--annotations", "--clusterrole", "--command", "--group", "--no-deps", "--no-hooks", "--overwrite", "--set",
+        "--strict", "--target", "--wait",
+    }
+)  # fmt: skip
+"""Options of kubectl, helm, pip and mypy."""
+KUBERNETES: Final = frozenset({"OnDelete", "FailedResourceClaimCreation"})
+OF_OTHERS: Final = frozenset({"CUDA_ERROR_MPS_CLIENT_TERMINATED"})
+MADE_LATER: Final = frozenset({"tests/gpu/results"})
+
+
+@cache
+def text(document: str) -> str:
+    return (ROOT / document).read_text()
+
+
+@cache
+def code(document: str) -> tuple[str, ...]:
+    """Everything in a document that is set as code, blocks line by line."""
+    blocks = re.findall(r"```\w*\n(.*?)```", text(document), re.DOTALL)
+    indented = re.findall(r"^    (.+)$", text(document), re.MULTILINE)
+    return (
+        *re.findall(r"`([^`\n]+)`", text(document)),
+        *indented,
+        *(line for block in blocks for line in block.splitlines()),
+    )
+
+
+@cache
+def sources(*folders: str) -> str:
+    return "\n".join(file.read_text() for folder in folders for file in sorted((ROOT / folder).rglob("*.py")))
+
+
+@cache
+def chart() -> str:
+    kinds = {".yaml", ".tpl", ".json", ".txt"}
+    return "\n".join(file.read_text() for file in sorted((ROOT / "deploy").rglob("*")) if file.suffix in kinds)
+
+
+def values(found: dict[str, Any], before: str = "") -> Iterator[str]:
+    for key, value in found.items():
+        yield before + key
+        yield from values(value, f"{before}{key}.") if isinstance(value, dict) else ()
+
+
+def parsers(verb: str) -> dict[str, argparse.ArgumentParser]:
+    """The parser of a verb under the empty name, and those of its actions by theirs."""
+    subparsers = next(each for each in build_parser(verb)._actions if each.dest == "verb")
+    own: argparse.ArgumentParser = subparsers.choices[verb]  # type: ignore[index]
+    actions = next((each.choices for each in own._actions if each.dest == "action"), None) or {}
+    return {"": own, **dict(actions)}
+
+
+def commands(lines: Iterable[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """Every call of a verb of the command line: the verb, its action where it has several, and the options."""
+    for line in lines:
+        for verb, rest in re.findall(r"(?:^|[\s/])gpu-share ([a-z]+)\b([^|;#]*)", line):
+            if verb in VERBS:
+                words = rest.split()
+                action = words[0] if words and words[0] in parsers(verb) else ""
+                yield verb, action, [word.partition("=")[0].strip("[],") for word in words if word.startswith("--")]
+
+
+def links(document: str) -> Iterator[tuple[str, str]]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text(document)):
+        if "://" not in target:
+            file, _, anchor = target.partition("#")
+            yield str((ROOT / document).parent / file) if file else str(ROOT / document), anchor
+
+
+def anchors(file: str) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", Path(file).read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_option_is_an_option_of_ours(document: str) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text(document))) - FOREIGN
+    known = sources(*PRODUCT, "tests") + chart()
+    assert {option for option in named if f'"{option}"' not in known and f"- {option}" not in known} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_is_one_and_takes_the_options_it_is_shown_with(document: str) -> None:
+    called = {word for line in code(document) for word in re.findall(r"^(?:\$ )?gpu-share ([a-z]+)", line)}
+    assert called <= {*VERBS, *PARTS}
+    for verb, action, options in commands(code(document)):
+        known = {option for each in parsers(verb)[action]._actions for option in each.option_strings}
+        assert set(options) <= known, f"gpu-share {verb} {action}"
+
+
+def test_commands_are_found_in_the_documents() -> None:
+    found = {(verb, action) for document in DOCUMENTS for verb, action, _ in commands(code(document))}
+    assert {("explain", ""), ("audit", "verify"), ("breaker", ""), ("resize", "")} <= found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_target_of_make_is_one(document: str) -> None:
+    there = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {each for line in code(document) for each in re.findall(r"^(?:\$ )?make ([a-z0-9-]+)", line)} <= there
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_value_of_the_chart_is_one(document: str) -> None:
+    there = yaml.safe_load((ROOT / "deploy/helm/gpu-share/values.yaml").read_text())
+    first = "|".join(key for key, value in there.items() if isinstance(value, dict))
+    named = re.findall(rf"`((?:{first})\.[A-Za-z.]*[A-Za-z])[`=]", text(document))
+    named += re.findall(r"--set ([A-Za-z.]+)=", text(document))
+    assert set(named) <= set(values(there))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_metric_is_one(document: str) -> None:
+    named = {each.removesuffix("_total") for each in re.findall(r"\bgpu_share_[a-z_]+[a-z]", text(document))}
+    there = sources(*PRODUCT)
+    assert {
+        each for each in named if each not in there and f'"{each.removeprefix("gpu_share_")}"' not in there
+    } == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_word_in_upper_camel_case_is_a_reason_a_state_or_kubernetes_own(document: str) -> None:
+    named = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", text(document))) - KUBERNETES - {*map(str, Reason)}
+    assert {each for each in named if f'"{each}"' not in sources(*PRODUCT)} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_variable_and_key_is_ours_or_nvidias(document: str) -> None:
+    there = sources(*PRODUCT)
+    variables = set(re.findall(r"\b(?:GPU_SHARE|CUDA|NVIDIA)_[A-Z_]*[A-Z]", text(document))) - OF_OTHERS
+    assert {each for each in variables if f'"{each}"' not in there} == set()
+    keys = set(re.findall(r"(?<![/\w.-])((?:[a-z-]+\.)?gpu-share\.io/[a-z][a-z-]*[a-z])", text(document)))
+    prefixes = {*re.findall(r'"([a-z-]+\.)?\{GROUP\}/([a-z-]*)"', there)}
+    assert {each for each in keys if not _known(each, prefixes) and each not in chart()} == set()
+
+
+def _known(key: str, spelled: set[tuple[str, str]]) -> bool:
+    before, _, name = key.partition("gpu-share.io/")
+    return (before, name) in spelled or (bool(before) and (before, "") in spelled)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_file_and_link_is_there(document: str) -> None:
+    folders = "|".join((*PRODUCT, "tests", "deploy", "docs", "examples"))
+    files = set(re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*\w)(?![\w<])", text(document))) - MADE_LATER
+    assert {each for each in files if not (ROOT / each).exists()} == set()
+    for file, anchor in links(document):
+        assert Path(file).exists(), file
+        assert not anchor or anchor in anchors(file), f"{file}#{anchor}"
