@@ -74,6 +74,7 @@ class Case:
     """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
 
     ``blind``: its GPU could not be read since. ``cgroup_inode`` tells its cgroup from one made anew under its name.
+    ``lenient``: only a warning was wanted. Who was told so has a full grace period once more is.
     """
 
     used_mib: int = 0
@@ -81,6 +82,7 @@ class Case:
     over_for: float = 0.0
     last: float | None = None
     blind: bool = False
+    lenient: bool = False
     cgroup_inode: int | None = None
     warned: bool = False
     acting: bool = False
@@ -280,19 +282,20 @@ def _key(quota: Quota) -> Key:
 def _look(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> tuple[Case, list[Verdict]]:
     used = total(holders)
     if used > quota.ceiling_mib:
-        return _over(_counted(case, holders, now, rules), quota, rules)
+        return _over(_counted(case, quota, holders, now, rules), quota, rules)
     said = [Verdict(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
     return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
 
 
-def _counted(case: Case, holders: Sequence[Holder], now: float, rules: Rules) -> Case:
+def _counted(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> Case:
     inode = max((each.identity.cgroup_inode or 0 for each in holders), default=0) or None
-    if _is_stale(case, inode, now, rules):
+    lenient = quota.on_exceed is OnExceed.WARN
+    if _is_stale(case, inode, now, rules) or (case.lenient and not lenient):
         case = Case(acting=case.acting, acted=case.acted)
     step = 0.0 if case.last is None or case.blind else max(now - case.last, 0.0)
     return replace(
         case, used_mib=total(holders), samples=case.samples + 1, over_for=case.over_for + step, last=now, blind=False,
-        cgroup_inode=inode or case.cgroup_inode,
+        cgroup_inode=inode or case.cgroup_inode, lenient=lenient,
     )  # fmt: skip
 
 
@@ -367,7 +370,7 @@ def _sentences(
     """
     kills, chosen, said = state.kills, set[str](), list[Verdict]()
     room = rules.kills - len(lately(state, now, rules))
-    turn = sorted(due, key=lambda each: (_last_turn(each.quota, state), -cases[_key(each.quota)].over_for))
+    turn = sorted(due, key=lambda e: (state.cooling.get(place_of(e.quota), -inf), -cases[_key(e.quota)].over_for))
     for quota, holders in ((each.quota, each.holders) for each in turn):
         case, place = cases[_key(quota)], place_of(quota)
         if quota.pod_uid in chosen:
@@ -388,10 +391,6 @@ def _respawns(case: Case, place: Place, state: State, now: float, rules: Rules) 
     """Whether a container was ended that often lately, and was over again before its cool-down had passed."""
     often = sum(kill.place == place for kill in state.kills) >= rules.respawns
     return often and now - case.over_for < state.cooling.get(place, -inf)
-
-
-def _last_turn(quota: Quota, state: State) -> float:
-    return state.cooling.get(place_of(quota), -inf)
 
 
 def _verdict(decision: Decision, quota: Quota, case: Case) -> Verdict:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from enforcer.judging.judge import Case, Key, Kill, Rules, State
 
 NAME: Final = "judge.json"
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_BYTES: Final = 4 * 1024 * 1024
 """A longer file is none of ours."""
 
@@ -35,6 +35,7 @@ def _row(key: Key, case: Case) -> dict[str, Any]:
     return {
         "containerId": key[0], "gpu": key[1], "cgroupInode": case.cgroup_inode, "samples": case.samples,
         "overFor": case.over_for, "last": case.last, "blind": case.blind, "warned": case.warned,
+        "lenient": case.lenient,
     }  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def _case(row: Mapping[str, Any], now: float) -> Case:
         raise ValueError
     return Case(
         samples=samples, over_for=over_for, last=last, blind=row["blind"] is True, warned=row["warned"] is True,
-        cgroup_inode=None if inode is None else _whole(inode),
+        lenient=row["lenient"] is True, cgroup_inode=None if inode is None else _whole(inode),
     )  # fmt: skip
 
 

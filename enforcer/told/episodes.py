@@ -39,6 +39,8 @@ class _Told:
     times: int = 1
     silent: bool = False
     """Whether what happened last was only counted."""
+    lenient: bool = False
+    """Whether it was told that nothing more is done."""
 
 
 @dataclass(slots=True)
@@ -56,15 +58,19 @@ class Episodes:
         if verdict.decision is Decision.BACK_UNDER:
             warned = self._told.get((place, gpu, Decision.WARNED))
             return None if warned is not None and warned.silent else ONCE
-        return self._counted((place, gpu, verdict.decision), now) if verdict.decision in _COUNTED else ONCE
+        if verdict.decision not in _COUNTED:
+            return ONCE
+        return self._counted((place, gpu, verdict.decision), now, lenient=verdict.kill_in is None)
 
-    def _counted(self, key: Key, now: float) -> Spell | None:
+    def _counted(self, key: Key, now: float, *, lenient: bool) -> Spell | None:
         self._told = {each: told for each, told in self._told.items() if now - told.at < 2 * self.quiet}
         before = self._told.get(key)
+        if before is not None and before.lenient and not lenient:
+            before = None  # that it may be ended by now is news
         if before is not None and now - before.at < self.quiet:
             self._told[key] = replace(before, times=before.times + 1, silent=True)
             return None
-        self._told[key] = _Told(now)
+        self._told[key] = _Told(now, lenient=lenient)
         return ONCE if before is None else Spell(before.times + 1, now - before.at)
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from enforcer.judging.judge import Decision, Holder, Kill, Phase, State, closed, phase, settle
-from enforcer.model import Quota
+from enforcer.model import OnExceed, Quota
 from tests.unit.enforcer.judging.test_judge import OVER, POLL, RULES, UNDER, Bench
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, neighbour, quota
 
@@ -260,3 +260,29 @@ def test_containers_that_were_given_nothing_make_no_storm() -> None:
     assert not bench.state.open
     assert bench.decisions().count("Kill") == RULES.kills
     assert phase(bench.state, quota(), bench.now) is not Phase.WITHIN
+
+
+def test_whose_policy_only_warned_has_a_full_grace_period_once_it_kills() -> None:
+    """Also where the whole agent only watched before, and another one, that ends, reads what it remembered."""
+    bench = Bench(quota(on_exceed=OnExceed.WARN))
+    for _ in range(int(60 / POLL)):
+        bench.see(OVER)
+    assert bench.decisions() == ["Armed", "Warned"]
+    bench.quotas, begun = [quota()], bench.now
+    while bench.decisions().count("Kill") < 1:
+        bench.see(OVER)
+    assert bench.decisions() == ["Armed", "Warned", "Armed", "Warned", "Kill"]
+    assert 5.0 <= bench.now - begun - POLL <= 5.0 + POLL
+
+
+def test_a_policy_that_is_milder_for_a_while_shortens_no_grace_period() -> None:
+    bench = Bench(quota())
+    bench.see(OVER)
+    for policy in (OnExceed.WARN, OnExceed.KILL_CONTAINER):
+        bench.quotas, begun = [quota(on_exceed=policy)], bench.now
+        for _ in range(int(4.5 / POLL)):
+            bench.see(OVER)
+    assert "Kill" not in bench.decisions()
+    while "Kill" not in bench.decisions():
+        bench.see(OVER)
+    assert 5.0 <= bench.now - begun - POLL <= 5.0 + POLL

@@ -22,7 +22,7 @@ KILLS = (Kill(3.0, "asr", ("uid", "model")), Kill(4.0, "tts", ("other", "voice")
 
 
 def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
-    kept = Case(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, cgroup_inode=7)
+    kept = Case(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, lenient=True, cgroup_inode=7)
     state = State(
         cases={(CONTAINER, GPU): replace(kept, used_mib=9, acting=True), ("d" * 64, GPU): Case(used_mib=5)},
         kills=KILLS, cooling={("uid", "model"): 20.0},
@@ -97,7 +97,7 @@ def test_a_time_that_lies_ahead_is_cut_to_now() -> None:
     "change",
     [
         (b"[]", b"5"), (b'"overFor": 2.0', b'"overFor": "2"'), (b'"overFor": 2.0', b'"overFor": NaN'),
-        (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 2', b'"version": 1'), (b'"gpu"', b'"gpus"'),
+        (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 3', b'"version": 2'), (b'"gpu"', b'"gpus"'),
         (b'"last": 9.0', b'"last": true'), (b'"last": 9.0', b'"last": 1.0'), (b'"samples": 1', b'"samples": 0'),
         (b'"samples": 1', b'"samples": 1.0'), (b'"cgroupInode": null', b'"cgroupInode": "7"'),
         (b'"cgroupInode": null', b'"cgroupInode": -1'), (b'"overFor": 2.0', b'"overFor": false'),

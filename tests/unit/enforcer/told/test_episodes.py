@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from enforcer.judging.judge import Decision, Verdict
@@ -23,6 +25,13 @@ def test_the_first_warning_and_its_end_are_told_the_next_ones_counted_until_it_w
     again = Spell(76, QUIET)
     assert warnings == [(0, ONCE), (300, again), (600, again), (900, again)]
     assert [second for second, decision, _ in told if decision is Decision.BACK_UNDER] == [2, 302, 602, 902]
+
+
+def test_who_was_told_that_nothing_is_done_is_told_when_that_changes() -> None:
+    episodes, lenient = Episodes(), replace(WARNED, kill_in=None)
+    assert [episodes.heard(each, 0.0) for each in (lenient, lenient)] == [ONCE, None]
+    assert [episodes.heard(each, 1.0) for each in (WARNED, WARNED)] == [ONCE, None]
+    assert episodes.heard(lenient, 2.0) is None
 
 
 def test_one_that_had_been_good_for_twice_as_long_starts_from_one() -> None:
