@@ -4,6 +4,7 @@ It imports little and keeps nothing the agent would miss. It ends with the agent
 hangs, unless the kernel itself holds it there.
 """
 
+import gc
 import os
 import select
 import socket
@@ -24,6 +25,7 @@ ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 def main(argv: Sequence[str]) -> int:
     """Answer until the agent has gone; returns the exit code."""
     reader = NvmlReader(load=DriverRoot(Path(argv[0])).load)
+    gc.freeze()  # what is loaded stays: garbage is looked for in what comes after
     with socket.socket(fileno=sys.stdin.fileno()) as door:
         threading.Thread(target=_end_with, args=[door.fileno()], name="end", daemon=True).start()
         for line in door.makefile("rb"):

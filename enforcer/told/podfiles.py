@@ -28,7 +28,7 @@ log = structlog.get_logger()
 FOLDER: Final = "status"
 KEPT: Final = 20
 """Messages in a file. With each at most 1 KiB it stays far below what the sidecar reads."""
-REFRESH: Final = 3.0
+REFRESH: Final = 5.0
 """Seconds after which a file is written again: an old one tells the sidecar that nobody watches."""
 MAX_BYTES: Final = 256 * 1024
 _UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)

@@ -45,6 +45,9 @@ EACH: Final = 4
 PROCESSES: Final = 500
 HELD_MIB: Final = 200
 POLL: Final = 0.5
+MEMORY: Final = "/dev/shm"
+"""As /run is: files of pods are no files of a disk."""
+DEVELOPMENT: Final = ("rich", "grpc_tools")
 PAUSE: Final = 0.02
 COLUMNS: Final = "{:<28} {:>12} {:>12} {:>12}"
 
@@ -193,11 +196,19 @@ def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str,
     ]
 
 
+def without_development(folder: Path) -> None:
+    """Hide what the images do not have, and libraries of theirs would load where it is there."""
+    for name in DEVELOPMENT:
+        (folder / f"{name}.py").write_text("raise ImportError\n")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def measured(folder: Path, stack: ExitStack, seconds: float, polls: int) -> list[tuple[str, str]]:
-    node, run = Node(folder, stack), folder / "run"
+    node, run = Node(folder, stack), Path(stack.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
     stack.callback(node.end)
     node.library = remembering(folder)
     os.environ.update(node.sim.environment(node.library))
+    without_development(folder)
     idle = running(node, run, seconds)
     with crowd(stack, node) as quotas:
         for quota in quotas:
