@@ -90,7 +90,6 @@ class Reason(StrEnum):
     DRIVER_REGISTERED = "DriverRegistered"
     DRIVER_NOT_REGISTERED = "DriverNotRegistered"
     # Judgement and kills.
-    WITHIN_QUOTA = "WithinQuota"
     OVER_QUOTA = "OverQuota"
     LIMIT_EXCEEDED = "LimitExceeded"
     BACK_UNDER_QUOTA = "BackUnderQuota"
@@ -103,7 +102,6 @@ class Reason(StrEnum):
     KILLED = "Killed"
     UNKILLABLE = "Unkillable"
     BREAKER_OPEN = "BreakerOpen"
-    UNKNOWN_CONTAINER_USE = "UnattributedGpuUse"
     RECORD_UNWRITABLE = "RecordUnwritable"
     RECORD_LOST = "RecordLost"
     RECOVERED = "Recovered"

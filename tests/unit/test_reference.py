@@ -1,14 +1,20 @@
-"""The reference names every annotation and label there is, and every way to read the kill log."""
+"""The reference names every annotation, label, reason and metric there is, and every way to read the kill log."""
 
+import re
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from enforcer.metrics import Latest, Metrics
+from enforcer.mps.incidents import Incidents
+from enforcer.telling import IncidentCounts
 from gpushare import contract
 from gpushare.cli.main import build_parser
+from gpushare.reasons import Reason
 
-TEXT: Final = (Path(__file__).resolve().parents[2] / "docs" / "reference.md").read_text()
+ROOT: Final = Path(__file__).resolve().parents[2]
+TEXT: Final = (ROOT / "docs" / "reference.md").read_text()
 TABLE: Final = TEXT.partition("\n## Annotations and labels\n")[2].partition("\n## ")[0]
 KEYS: Final = (
     contract.NAMESPACE_LABEL, contract.NODE_MODE, contract.NODE_GPUS, contract.MANAGED_LABEL, contract.LEFT_OUT,
@@ -31,3 +37,20 @@ def test_every_way_to_read_the_kill_log_is_in_its_table() -> None:
         words = [word for each in action._actions for word in each.option_strings if word.startswith("--")]
         spoken = {"--help", "--kubeconfig", "--context", "--all-nodes", "--output", "--namespace"}
         assert [word for word in words if word not in spoken and word not in TEXT] == [], name
+
+
+def test_every_reason_is_explained_and_every_metric_listed() -> None:
+    section = TEXT.partition("\n## Reasons\n")[2].partition("\n## ")[0]
+    assert [str(reason) for reason in Reason if f"`{reason}`" not in section] == []
+    metrics = TEXT.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    families = [*Metrics().registry.collect(), *Latest().collect(), *IncidentCounts(Incidents()).collect()]
+    own = {each.name + ("_total" if each.type == "counter" else "") for each in families if "gpu_share" in each.name}
+    assert len(own) > 20
+    assert [name for name in sorted(own) if f"`{name}`" not in metrics] == []
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_a_use(reason: Reason) -> None:
+    sources = (file.read_text() for part in ("gpushare", "enforcer", "webhook", "sidecar", "certs")
+               for file in (ROOT / part).rglob("*.py"))  # fmt: skip
+    assert any(re.search(rf"\bReason\.{reason.name}\b", source) for source in sources)
