@@ -77,7 +77,7 @@ class CgroupAttributor:
 
     def _inode(self, text: str) -> int | None:
         """Inode of the container's own cgroup directory; one made again has another."""
-        for folder in _folders(text) if len(text) <= SHORT else _folders.__wrapped__(text):
+        for folder in _known_folders(text) if len(text) <= SHORT else _folders(text):
             try:
                 # Hundreds a second: a path object costs more than the call.
                 return os.stat(f"{self._cgroup}/{folder}").st_ino  # noqa: PTH116
@@ -86,7 +86,6 @@ class CgroupAttributor:
         return None
 
 
-@lru_cache(maxsize=REMEMBERED)
 def _folders(text: str) -> tuple[str, ...]:
     """Where a container's cgroup may be, from the mount: v1 under its controllers' names, v2 at the root or beside."""
     return tuple(
@@ -94,6 +93,9 @@ def _folders(text: str) -> tuple[str, ...]:
         for controllers, path in container_cgroups(text)
         for name in ([controllers.removeprefix("name=")] if controllers else ["", "unified"])
     )
+
+
+_known_folders = lru_cache(maxsize=REMEMBERED)(_folders)
 
 
 class PidHandle:

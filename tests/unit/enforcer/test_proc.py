@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
+from enforcer import proc
+from enforcer.attribute import SHORT, Identity, Owner
 from enforcer.proc import (
     INITIAL_PID_NAMESPACE,
     CgroupAttributor,
@@ -99,6 +100,30 @@ def test_a_hierarchy_that_is_not_mounted_is_passed_over_for_the_next(tmp_path: P
     seen = _identify(tmp_path)
     assert seen is not None
     assert seen.cgroup_inode == group.stat().st_ino
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 8192, 10_000])
+def test_files_of_any_length_are_read_to_their_end(tmp_path: Path, size: int) -> None:
+    text = f"0::/{OWN_GROUP}/"
+    text += "a" * (size - len(text) - 1) + "\n"
+    group = tmp_path / "cgroup" / OWN_GROUP
+    group.mkdir(parents=True)
+    for pid, cgroup in ((77, text), (78, f"{text[:-1]}\n1:name=systemd:/kubepods/pod{POD}/{'d' * 64}\n")):
+        _process(tmp_path / "proc", pid, cgroup=cgroup)
+    one, torn = _identify(tmp_path), _identify(tmp_path, 78)
+    assert one is not None
+    assert torn is not None
+    assert (one.owner, one.cgroup_inode) == (OURS, group.stat().st_ino)
+    assert torn.owner is None, "the last line names another container"
+
+
+def test_where_cgroups_of_long_texts_are_is_not_remembered(tmp_path: Path) -> None:
+    known = proc._known_folders
+    for pid, size, kept in ((77, SHORT, 1), (78, SHORT + 1, 0)):
+        known.cache_clear()
+        _process(tmp_path / "proc", pid, cgroup=f"0::/{OWN_GROUP}/".ljust(size, "a"))
+        assert _identify(tmp_path, pid) == _identify(tmp_path, pid)
+        assert known.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize("cgroup", [GROUP, f"0::/{OWN_GROUP}/\0\n"], ids=["absent", "no-path"])
