@@ -226,7 +226,7 @@ def test_its_thread_ends_when_all_is_written(tmp_path: Path) -> None:
 
 def test_who_posts_a_record_that_cannot_be_written_is_told_why(disk: Disk, tmp_path: Path) -> None:
     log, failed = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[str]()
-    log.post(Kind.WARNED, {"n": 1}, lambda error: failed.append(error.message))
+    log.post(Kind.WARNED, {"n": 1}, lambda error: failed.append(str(error)))
     finish(log)
     assert failed == []
     disk.fails = True

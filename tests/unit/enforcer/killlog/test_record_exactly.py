@@ -258,3 +258,4 @@ def test_an_edit_before_that_record_is_found_where_it_is_and_without_it_both_are
     assert _verdict([lines[3], edited, lines[5], b"rubbish\n", said]) == (1, heads[3], 2, why)
     missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
     assert _verdict([lines[3], edited, lines[5]]) == (0, GENESIS, 1, f"{missing}; and line 2: {why}")
+    assert _verdict([lines[3], edited, b"rubbish\n"]) == (0, GENESIS, 1, f"{missing}; and line 2: {why}")
