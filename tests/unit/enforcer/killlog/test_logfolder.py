@@ -51,6 +51,48 @@ def test_lines_come_with_their_ends_and_one_that_is_too_long_in_pieces(tmp_path:
     assert list(lines_of(file)) == [b"one\n", longest, b"y" * (MAX_BYTES + 1), b"y\n", b"last"]
 
 
+def _asked(file: Path, *changes: bytes) -> tuple[list[bytes], int]:
+    """Read a file that changes each time it is asked whether to look again; what was read, and how often that was."""
+    pending, asked = list(changes), list[bytes]()
+
+    def again() -> bool:
+        asked.append(file.read_bytes())
+        if pending:
+            file.write_bytes(pending.pop(0))
+            return True
+        return False
+
+    return list(lines_of(file, again)), len(asked)
+
+
+@pytest.mark.parametrize("begun", [b"t", b"tw", b"x" * (MAX_BYTES - 1), b"x" * MAX_BYTES], ids=len)
+def test_a_last_line_without_an_end_is_looked_at_again_until_it_has_one(tmp_path: Path, begun: bytes) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"one\n" + begun)
+    assert _asked(file, b"one\n" + begun, b"one\ntwo\n") == ([b"one\n", b"two\n"], 2)
+    file.write_bytes(b"one\n" + begun)
+    assert _asked(file) == ([b"one\n", begun], 1)
+
+
+def test_what_was_taken_back_meanwhile_is_no_line_and_what_stands_in_its_place_is_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"one\ntwo")
+    assert _asked(file, b"one\n") == ([b"one\n"], 1)
+    file.write_bytes(b"one\ntwo")
+    assert _asked(file, b"one\nTWO and a half\nthree\n") == ([b"one\n", b"TWO and a half\n", b"three\n"], 1)
+    file.write_bytes(b"one\ntwo")
+    long = b"y" * (MAX_BYTES + 2) + b"\n"
+    assert _asked(file, b"one\n" + long) == ([b"one\n", long[: MAX_BYTES + 1], b"y\n"], 1)
+
+
+def test_lines_that_have_an_end_or_are_no_records_are_not_looked_at_again(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"one\n" + b"x" * (MAX_BYTES + 1))
+    assert _asked(file) == ([b"one\n", b"x" * (MAX_BYTES + 1)], 0)
+    file.write_bytes(b"one\ntwo\n")
+    assert _asked(file) == ([b"one\n", b"two\n"], 0)
+
+
 def _fifo(path: Path) -> None:
     os.mkfifo(path)
 
