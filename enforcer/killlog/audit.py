@@ -30,8 +30,10 @@ __all__ = ["FOLDER", "SUFFIX", "KillLog", "lines_of", "segment_name", "segments"
 FOLDER: Final = "audit"
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-RECENT_BYTES: Final = 256 * 1024
-"""So much of the log's end is searched for INTENTs without an answer: kills are answered within seconds."""
+RECENT_BYTES: Final = 64 * 1024 * 1024
+"""So much of the log's end is searched for INTENTs without an answer: a process may hang for days before its comes."""
+OF_INTENTS: Final = (b'"kind":"INTENT"', b'"intent":')
+"""What stands in lines of INTENTs and in their answers. The others, nearly all of a long log, need not be read."""
 
 Listener = Callable[[Kind, bytes], None]
 """Takes a record: its kind and its line, the end included."""
@@ -353,7 +355,7 @@ def _recent(paths: Sequence[Path]) -> list[Path]:
 def _unfinished(files: Sequence[Path]) -> list[dict[str, Any]]:
     """INTENT records without an answer."""
     open_: dict[int, dict[str, Any]] = {}
-    for record in _records(files):
+    for record in _records(files, OF_INTENTS):
         if record["kind"] == Kind.INTENT:
             open_[record["seq"]] = record
         elif record["kind"] in {Kind.ABORTED, Kind.OUTCOME} and isinstance(answered := record.get("intent"), int):
@@ -361,7 +363,8 @@ def _unfinished(files: Sequence[Path]) -> list[dict[str, Any]]:
     return list(open_.values())
 
 
-def _records(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    for line in chain.from_iterable(map(lines_of, files)):
+def _records(files: Sequence[Path], having: Sequence[bytes] = (b"",)) -> Iterator[dict[str, Any]]:
+    """Read records; of all but those that have one of these words in them nothing more is known."""
+    for line in (each for each in chain.from_iterable(map(lines_of, files)) if any(word in each for word in having)):
         with suppress(RecordError):  # finding edits is verify's business
             yield read(line)

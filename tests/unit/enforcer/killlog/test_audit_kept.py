@@ -12,7 +12,7 @@ import pytest
 from enforcer.killlog import audit, reserve
 from enforcer.killlog.audit import KillLog, segment_name, segments
 from enforcer.killlog.logfolder import LogFolder
-from enforcer.killlog.record import REMOVED, Head, Kind, Verdict, read, verify
+from enforcer.killlog.record import REMOVED, Head, Kind, Verdict, head_of, read, seal, verify
 from enforcer.killlog.retention import Retention
 from gpushare.errors import RecordError
 
@@ -341,6 +341,23 @@ def test_intents_are_looked_for_over_small_segments(folder: Path) -> None:
             log.append(Kind.INTENT, {"pid": pid})
         log.append(Kind.OUTCOME, {"intent": 4})
     assert [record["pid"] for record in KillLog(folder).open()] == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
+def test_an_intent_whose_process_hung_for_long_is_answered_however_much_was_written_since(folder: Path) -> None:
+    with KillLog(folder, segment_bytes=200 * 1024) as log:
+        log.append(Kind.INTENT, {"pid": 1})
+        log.append(Kind.INTENT, {"pid": 2})
+    made = folder / segment_name(3)
+    head, text = head_of(read(lines(folder)[-1])), b""
+    while len(text) < 300 * 1024:
+        line, head = seal(head, Kind.ARMED, "2026-11-20T22:16:05.123Z", {"container": "x" * 400})
+        text += line
+    made.write_bytes(text)
+    made.chmod(0o600)
+    with KillLog(folder, segment_bytes=200 * 1024) as log:
+        log.append(Kind.OUTCOME, {"intent": 1})
+    assert whole(folder).holds
+    assert [record["pid"] for record in KillLog(folder).open()] == [2]
 
 
 def test_only_so_much_of_the_end_is_searched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
