@@ -169,3 +169,24 @@ def test_every_file_and_link_is_there(document: str) -> None:
     for file, anchor in links(document):
         assert Path(file).exists(), file
         assert not anchor or anchor in anchors(file), f"{file}#{anchor}"
+
+
+INSTALLED: Final = frozenset(
+    {
+        "ValidatingAdmissionPolicy", "DeviceClass", "ClusterRole", "Deployment", "DaemonSet", "CronJob",
+        "MutatingWebhookConfiguration",
+    }
+)  # fmt: skip
+
+
+def test_what_the_chart_installs_is_named_where_that_is_listed() -> None:
+    section = text("deploy/README.md").partition("## What is installed\n")[2]
+    manifests = yaml.safe_load_all((ROOT / "deploy/manifests/install.yaml").read_text())
+    objects = {(each["kind"], each["metadata"]["name"]) for each in manifests if each and each["kind"] in INSTALLED}
+    assert {kind for kind, _ in objects} == INSTALLED
+    assert {name for _, name in objects if f"`{name}`" not in section} == set()
+    policies = sum(kind == "ValidatingAdmissionPolicy" for kind, _ in objects)
+    assert f"{NUMBERS[policies]} ValidatingAdmissionPolicies" in section
+
+
+NUMBERS: Final = {8: "eight", 9: "nine", 10: "ten", 11: "eleven"}
