@@ -1,7 +1,8 @@
 """``python -m tests.mutants``: break the judge, attribution, the killing and its log in every small way a tool knows.
 
 Each mutant that no unit test notices has to be explained in ``explained.toml``, and few may be. Arguments name modules
-to run alone, such as ``enforcer.killing.act``; then what stands in docs/safety.md of the others stays. Exit code: 1
+to run alone, such as ``enforcer.killing.act``; then what stands in docs/safety.md of the others stays. ``--again`` goes
+on where the last run ended, and tries those that survived it once more: there may be tests for them now. Exit code: 1
 where too many survive, one is not explained, an explanation is of none, or a mutant was not tried.
 """
 
@@ -18,10 +19,11 @@ from typing import Final
 
 from tests.mutants import explained, table
 from tests.mutants.model import Module
-from tests.mutants.results import modules
+from tests.mutants.results import modules, survivors
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "safety.md"
+AGAIN: Final = "--again"
 LIMIT_SECONDS: Final = 3600
 MAX_SURVIVING: Final = 0.05
 """Share of all mutants, explained or not."""
@@ -30,22 +32,14 @@ MAX_SURVIVING: Final = 0.05
 def main(argv: Sequence[str]) -> int:
     """Run, tell, and write the table where all is well."""
     os.chdir(ROOT)  # the tool looks for all it needs there
-    shutil.rmtree("mutants", ignore_errors=True)
-    began = time.monotonic()
-    code = _run([f"{name}.*" for name in argv])
+    names, began = [each for each in argv if each != AGAIN], time.monotonic()
+    if AGAIN not in argv:
+        shutil.rmtree("mutants", ignore_errors=True)
+    code = _run([f"{name}.*" for name in names])
+    if code == 0 and AGAIN in argv and (left := survivors(ROOT, names)):
+        code = _run(left)
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
-    if code:
-        return code
-    ran = [each for each in modules(ROOT) if not argv or each.name in argv]
-    counted, problems = explained.counted(ran, explained.load())
-    for line in table.lines(counted):
-        print(line)
-    problems += _too_many(ran)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    if not problems:
-        PAGE.write_text(table.put(PAGE.read_text(), counted))
-    return 1 if problems else 0
+    return code or _told([each for each in modules(ROOT) if not names or each.name in names])
 
 
 def _run(patterns: Sequence[str]) -> int:
@@ -61,6 +55,18 @@ def _run(patterns: Sequence[str]) -> int:
         finally:
             with suppress(ProcessLookupError):  # it forks a server, which forks a process for each mutant
                 os.killpg(running.pid, signal.SIGKILL)
+
+
+def _told(ran: Sequence[Module]) -> int:
+    counted, problems = explained.counted(ran, explained.load())
+    problems += _too_many(ran)
+    for line in table.lines(counted):
+        print(line)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if not problems:
+        PAGE.write_text(table.put(PAGE.read_text(), counted))
+    return 1 if problems else 0
 
 
 def _too_many(ran: Sequence[Module]) -> list[str]:

@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Final
 
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
@@ -11,16 +12,29 @@ from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
 from tests.mutants.model import Module, Mutant
 
+SURVIVED: Final = frozenset({"survived", "no tests"})
+
 
 def modules(root: Path) -> Iterator[Module]:
     """Read all of them. The working directory has to be ``root``: the tool's own reader looks there."""
+    for source, status in _found(root):
+        alive = tuple(_mutant(key, source) for key, said in status.items() if said in SURVIVED)
+        yield Module(_dotted(source), Counter(status.values()), alive)
+
+
+def survivors(root: Path, names: Collection[str]) -> list[str]:
+    """List those that survived, of these modules or of all if none is named, as the tool calls them."""
+    found = [(source, status) for source, status in _found(root) if not names or _dotted(source) in names]
+    return [key for _, status in found for key, said in status.items() if said in SURVIVED]
+
+
+def _found(root: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Each module's file, and what became of its mutants in the tool's words."""
     for meta in sorted((root / "mutants").rglob("*.py.meta")):
-        source = meta.relative_to(root / "mutants").with_suffix("")
         codes: dict[str, int | None] = json.loads(meta.read_text())["exit_code_by_key"]
-        status = {key: status_by_exit_code[code] for key, code in codes.items()}
-        if status:
-            survivors = tuple(_mutant(key, source) for key, said in status.items() if said in {"survived", "no tests"})
-            yield Module(_dotted(source), Counter(status.values()), survivors)
+        if codes:
+            source = meta.relative_to(root / "mutants").with_suffix("")
+            yield source, {key: status_by_exit_code[code] for key, code in codes.items()}
 
 
 def _mutant(key: str, source: Path) -> Mutant:

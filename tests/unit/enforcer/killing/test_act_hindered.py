@@ -16,7 +16,7 @@ from enforcer.proc import PidHandle
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import Handle, World, at_look, process
-from tests.unit.enforcer.made import holder, quota
+from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 
 
 def _fails(world: World, monkeypatch: pytest.MonkeyPatch, *kinds: Kind) -> None:
@@ -149,3 +149,18 @@ def test_a_process_that_has_the_pid_of_one_that_hung_is_ended_like_any_other(tmp
     world.executor.look_after()
     world.processes[501] = process(501, 9000)
     assert world.run().reason is Reason.KILLED
+
+
+def test_one_that_ended_by_itself_is_said_to_be_gone_beside_one_that_had_to_be_ended(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 9000))
+    at_look(world, 2, lambda: setattr(world.processes[501], "ended", True))
+    assert world.run().reason is Reason.KILLED
+    outcome = world.records()[-1]
+    about = {"gpu": GPU, "container": "model", "containerId": CONTAINER, "quotaMiB": 4096, "ceilingMiB": 4096}
+    assert {name: value for name, value in outcome.items() if name not in {"time", "prev", "hash", "pod"}} == {
+        **about, "seq": 2, "kind": "OUTCOME", "node": "gpu-7", "intent": 1, "result": "Killed", "ended": 2,
+        "targets": [
+            {"pid": 501, "start": 5010, "usedMiB": 9000, "result": "Gone", "steps": ""},
+            {"pid": 502, "start": 5020, "usedMiB": 9000, "result": "Killed", "steps": "SIGTERM"},
+        ],
+    }  # fmt: skip

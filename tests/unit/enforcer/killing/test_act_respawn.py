@@ -112,7 +112,8 @@ def test_a_respawner_without_a_first_process_of_its_own_costs_so_many_rounds_and
     assert world.kinds() == ["INTENT", "OUTCOME"]
 
 
-def test_an_attempts_time_has_a_bound(tmp_path: Path) -> None:
+def test_an_attempts_time_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     world = respawner(tmp_path)
     world.patience = Patience(term=0, kill=0, total=0)
     assert world.run().reason is Reason.LIMIT_EXCEEDED
