@@ -18,9 +18,12 @@ from enforcer.killlog.record import Head
 from enforcer.model import Quota
 from enforcer.told import notice
 from enforcer.told.notice import Ending, Notice
+from gpushare.cli import anchors
 from gpushare.cli.explain_pod import recorded
+from gpushare.cli.refusals import AGAIN, sentence
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import COMPUTE, SIDECAR
+from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.cluster.controlplane import RBAC_V1
 from tests.controlplane import objects, programs
@@ -38,26 +41,31 @@ def account(bed: Bed, namespace: str, name: str) -> Path:
     return bed.plane.service_account(namespace, name)
 
 
-def viewer(bed: Bed, namespace: str) -> Path:
-    """Somebody with the role ``view`` in a namespace, and nothing else."""
-    kubeconfig = account(bed, namespace, "viewer")
-    subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": namespace}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
-    body = {"metadata": {"name": "viewer"}, "roleRef": role, "subjects": [subject]}
+def viewer(bed: Bed, namespace: str, role: str = "view") -> Path:
+    """Somebody with the role ``view``, or another, in a namespace, and nothing else."""
+    kubeconfig = account(bed, namespace, f"{role}er")
+    subject = {"kind": "ServiceAccount", "name": f"{role}er", "namespace": namespace}
+    bound = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    body = {"metadata": {"name": f"{role}er"}, "roleRef": bound, "subjects": [subject]}
     bed.cluster.create(path(RBAC_V1, "rolebindings", namespace=namespace), body)
     who = Cluster.connect(str(kubeconfig))
-    bed.until("the viewer may read claims", lambda: may(who, "get", "resource.k8s.io", CLAIMS, namespace))
+    bed.until("they may read claims", lambda: may(who, "get", "resource.k8s.io", CLAIMS, namespace))
     return kubeconfig
 
 
 def explain(kubeconfig: Path, namespace: str, name: str) -> tuple[int, str]:
-    command = [*programs.PRODUCT, "explain", f"{namespace}/{name}", "--kubeconfig", str(kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=programs.environment(), check=False)
-    if RECORD and "CONTAINER" in done.stdout:
+    code, said = product(kubeconfig, "explain", f"{namespace}/{name}")
+    if RECORD and "CONTAINER" in said:
         found = recorded(Cluster.connect(str(kubeconfig)), namespace, name)
         content = {"pod": bare(found.pod), "claims": {n: bare(c) for n, c in (found.claims or {}).items()}}
         events = [bare(event) for event in found.events or ()]
         (Path(RECORD) / f"{name}.json").write_text(json.dumps({**content, "events": events}, indent=1) + "\n")
+    return code, said
+
+
+def product(kubeconfig: Path, *words: str) -> tuple[int, str]:
+    command = [*programs.PRODUCT, *words, "--kubeconfig", str(kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=programs.environment(), check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -149,3 +157,35 @@ def test_who_may_not_look_is_told_so(bed: Bed) -> None:
     )
     code, text = explain(viewer(bed, namespace), namespace, "x")
     assert (code, "there is no pod x" in text) == (1, True)
+
+
+def test_a_right_that_is_missing_is_named_with_its_role_and_a_conflict_says_to_run_it_again(bed: Bed) -> None:
+    namespace = bed.namespace("explained")
+    said = "gpu-share: you may not list resourceslices in the cluster; ask for the ClusterRole gpu-share-operator\n"
+    assert product(viewer(bed, namespace), "audit", "anchors") == (1, said)
+    where = path(CORE_V1, "serviceaccounts", "viewer", namespace)
+    stale = bed.cluster.get(where)
+    bed.cluster.patch(where, {"metadata": {"labels": {"changed": "meanwhile"}}})
+    with pytest.raises(ClusterError) as caught:
+        bed.cluster.replace(where, stale)
+    assert sentence(caught.value).startswith(AGAIN)
+
+
+def test_events_are_their_namespaces_to_write_so_they_are_no_anchors(bed: Bed) -> None:
+    namespace = bed.namespace("explained")
+    tenant = Cluster.connect(str(viewer(bed, namespace, "edit")))
+    head = Head(999, "sha256:" + "0" * 64)
+    quota = Quota(
+        claim_uid="c", namespace=namespace, pod="x", pod_uid="u", container="main", container_id=None, gpu=GPU,
+        memory_mib=4096,
+    )  # fmt: skip
+    made_up = Notice(quota=quota, reason=Reason.KILLED, note=f"ended; kill log {head}", action="Kill")
+    body = event_of("made-up", made_up, datetime.now(UTC))
+    core = {
+        "metadata": body["metadata"], "involvedObject": body["regarding"], "message": body["note"], "type": "Warning",
+        "reason": body["reason"], "action": "Kill", "eventTime": body["eventTime"],
+        "reportingComponent": body["reportingController"], "reportingInstance": "made-up",
+    }  # fmt: skip
+    tenant.create(path(CORE_V1, "events", namespace=namespace), core)
+    (found,) = (each for each in anchors.in_cluster(bed.cluster, print) if each.node == "made-up")
+    assert (found.head, found.hint) == (head, True)
