@@ -254,7 +254,7 @@ class Agent:
         if (bug := future.exception()) is not None:
             metrics.failures.inc()
             log.critical("acting failed", reason=str(Reason.INTERNAL), container=quota.container, exc_info=bug)
-            return False
+            return True  # what was done before it is not known here, and counts towards the most a minute allows
         result = future.result()
         metrics.results.labels(str(result.reason)).inc()
         if result.reason is Reason.RECORD_UNWRITABLE:

@@ -254,7 +254,7 @@ def test_a_bug_while_acting_is_counted_and_ends_nothing(world: World) -> None:
     world.reader.held[GPU] = {101: 5000}
     world.look(3)
     wait_for(lambda: all(future.done() for future in world.agent._pending))
-    world.look(3)
+    assert world.look(3)["kills"]["lastMinute"] == 1, "somebody may have been ended before it showed"
     assert "gpu_share_enforcer_failures_total 1.0" in world.scrape()
 
 
