@@ -19,6 +19,9 @@ INITIAL_PID_NAMESPACE: Final = 4026531836
 """The inode of the host's own pid namespace: ``PROC_PID_INIT_INO`` of the kernel."""
 DEAD: Final = frozenset({"Z", "X", "x"})
 PF_KTHREAD: Final = 0x00200000
+TURNS: Final = 20
+"""Times to look for a live thread of a process whose leader has ended: a tenant's may end as fast as we look."""
+MOST_THREADS: Final = 64
 PAGE: Final = 4096
 _STATE, _FLAGS, _START = 0, 6, 19
 """Positions after the command name in ``/proc/<pid>/stat``: fields 3, 9 and 22 of proc(5)."""
@@ -66,14 +69,23 @@ class CgroupAttributor:
         )
 
     def _cgroup_text(self, pid: int, stat: Stat) -> str | None:
+        own = _text(f"{self._proc}/{pid}/cgroup")
         if stat.state not in DEAD:
-            return _text(f"{self._proc}/{pid}/cgroup")
-        # The leader has ended, other threads may live on: in cgroup v1 its own file then says "/".
-        for task in _tasks(self._proc / str(pid) / "task"):
-            found = read_stat(task / "stat")
-            if found is not None and found.state not in DEAD:
-                return _text(task / "cgroup")
-        return None
+            return own
+        # The leader has ended, other threads may live on: in cgroup v1 its own file then says "/", in v2 what it did.
+        said = own is not None and own.count("\n") == 1 and owner_of(own) is not None
+        found: list[str] = []
+        for _ in range(TURNS):
+            others = [task for task in _tasks(self._proc / str(pid) / "task") if task.name != str(pid)]
+            if said and others:
+                return own
+            for text in filter(None, map(_living, others[:MOST_THREADS])):
+                if owner_of(text) is not None:
+                    return text
+                found.append(text)
+            if len(found) > MOST_THREADS or not (others or lives(pid)):
+                break
+        return found[0] if found else None
 
     def _inode(self, text: str) -> int | None:
         """Inode of the container's own cgroup directory; one made again has another."""
@@ -223,6 +235,12 @@ def _text(path: Path | str) -> str | None:
         return _bytes(path).decode("utf-8", "surrogateescape")
     except OSError:
         return None
+
+
+def _living(task: Path) -> str | None:
+    """The cgroup of a thread that has not ended; one that is about to may say "/", as one that has."""
+    found = read_stat(task / "stat")
+    return None if found is None or found.state in DEAD else _text(task / "cgroup")
 
 
 def _tasks(folder: Path) -> Iterator[Path]:

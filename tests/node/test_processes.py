@@ -151,3 +151,30 @@ def test_a_process_lives_until_it_has_ended_also_where_only_its_corpse_is_left(m
 
     monkeypatch.setattr(os, "pidfd_open", full)
     assert lives(process.pid), "nobody can say otherwise"
+
+
+RELAY = """
+import ctypes, threading
+
+def run():
+    threading.Thread(target=run).start()
+
+run()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""A process whose first thread has ended and whose others live for a moment each: the next one, and no more."""
+
+
+def test_a_process_whose_threads_end_as_fast_as_we_look_is_seen_all_the_same() -> None:
+    with Kubelet().container() as container:
+        process = container.spawn(sys.executable, "-c", RELAY)
+        wait_for(lambda: _state(process.pid) == "Z", 30)
+        seen = [CgroupAttributor().identify(process.pid) for _ in range(500)]
+        assert lives(process.pid)
+        owners = [None if each is None else each.owner for each in seen]
+        assert owners == [Owner(container.pod_uid, container.container_id)] * 500
+
+
+def _state(pid: int) -> str | None:
+    found = read_stat(Path(f"/proc/{pid}/stat"))
+    return None if found is None else found.state

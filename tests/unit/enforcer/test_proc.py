@@ -168,6 +168,27 @@ def test_of_a_leader_that_has_ended_the_first_live_thread_says_whose_it_is(tmp_p
     assert _identify(tmp_path) == Identity(pid=77, start=4711, owner=OURS)
 
 
+def test_in_cgroup_v2_a_leader_that_has_ended_still_says_whose_it_is_while_a_thread_is_left(tmp_path: Path) -> None:
+    folder = _process(tmp_path / "proc", stat=_stat("Z"))
+    (folder / "task" / "77").mkdir(parents=True)
+    assert _identify(tmp_path) is None
+    (folder / "task" / "78").mkdir()  # there, and gone before it could be looked at
+    assert _identify(tmp_path) == Identity(pid=77, start=4711, owner=OURS)
+
+
+@pytest.mark.parametrize("last", [GROUP, "0::/\n"])
+def test_a_thread_about_to_end_says_nothing_where_another_one_names_a_container(tmp_path: Path, last: str) -> None:
+    folder = _process(tmp_path / "proc", stat=_stat("Z"), cgroup="1:memory:/\n0::/\n")
+    for number, cgroup in ((77, "1:memory:/\n"), (78, "1:memory:/\n"), (79, last)):
+        task = folder / "task" / str(number)
+        task.mkdir(parents=True)
+        (task / "stat").write_text(_stat("Z" if number == 77 else "R", start=number))
+        (task / "cgroup").write_text(cgroup)
+    seen = _identify(tmp_path)
+    assert seen is not None
+    assert seen.owner == (OURS if last == GROUP else None)
+
+
 def test_bytes_that_are_no_text_make_a_process_nobodys_and_raise_nothing(tmp_path: Path) -> None:
     (_process(tmp_path / "proc") / "cgroup").write_bytes(b"0::/kubepods/\xff\n")
     seen = _identify(tmp_path)
