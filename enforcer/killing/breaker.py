@@ -5,6 +5,7 @@ else does: no restart, no boot, no time. An operator may also put it there to ha
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Final
 
@@ -89,13 +90,18 @@ def opened_at(folder: Path) -> str | None:
         OSError: the folder cannot be read.
     """
     try:
-        with (folder / NAME).open("rb") as file:
+        with open(folder / NAME, "rb", opener=_at_once) as file:
             content = json.loads(file.read(64 * 1024))
         return str(content["time"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open what may be no plain file, without waiting for anybody at its other end."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def reset(folder: Path) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from enforcer.killing.breaker import NAME, opened_at, reset
 from gpushare.cli import top
+from gpushare.cli.killrecords import printable
 from gpushare.errors import ConfigError, GpuShareError
 
 FINE: Final = 0
@@ -51,5 +52,5 @@ def _say(folder: Path) -> int:
     if since is None:
         print("the breaker is closed")
         return FINE
-    print(f"the breaker is open{since and f' since {since}'}: nobody is killed on this node until --reset")
+    print(f"the breaker is open{since and f' since {printable(since)}'}: nobody is killed on this node until --reset")
     return NOT_FINE

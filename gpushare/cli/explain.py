@@ -1,6 +1,7 @@
 """``gpu-share explain``: what was or would be done to a pod, and why."""
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -57,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain. Returns 1 when a pod would be refused, is hindered, was ended, is over its quota, or is not known."""
+    """Explain. Returns 1 when a pod would be refused, is hindered, was ended, is over its quota, or nobody knows."""
     if bool(args.pod) == bool(args.filename):
         raise ConfigError("name a pod, or a manifest with -f FILE")
     if args.filename:
@@ -147,6 +148,8 @@ def _request(container: Mapping[str, Any]) -> str | None:
 
 def _on_node(args: argparse.Namespace) -> int:
     status = nodestatus.load(args.state)
+    if old := top.stale(status):
+        print(f"gpu-share: {old}", file=sys.stderr)
     found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
     if not found:
         print(f"{args.pod}: the enforcer of this node knows no such pod; it has {_known(status)}")
@@ -155,7 +158,7 @@ def _on_node(args: argparse.Namespace) -> int:
         return 1
     for gpu, use in found:
         print("\n".join(_use(gpu, use)))
-    return 1 if any(use.shown not in FINE for _, use in found) else 0
+    return 1 if old or any(use.shown not in FINE for _, use in found) else 0
 
 
 def _names(args: argparse.Namespace, use: Use) -> bool:

@@ -17,7 +17,7 @@ from typing import Final
 from enforcer.killlog.record import read
 from gpushare.cli import agents, killrecords
 from gpushare.cli.agents import Agent
-from gpushare.cli.killlogs import Picked
+from gpushare.cli.killlogs import Picked, missing
 from gpushare.cli.killrecords import Record, Wanted, printable
 from gpushare.cli.killtail import Tail
 from gpushare.cli.refusals import sentence
@@ -80,19 +80,22 @@ def here(tail: Tail, wanted: Wanted, printer: Printer, until: float) -> int:
     while True:
         if printer.output == "raw":
             printer.pass_on(tail.read())
-        elif bad := _show(tail, wanted, printer):
+        elif troubles := _show(tail, wanted, printer):
             code = NOT_FINE
-            warn(_bad(bad))
+            for each in troubles:
+                warn(each)
         if time.monotonic() >= until:
             return code
         time.sleep(FOLLOW_SECONDS)
 
 
-def _show(tail: Tail, wanted: Wanted, printer: Printer) -> int:
+def _show(tail: Tail, wanted: Wanted, printer: Printer) -> list[str]:
+    """Show what is new, and say what is wrong with it."""
     picked = Picked(tail.read(), wanted)
     for line, record in picked:
         printer.show(line, record)
-    return picked.bad
+    told, tail.missing = tail.missing, []
+    return [*told, *[_bad(picked.bad)] * (picked.bad > 0)]
 
 
 def everywhere(api: Cluster, namespace: str | None, wanted: Wanted, printer: Printer, until: float) -> int:
@@ -187,12 +190,12 @@ class Following:
         self._last, self._delay, self._silent = 0, FOLLOW_SECONDS, False
         self._seconds = 0
         """For the next turn; 0 at first and after a failure, so that it is soon known whether the node answers."""
-        self._bad = 0
+        self._bad, self._lost = 0, False
 
     @property
     def troubled(self) -> bool:
-        """Whether it cannot be read now, or held lines that are no records."""
-        return self._silent or self._bad > 0
+        """Whether it cannot be read now, held lines that are no records, or lacked some that were."""
+        return self._silent or self._bad > 0 or self._lost
 
     def run(self) -> None:
         """Follow until the desk is closed."""
@@ -216,6 +219,9 @@ class Following:
                 except RecordError:
                     bad += 1
                     continue
+                if lost := missing(self._last, record["seq"]):
+                    self._lost = True
+                    self._say(lost)
                 self._last = record["seq"]
                 if self._wanted.takes(record):
                     self._desk.leave(partial(self._printer.show, line, record, self._node))

@@ -171,6 +171,14 @@ def seq_of(line: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
+def missing(last: int, seq: int) -> str:
+    """Say what is missing between a record (0: there was none) and the one that came next; empty where nothing is."""
+    if not 0 < last < seq - 1:
+        return ""
+    which = f"record {last + 1} is" if seq == last + 2 else f"records {last + 1} to {seq - 1} are"
+    return f"{which} not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
+
+
 def node_of(source: Source) -> str:
     """Return whose log it is, as the last record before the first bad line says; empty where none does."""
     node = ""

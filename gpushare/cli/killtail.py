@@ -9,7 +9,7 @@ from typing import Final
 
 from enforcer.killlog.audit import segment_name, segments
 from enforcer.killlog.record import MAX_BYTES
-from gpushare.cli.killlogs import seq_of
+from gpushare.cli.killlogs import missing, seq_of
 from gpushare.errors import ConfigError
 
 AT_ONCE: Final = 256 * MAX_BYTES
@@ -26,8 +26,10 @@ class Tail:
     """
 
     def __init__(self, folder: Path, after: int = 0) -> None:
-        self._folder, self._after = folder, after
+        self._folder, self._after, self._last = folder, after, after
         self._name, self._offset = "", 0
+        self.missing: list[str] = []
+        """What to say of records that did not come; whoever says it empties this."""
 
     def read(self) -> Iterator[bytes]:
         """Yield whole lines with their ends; one that is still being written waits, one without end is cut.
@@ -53,15 +55,19 @@ class Tail:
         """Begin with the segment that the next record is in, or has to be."""
         ends = _ends(files[-1]) if files else None
         if ends is not None and ends < self._after - 1:  # the last one may have been taken back, where a disk was full
-            self._after = 0
+            self._after = self._last = 0
             return
         before = [file.name for file in files if file.name <= segment_name(self._after + 1)]
         self._name = before[-1] if before else ""
 
     def _is_new(self, line: bytes) -> bool:
         """Whether a line stands behind the record that was read last."""
-        if self._after and (seq_of(line) or 0) > self._after:
+        seq = seq_of(line) or 0
+        if self._after and seq > self._after:
             self._after = 0
+        if not self._after and seq:
+            self.missing += filter(None, [missing(self._last, seq)])
+            self._last = seq
         return not self._after
 
     def _new_lines(self, file: Path) -> Iterator[bytes]:

@@ -4,7 +4,10 @@ Its shape is written down in ``enforcer/told/status.py``. What is missing or of 
 available, never guessed; texts are made harmless for a terminal.
 """
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +25,8 @@ NEAR: Final = 0.9
 """Share of its quota from which a container is shown as near it."""
 OK: Final = "ok"
 KILLED: Final = "killed"
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""More has no status: that of a full node is less than one."""
 LAST_BYTES: Final = 1024 * 1024
 """So much of the kill log is looked at: the last several hundred records."""
 _SHOWN: Final[Mapping[str, str]] = {
@@ -127,11 +132,11 @@ def load(folder: Path) -> NodeStatus:
     """
     file = folder / NAME
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
+        raw = json.loads(_end_of(file, MAX_BYTES).decode("utf-8"))
     except OSError as error:
         hint = "run this on a node with the enforcer, or give --state"
         raise ConfigError(f"{file}: {error.strerror}; {hint}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):
         raise GpuShareError(f"{file} is no status of the enforcer")
@@ -142,7 +147,7 @@ def endings(folder: Path) -> dict[str, str]:
     """Return when and how containers were ended, by container id, from the end of the kill log. It is not verified."""
     try:
         last = segments(folder)[-1:]
-        text = b"".join(file.read_bytes()[-LAST_BYTES:] for file in last)
+        text = b"".join(_end_of(file, LAST_BYTES) for file in last)
     except OSError:
         return {}
     found: dict[str, str] = {}
@@ -156,10 +161,20 @@ def endings(folder: Path) -> dict[str, str]:
     return found
 
 
+def _end_of(file: Path, most: int) -> bytes:
+    """The last bytes of a plain file; of no other, which might have no end. Raises ``OSError``."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
+        found = os.fstat(opened.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(file))
+        opened.seek(max(0, found.st_size - most))
+        return opened.read(most)
+
+
 def _json(line: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError:  # the first line may be cut, and edits are for audit verify to find
+    except (ValueError, RecursionError):  # the first line may be cut, and edits are for audit verify to find
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -121,6 +121,25 @@ def test_after_a_record_only_what_comes_behind_it_is_read(after: int, tmp_path: 
     assert [read(line)["seq"] for line in tail.read()] == [21]
 
 
+def test_records_that_went_before_they_were_shown_are_said_to_be_missing(tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, 12)
+    first, second, third, _ = segments(tmp_path / "audit")
+    first.unlink()
+    assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (0, ""), "what went before we came"
+    tail = Tail(tmp_path / "audit")
+    list(tail.read())
+    assert tail.missing == []
+    third.unlink()
+    said = (
+        "gpu-share: records 7 to 9 are not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'\n"
+    )
+    assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (1, said)
+    second.unlink()
+    code, out, err = run(capsys, "follow", "--state", tmp_path, "--for", "0", "--after", "8", "--pod", "nobody's")
+    assert (code, out.count("\n"), err) == (1, 1, said.replace("records 7 to 9 are", "record 9 is"))
+    assert run(capsys, "follow", "--state", tmp_path, "--for", "0", "--after", "9")[::2] == (0, "")
+
+
 def test_segments_before_the_record_are_not_even_opened(tmp_path: Path) -> None:
     write(tmp_path, 20)
     first, *_ = segments(tmp_path / "audit")
@@ -231,6 +250,28 @@ def test_what_stands_in_the_logs_is_shown_as_it_stands_and_only_what_is_asked_fo
     code, out, _ = run(capsys, "follow", "-A", "-n", "asr", "-o", "json")
     stored = [line for file in segments(nodes.folder / "gpu-1" / "audit") for line in lines_of(file)]
     assert (code, out.encode()) == (130, b"".join(stored[1:]))
+
+
+def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missing(
+    nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.node("gpu-1")
+
+    def more_than_stays() -> None:
+        later = shutil.copytree(nodes.folder / "gpu-1", nodes.folder / "later")
+        with KillLog(later / "audit", segment_bytes=1) as log:
+            for _ in range(3):
+                log.append(Kind.WARNED, {"node": "gpu-1"})
+        segments(later / "audit")[1].unlink()
+        nodes.states["agent-gpu-1"] = later
+
+    passed = [0.0]
+    monkeypatch.setattr(killfollow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    nodes.steps = [("gpu-1 2", more_than_stays), ("gpu-1 5", lambda: passed.append(passed.pop() + 1000.0))]
+    nodes.ends = nothing
+    code, _, err = run(capsys, "follow", "-A", "--for", "900")
+    said = "record 3 is not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
+    assert (code, err) == (1, f"gpu-share: node gpu-1: {said}\n")
 
 
 def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(nodes: Watched, capsys: Any) -> None:

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,19 @@ def test_it_says_whether_it_is_open_and_closes_it(tmp_path: Path, capsys: pytest
     assert text.startswith("the breaker is open since 20")
     assert said(capsys, tmp_path, "--reset") == (0, "the breaker is closed; grace periods start anew")
     assert said(capsys, tmp_path, "--reset") == (0, "the breaker was not open")
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "[" * 60_000, '{"time":"\\u001b[2J"}', None])
+def test_whatever_the_file_says_it_is_open_and_the_terminal_is_not_steered(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is None:
+        os.mkfifo(tmp_path / NAME)  # nobody writes to it, and nobody waits for that
+    else:
+        (tmp_path / NAME).write_text(content)
+    code, text = said(capsys, tmp_path)
+    since = r" since \x1b[2J" if content and "u001b" in content else ""
+    assert (code, text) == (1, f"the breaker is open{since}: nobody is killed on this node until --reset")
 
 
 def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

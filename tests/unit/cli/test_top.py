@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from contextlib import closing
 from datetime import timedelta
@@ -112,7 +113,46 @@ def test_an_old_status_is_said_to_be_old(tmp_path: Path, capsys: pytest.CaptureF
     assert "60 s old: the enforcer does not run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "code"), [(None, 2), ("", 1), ("[]", 1), ("{", 1)])
+def test_what_an_enforcer_said_that_does_not_run_is_no_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for age, code in ((0, 0), (60, 1)):
+        (tmp_path / NAME).write_text(json.dumps(status(container("tts", 1, "Within"), age=age)))
+        assert main(["explain", "tts", "--state", str(tmp_path)]) == code
+        out, err = capsys.readouterr()
+        assert "ok: tts is Within" in out
+        assert ("60 s old: the enforcer does not run" in err) == (code == 1)
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "endless"])
+@pytest.mark.parametrize("line", [["top"], ["explain", "tts"]])
+def test_what_is_no_plain_file_is_neither_waited_for_nor_read_whole(
+    what: str, line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / NAME
+    if what == "pipe":
+        os.mkfifo(file)
+    elif what == "folder":
+        file.mkdir()
+    else:
+        file.touch()
+        os.truncate(file, 2**40)  # a hole: it takes no room on the disk
+    assert main([*line, "--state", str(tmp_path)]) == (1 if what == "endless" else 2)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_nor_is_the_kill_log(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (state / FOLDER).mkdir()
+    log = state / FOLDER / "kills-000000000001.jsonl"
+    os.mkfifo(log)
+    assert main(["top", "--state", str(state)]) == 0
+    log.unlink()
+    log.write_text("[" * 100_000 + "\n")
+    assert main(["top", "--state", str(state)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("text", "code"), [(None, 2), ("", 1), ("[]", 1), ("{", 1), ("[" * 100_000, 1)])
 def test_no_status_is_a_sentence(
     text: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
