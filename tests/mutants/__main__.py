@@ -2,8 +2,8 @@
 
 Each mutant that no unit test notices has to be explained in ``explained.toml``, and few may be. Arguments name modules
 to run alone, such as ``enforcer.killing.act``; then what stands in docs/safety.md of the others stays. ``--again`` goes
-on where the last run ended, and tries those that survived it once more: there may be tests for them now. Exit code: 1
-where too many survive, one is not explained, an explanation is of none, or a mutant was not tried.
+on where the last run ended, and tries those once more that survived or took too long: there may be tests, or time, for
+them now. Exit code: 1 where too many survive, one is not explained, an explanation is of none, or one was not tried.
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.mutants import explained, table
 from tests.mutants.model import Module
-from tests.mutants.results import modules, survivors
+from tests.mutants.results import doubtful, modules
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "safety.md"
@@ -35,8 +35,8 @@ def main(argv: Sequence[str]) -> int:
     names, began = [each for each in argv if each != AGAIN], time.monotonic()
     if AGAIN not in argv:
         shutil.rmtree("mutants", ignore_errors=True)
-    code = _run([f"{name}.*" for name in names])
-    if code == 0 and AGAIN in argv and (left := survivors(ROOT, names)):
+    code = _run([f"{name}.*" for name in names]) if AGAIN not in argv or not names else 0
+    if code == 0 and AGAIN in argv and (left := doubtful(ROOT, names)):
         code = _run(left)
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
     return code or _told([each for each in modules(ROOT) if not names or each.name in names])

@@ -127,7 +127,7 @@ class World:
     def run(self, *targets: Process, about: Quota | None = None) -> Result:
         tools = Tools(
             eyes=self, attributor=self, kill_log=self.scribe, mps=self, sink=self, open_handle=self.open_handle,
-            leads=lambda pid: pid in self.leaders, family=lambda _, owner: self.family(owner),
+            leads=lambda pid: pid in self.leaders, family=lambda who, owner: self.family(owner) if who is self else [],
             in_force=lambda judged: self.in_force(judged),  # noqa: PLW0108 - it changes
         )  # fmt: skip
         self.executor = getattr(self, "executor", None) or Executor("gpu-7", tools, self.patience)

@@ -155,7 +155,8 @@ def test_one_that_ended_by_itself_is_said_to_be_gone_beside_one_that_had_to_be_e
     world = World(tmp_path, process(501, 9000), process(502, 9000))
     at_look(world, 2, lambda: setattr(world.processes[501], "ended", True))
     assert world.run().reason is Reason.KILLED
-    outcome = world.records()[-1]
+    intent, outcome = world.records()
+    assert intent["node"] == "gpu-7"
     about = {"gpu": GPU, "container": "model", "containerId": CONTAINER, "quotaMiB": 4096, "ceilingMiB": 4096}
     assert {name: value for name, value in outcome.items() if name not in {"time", "prev", "hash", "pod"}} == {
         **about, "seq": 2, "kind": "OUTCOME", "node": "gpu-7", "intent": 1, "result": "Killed", "ended": 2,
@@ -164,3 +165,23 @@ def test_one_that_ended_by_itself_is_said_to_be_gone_beside_one_that_had_to_be_e
             {"pid": 502, "start": 5020, "usedMiB": 9000, "result": "Killed", "steps": "SIGTERM"},
         ],
     }  # fmt: skip
+
+
+def test_blind_after_one_was_released_that_one_is_ended_and_nobody_after_it(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 5000), process(502, 5000))
+    world.answer = True
+    world.on_look = lambda look: setattr(world, "blind", look == 3)
+    assert world.run().reason is Reason.KILLED
+    assert world.signals() == ["SIGTERM 501"]
+
+
+def test_those_that_were_gone_already_are_named(tmp_path: Path) -> None:
+    world = World(tmp_path, process())
+    world.processes[501].ended = True
+    assert world.run() == Result(Reason.GONE, (ending(holder(501, 9000), Reason.GONE),))
+
+
+def test_where_others_hold_it_now_nothing_is_recorded_of_those_that_were_judged(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000, holds=False), process(502, 9000))
+    assert world.run(world.processes[501]) == Result(Reason.IDENTITY_CHANGED)
+    assert not world.folder.exists()

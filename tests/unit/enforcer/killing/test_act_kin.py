@@ -138,6 +138,7 @@ def test_who_holds_nothing_and_dies_with_it_is_on_record_too(tmp_path: Path) -> 
     world = crowd(tmp_path)
     world.processes[503].holds = False
     world.run(world.processes[502], about=WHOLE)
+    assert {row["pid"]: row["usedMiB"] for row in world.records()[-1]["targets"]} == {501: 0, 502: 9000, 503: 0}
     assert {row["pid"]: row["steps"] for row in world.records()[-1]["targets"]}[503] == "with 501"
 
 
@@ -174,6 +175,20 @@ def test_for_anything_less_than_the_whole_container_its_first_process_is_let_be(
     world.run(world.processes[502])
     assert world.signals() == ["SIGTERM 502"]
     assert not {"first", "note"} & world.records()[0].keys()
+    assert [row["pid"] for row in world.records()[0]["targets"]] == [502]
+
+
+def test_once_one_of_a_whole_container_was_released_the_others_go_too_though_it_is_back_under(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 5000), process(502, 5000))
+    world.answer = True
+
+    def shrink() -> None:
+        for each in world.processes.values():
+            each.mib = 10
+
+    at_look(world, 3, shrink)
+    world.run(about=WHOLE)
+    assert world.signals() == ["SIGTERM 501", "SIGTERM 502"]
 
 
 def test_back_under_while_the_disk_was_busy_spares_the_first_process(tmp_path: Path) -> None:

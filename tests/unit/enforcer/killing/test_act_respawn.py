@@ -104,6 +104,18 @@ def test_who_starts_new_ones_in_their_place_is_ended_whole_after_one_round(tmp_p
     assert world.whole()
 
 
+def test_one_that_goes_on_even_after_that_is_given_up_for_now(tmp_path: Path) -> None:
+    world = respawner(tmp_path, chief=process(500, 0, holds=False))
+
+    def always(look: int) -> None:
+        if not any(each.holds and not each.ended for each in world.processes.values()):
+            world.processes[600 + look] = process(600 + look, 7000)
+
+    world.on_look = always
+    assert world.run(world.processes[501]).reason is Reason.LIMIT_EXCEEDED
+    assert "SIGTERM 500" in world.signals()
+
+
 def test_a_respawner_without_a_first_process_of_its_own_costs_so_many_rounds_and_no_more(tmp_path: Path) -> None:
     world = respawner(tmp_path)
     world.patience = Patience(term=0, kill=0, rounds=3)
