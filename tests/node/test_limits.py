@@ -15,8 +15,8 @@ from tests.node.enforcing import Node
 pytestmark = pytest.mark.node
 MIB = 1024 * 1024
 NEWER = "615.71.09"
-TOO_LATE = 3.0
-"""Seconds: a turn a second, on a loaded machine."""
+TOO_LATE = 60.0
+"""Seconds for which something is awaited: there is a turn a second, and a loaded machine may take ten for one."""
 
 
 @pytest.fixture
@@ -68,11 +68,11 @@ def test_a_limit_is_proven_and_one_that_somebody_else_changed_is_set_again(node:
     container.tenant(node.sim, "--gpu", node.gpu, "--mib", "1000")
     node.allow(container.quota(node.gpu, 2048))
     node.start("--proof", "2")
-    wait_for(lambda: proven(node, container) == "InForce", 10)
+    wait_for(lambda: proven(node, container) == "InForce", TOO_LATE)
     (file,) = (node.sim.folder / "limits").iterdir()
     file.write_text(file.read_text().replace(f"hard={2048 * MIB}", f"hard={9000 * MIB}"))
     assert limit_of(node, container) == 9000
-    wait_for(lambda: limit_of(node, container) == 2048, 10)
+    wait_for(lambda: limit_of(node, container) == 2048, TOO_LATE)
 
 
 def test_a_driver_that_keeps_a_limit_and_does_not_enforce_it_is_found(node: Node) -> None:
@@ -81,7 +81,7 @@ def test_a_driver_that_keeps_a_limit_and_does_not_enforce_it_is_found(node: Node
     node.allow(container.quota(node.gpu, 2048, on_exceed="warn"))
     container.tenant(node.sim, "--gpu", node.gpu, "--mib", "4000")
     node.start("--proof", "2")
-    wait_for(lambda: proven(node, container) == "Escaped", 10)
+    wait_for(lambda: proven(node, container) == "Escaped", TOO_LATE)
 
 
 def test_the_operator_may_leave_it_to_watching(node: Node) -> None:
