@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from enforcer import checkpoint
+from enforcer.aside import Aside
 from enforcer.health import Standing
 from enforcer.judging import memory, sight
 from enforcer.judging.judge import Decision, Place, Rules, State, Verdict, judge, place_of, settle
@@ -36,6 +38,8 @@ log = structlog.get_logger()
 
 WORKERS: Final = 4
 """Verdicts carried out at once: a process that will not end must not keep others waiting."""
+DISK_SECONDS: Final = 10.0
+"""For what a restart must know to be written; what takes longer is not acted upon, as with the kill log."""
 _ACTIONS: Final = {
     Decision.WARNED: "warned",
     Decision.KILL: "killed",
@@ -108,7 +112,10 @@ class Agent:
         self._node, self._folder, self._parts = node, state, parts
         self._rules, self._enforcing, self._clock = rules or Rules(), enforcing, clock
         self._boot = boot_id()
-        self._remembered = b""
+        self._disk = Aside(f"the disk of {state}")
+        self._quotas: tuple[Quota, ...] = ()
+        self._told: list[str] = []
+        self._remembered, self._kept = b"", Future[None]()
         self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
         self._pending: dict[Future[Result], Verdict] = {}
@@ -116,7 +123,7 @@ class Agent:
         self._sight: sight.Sight = {}
         self._armed: dict[Place, float] = {}
         self._episodes = Episodes()
-        self._breaker = Breaker(state)
+        self._breaker = Breaker(state, self._disk)
 
     def run(self, stopped: threading.Event, interval: float) -> None:
         """Look every ``interval`` seconds until stopped; then wait for what is being acted upon."""
@@ -131,8 +138,9 @@ class Agent:
         """One turn. What NVML does not answer makes it blind, never stops it."""
         with self._parts.metrics.seconds.time():
             now = self._clock()
+            self._disk.turn()
             self._take_results(now)
-            quotas = tuple(self._parts.quotas())
+            self._quotas = quotas = self._disk.soon("quotas", lambda: tuple(self._parts.quotas()), self._quotas)
             views = self._look()
             readings = {view.gpu.uuid: view.reading for view in views}
             judged = quotas if self._enforcing else tuple(replace(q, on_exceed=OnExceed.WARN) for q in quotas)
@@ -148,6 +156,7 @@ class Agent:
     def close(self) -> None:
         """Let kills that have begun come to their end, and take in what came of them."""
         self._workers.shutdown(wait=True, cancel_futures=True)
+        self._disk.turn()
         self._take_results(self._clock())
         self._remember()
 
@@ -167,14 +176,35 @@ class Agent:
         return found or State()
 
     def _remember(self) -> None:
-        """Keep what a restart must not lose. It may be lost with the machine: that ends the processes as well."""
+        """Keep what a restart must not lose. It may be lost with the machine: that ends the processes as well.
+
+        Where the disk takes its time, looking goes on, and who is to be ended has to wait; see ``_carry_out``.
+        """
         data = memory.encode(self._state, self._boot)
         if data != self._remembered:
-            try:
-                checkpoint.replace(self._folder / memory.NAME, data)
-                self._remembered = data
-            except OSError as error:
-                log.warning("grace periods not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            self._remembered, kept = data, partial(self._keep, data)
+            self._kept = self._disk.do("memory", kept)
+        self._disk.wait(self._kept)
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            checkpoint.replace(self._folder / memory.NAME, data)
+        except OSError as error:
+            log.warning("grace periods not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            self._remembered = b""  # the next look tries again
+
+    def _carry_out(self, kept: Future[None], verdict: Verdict) -> Result:
+        """Act, once a restart would know of it; on a disk that refuses all the same, on one that says nothing not.
+
+        The breaker's file may have been there already, and the disk too slow to say so in time.
+        """
+        try:
+            kept.result(DISK_SECONDS)
+        except TimeoutError:
+            log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=self._disk.problem)
+            self._parts.sink.notify(notice.unrecorded(verdict))
+            return Result(Reason.RECORD_UNWRITABLE)
+        return Result(Reason.BREAKER_OPEN) if self._breaker.stands else self._parts.executor.carry_out(verdict)
 
     def _look(self) -> tuple[View, ...]:
         try:
@@ -214,7 +244,7 @@ class Agent:
         if verdict.decision is Decision.ARMED:
             self._record_armed(verdict)
         if verdict.decision is Decision.KILL:
-            self._pending[self._workers.submit(self._parts.executor.carry_out, verdict)] = verdict
+            self._pending[self._workers.submit(self._carry_out, self._kept, verdict)] = verdict
 
     def _tell(self, verdict: Verdict, spell: Spell) -> None:
         if (words := notice.DECIDED.get(verdict.decision)) is not None:
@@ -277,8 +307,9 @@ class Agent:
         found = status.status(snapshot)
         self._parts.metrics.latest.status = found
         self._parts.tell_pods(snapshot)
-        self._file.put(found, now)
+        self._disk.soon("status", partial(self._file.put, found, now), None)
 
     def _problems(self) -> list[str]:
-        own = [problem for problem in (self._breaker.problem, self._file.problem) if problem is not None]
-        return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._parts.problems()]
+        self._told = self._disk.soon("problems", lambda: list(self._parts.problems()), self._told)
+        own = [each for each in (self._breaker.problem, self._file.problem, self._disk.problem) if each is not None]
+        return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._told]

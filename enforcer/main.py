@@ -118,6 +118,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         mps = _mps(options, watch, cluster, checkpoint, side)
         limiter = _limits(options, watch, checkpoint, side)
         pods = PodFiles(options.run, sink, side.ready)
+        side.complain(lambda: pods.problem)
         side.tell = pods.notify
         outlets = Outlets(notify=pods.notify, changed=side.prove)
         prover = Prover(NodeEyes(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)

@@ -6,12 +6,14 @@ else does: no restart, no boot, no time. An operator may also put it there to ha
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from enforcer import checkpoint
+from enforcer.aside import Aside
 from enforcer.judging.judge import State, closed
 from enforcer.judging.prospect import RESET
 from enforcer.killlog.audit import utc_now
@@ -28,20 +30,28 @@ class Breaker:
 
     Args:
         folder: the state directory.
+        disk: asked and told in its own time.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Aside | None = None) -> None:
         self._path: Final = folder / NAME
+        self._disk = disk or Aside(str(folder))
         self._written = False
+        self.stands = False
+        """Whether the file was there when the disk said so last."""
         self.problem: str | None = None
         """What to tell operators; ``None`` while it is closed."""
 
     def told(self, state: State) -> State:
-        """Return the state as the file has it: opened where it stands, closed where it was taken away."""
-        stands = self._stands()
-        if stands and not state.open:
+        """Return the state as the file has it: opened where it stands, closed where it was taken away.
+
+        Where nothing can be said it stays as it was.
+        """
+        written = self._written  # before the disk is asked: what is written meanwhile is not missing
+        stands = self._disk.soon("breaker?", self._looked, None)
+        if (stands or (stands is None and written)) and not state.open:
             return _opened(state)
-        if state.open and self._written and not stands:
+        if state.open and written and stands is False:
             log.warning("the breaker is closed", reason=str(Reason.RECOVERED), file=NAME)
             self._written = False
             return closed(state)
@@ -50,14 +60,14 @@ class Breaker:
     def keep(self, state: State) -> None:
         """Put the file there where the judge has opened the breaker; tried again until it is written."""
         self.problem = OPEN if state.open else None
-        if not state.open or self._written:
-            return
-        self._written = self._stands()
-        if not self._written:
-            log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), kills=[kill.place for kill in state.kills])
-            self._write(state)
+        if state.open and not self._written:
+            self._disk.soon("breaker", partial(self._write, state), None)
 
     def _write(self, state: State) -> None:
+        if self._looked():
+            self._written = True
+            return
+        log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), kills=[kill.place for kill in state.kills])
         killed = [
             {"namespace": kill.namespace, "podUid": kill.place[0], "container": kill.place[1]} for kill in state.kills
         ]
@@ -68,14 +78,17 @@ class Breaker:
         except OSError as error:
             log.critical("the breaker's state is not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
 
-    def _stands(self) -> bool:
+    def _looked(self) -> bool | None:
+        """Whether it stands there; ``None`` where nothing can be said."""
         try:
             self._path.lstat()
         except FileNotFoundError:
-            return False
+            self.stands = False
         except OSError:
-            return self._written  # nothing can be said: as it was
-        return True
+            return None
+        else:
+            self.stands = True
+        return self.stands
 
 
 def _opened(state: State) -> State:

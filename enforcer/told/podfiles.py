@@ -12,11 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from enforcer.aside import Aside
 from enforcer.killlog.audit import utc_now
 from enforcer.told.notice import Notice, Sink
 from enforcer.told.podstatus import NAME, Message, Seen, by_pod, message, pod_status
@@ -48,6 +50,7 @@ class PodFiles:
         self, run: Path, sink: Sink, serves: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder, self._sink, self._serves, self._clock = run / FOLDER, sink, serves, clock
+        self._disk = Aside(f"the disk of {run}")
         self._lock = threading.Lock()
         self._messages: dict[str, deque[Message]] = {}
         self._written: dict[str, tuple[dict[str, Any], float]] = {}
@@ -60,8 +63,17 @@ class PodFiles:
             kept.append(message(notice, utc_now()))
         self._sink.notify(notice)
 
+    @property
+    def problem(self) -> str | None:
+        """That the files cannot be brought up to date, because the disk hangs."""
+        return self._disk.problem
+
     def write(self, snapshot: Snapshot) -> None:
-        """Bring the files up to date; of pods without quotas nothing is kept."""
+        """Bring the files up to date; of pods without quotas nothing is kept. Does not wait for long."""
+        self._disk.turn()
+        self._disk.soon("files", partial(self._write, snapshot), None)
+
+    def _write(self, snapshot: Snapshot) -> None:
         pods = {uid: quotas for uid, quotas in by_pod(snapshot.quotas).items() if _UID.fullmatch(uid)}
         self._forget(pods.keys())
         seen = Seen.of(snapshot)

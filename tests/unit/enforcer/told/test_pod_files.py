@@ -24,7 +24,7 @@ from gpushare.reasons import Reason
 from sidecar import status
 from sidecar.main import ACTING
 from tests.unit.enforcer.made import GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
-from tests.unit.enforcer.test_loop import card
+from tests.unit.enforcer.test_loop import card, wait_for
 
 OTHER_POD = neighbour().pod_uid
 
@@ -259,3 +259,22 @@ def test_a_container_that_has_not_started_holds_nothing_and_does_not_hold_up_the
         0,
         "NotStarted",
     )
+
+
+def test_a_disk_that_does_not_answer_holds_up_nobody_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enforcer.aside.WAIT_SECONDS", 0.05)
+    files = Files(tmp_path)
+    fifo = files.prepare().with_name(".status.json.new")
+    os.mkfifo(fifo)  # a file that nobody ever opens at its other end
+    for _ in range(3):
+        files.files.write(snapshot(seen(holder(101, 100))))
+    assert "does not answer" in (files.files.problem or "")
+    held = os.open(fifo, os.O_PATH)
+    fifo.unlink()
+    os.close(os.open(f"/proc/self/fd/{held}", os.O_RDONLY | os.O_NONBLOCK))
+    os.close(held)
+    wait_for(lambda: files.files.problem is None)
+    files.files.write(snapshot(seen(holder(101, 100))))
+    wait_for((tmp_path / "status" / POD / "status.json").exists)

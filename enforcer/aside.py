@@ -1,0 +1,131 @@
+"""Doing what may hang, such as writing to a disk, in a thread of its own, so that nobody waits for it for long."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+WAIT_SECONDS: Final = 1.0
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Task:
+    """Something to be done, and who wants to know when it is."""
+
+    do: Callable[[], Any]
+    told: list[Future[Any]] = field(default_factory=list)
+
+
+class Aside:
+    """Does one thing after the other. Safe to use from several threads; one of them waits.
+
+    Args:
+        what: what may hang, for the problem.
+        wait: seconds that are waited in a turn, all in all (1); for what already hangs nobody waits.
+    """
+
+    def __init__(self, what: str, wait: float | None = None) -> None:
+        self._what, self._wait = what, WAIT_SECONDS if wait is None else wait
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Task] = {}
+        self._busy = False
+        self._begun: float | None = None
+        self._left, self._said = self._wait, False
+
+    def turn(self) -> None:
+        """Begin a turn."""
+        self._left = self._wait
+
+    @property
+    def problem(self) -> str | None:
+        """That it hangs; ``None`` while it does not."""
+        begun = self._begun
+        hangs = begun is not None and time.monotonic() - begun >= self._wait
+        return f"{self._what} does not answer: what is to be written there waits" if hangs else None
+
+    def do(self, key: str, task: Callable[[], T]) -> Future[T]:
+        """Have something done in its turn. What waits under the same key gives way to it, and is done when it is."""
+        done = Future[T]()
+        with self._lock:
+            waits = self._tasks.setdefault(key, Task(task))
+            waits.do = task
+            waits.told.append(done)
+            starts, self._busy = not self._busy, True
+        if starts:
+            self._start()
+        return done
+
+    def soon(self, key: str, task: Callable[[], T], otherwise: T) -> T:
+        """Have something done, and wait for it a moment.
+
+        Args:
+            key: see ``do``.
+            task: what.
+            otherwise: what to return where it takes longer; it is done all the same, later.
+
+        Raises:
+            Exception: what the task raises.
+        """
+        done = self.do(key, task)
+        return done.result() if self.wait(done) else otherwise
+
+    def wait(self, done: Future[Any]) -> bool:
+        """Wait a moment for what ``do`` returned; whether it is done."""
+        began = time.monotonic()
+        with suppress(TimeoutError):
+            done.exception(max(0.0, self._left) if self.problem is None else 0)
+        self._left -= time.monotonic() - began
+        self._say()
+        return done.done()
+
+    def _say(self) -> None:
+        """Log that it hangs, once, and that it does no longer."""
+        problem, said = self.problem, self._said
+        self._said = problem is not None
+        if problem is not None and not said:
+            log.warning("hangs", reason=str(Reason.RECORD_UNWRITABLE), error=problem)
+        elif said and not self._said:
+            log.info("answers again", reason=str(Reason.RECOVERED), what=self._what)
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._work, name="aside", daemon=True).start()
+        except RuntimeError:  # no more threads: then who asks does it
+            self._work()
+
+    def _work(self) -> None:
+        """Do what waits, and end: a thread that waits for nothing is one that nobody has to end."""
+        while (task := self._next()) is not None:
+            self._begun = time.monotonic()
+            found = Future[Any]()
+            try:
+                found.set_result(task.do())
+            except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
+                found.set_exception(error)
+            self._begun = None
+            for each in task.told:
+                _pass_on(found, each)
+
+    def _next(self) -> Task | None:
+        with self._lock:
+            first = next(iter(self._tasks), None)
+            self._busy = first is not None
+            return None if first is None else self._tasks.pop(first)
+
+
+def _pass_on(found: Future[Any], to: Future[Any]) -> None:
+    error = found.exception()
+    if error is None:
+        to.set_result(found.result())
+    else:
+        to.set_exception(error)

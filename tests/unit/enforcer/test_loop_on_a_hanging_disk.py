@@ -1,0 +1,153 @@
+"""A disk that does not answer holds up neither looking nor judging. A FIFO that nobody reads is such a disk."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from enforcer.checkpoint import Checkpoint
+from enforcer.judging import memory
+from enforcer.judging.judge import State
+from enforcer.killing import breaker
+from enforcer.loop import Agent
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, POD, quota
+from tests.unit.enforcer.test_loop import World, make, wait_for
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr("enforcer.aside.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("enforcer.loop.DISK_SECONDS", 0.05)
+    yield from make(tmp_path, enforcing=True)
+
+
+class Hanging:
+    """A file that hangs whoever opens it, until it is let go of."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        file.unlink(missing_ok=True)
+        os.mkfifo(file)
+
+    def let_go(self, *, reading: bool = False) -> None:
+        """End the hang: from now on there is no such file."""
+        held = os.open(self.file, os.O_PATH)
+        self.file.unlink()  # first: it must not take the place of another
+        os.close(os.open(f"/proc/self/fd/{held}", (os.O_WRONLY if reading else os.O_RDONLY) | os.O_NONBLOCK))
+        os.close(held)
+
+
+def turns(world: World, count: int) -> None:
+    """Look so many times; a hang would hang the test."""
+    for _ in range(count):
+        world.clock[0] += 0.5
+        world.agent.poll()
+
+
+def seen(world: World) -> int:
+    """How much our container holds, as the last look found."""
+    found = world.metrics.latest.status
+    return int(next(each["usedMib"] for each in found["containers"] if each["podUid"] == POD))
+
+
+def problems(world: World) -> str:
+    return "; ".join(world.metrics.latest.status["problems"])
+
+
+@pytest.mark.parametrize("name", ["status.json", memory.NAME])
+def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_said(name: str, world: World) -> None:
+    world.look()
+    disk = Hanging(world.folder / f".{name}.new")
+    world.reader.held[GPU] = {101: 9000}
+    turns(world, 2)
+    assert seen(world) == 9000
+    world.reader.held[GPU] = {101: 8000}
+    turns(world, 2)
+    assert seen(world) == 8000
+    assert "the disk of" in problems(world)
+    disk.let_go()
+    wait_for(lambda: "the disk of" not in "".join(world.look()["problems"]))
+    assert (world.folder / name).stat().st_mtime > time.time() - 60
+
+
+def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
+    checkpoint = Checkpoint(world.folder)
+    checkpoint.write([quota(grace_seconds=3600)])
+    object.__setattr__(world.agent._parts, "quotas", checkpoint.read)
+    world.reader.held[GPU] = {101: 9000}
+    turns(world, 3)
+    disk = Hanging(checkpoint.path)
+    turns(world, 3)
+    assert seen(world) == 9000
+    assert "the disk of" in problems(world)
+    disk.let_go(reading=True)
+
+
+def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None:
+    disk = Hanging(world.folder / f".{memory.NAME}.new")
+    world.reader.held[GPU] = {101: 9000}
+    turns(world, 5)
+    wait_for(lambda: Reason.RECORD_UNWRITABLE in {each.reason for each in world.notices})
+    assert world.verdicts == []
+    disk.let_go()
+    world.clock[0] += 60  # its cool-down
+    wait_for(lambda: bool(world.look() and world.verdicts))
+    remembered = memory.decode((world.folder / memory.NAME).read_bytes(), world.agent._boot, world.clock[0])
+    assert remembered is not None
+    assert len(remembered.kills) == 1
+
+
+def test_who_is_to_be_ended_waits_for_a_slow_disk_and_is_ended_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enforcer.loop.DISK_SECONDS", 60)
+    disk = Hanging(world.folder / f".{memory.NAME}.new")
+    world.reader.held[GPU] = {101: 9000}
+    turns(world, 4)
+    assert world.verdicts == []
+    disk.let_go()
+    wait_for(lambda: len(world.verdicts) == 1)
+
+
+def test_a_breaker_that_the_disk_was_too_slow_to_show_holds_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found after the look that wanted to know, and before anybody is ended."""
+    monkeypatch.setattr(world.agent._breaker, "told", lambda state: state)
+    world.agent._breaker.stands = True
+    world.reader.held[GPU] = {101: 9000}
+    turns(world, 4)
+    wait_for(lambda: bool(world.look()) and 'gpu_share_kill_results_total{reason="BreakerOpen"}' in world.scrape())
+    assert world.verdicts == []
+
+
+def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: World) -> None:
+    """Nothing that the disk says late closes it: what is not written yet was not taken away."""
+    disk = Hanging(world.folder / f".{breaker.NAME}.new")
+    storm = State(open=True)
+    for _ in range(3):
+        world.agent._disk.turn()
+        assert world.agent._breaker.told(storm).open
+        world.agent._breaker.keep(storm)
+    disk.let_go()
+    wait_for(lambda: (world.folder / breaker.NAME).exists() and world.agent._disk.problem is None)
+    assert world.agent._breaker.told(storm).open
+    assert breaker.reset(world.folder)
+    assert not world.agent._breaker.told(storm).open
+
+
+def test_it_ends_when_it_is_told_to(world: World) -> None:
+    disk = Hanging(world.folder / f".{memory.NAME}.new")
+    world.reader.held[GPU] = {101: 9000}
+    stopped = threading.Event()
+    thread = threading.Thread(target=Agent.run, args=(world.agent, stopped, 0.01), daemon=True)
+    thread.start()
+    wait_for(lambda: bool(world.metrics.latest.status.get("containers")))
+    stopped.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    disk.let_go()
