@@ -140,6 +140,14 @@ def test_every_metric_is_one(document: str) -> None:
     } == set()
 
 
+def test_every_alert_is_of_a_metric_there_is_and_an_open_breaker_is_one() -> None:
+    rules = text("deploy/helm/gpu-share/templates/monitoring.yaml")
+    named = set(re.findall(r"\bgpu_share_[a-z_]+[a-z]", rules))
+    assert {"gpu_share_breaker_open", "gpu_share_enforcer_problems"} <= named
+    metrics = text("docs/reference.md").partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    assert {each for each in named if f"`{each}`" not in metrics and f"`{each}{{" not in metrics} == set()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_word_in_upper_camel_case_is_a_reason_a_state_or_kubernetes_own(document: str) -> None:
     named = set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", text(document))) - KUBERNETES - {*map(str, Reason)}
