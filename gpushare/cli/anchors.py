@@ -63,7 +63,7 @@ def _kept(name: str) -> list[Anchor]:
     if len(lines) > MAX_BYTES:
         advice = "keep the anchors of one cluster in it"
         raise ConfigError(f"--anchor {name[:100]!r} has more than {MAX_BYTES} bytes; {advice}")
-    return list(_of_lines(name, lines.decode("utf-8", "replace")))
+    return list(_of_lines(name, lines.decode("utf-8-sig", "replace")))
 
 
 def _of_lines(name: str, text: str) -> Iterator[Anchor]:

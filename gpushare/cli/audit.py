@@ -314,7 +314,7 @@ def _say(finding: Finding, *, asked: bool) -> int:
 
 def _no_anchor(finding: Finding) -> str:
     if finding.older:
-        return "what the anchors name was removed with the oldest segments; take a later anchor"
+        return "the anchors name what stood before its first record; take a later one"
     node = finding.source.node or "unknown, name it with --node"
     return f"there is no anchor of this log (its node: {printable(node)})"
 

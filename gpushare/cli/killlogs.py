@@ -14,7 +14,7 @@ from typing import Final
 
 from enforcer.killlog.audit import lines_of, segments
 from enforcer.killlog.logfolder import first_of
-from enforcer.killlog.record import Head, Verdict, read, verify
+from enforcer.killlog.record import GENESIS, Head, Verdict, read, verify
 from gpushare.cli.killrecords import Record, Wanted, printable
 from gpushare.errors import ConfigError, RecordError
 
@@ -102,7 +102,8 @@ class Reading:
         """So many were read."""
         self.first: int | None = None
         """Number of the log's first record."""
-        self.heads: dict[int, Head] = {}
+        self.heads = {0: GENESIS}
+        """Of the records wanted; before the first every log is the same."""
         self.misnamed: str | None = None
         """The first part whose name is not that of its first record, and what is wrong with it."""
         self._next = 1

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -90,11 +91,20 @@ def build_parser(verb: str | None) -> Parser:
 
 def _verb(arguments: list[str]) -> int:
     asked = next((word for word in arguments if not word.startswith("-")), None)
+    _ready_output(asked)
     args = build_parser(asked).parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = args.run
     code = run(args)
     sys.stdout.flush()
     return code
+
+
+def _ready_output(verb: str | None) -> None:
+    """Standard output may have been closed: then the exit code is all that is wanted. Or it knows few letters."""
+    if (stream := getattr(sys, "stdout", None)) is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    elif verb != "inject" and isinstance(stream, TextIOWrapper):  # in a manifest no letter may change
+        stream.reconfigure(errors="backslashreplace")
 
 
 def _process(part: str, arguments: list[str]) -> int:

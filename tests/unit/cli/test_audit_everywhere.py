@@ -152,6 +152,24 @@ def test_an_anchor_that_is_none_is_wrong_use(text: str, tmp_path: Path, capsys: 
     assert (code, "write SEQ:HASH, the name of a file with anchors, or cluster" in err) == (2, True)
 
 
+def test_the_head_of_an_empty_log_fits_it_and_says_nothing_of_a_later_one(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "audit").mkdir(mode=0o700)
+    verify = ("verify", "--state", tmp_path, "--anchor", GENESIS)
+    assert str(GENESIS) in run(capsys, "verify", "--state", tmp_path)[1]
+    assert run(capsys, *verify)[0] == 0
+    assert run(capsys, *verify[:-1], "0:sha256:" + "1" * 64)[0] == 1
+    write(tmp_path)
+    code, out, _ = run(capsys, *verify)
+    assert (code, "what stood before its first record; take a later one" in out) == (1, True)
+
+
+@pytest.mark.parametrize("before", ["\ufeff", "# kept\r\n", ""])
+def test_a_file_of_anchors_may_come_from_another_system(before: str, tmp_path: Path, capsys: Any) -> None:
+    head, file = write(tmp_path), tmp_path / "anchors"
+    file.write_text(f"{before}gpu-7 {head}\r\n", encoding="utf-8")
+    assert run(capsys, "verify", "--state", tmp_path, "--anchor", file)[0] == 0
+
+
 def test_a_bad_line_among_anchors_is_named(tmp_path: Path, capsys: Any) -> None:
     write(tmp_path)
     file = tmp_path / "anchors"
@@ -167,7 +185,7 @@ def test_an_anchor_older_than_a_pruned_log_is_counted_and_not_held_against_it(tm
     verify = ("verify", "--state", tmp_path, "--anchor", heads[0])
     assert read(next(lines_of(segments(tmp_path / "audit")[0])))["seq"] > 1
     code, out, _ = run(capsys, *verify)
-    assert (code, "1 anchors are older than the log" in out, "what the anchors name was removed" in out) == (
+    assert (code, "1 anchors are older than the log" in out, "what stood before its first record" in out) == (
         1,
         True,
         True,

@@ -1,9 +1,13 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from enforcer.killlog.audit import KillLog
+from enforcer.killlog.record import Kind
 from gpushare.cli import main as cli
 from gpushare.cli.completion import bash, fish, words
 from gpushare.cli.main import PARTS, VERBS, main
@@ -74,6 +78,29 @@ def test_output_that_cannot_be_written_is_said_in_one_sentence() -> None:
     command = f"{sys.executable} -m gpushare.cli completion fish > /dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "gpu-share: the output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("line", ["version", "completion fish"])
+def test_who_closes_the_output_wants_the_exit_code_alone(line: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m gpushare.cli {line} >&-"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("asked", [["show"], ["export", "--format=csv"], ["follow", "--for=0"]])
+def test_letters_that_the_terminal_does_not_know_are_written_as_escapes(asked: list[str], tmp_path: Path) -> None:
+    with KillLog(tmp_path / "audit") as log:
+        log.append(Kind.WARNED, {"pod": {"name": "caf\u00e9"}})
+    line = [sys.executable, "-m", "gpushare.cli", "audit", *asked, "--state", str(tmp_path)]
+    told = {
+        encoding: subprocess.run(
+            line, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": encoding}
+        )
+        for encoding in ("ascii", "utf-8")
+    }
+    assert r"caf\xe9" in told["ascii"].stdout.decode("ascii")
+    assert "caf\u00e9" in told["utf-8"].stdout.decode("utf-8")
 
 
 @pytest.mark.parametrize("asked", ["version", "--version"])
