@@ -13,8 +13,10 @@ from enforcer.limits.limiter import Applied
 from enforcer.model import Proven, Quota
 from enforcer.proof.judge import BAD, Evidence, Known, Process, judge, settle
 from enforcer.proof.said import Said
+from enforcer.told.episodes import QUIET
 from enforcer.told.notice import Notice
 from enforcer.view import View
+from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
@@ -60,6 +62,7 @@ class Prover:
         views: asked for the last look at the GPUs.
         quotas: asked for what was declared.
         outlets: who is told.
+        clock: seconds that never go back.
     """
 
     def __init__(
@@ -68,10 +71,14 @@ class Prover:
         views: Callable[[], Sequence[View]],
         quotas: Callable[[], Sequence[Quota]],
         outlets: Outlets,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._eyes, self._views, self._quotas, self._outlets = eyes, views, quotas, outlets
         self._known: dict[Key, Known] = {}
         self._untold: set[str] = set()
+        self._clock = clock
+        self._warned: dict[tuple[Key, Reason], float] = {}
+        """When a pod was told last of what is wrong with a limit."""
         self.proven: Mapping[Key, Proven] = {}
         """What is known of each limit, by container id and GPU."""
 
@@ -136,8 +143,17 @@ class Prover:
             "limit", reason=str(known.told.state), namespace=quota.namespace, pod=quota.pod,
             container=quota.container, gpu=quota.gpu, backend=known.told.backend, found=known.told.sentence,
         )  # fmt: skip
-        if known.told.state in BAD and known.told.backend != Backend.WATCH_ONLY:
+        bad = known.told.state in BAD and known.told.backend != Backend.WATCH_ONLY
+        if bad and self._is_news(key, known.told.state):
             self._outlets.notify(warning(quota, known.told))
+
+    def _is_news(self, key: Key, state: Reason) -> bool:
+        """Whether its pod was not told so lately: the claim says each time what is, an Event does once in a while."""
+        now = self._clock()
+        self._warned = {each: at for each, at in self._warned.items() if now - at < QUIET}
+        news = (key, state) not in self._warned
+        self._warned.setdefault((key, state), now)
+        return news
 
     def _tell(self, quotas: Mapping[Key, Quota]) -> None:
         self._untold &= {quota.claim_uid for quota in quotas.values()}

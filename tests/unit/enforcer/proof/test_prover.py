@@ -36,7 +36,8 @@ class Node:
         self.changes: list[dict[str, str]] = []
         self.takes = True
         outlets = Outlets(notify=self.notices.append, changed=self._changed)
-        self.prover = Prover(self, self.views, lambda: self.quotas, outlets)
+        self.clock = 0.0
+        self.prover = Prover(self, self.views, lambda: self.quotas, outlets, lambda: self.clock)
 
     def backends(self) -> Mapping[str, Backend]:
         return self.backend
@@ -96,6 +97,27 @@ def test_an_escape_is_told_after_two_looks_to_the_claim_and_the_pod(node: Node) 
     assert (told.reason, told.warning, told.quota) == (Reason.ESCAPED, True, node.quotas[0])
     assert "container model" in told.note
     assert "(mps-v2)" in told.note
+
+
+def test_a_limit_that_is_got_around_again_and_again_is_told_its_pod_once_in_five_minutes(node: Node) -> None:
+    for _ in range(20):
+        node.environ[7] = Said(4096, "1")
+        assert node.look(2) is Reason.ESCAPED
+        node.environ.clear()
+        assert node.look() is Reason.IN_FORCE
+        node.clock += 40
+    assert [each.reason for each in node.notices] == [Reason.ESCAPED] * 3
+    assert node.changes == [{"model": state} for _ in range(20) for state in ("Escaped", "InForce")], (
+        "each in the claim"
+    )
+
+
+def test_another_thing_that_is_wrong_is_told_at_once(node: Node) -> None:
+    node.environ[7] = Said(4096, "1")
+    node.look(2)
+    node.environ[7] = Said()
+    node.look(2)
+    assert [each.reason for each in node.notices] == [Reason.ESCAPED, Reason.NOT_APPLIED]
 
 
 def test_a_process_that_is_no_client_and_one_without_its_variable_are_found(node: Node) -> None:
