@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         _open(kill_log, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
-        watch = Watch(reader or side.nvml, attributor, side.gpus_changed, alive=lives)
+        watch = Watch(reader or side.nvml, attributor, side.gpus_changed, alive=lives, together=side.nvml.look)
         side.hindrances.append(lambda: watch.problem)
         seeing = Seeing(watch, attributor, Metrics())
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -30,6 +31,7 @@ class Watch:
         attributor: tells whose a process is.
         changed: called, from whatever thread looks, when other GPUs are there than before.
         alive: whether a process has not ended, for those of whom the attributor says nothing.
+        together: bounds the time of all questions of one look.
     """
 
     def __init__(
@@ -39,11 +41,16 @@ class Watch:
         changed: Callable[[], object] = lambda: None,
         *,
         alive: Callable[[int], bool] = lambda _: False,
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._reader, self._attributor, self._changed, self._alive = reader, attributor, changed, alive
+        self._together = together
         self._lock = threading.Lock()
         self._gpus: tuple[Gpu, ...] = ()
         self._looks = 0
+        self._number = 0
+        self._read: dict[str, int] = {}
+        """Number of the look at which each was read last."""
         self._known: dict[str, Known] = {}
         """What each GPU's list said last; see ``enforcer.remains``."""
         self.latest: tuple[View, ...] = ()
@@ -60,12 +67,21 @@ class Watch:
         with self._lock:
             if self._looks % ENUMERATE_EVERY == 0:
                 self._enumerate()
-            views = tuple(self._view(gpu) for gpu in self._gpus)
+            with self._together():
+                found = {gpu.uuid: self._view(gpu) for gpu in self._in_turn()}
+            views = tuple(found[gpu.uuid] for gpu in self._gpus)
+            self._number += 1
+            was = self._read
+            self._read = {uuid: self._number if view.sample else was.get(uuid, 0) for uuid, view in found.items()}
             # Where there is none, or one cannot be read, the next look may find more.
             unsure = not views or any(view.sample is None for view in views)
             self._looks = 0 if unsure else self._looks + 1
             self.latest = views
             return views
+
+    def _in_turn(self) -> list[Gpu]:
+        """Those first that were not read for longest: where time is short, each has its turn."""
+        return sorted(self._gpus, key=lambda gpu: self._read.get(gpu.uuid, 0))
 
     def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
         """Who in one container holds how much of one GPU now; ``None`` when blind."""

@@ -3,7 +3,8 @@
 Why a process and not a thread: a fault in the driver's library must not end the agent, and a call that the kernel does
 not come back from can be left behind only together with its process. What happens when there is no answer:
 
-- a caller waits for ``deadline`` and no longer; while an answer is overdue, hardly at all;
+- a caller waits for ``deadline`` and no longer, for all questions of one look together; while an answer is overdue,
+  hardly at all;
 - an answer that comes late is thrown away, and the process asked again: nothing is lost when a driver wakes up;
 - a process silent for ``patience`` is killed and another started, which is given twice as long, so that a driver that
   hangs for hours costs a process a minute and is heard in the moment it wakes;
@@ -11,10 +12,11 @@ not come back from can be left behind only together with its process. What happe
 - one that ends by itself is replaced at once, and after that happened a few times in a minute, after a while.
 """
 
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,10 +53,14 @@ class Waits:
 
 @dataclass(slots=True)
 class _Overdue:
-    """An answer that did not come in time: to which question, and when the process is killed for it."""
+    """An answer that did not come in time: to which question, and when the process is killed for it.
+
+    ``due``: when its own ``deadline`` ends, which the end of a look may have cut short; until then nothing is amiss.
+    """
 
     number: int
     what: str
+    due: float
     kill_at: float
 
 
@@ -81,6 +87,18 @@ class RemoteReader:
         self._number = 0
         self._crashes: list[float] = []
         self._left: list[Kept] = []
+        self._closed = False
+        self._mine = threading.local()
+        """When this thread's look is over, where one is under way."""
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Let all that this thread asks meanwhile share one ``deadline``: a slow driver has many GPUs to be slow on."""
+        self._mine.end = time.monotonic() + self._waits.deadline
+        try:
+            yield
+        finally:
+            del self._mine.end
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Enumerate the GPUs, then the MIG instances on them."""
@@ -125,8 +143,9 @@ class RemoteReader:
         return found
 
     def close(self) -> None:
-        """End the process; the next question starts another."""
+        """End the process. Nobody is answered any more: a thread that has not ended yet must not start another."""
         with self._lock:
+            self._closed = True
             self._drop()
 
     @property
@@ -137,8 +156,9 @@ class RemoteReader:
         return f"the driver holds processes that asked NVML and cannot be ended: {pids}" if left else None
 
     def _ask(self, what: str, *arguments: Any) -> Any:
-        end = time.monotonic() + self._waits.deadline
-        if not self._lock.acquire(timeout=self._waits.deadline):
+        now = time.monotonic()
+        end = min(now + self._waits.deadline, getattr(self._mine, "end", math.inf))
+        if end <= now or not self._lock.acquire(timeout=end - now):
             raise NvmlError(
                 f"NVML is still busy after {self._waits.deadline:g} s; {what} was not asked", Reason.NVML_HUNG
             )
@@ -150,8 +170,9 @@ class RemoteReader:
             self._lock.release()
 
     def _asked(self, end: float, what: str, arguments: tuple[Any, ...]) -> Any:
-        kept = self._running()
+        kept = self._running(end)
         self._number += 1
+        due = time.monotonic() + self._waits.deadline
         kept.say(wire.question(self._number, what, arguments))
         while (line := kept.hear(end)) is not None:
             try:
@@ -161,21 +182,21 @@ class RemoteReader:
                     return wire.value(what, found)
             except ValueError as error:
                 raise Gone(f"nonsense: {error}") from error
-        self._overdue = _Overdue(self._number, what, time.monotonic() + self._patience)
+        self._overdue = _Overdue(self._number, what, due, due + self._patience)
         raise self._hung()
 
-    def _running(self) -> Kept:
+    def _running(self, end: float) -> Kept:
         """Give the process to ask. Raises ``NvmlError`` while there is none that would listen, ``Gone``."""
         self._left = [each for each in self._left if not each.gone]
         if self._kept is not None and self._overdue is not None:
-            self._catch_up(self._kept, self._overdue)
+            self._catch_up(self._kept, self._overdue, end)
         if self._kept is None:
             self._kept = self._started()
         return self._kept
 
-    def _catch_up(self, kept: Kept, overdue: _Overdue) -> None:
+    def _catch_up(self, kept: Kept, overdue: _Overdue, end: float) -> None:
         """Take the answer that is overdue, if it is there; after ``patience`` end the process instead."""
-        moment = time.monotonic() + self._waits.deadline * MOMENT
+        moment = max(time.monotonic() + self._waits.deadline * MOMENT, min(overdue.due, end))
         while (line := kept.hear(moment)) is not None:
             with suppress(ValueError):
                 if wire.numbered(line)[0] == overdue.number:
@@ -197,6 +218,8 @@ class RemoteReader:
             log.error("cannot be ended, left in the driver", reason=str(Reason.UNKILLABLE), pid=kept.pid)
 
     def _started(self) -> Kept:
+        if self._closed:
+            raise NvmlError("NVML is not asked any more: the agent stops")
         if len(self._left) >= MOST_LEFT:
             raise NvmlError(f"NVML is not asked: {self.problem}; a reboot ends them", Reason.NVML_HUNG)
         now = time.monotonic()
