@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -302,8 +302,8 @@ def _say(finding: Finding, *, asked: bool) -> int:
     told += f"; {finding.older} anchors are older than the log" if finding.older else ""
     terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {told}")
     terminal.say(f"head {verdict.head}")
-    if finding.doubts:
-        terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(_doubts(finding.doubts))}")
+    for doubt in _doubts(finding):
+        terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(doubt)}")
     if not verdict.records:
         terminal.say("no record was written yet, or all were removed: only an anchor tells which")
     elif asked and not finding.compared:
@@ -319,7 +319,15 @@ def _no_anchor(finding: Finding) -> str:
     return f"there is no anchor of this log (its node: {printable(node)})"
 
 
-def _doubts(doubts: Sequence[str]) -> str:
+def _doubts(finding: Finding) -> Iterator[str]:
+    """What proves nothing, and is odd."""
+    if finding.doubts:
+        yield _unheld(finding.doubts)
+    if finding.source.node and finding.said not in {"", finding.source.node}:
+        yield f"its last record is of node {finding.said}: the log of another node, unless this one was renamed"
+
+
+def _unheld(doubts: Sequence[str]) -> str:
     more = f" and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
     named = f"{', '.join(doubts[:DOUBTS])}{more} named records that this log does not hold"
     return f"{named}; whoever may write Events there can make that up, so they are no anchors"

@@ -108,6 +108,16 @@ class Reading:
         """The first part whose name is not that of its first record, and what is wrong with it."""
         self._next = 1
         """Number of the record that comes next, as far as the lines say theirs."""
+        self._last = b""
+
+    @property
+    def node(self) -> str:
+        """Of which node the last record is; empty where it does not say."""
+        try:
+            said = read(self._last).get("node")
+        except RecordError:
+            return ""
+        return said if isinstance(said, str) else ""
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the lines, with their ends."""
@@ -136,7 +146,7 @@ class Reading:
         seq = seq_of(line)
         if seq is None:
             return
-        self.first, self._next = seq if self.first is None else self.first, seq + 1
+        self.first, self._next, self._last = seq if self.first is None else self.first, seq + 1, line
         if number == 1:
             self._name_says(part, seq, f":1: begins with record {seq}: the file was renamed or moved")
         if seq in self._wanted and (ending := _HASH.fullmatch(line[-_HASH_BYTES:])):
@@ -194,7 +204,8 @@ def node_of(source: Source) -> str:
 class Finding:
     """What verifying one log came to: how far it holds, what is wrong, and how many anchors are older than it.
 
-    ``doubts`` are those who name a record that is not in it, and who may have made that up.
+    ``doubts`` are those who name a record that is not in it, and who may have made that up. ``said`` is of which node
+    its last record is; empty where it does not say.
     """
 
     source: Source
@@ -203,6 +214,7 @@ class Finding:
     compared: int
     older: int
     doubts: tuple[str, ...] = ()
+    said: str = ""
 
 
 def verified(
@@ -227,7 +239,15 @@ def verified(
         problem = _missing(reading, verdict, *min(strange, key=lambda each: each[0].seq)) if strange else None
     older = len(anchors) - len(compared)
     doubts = tuple(who for head, who in hints if head.seq >= first and reading.heads.get(head.seq) != head)
-    return Finding(source=source, verdict=verdict, problem=problem, compared=len(compared), older=older, doubts=doubts)
+    return Finding(
+        source=source,
+        verdict=verdict,
+        problem=problem,
+        compared=len(compared),
+        older=older,
+        doubts=doubts,
+        said=reading.node,
+    )
 
 
 def _missing(reading: Reading, verdict: Verdict, head: Head, who: str) -> str:

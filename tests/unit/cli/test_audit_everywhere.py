@@ -208,6 +208,25 @@ def test_all_nodes_are_verified_against_what_the_cluster_saw(nodes: Nodes, tmp_p
     assert (code, "gpu-1: ok" in out, "gpu-2: broken: kill log: after its last line: " in out) == (1, True, True)
 
 
+@pytest.mark.parametrize("anchored", ["with anchors", ""])
+def test_a_log_of_another_node_is_seen_also_where_there_is_no_anchor(
+    anchored: str, nodes: Nodes, tmp_path: Path, capsys: Any
+) -> None:
+    for node in ("gpu-1", "gpu-2"):
+        head = write(tmp_path / node, node=node)
+        nodes.add(node, tmp_path / node)
+        if anchored:
+            nodes.annotate(node, head)
+    assert "look into it" not in run(capsys, "verify", "-A")[1]
+    one, other = nodes.states
+    nodes.states[one], nodes.states[other] = nodes.states[other], nodes.states[one]
+    code, out, _ = run(capsys, "verify", "-A")
+    said = (
+        "gpu-1: broken: " if anchored else "gpu-1: look into it: its last record is of node gpu-2: the log of another"
+    )
+    assert (code, said in out) == (1, True), out
+
+
 def test_a_node_that_cannot_be_read_is_named_and_the_others_are_read(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
     nodes.annotate("gpu-1", write(tmp_path / "gpu-1", node="gpu-1"))
     nodes.add("gpu-1", tmp_path / "gpu-1")
