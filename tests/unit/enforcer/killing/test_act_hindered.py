@@ -185,3 +185,12 @@ def test_where_others_hold_it_now_nothing_is_recorded_of_those_that_were_judged(
     world = World(tmp_path, process(501, 9000, holds=False), process(502, 9000))
     assert world.run(world.processes[501]) == Result(Reason.IDENTITY_CHANGED)
     assert not world.folder.exists()
+
+
+def test_what_proc_says_of_a_pid_counts_though_the_gpu_still_names_who_was_judged(tmp_path: Path) -> None:
+    world = World(tmp_path, process())
+    world.answer = True
+    another = replace(process().identity, start=1)
+    at_look(world, 2, lambda: setattr(world, "identify", lambda _: another))
+    world.run()
+    assert world.story == []

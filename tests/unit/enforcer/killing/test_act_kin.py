@@ -13,8 +13,9 @@ from enforcer.killing.family import Member, first_of
 from enforcer.killing.ladder import REFUSALS
 from enforcer.killing.pursuit import Kinship
 from enforcer.model import OnExceed
+from enforcer.proc import PidHandle
 from gpushare.reasons import Reason
-from tests.unit.enforcer.killing.test_act import World, at_look, process
+from tests.unit.enforcer.killing.test_act import Handle, World, at_look, process
 from tests.unit.enforcer.made import quota
 
 WHOLE = quota(on_exceed=OnExceed.KILL_CONTAINER)
@@ -189,6 +190,62 @@ def test_once_one_of_a_whole_container_was_released_the_others_go_too_though_it_
     at_look(world, 3, shrink)
     world.run(about=WHOLE)
     assert world.signals() == ["SIGTERM 501", "SIGTERM 502"]
+
+
+class Closing(Handle):
+    """Of no use once it was let go of."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def send(self, number: signal.Signals) -> bool:
+        assert not self.closed
+        return super().send(number)
+
+
+def _closing(world: World) -> list[Closing]:
+    opened: list[Closing] = []
+
+    def take(pid: int) -> PidHandle | None:
+        opened.append(Closing(world.processes[pid], world))
+        return opened[-1]
+
+    world.open_handle = take  # type: ignore[method-assign]
+    return opened
+
+
+def test_those_that_die_with_the_first_process_are_let_go_of_before_it_is_signalled(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    opened = _closing(world)
+    held: list[set[int]] = []
+    world.on_look = lambda _: held.append({each.pid for each in opened if not each.closed})
+    world.run(world.processes[502], world.processes[503], about=WHOLE)
+    assert world.signals() == ["SIGTERM 501"]
+    assert held[0] == {502, 503}
+    assert all(pids <= {501} for pids in held[1:])
+
+
+def test_where_the_first_process_hangs_already_the_holders_are_ended_one_by_one(tmp_path: Path) -> None:
+    world = crowd(tmp_path)
+    world.processes[501].dies_of = ()
+    _closing(world)
+    assert world.run(world.processes[502], about=WHOLE).reason is Reason.UNKILLABLE
+    assert world.signals() == ["SIGTERM 501", "SIGKILL 501", "SIGTERM 502", "SIGTERM 503"]
+    world.story.clear()
+    world.processes[504] = process(504, 9000)
+    world.run(world.processes[504], about=WHOLE)
+    assert world.signals() == ["SIGTERM 504"]
+    assert [record for record in world.records() if record["kind"] == "INTENT"][-1]["note"] == NO_FIRST
+
+
+def test_what_the_first_process_holds_itself_is_on_record(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000), process(502, 500))
+    world.leaders = {501}
+    world.run(about=WHOLE)
+    intent, outcome = ({row["pid"]: row["usedMiB"] for row in each["targets"]} for each in world.records())
+    assert (intent, outcome[501]) == ({501: 9000, 502: 500}, 9000)
 
 
 def test_back_under_while_the_disk_was_busy_spares_the_first_process(tmp_path: Path) -> None:

@@ -229,7 +229,8 @@ def test_a_log_whose_front_was_pruned_holds_from_there() -> None:
 @pytest.mark.parametrize(
     ("removed", "accounts"),
     [
-        ({"last": 3, "hash": "right"}, True), ({"last": 4, "hash": "any"}, True), ({"last": 3, "hash": "any"}, False),
+        ({"last": 3, "hash": "right"}, True), ({"last": 5, "hash": "any"}, True),
+        ({"last": 6, "hash": "any"}, False), ({"last": 3, "hash": "any"}, False),
         ({"last": 2, "hash": "right"}, False), ({"last": True, "hash": "right"}, False), ({"hash": "right"}, False),
     ],
 )  # fmt: skip
