@@ -50,7 +50,8 @@ class CgroupAttributor:
     """
 
     def __init__(self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> None:
-        self._proc, self._cgroup = proc, cgroup
+        # Texts: hundreds of times a second, to make one of a path costs as much as to look.
+        self._proc, self._cgroup = str(proc), str(cgroup)
 
     def identify(self, pid: int) -> Identity | None:
         """Look at a process now; ``None`` when it has ended, also when only its corpse is left."""
@@ -76,7 +77,7 @@ class CgroupAttributor:
         said = own is not None and own.count("\n") == 1 and owner_of(own) is not None
         found: list[str] = []
         for _ in range(TURNS):
-            others = [task for task in _tasks(self._proc / str(pid) / "task") if task.name != str(pid)]
+            others = [task for task in _tasks(Path(self._proc, str(pid), "task")) if task.name != str(pid)]
             if said and others:
                 return own
             for text in filter(None, map(_living, others[:MOST_THREADS])):

@@ -51,6 +51,7 @@ class PodFiles:
     ) -> None:
         self._folder, self._sink, self._serves, self._clock = run / FOLDER, sink, serves, clock
         self._disk = Aside(f"the disk of {run}")
+        self._place = str(self._folder)
         self._lock = threading.Lock()
         self._messages: dict[str, deque[Message]] = {}
         self._written: dict[str, tuple[dict[str, Any], float]] = {}
@@ -83,7 +84,7 @@ class PodFiles:
 
     def _has_folder(self, uid: str) -> bool:
         """Whether a pod's file can be there: not where its claim is not prepared yet, gone again, or has no sidecar."""
-        folder = f"{self._folder}/{uid}"  # at every look for every pod: a path object costs more than the call
+        folder = f"{self._place}/{uid}"  # at every look for every pod: a path object costs more than the call
         if os.path.exists(f"{folder}/{NAME}"):  # noqa: PTH110
             return True
         self._written.pop(uid, None)  # whatever was written is not there
