@@ -15,6 +15,9 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 WAIT_SECONDS: Final = 1.0
+LINGER_SECONDS: Final = 2.0
+"""A thread that has nothing to do waits so long for more: several things are done at every look, and a thread for each
+costs more than they do."""
 T = TypeVar("T")
 
 
@@ -36,7 +39,7 @@ class Aside:
 
     def __init__(self, what: str, wait: float | None = None) -> None:
         self._what, self._wait = what, WAIT_SECONDS if wait is None else wait
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._tasks: dict[str, Task] = {}
         self._busy = False
         self._begun: float | None = None
@@ -61,6 +64,7 @@ class Aside:
             waits.do = task
             waits.told.append(done)
             starts, self._busy = not self._busy, True
+            self._lock.notify()
         if starts:
             self._start()
         return done
@@ -99,13 +103,13 @@ class Aside:
 
     def _start(self) -> None:
         try:
-            threading.Thread(target=self._work, name="aside", daemon=True).start()
+            threading.Thread(target=self._work, args=[LINGER_SECONDS], name="aside", daemon=True).start()
         except RuntimeError:  # no more threads: then who asks does it
-            self._work()
+            self._work(0.0)
 
-    def _work(self) -> None:
-        """Do what waits, and end: a thread that waits for nothing is one that nobody has to end."""
-        while (task := self._next()) is not None:
+    def _work(self, linger: float) -> None:
+        """Do what waits, and end a moment later: a thread that waits for nothing is one that nobody has to end."""
+        while (task := self._next(linger)) is not None:
             self._begun = time.monotonic()
             found = Future[Any]()
             try:
@@ -116,8 +120,10 @@ class Aside:
             for each in task.told:
                 _pass_on(found, each)
 
-    def _next(self) -> Task | None:
+    def _next(self, linger: float) -> Task | None:
         with self._lock:
+            if not self._tasks:
+                self._lock.wait(linger)
             first = next(iter(self._tasks), None)
             self._busy = first is not None
             return None if first is None else self._tasks.pop(first)

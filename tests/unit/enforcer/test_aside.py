@@ -26,6 +26,20 @@ def test_what_is_done_in_time_is_returned_and_what_fails_is_raised() -> None:
     assert aside.soon("a", lambda: 2, 0) == 2
 
 
+def test_one_thread_does_all_that_comes_soon_and_ends_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enforcer.aside.LINGER_SECONDS", 60.0)
+    aside = Aside("the disk", wait=60)
+    threads = {aside.soon("a", threading.current_thread, threading.main_thread()) for _ in range(20)}
+    assert len(threads) == 1
+    monkeypatch.setattr("enforcer.aside.LINGER_SECONDS", 0.01)
+    other = Aside("the disk", wait=60)
+    for _ in range(3):
+        thread = other.soon("a", threading.current_thread, threading.main_thread())
+        assert thread is not threading.main_thread()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def _fail(error: Exception) -> int:
     raise error
 
