@@ -27,6 +27,7 @@ from enforcer.endings.inquest import Inquest, both
 from enforcer.endings.running import released_in_time
 from enforcer.judging.judge import Rules
 from enforcer.killing.act import Executor, Tools
+from enforcer.killing.breaker import unless_open
 from enforcer.killing.ladder import MpsClient, NoMps, Patience
 from enforcer.killing.scribe import Scribe
 from enforcer.killlog.audit import FOLDER, KillLog
@@ -122,9 +123,8 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         side.tell = pods.notify
         outlets = Outlets(notify=pods.notify, changed=side.prove)
         prover = Prover(NodeEyes(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)
-        tools = Tools(
-            eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods, in_force=checkpoint.in_force
-        )
+        in_force = unless_open(options.state, checkpoint.in_force)
+        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods, in_force=in_force)
         agent = _agent(options, seeing, checkpoint, tools, pods, prover, side)
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:

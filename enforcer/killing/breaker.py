@@ -16,6 +16,7 @@ from enforcer import checkpoint
 from enforcer.aside import Aside
 from enforcer.judging.judge import State, closed
 from enforcer.judging.prospect import RESET
+from enforcer.killing.outlook import InForce
 from enforcer.killlog.audit import utc_now
 from gpushare.reasons import Reason
 
@@ -94,6 +95,11 @@ class Breaker:
 def _opened(state: State) -> State:
     log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), file=NAME)
     return State(cases=state.cases, kills=state.kills, cooling=state.cooling, open=True)
+
+
+def unless_open(folder: Path, in_force: InForce) -> InForce:
+    """Let nobody be ended by a judgement made before either, once the file in that folder stands."""
+    return lambda judged: None if os.path.lexists(folder / NAME) else in_force(judged)
 
 
 def opened_at(folder: Path) -> str | None:

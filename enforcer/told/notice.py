@@ -113,7 +113,7 @@ RESULTS: Final = {
     Reason.TERMINATE_FAILED: "the MPS server would not let go of one, so it was left alone for its neighbours' sake",
     Reason.IDENTITY_CHANGED: "they were no longer the processes that had been judged",
     Reason.NVML_UNAVAILABLE: "the GPU could not be read any more",
-    Reason.NOT_ENFORCING: "it is not to be ended any more: its namespace's policy or its claim is another now",
+    Reason.NOT_ENFORCING: "it is not to be ended any more, by its namespace's policy, its claim or an open breaker",
     Reason.BACK_UNDER_QUOTA: "it had come back within its quota by itself",
     Reason.INTERNAL: "the enforcer failed in the middle of it, its log says how",
     Reason.LIMIT_EXCEEDED: "it is still over: new processes appear faster than they are ended",

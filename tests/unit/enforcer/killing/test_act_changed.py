@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from enforcer.checkpoint import Checkpoint
+from enforcer.killing import breaker
+from enforcer.killing.breaker import unless_open
 from enforcer.model import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import World, at_look, process
@@ -63,6 +65,16 @@ def test_a_quota_raised_while_mps_was_asked_stops_the_signal(tmp_path: Path) -> 
     raised_while_mps_is_asked(world)
     result = world.run()
     assert (result.reason, world.signals(), world.kinds()) == (Reason.BACK_UNDER_QUOTA, [], ["INTENT", "ABORTED"])
+
+
+def test_a_breaker_that_is_opened_by_hand_while_the_disk_is_busy_spares_everybody(tmp_path: Path) -> None:
+    world = World(tmp_path, process(501, 9000))
+    world.in_force = unless_open(tmp_path, lambda judged: judged)
+    at_look(world, 2, (tmp_path / breaker.NAME).touch)
+    result = world.run()
+    assert (result.reason, world.signals(), world.kinds()) == (Reason.NOT_ENFORCING, [], ["INTENT", "ABORTED"])
+    assert breaker.reset(tmp_path)
+    assert world.run().reason is Reason.KILLED
 
 
 @pytest.mark.parametrize("changes", [False, True])
