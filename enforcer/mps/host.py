@@ -15,7 +15,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +24,6 @@ from typing import Final
 import structlog
 
 from enforcer.driver_root import HERE, DriverRoot
-from enforcer.model import ComputeMode
 from enforcer.mps.daemon import ComputeModes, MpsDaemon
 from enforcer.mps.launch import (
     FOLDER,
@@ -39,7 +37,8 @@ from enforcer.mps.launch import (
     shared_memory_of,
 )
 from enforcer.mps.memory import provide, withdraw
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.kept import command
+from enforcer.nvml.remote import RemoteReader, Waits
 from enforcer.outlet import log_to_stderr
 from gpushare.errors import GpuShareError, QuantityError
 from gpushare.quantity import parse_memory
@@ -47,29 +46,12 @@ from gpushare.reasons import Reason
 
 POLL_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 5.0
+NVML_SECONDS: Final = 5.0
+"""For one question at the end. A driver that hangs is given up: the pod has to be gone in 30 s."""
 PEER: Final = struct.Struct("3i")
 """pid, uid, gid: what the kernel says of who is at the other end."""
 
 log = structlog.get_logger()
-
-
-class _InTurn:
-    """The door to compute modes for several threads: NVML's reader is made for one."""
-
-    _lock: Final = threading.Lock()
-
-    def __init__(self, modes: ComputeModes) -> None:
-        self._modes: Final = modes
-
-    def compute_mode(self, uuid: str) -> ComputeMode:
-        """Say who may open contexts on a GPU."""
-        with self._lock:
-            return self._modes.compute_mode(uuid)
-
-    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
-        """Change it."""
-        with self._lock:
-            self._modes.set_compute_mode(uuid, mode)
 
 
 class Host:
@@ -78,7 +60,8 @@ class Host:
     Args:
         run: directory shared with the agent.
         driver: the node's.
-        modes: a door to compute modes, which are set back at the end; ``None``: they are nobody's business.
+        modes: a door to compute modes, for several threads, which are set back at the end; ``None``: they are nobody's
+            business.
     """
 
     def __init__(self, run: Path, driver: DriverRoot, modes: ComputeModes | None = None) -> None:
@@ -111,8 +94,8 @@ class Host:
 
     def _end(self, gpu: str, directory: Path) -> None:
         try:
-            environment, modes = self._driver.environment(self._run), self._modes and _InTurn(self._modes)
-            MpsDaemon(gpu, directory, self._driver.program(), limit_mib=0, modes=modes, environment=environment).stop()
+            program, environment = self._driver.program(), self._driver.environment(self._run)
+            MpsDaemon(gpu, directory, program, limit_mib=0, modes=self._modes, environment=environment).stop()
         except GpuShareError as error:
             log.warning("daemon not ended in good order", reason=str(error.reason), gpu=gpu, error=error.message)
         if process := self._daemons.get(directory):
@@ -144,8 +127,8 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"gpu-share mps: --run {options.run}: {error}\n")
         return 1
-    driver = DriverRoot(options.driver_root)
-    host = Host(options.run, driver, NvmlReader(load=driver.load))
+    modes = RemoteReader(command(options.driver_root), Waits(deadline=NVML_SECONDS))
+    host = Host(options.run, DriverRoot(options.driver_root), modes)
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda found, _: stopping.append(found))
@@ -154,6 +137,7 @@ def main(argv: Sequence[str]) -> int:
             serve(listener, host)
             host.reap()
     host.stop()
+    modes.close()
     _withdraw_memory(options)
     return 0
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.driver_root import PROGRAM, DriverRoot
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.model import GpuReader
+from enforcer.nvml.kept import command
+from enforcer.nvml.remote import RemoteReader, Waits
 from enforcer.proc import in_initial_pid_namespace
 from enforcer.told.status import NAME
 from gpushare import contract
@@ -21,6 +23,8 @@ CATEGORY: Final = "this machine"
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
 KNOCK_SECONDS: Final = 2.0
 STALE_SECONDS: Final = 10.0
+NVML_SECONDS: Final = 30.0
+"""A driver that nobody uses may have to set up every GPU first; one that hangs would keep us for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ def _of_machine(driver: DriverRoot, bad: Verdict) -> list[Checker]:
         Checker(
             category=CATEGORY,
             description="GPUs through NVML",
-            ask=lambda: gpus(NvmlReader(load=driver.load), bad),
+            ask=lambda: gpus(RemoteReader(command(driver.root), Waits(deadline=NVML_SECONDS)), bad),
             hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
         ),
         Checker(
@@ -126,7 +130,7 @@ def cdi(folder: Path, bad: Verdict) -> Finding:
     return fine(f"{folder}, {len(list(folder.glob(f'{contract.CDI_FILE_PREFIX}*.json')))} claims prepared")
 
 
-def gpus(reader: NvmlReader, bad: Verdict) -> Finding:
+def gpus(reader: GpuReader, bad: Verdict) -> Finding:
     """Ask NVML for its GPUs."""
     try:
         found = reader.gpus()

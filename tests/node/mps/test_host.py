@@ -19,6 +19,8 @@ from enforcer.model import ComputeMode
 from enforcer.mps import host as mps_host
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.launch import HostPod, folder_of, read_request
+from enforcer.nvml.kept import command
+from enforcer.nvml.remote import RemoteReader, Waits
 from gpushare.errors import MpsError
 from tests.node.mps.conftest import LIMIT, daemons_of, until
 
@@ -112,6 +114,24 @@ def test_when_the_host_ends_the_gpu_is_as_it_was(root: Path, driver: Path) -> No
     assert modes.compute_mode(UUID) is ComputeMode.DEFAULT
     assert daemons_of(root / "mps" / NAME) == []
     assert not (root / "mps" / NAME / "daemon.json").exists()
+
+
+def test_a_driver_that_hangs_does_not_keep_the_host_from_ending_its_daemons(root: Path, driver: Path) -> None:
+    (driver / "usr" / "lib" / "libnvidia-ml.so.1").touch()
+    hangs = root / "hangs" / "usr" / "lib"
+    hangs.mkdir(parents=True)
+    os.mkfifo(hangs / "libnvidia-ml.so.1")  # whoever loads it waits for ever
+    door = RemoteReader(command(root / "hangs"), Waits(deadline=0.5))
+    host = mps_host.Host(root, DriverRoot(driver), door)
+    with serving(root, host):
+        MpsDaemon(
+            UUID, root / "mps" / NAME, driver / PROGRAM, limit_mib=LIMIT, modes=Modes(), launcher=HostPod(root)
+        ).start()
+    host.stop()
+    door.close()
+    assert daemons_of(root / "mps" / NAME) == []
+    note = json.loads((root / "mps" / NAME / "daemon.json").read_text())
+    assert ComputeMode.DEFAULT in note.values(), "the mode to give back is kept for the next attempt"
 
 
 SLOW = """#!/bin/sh

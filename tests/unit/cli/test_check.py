@@ -1,6 +1,7 @@
 import base64
 import io
 import json
+import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -293,3 +294,14 @@ def test_json_and_the_exit_code_say_the_same(
     assert [one["level"] for one in found["checks"]] == [Level.OK, Level.WRONG, Level.WARNING]
     monkeypatch.setattr(check, "checkers", lambda _args: QUESTIONS[-1:])
     assert main(["check"]) == 0
+
+
+def test_a_driver_that_hangs_is_said_and_does_not_keep_us(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks_node, "NVML_SECONDS", 0.5)
+    (tmp_path / "usr" / "lib").mkdir(parents=True)
+    os.mkfifo(tmp_path / "usr" / "lib" / "libnvidia-ml.so.1")  # whoever loads it waits for ever
+    code = main(["check", "--node", "--driver-root", str(tmp_path), "--state", str(tmp_path), "--color", "never"])
+    out, _ = capsys.readouterr()
+    assert (code, "GPUs through NVML: NVML does not answer gpus within 0.5 s: the driver hangs" in out) == (1, True)
