@@ -13,8 +13,8 @@ from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 from tests.mutants.model import Module, Mutant
 
 SURVIVED: Final = frozenset({"survived", "no tests"})
-DOUBTFUL: Final = SURVIVED | {"timeout"}
-"""Worth a second look: there may be tests for it now, or time enough."""
+DOUBTFUL: Final = SURVIVED | {"timeout", "not checked"}
+"""Worth another look: there may be tests for it now, or time enough."""
 
 
 def modules(root: Path) -> Iterator[Module]:
@@ -25,7 +25,7 @@ def modules(root: Path) -> Iterator[Module]:
 
 
 def doubtful(root: Path, names: Collection[str]) -> list[str]:
-    """List those worth a second look, of these modules or of all if none is named, as the tool calls them."""
+    """List those worth another look, of these modules or of all if none is named, as the tool calls them."""
     found = [(source, status) for source, status in _found(root) if not names or _dotted(source) in names]
     return [key for _, status in found for key, said in status.items() if said in DOUBTFUL]
 

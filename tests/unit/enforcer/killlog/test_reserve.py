@@ -146,6 +146,22 @@ def test_what_is_left_of_a_vain_attempt_is_removed(
     assert held_below(folder.path.parent) == descriptors
 
 
+def test_one_that_cannot_even_be_removed_is_said_for_what_came_first(
+    folder: LogFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(reserve, "preallocate", none_left)
+    monkeypatch.setattr(LogFolder, "remove", fails)
+    room = Reserve(folder, SIZE)
+    room.fill()
+    assert str(room.problem).endswith("No space left on device")
+
+
 def test_another_enforcer_finds_what_is_set_aside(folder: LogFolder) -> None:
     later = Reserve(folder, SIZE)
     later.look()

@@ -33,5 +33,5 @@ def test_the_last_segment_stays_however_large_and_old() -> None:
 
 def test_a_clock_set_to_another_year_removes_one_segment_at_a_time() -> None:
     assert Retention(days=90).surplus(kept(1, 1, 1, 1, age=3650 * DAY)) == 1
-    assert Retention(days=90).surplus(kept(1, 1, 1, 1, age=89 * DAY)) == 0
+    assert Retention(days=90).surplus(kept(1, 1, 1, 1, age=90 * DAY)) == 0
     assert Retention(days=90).surplus(kept(1, 1, 1, 1, age=-3650 * DAY)) == 0
