@@ -19,7 +19,8 @@ log = structlog.get_logger()
 
 STATUS: Final = Path("/proc/thread-self/status")
 LAST: Final = Path("/proc/sys/kernel/cap_last_cap")
-_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _VERSION_3: Final = 0x20080522
 _WORDS: Final = 2
 _BITS: Final = 32
@@ -62,9 +63,11 @@ def keep_only(wanted: Collection[Right]) -> frozenset[int]:
     held = effective()
     left = held & frozenset(wanted)
     libc = ctypes.CDLL(None, use_errno=True)
-    if Right.SETPCAP in held:  # else the container runtime has bounded what programs we start can have
+    if Right.SETPCAP in held:
         for number in set(range(int(LAST.read_text()) + 1)) - left:
             _check(libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0))
+    else:  # what root starts has all of the bounding set again, but for this
+        _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     _check(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
     header = (ctypes.c_uint32 * 2)(_VERSION_3, 0)
     data = (ctypes.c_uint32 * (3 * _WORDS))(*_data(left))

@@ -43,6 +43,39 @@ def test_what_is_given_up_is_gone_from_threads_and_from_programs_that_are_starte
     assert held < effective()
 
 
+BOUNDED = """
+import ctypes, json, sys, threading
+from pathlib import Path
+from enforcer import rights
+from enforcer.nvml.kept import Kept
+
+def started():
+    kept = Kept([sys.executable, "-c", "import sys; sys.stdin.read()"])
+    found.append(sorted(rights.effective(Path(f"/proc/{kept.pid}/status"))))
+    kept.end(60)
+
+libc = ctypes.CDLL(None, use_errno=True)
+left = rights.effective() - {rights.Right.SETPCAP}
+header = (ctypes.c_uint32 * 2)(rights._VERSION_3, 0)
+assert libc.capset(header, (ctypes.c_uint32 * 6)(*rights._data(left))) == 0
+found = [sorted(rights.keep_only({rights.Right.KILL, rights.Right.SYS_PTRACE}))]
+for _ in range(2):  # the first one, and one started again from whatever thread finds it ended
+    thread = threading.Thread(target=started)
+    thread.start()
+    thread.join()
+print(json.dumps(found))
+"""
+
+
+def test_where_the_bounding_set_cannot_be_narrowed_what_is_started_again_regains_nothing() -> None:
+    """As in a container whose runtime did not grant SETPCAP, and whose bounding set holds more than the agent keeps."""
+    if os.geteuid() != 0 or Right.SETPCAP not in effective():
+        missing("this needs root, and SETPCAP to give up")
+    held = effective() & {Right.KILL, Right.SYS_PTRACE}
+    done = subprocess.run([sys.executable, "-c", BOUNDED], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [sorted(held)] * 3
+
+
 def test_capabilities_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
     status = tmp_path / "status"
     status.write_text("Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000200021\nCapBnd:\t0\n")
