@@ -51,6 +51,12 @@ def _identify(root: Path, pid: int = 77) -> Identity | None:
     return CgroupAttributor(root / "proc", root / "cgroup").identify(pid)
 
 
+@pytest.fixture(autouse=True)
+def _nothing_remembered() -> None:
+    """What one test's texts mean is worked out by each that has them."""
+    proc._known_folders.cache_clear()
+
+
 @pytest.fixture
 def sleeper() -> Iterator[int]:
     with subprocess.Popen(["sleep", "60"]) as process:
