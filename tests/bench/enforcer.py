@@ -50,6 +50,8 @@ MEMORY: Final = "/dev/shm"
 WINDOWS: Final = 6
 """The least disturbed of them is what the agent takes; the machine's other work adds cold caches and page faults."""
 CPUCLOCK_SCHED: Final = 2
+FILE: Final = 5
+"""Words of a line of smaps before the file's path."""
 DEVELOPMENT: Final = ("rich", "grpc_tools")
 PAUSE: Final = 0.02
 COLUMNS: Final = "{:<28} {:>12} {:>12} {:>12}"
@@ -59,7 +61,7 @@ COLUMNS: Final = "{:<28} {:>12} {:>12} {:>12}"
 class Cost:
     """Of one process: share of one core in the window that was least disturbed and in the middle one; MiB resident.
 
-    ``own``: of no file; ``pss``: what is shared is divided among its users.
+    ``own``: of no file; ``pss``: what is shared is divided among its users; ``both``: see ``together``.
     """
 
     core: float
@@ -67,6 +69,7 @@ class Cost:
     rss: float
     own: float
     pss: float
+    both: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,25 @@ class Turns:
 def mib(pid: int, file: str, name: str) -> float:
     lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 1024
+
+
+def files(pid: int) -> dict[str, float]:
+    """MiB resident of each part of a file that a process has mapped, without what it wrote there."""
+    found: dict[str, float] = {}
+    part = ""
+    for words in (line.split() for line in Path(f"/proc/{pid}/smaps").read_text().splitlines()):
+        if not words[0].endswith(":"):
+            part = f"{words[2]} {words[5]}" if len(words) > FILE else ""  # the offset and the path
+        elif part and words[0] in {"Rss:", "Anonymous:"}:
+            found[part] = found.get(part, 0.0) + int(words[1]) / (1024 if words[0] == "Rss:" else -1024)
+    return found
+
+
+def together(pids: list[int]) -> float:
+    """MiB that these processes take where nobody else has their libraries: what they share counts once."""
+    mapped = [files(pid) for pid in pids]
+    parts = {part for each in mapped for part in each}
+    return sum(mib(pid, "status", "RssAnon") for pid in pids) + sum(max(f.get(x, 0.0) for f in mapped) for x in parts)
 
 
 def at(values: list[float], share: float) -> float:
@@ -111,7 +133,8 @@ def cost(pids: list[int], seconds: float) -> list[Cost]:
     sizes = [
         [mib(pid, "status", "VmRSS"), mib(pid, "status", "RssAnon"), mib(pid, "smaps_rollup", "Pss")] for pid in pids
     ]
-    return [Cost(*share, *size) for share, size in zip(shares, sizes, strict=True)]
+    both = together(pids)
+    return [Cost(*share, *size, both=both) for share, size in zip(shares, sizes, strict=True)]
 
 
 @contextmanager
@@ -198,6 +221,7 @@ def table(idle: list[Cost], busy: list[Cost]) -> None:
         print(row(f"{name}: RSS", costs, lambda each: each.rss, "{:.1f} MiB"))
         print(row(f"{name}: RSS, no file's", costs, lambda each: each.own, "{:.1f} MiB"))
         print(row(f"{name}: PSS", costs, lambda each: each.pss, "{:.1f} MiB"))
+        print(f"{name}: together, what they share counted once: {costs[0].both:.1f} MiB")
 
 
 def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str, str]]:
@@ -211,7 +235,10 @@ def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str,
             "64 GPU processes of 500, a look every 0.5 s: CPU",
             f"{100 * core:.2f} % of a core, {100 * middle:.2f} % in the middle window; {core / none:.1f} times idle",
         ),
-        ("... memory, both processes", f"PSS {pss:.0f} MiB (RSS {rss:.0f}, of no file {own:.0f})"),
+        (
+            "... memory, both processes",
+            f"{busy[0].both:.0f} MiB, of no file {own:.0f} (PSS here {pss:.0f}, RSS {rss:.0f})",
+        ),
         ("... one decision, p99", f"{wall:.1f} ms; its CPU {cpu:.1f} ms; as much pure computing {computing:.1f} ms"),
     ]
 
