@@ -129,12 +129,14 @@ def window(pids: list[int], seconds: float) -> list[float]:
 def cost(pids: list[int], seconds: float) -> list[Cost]:
     """Of these processes while they go about their work for so long, in windows."""
     windows = sorted((window(pids, seconds / WINDOWS) for _ in range(WINDOWS)), key=sum)
-    shares = zip(windows[0], windows[WINDOWS // 2], strict=True)
-    sizes = [
-        [mib(pid, "status", "VmRSS"), mib(pid, "status", "RssAnon"), mib(pid, "smaps_rollup", "Pss")] for pid in pids
-    ]
-    both = together(pids)
-    return [Cost(*share, *size, both=both) for share, size in zip(shares, sizes, strict=True)]
+    least, middle, both = windows[0], windows[WINDOWS // 2], together(pids)
+    return [
+        Cost(
+            least[at], middle[at], mib(pid, "status", "VmRSS"), mib(pid, "status", "RssAnon"),
+            mib(pid, "smaps_rollup", "Pss"), both,
+        )
+        for at, pid in enumerate(pids)
+    ]  # fmt: skip
 
 
 @contextmanager
