@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         kill_log = Scribe(written, options.node, lost=hold.lost)
         stack.callback(kill_log.close)
         side.complain(lambda: written.shortage)
-        stack.callback(side.nvml.close)
+        stack.callback(side.nvml.stop)
         side.complain(lambda: side.nvml.problem)
         if options.records_to == "stdout":
             written.listeners.append(records_to(sys.stdout))

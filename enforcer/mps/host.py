@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
             serve(listener, host)
             host.reap()
     host.stop()
-    modes.close()
+    modes.stop()
     _withdraw_memory(options)
     return 0
 

@@ -87,7 +87,7 @@ class RemoteReader:
         self._number = 0
         self._crashes: list[float] = []
         self._left: list[Kept] = []
-        self._closed = False
+        self._stopped = False
         self._mine = threading.local()
         """When this thread's look is over, where one is under way."""
 
@@ -143,9 +143,14 @@ class RemoteReader:
         return found
 
     def close(self) -> None:
-        """End the process. Nobody is answered any more: a thread that has not ended yet must not start another."""
+        """End the process; the next question starts another."""
         with self._lock:
-            self._closed = True
+            self._drop()
+
+    def stop(self) -> None:
+        """End the process for good: a thread of ours that has not ended yet must not start another."""
+        with self._lock:
+            self._stopped = True
             self._drop()
 
     @property
@@ -218,7 +223,7 @@ class RemoteReader:
             log.error("cannot be ended, left in the driver", reason=str(Reason.UNKILLABLE), pid=kept.pid)
 
     def _started(self) -> Kept:
-        if self._closed:
+        if self._stopped:
             raise NvmlError("NVML is not asked any more: the agent stops")
         if len(self._left) >= MOST_LEFT:
             raise NvmlError(f"NVML is not asked: {self.problem}; a reboot ends them", Reason.NVML_HUNG)

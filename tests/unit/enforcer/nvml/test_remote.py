@@ -233,11 +233,19 @@ def test_a_program_that_is_not_there_is_an_error_and_no_crash() -> None:
         RemoteReader(["/nowhere/python"]).gpus()
 
 
-def test_closing_ends_the_process_and_no_later_question_starts_another(reader: Any) -> None:
+def test_closing_ends_the_process_and_the_next_question_starts_another(reader: Any) -> None:
     asks = reader(LONG)
     old = pid_of(asks)
     asks.close()
     asks.close()
+    assert gone(old)
+    assert pid_of(asks) != old
+
+
+def test_once_stopped_no_later_question_starts_another_process(reader: Any) -> None:
+    asks = reader(LONG)
+    old = pid_of(asks)
+    asks.stop()
     assert gone(old)
     assert reason(lambda: pid_of(asks)) is Reason.NVML_UNAVAILABLE
     assert asks._kept is None
