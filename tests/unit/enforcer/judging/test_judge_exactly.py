@@ -331,6 +331,20 @@ def test_who_was_ended_twice_and_was_over_again_before_it_had_cooled_down_respaw
     assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, again)]
 
 
+def test_who_is_over_for_the_first_time_in_long_does_not_respawn() -> None:
+    ended = tuple(Kill(10.0 + n, "asr", PLACE) for n in range(3))
+    _, said = _look(State(cases={KEY: _due()}, kills=ended), 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER))
+    assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, False)]
+
+
+def test_a_pod_that_is_due_twice_keeps_nobody_else_from_being_ended() -> None:
+    one, same, another = quota(), quota(gpu=OTHER_GPU), neighbour()
+    cases = {KEY: _due(over_for=9.0), (CONTAINER, OTHER_GPU): _due(over_for=8.0), OTHER_KEY: _due()}
+    over = _held(OVER, holder(20, 9000, NEIGHBOUR, another.pod_uid))
+    _, said = _look(State(cases=cases), 100.0, one, same, another, over=over, other={CONTAINER: (OVER,)})
+    assert [(each.decision, each.quota) for each in said] == [(Decision.KILL, one), (Decision.KILL, another)]
+
+
 def test_that_one_is_suspended_is_said_once_with_what_it_holds() -> None:
     state = State(cases={KEY: _due()}, open=True)
     state, said = _look(state, 100.0, quota(), over=_held(OVER))
@@ -385,6 +399,17 @@ def test_where_nobody_is_within_its_quota_so_many_kills_are_a_storm_though_few_a
     assert not state.open, "one is within its quota"
     state, _ = _decided(State(cases=_cases(both), kills=kills[:2]), both, both[:1])
     assert not state.open, "three are no more than a minute allows"
+
+
+def test_who_is_over_but_not_for_long_is_not_within_its_quota_either() -> None:
+    both, late = [*_crowd(1), *_crowd(1, "tts", 2)], _crowd(1, "chat", 3)
+    kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
+    coming = replace(_crowd(1, "code", 4)[0], container_id=None)
+    cases = {**_cases(both), **_cases(late, over_for=0.5)}
+    state, _ = _decided(State(cases=cases, kills=kills), [*both, *late, coming], [both[0], *late])
+    assert state.open
+    state, _ = _decided(State(cases=_cases(both), kills=kills), [*both, *late, coming], both[:1])
+    assert not state.open
 
 
 def test_one_container_alone_is_no_storm_however_often() -> None:
