@@ -33,7 +33,7 @@ def test_an_operator_may_ask_all_but_a_dry_run_and_silent_nodes_are_named(bed: B
     bed.until("the operator may look at workloads", lambda: may(who, "list", "apps", "daemonsets", ""))
     bed.node("silent", slices=False)
     found = check(str(kubeconfig))
-    withheld = [name for name, (_, detail) in found.items() if "may not ask" in detail]
+    withheld = [name for name, (_, detail) in found.items() if "you may not" in detail]
     assert withheld == ["consumable capacity (DRAConsumableCapacity)"], "it dry-runs a template, which takes edit"
     assert "silent" in found["nodes that share their GPUs"][1]
     agents = bed.cluster.list(path(APPS_V1, "daemonsets"))[0]
