@@ -93,7 +93,7 @@ class CgroupAttributor:
         for folder in _known_folders(text) if len(text) <= SHORT else _folders(text):
             try:
                 # Hundreds a second: a path object costs more than the call.
-                return os.stat(f"{self._cgroup}/{folder}").st_ino  # noqa: PTH116
+                return os.stat(f"{self._cgroup}/{folder}").st_ino  # noqa: PTH116 - a path object costs more than the call
             except (OSError, ValueError):  # not mounted there, or a name no path can hold
                 continue
         return None

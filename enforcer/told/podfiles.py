@@ -85,10 +85,10 @@ class PodFiles:
     def _has_folder(self, uid: str) -> bool:
         """Whether a pod's file can be there: not where its claim is not prepared yet, gone again, or has no sidecar."""
         folder = f"{self._place}/{uid}"  # at every look for every pod: a path object costs more than the call
-        if os.path.exists(f"{folder}/{NAME}"):  # noqa: PTH110
+        if os.path.exists(f"{folder}/{NAME}"):  # noqa: PTH110 - a path object costs more than the call
             return True
         self._written.pop(uid, None)  # whatever was written is not there
-        return os.path.isdir(folder)  # noqa: PTH112
+        return os.path.isdir(folder)  # noqa: PTH112 - a path object costs more than the call
 
     def _forget(self, but: Any) -> None:
         with self._lock:

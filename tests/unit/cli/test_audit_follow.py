@@ -274,7 +274,9 @@ def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missi
     assert (code, err) == (1, f"gpu-share: node gpu-1: {said}\n")
 
 
-def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(nodes: Watched, capsys: Any) -> None:
+def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
+    nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("gpu-1", "gpu-2"):
         nodes.node(name)
     failed = threading.Event()
@@ -286,7 +288,7 @@ def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(nodes: W
             failed.set()
         return run_(pod, words)
 
-    nodes._following = following  # type: ignore[method-assign]
+    monkeypatch.setattr(nodes, "_following", following)
     nodes.broken["agent-gpu-2"] = "the kubelet is away"
 
     def come_back() -> None:

@@ -97,7 +97,7 @@ def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
         "capacity": {"memory": {"value": "15Gi"}}, "attributes": {"mode": {"string": "time-slicing"}},
     }  # fmt: skip
     slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
-    found = checks_cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type]
+    found = checks_cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     assert (found.level, found.detail) == ("ok", "1 on 1 nodes (1 time-slicing)")
     device["taints"] = [{"key": "unhealthy"}]
     assert checks_cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def test_the_agent_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
 def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
     note = {"gpu-share.io/left-out": json.dumps({"GPU-1": "Contested: a device plugin offers it as nvidia.com/gpu"})}
     slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
-    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type]
+    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     said = "gpu-7: GPU-1: Contested: a device plugin offers it as nvidia.com/gpu"
     assert (found.level, found.detail) == ("warning", said)
     for harmless in ({}, {"gpu-share.io/left-out": "junk"}, {"gpu-share.io/left-out": "[]"}):
@@ -216,7 +216,7 @@ BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is no mode; write one of mps, 
 def test_what_to_do_about_a_gpu_that_is_left_out_fits_the_reason(whys: list[str], hints: list[str]) -> None:
     note = json.dumps({f"GPU-{number}": why for number, why in enumerate(whys)})
     slices: list[Any] = [{"metadata": {"annotations": {"gpu-share.io/left-out": note}}, "spec": {"nodeName": "gpu-7"}}]
-    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type]
+    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     said = [hint for hint in [*checks_cluster.ADVICE.values(), checks_cluster.UNFIT] if hint in found.hint]
     assert all(any(each.startswith(hint) for each in said) for hint in hints), found.hint
     assert len(said) == len(hints)

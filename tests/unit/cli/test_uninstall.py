@@ -63,7 +63,7 @@ def claim(name: str, device_class: str = "gpu-share.io", **rest: Any) -> dict[st
 
 def test_while_a_claim_is_there_it_waits_then_refuses_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     api, time = Api(resourceclaims=[claim("tts-0-x"), claim("other", "gpu.nvidia.com")]), Time()
-    assert uninstall.before(api, time.clock(), ignore_claims=False) == 1  # type: ignore[arg-type]
+    assert uninstall.before(api, time.clock(), ignore_claims=False) == 1  # type: ignore[arg-type] # it only lists
     assert (api.deleted, time.now) == ([], 10)
     out = capsys.readouterr().out
     assert out.count("waiting") == 1
@@ -80,7 +80,7 @@ def test_a_claim_that_was_never_allocated_is_said_to_be_and_how_to_get_rid_of_it
     used = {"allocation": {}, "reservedFor": [{"resource": "pods", "name": "user"}]}
     made["metadata"] |= {"ownerReferences": [{"kind": "Pod", "name": "tts-0", "uid": "u"}]}
     api = Api(resourceclaims=[made, by_hand, claim("held", status=used)])
-    assert uninstall.before(api, Time().clock(), ignore_claims=False) == 1  # type: ignore[arg-type]
+    assert uninstall.before(api, Time().clock(), ignore_claims=False) == 1  # type: ignore[arg-type] # it only lists
     assert api.deleted == []
     _, _, holds, _, waits, *how = capsys.readouterr().out.splitlines()
     assert holds.endswith(": asr/held (of pod user)")

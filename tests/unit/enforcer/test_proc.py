@@ -267,7 +267,7 @@ def test_by_default_it_is_the_real_proc_that_is_read() -> None:
     seen = CgroupAttributor().identify(me)
     assert seen is not None
     assert not PidHandle(me, -1).deaf(signal.SIGTERM) or leads_namespace(me)
-    assert in_initial_pid_namespace() is (os.stat("/proc/self/ns/pid").st_ino == INITIAL_PID_NAMESPACE)  # noqa: PTH116
+    assert in_initial_pid_namespace() is (Path("/proc/self/ns/pid").stat().st_ino == INITIAL_PID_NAMESPACE)
 
 
 def test_a_pid_namespace_with_another_inode_is_not_the_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +284,7 @@ def test_a_handle_signals_waits_and_says_when_its_process_has_ended(sleeper: int
     assert handle is not None
     with handle:
         assert (handle.pid, handle.ended(), lives(sleeper)) == (sleeper, False, True)
-        assert os.readlink(f"/proc/self/fd/{handle.fileno()}") == "anon_inode:[pidfd]"  # noqa: PTH115
+        assert str(Path(f"/proc/self/fd/{handle.fileno()}").readlink()) == "anon_inode:[pidfd]"
         assert handle.send(signal.SIGSTOP)
         os.waitid(os.P_PID, sleeper, os.WSTOPPED)
         assert handle.send(signal.SIGKILL)
