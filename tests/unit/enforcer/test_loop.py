@@ -77,8 +77,13 @@ class World:
         for _ in range(times):
             self.clock[0] += 0.5
             self.agent.poll()
+        self.written()
         found: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
         return found
+
+    def written(self) -> None:
+        """Wait until nothing is left to be written: a slow disk is not what most tests are about."""
+        self.agent._disk.do("everything before", lambda: None).result(30)
 
     def records(self) -> list[dict[str, Any]]:
         lines = [

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,12 @@ def turns(world: World, count: int) -> None:
         world.agent.poll()
 
 
+def look(world: World) -> dict[str, Any]:
+    """What a look found. Not from the file: a disk that hangs, or is slow, may not have it yet."""
+    turns(world, 1)
+    return world.metrics.latest.status
+
+
 def seen(world: World) -> int:
     """How much our container holds, as the last look found."""
     found = world.metrics.latest.status
@@ -60,7 +67,8 @@ def problems(world: World) -> str:
 
 @pytest.mark.parametrize("name", ["status.json", memory.NAME])
 def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_said(name: str, world: World) -> None:
-    world.look()
+    look(world)
+    world.written()
     disk = Hanging(world.folder / f".{name}.new")
     world.reader.held[GPU] = {101: 9000}
     turns(world, 2)
@@ -70,7 +78,8 @@ def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_said(name: str
     assert seen(world) == 8000
     assert "the disk of" in problems(world)
     disk.let_go()
-    wait_for(lambda: "the disk of" not in "".join(world.look()["problems"]))
+    wait_for(lambda: "the disk of" not in "".join(look(world)["problems"]))
+    world.written()
     assert (world.folder / name).stat().st_mtime > time.time() - 60
 
 
@@ -80,6 +89,7 @@ def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
     object.__setattr__(world.agent._parts, "quotas", checkpoint.read)
     world.reader.held[GPU] = {101: 9000}
     turns(world, 3)
+    world.written()
     disk = Hanging(checkpoint.path)
     turns(world, 3)
     assert seen(world) == 9000
@@ -95,7 +105,7 @@ def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None
     assert world.verdicts == []
     disk.let_go()
     world.clock[0] += 60  # its cool-down
-    wait_for(lambda: bool(world.look() and world.verdicts))
+    wait_for(lambda: bool(look(world) and world.verdicts))
     remembered = memory.decode((world.folder / memory.NAME).read_bytes(), world.agent._boot, world.clock[0])
     assert remembered is not None
     assert len(remembered.kills) == 1
@@ -121,7 +131,7 @@ def test_a_breaker_that_the_disk_was_too_slow_to_show_holds_all_the_same(
     world.agent._breaker.stands = True
     world.reader.held[GPU] = {101: 9000}
     turns(world, 4)
-    wait_for(lambda: bool(world.look()) and 'gpu_share_kill_results_total{reason="BreakerOpen"}' in world.scrape())
+    wait_for(lambda: bool(look(world)) and 'gpu_share_kill_results_total{reason="BreakerOpen"}' in world.scrape())
     assert world.verdicts == []
 
 
