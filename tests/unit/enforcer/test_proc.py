@@ -31,23 +31,25 @@ KTHREAD, PLAIN = 0x00208040, 0x00400100
 OURS = Owner(POD, CONTAINER)
 
 
-def _stat(state: str = "S", start: int = 4711, flags: int = PLAIN, name: str = "python") -> str:
+def stat_text(state: str = "S", start: int = 4711, flags: int = PLAIN, name: str = "python") -> str:
     """Field n of proc(5) reads n00 where nobody asks for it, so that no other can be taken for it."""
     between = [str(n * 100) for n in range(10, 22)]
     return f"77 ({name}) {state} 400 500 600 700 800 {flags} {' '.join(between)} {start} 2300 2400\n"
 
 
-def _process(proc: Path, pid: int = 77, stat: str | None = None, cgroup: str | None = GROUP, status: str = "") -> Path:
+def process_files(
+    proc: Path, pid: int = 77, stat: str | None = None, cgroup: str | None = GROUP, status: str = ""
+) -> Path:
     folder = proc / str(pid)
     folder.mkdir(parents=True)
-    (folder / "stat").write_text(_stat() if stat is None else stat)
+    (folder / "stat").write_text(stat_text() if stat is None else stat)
     (folder / "status").write_text(status)
     if cgroup is not None:
         (folder / "cgroup").write_text(cgroup)
     return folder
 
 
-def _identify(root: Path, pid: int = 77) -> Identity | None:
+def identify(root: Path, pid: int = 77) -> Identity | None:
     return CgroupAttributor(root / "proc", root / "cgroup").identify(pid)
 
 
@@ -65,17 +67,17 @@ def sleeper() -> Iterator[int]:
 
 
 def test_a_process_is_known_by_its_start_its_owner_and_its_containers_cgroup(tmp_path: Path) -> None:
-    _process(tmp_path / "proc")
+    process_files(tmp_path / "proc")
     group = tmp_path / "cgroup" / OWN_GROUP
     group.mkdir(parents=True)
-    assert _identify(tmp_path) == Identity(pid=77, start=4711, owner=OURS, cgroup_inode=group.stat().st_ino)
+    assert identify(tmp_path) == Identity(pid=77, start=4711, owner=OURS, cgroup_inode=group.stat().st_ino)
 
 
 def test_its_inode_is_that_of_the_containers_cgroup_and_not_of_one_below(tmp_path: Path) -> None:
-    _process(tmp_path / "proc", cgroup=f"0::/{OWN_GROUP}/below\n")
+    process_files(tmp_path / "proc", cgroup=f"0::/{OWN_GROUP}/below\n")
     below = tmp_path / "cgroup" / OWN_GROUP / "below"
     below.mkdir(parents=True)
-    seen = _identify(tmp_path)
+    seen = identify(tmp_path)
     assert seen is not None
     assert seen.cgroup_inode == below.parent.stat().st_ino
 
@@ -91,19 +93,19 @@ def test_its_inode_is_that_of_the_containers_cgroup_and_not_of_one_below(tmp_pat
     ids=["v1", "named", "hybrid", "v2"],
 )
 def test_the_cgroup_is_found_wherever_its_hierarchy_is_mounted(tmp_path: Path, line: str, mounted: str) -> None:
-    _process(tmp_path / "proc", cgroup=line)
+    process_files(tmp_path / "proc", cgroup=line)
     group = tmp_path / "cgroup" / mounted / OWN_GROUP
     group.mkdir(parents=True)
-    seen = _identify(tmp_path)
+    seen = identify(tmp_path)
     assert seen is not None
     assert (seen.owner, seen.cgroup_inode) == (OURS, group.stat().st_ino)
 
 
 def test_a_hierarchy_that_is_not_mounted_is_passed_over_for_the_next(tmp_path: Path) -> None:
-    _process(tmp_path / "proc", cgroup=f"5:cpuset:/{OWN_GROUP}\n4:memory:/{OWN_GROUP}\n")
+    process_files(tmp_path / "proc", cgroup=f"5:cpuset:/{OWN_GROUP}\n4:memory:/{OWN_GROUP}\n")
     group = tmp_path / "cgroup" / "memory" / OWN_GROUP
     group.mkdir(parents=True)
-    seen = _identify(tmp_path)
+    seen = identify(tmp_path)
     assert seen is not None
     assert seen.cgroup_inode == group.stat().st_ino
 
@@ -115,8 +117,8 @@ def test_files_of_any_length_are_read_to_their_end(tmp_path: Path, size: int) ->
     group = tmp_path / "cgroup" / OWN_GROUP
     group.mkdir(parents=True)
     for pid, cgroup in ((77, text), (78, f"{text[:-1]}\n1:name=systemd:/kubepods/pod{POD}/{'d' * 64}\n")):
-        _process(tmp_path / "proc", pid, cgroup=cgroup)
-    one, torn = _identify(tmp_path), _identify(tmp_path, 78)
+        process_files(tmp_path / "proc", pid, cgroup=cgroup)
+    one, torn = identify(tmp_path), identify(tmp_path, 78)
     assert one is not None
     assert torn is not None
     assert (one.owner, one.cgroup_inode) == (OURS, group.stat().st_ino)
@@ -127,97 +129,67 @@ def test_where_cgroups_of_long_texts_are_is_not_remembered(tmp_path: Path) -> No
     known = proc._known_folders
     for pid, size, kept in ((77, SHORT, 1), (78, SHORT + 1, 0)):
         known.cache_clear()
-        _process(tmp_path / "proc", pid, cgroup=f"0::/{OWN_GROUP}/".ljust(size, "a"))
-        assert _identify(tmp_path, pid) == _identify(tmp_path, pid)
+        process_files(tmp_path / "proc", pid, cgroup=f"0::/{OWN_GROUP}/".ljust(size, "a"))
+        assert identify(tmp_path, pid) == identify(tmp_path, pid)
         assert known.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize("cgroup", [GROUP, f"0::/{OWN_GROUP}/\0\n"], ids=["absent", "no-path"])
 def test_where_no_cgroup_can_be_seen_the_owner_still_is(tmp_path: Path, cgroup: str) -> None:
-    _process(tmp_path / "proc", cgroup=cgroup)
-    seen = _identify(tmp_path)
+    process_files(tmp_path / "proc", cgroup=cgroup)
+    seen = identify(tmp_path)
     assert seen is not None
     assert (seen.owner, seen.cgroup_inode) == (OURS, None)
 
 
 @pytest.mark.parametrize("flags", [0x00200000, KTHREAD])
 def test_a_kernel_thread_is_told_by_its_flag(tmp_path: Path, flags: int) -> None:
-    _process(tmp_path / "proc", stat=_stat(flags=flags), cgroup="0::/\n")
-    assert _identify(tmp_path) == Identity(pid=77, start=4711, owner=None, kernel_thread=True)
+    process_files(tmp_path / "proc", stat=stat_text(flags=flags), cgroup="0::/\n")
+    assert identify(tmp_path) == Identity(pid=77, start=4711, owner=None, kernel_thread=True)
 
 
 def test_nobody_is_seen_where_there_is_no_process_or_it_ends_while_we_look(tmp_path: Path) -> None:
-    assert _identify(tmp_path) is None
-    _process(tmp_path / "proc", cgroup=None)
-    assert _identify(tmp_path) is None
+    assert identify(tmp_path) is None
+    process_files(tmp_path / "proc", cgroup=None)
+    assert identify(tmp_path) is None
 
 
 @pytest.mark.parametrize("state", ["Z", "X", "x"])
 def test_a_corpse_is_nobody(tmp_path: Path, state: str) -> None:
-    folder = _process(tmp_path / "proc", stat=_stat(state))
-    assert _identify(tmp_path) is None
+    folder = process_files(tmp_path / "proc", stat=stat_text(state))
+    assert identify(tmp_path) is None
     task = folder / "task" / "77"
     task.mkdir(parents=True)
-    (task / "stat").write_text(_stat(state))
+    (task / "stat").write_text(stat_text(state))
     (task / "cgroup").write_text(GROUP)
-    assert _identify(tmp_path) is None, "its only thread is as dead"
-
-
-def test_of_a_leader_that_has_ended_the_first_live_thread_says_whose_it_is(tmp_path: Path) -> None:
-    folder = _process(tmp_path / "proc", stat=_stat("Z"), cgroup="0::/\n")
-    (folder / "task" / "76").mkdir(parents=True)  # ended while we look: it has no files any more
-    for number, state, cgroup in ((77, "Z", "0::/\n"), (78, "S", GROUP), (79, "S", "0::/\n")):
-        task = folder / "task" / str(number)
-        task.mkdir(parents=True)
-        (task / "stat").write_text(_stat(state, start=number))
-        (task / "cgroup").write_text(cgroup)
-    assert _identify(tmp_path) == Identity(pid=77, start=4711, owner=OURS)
-
-
-def test_in_cgroup_v2_a_leader_that_has_ended_still_says_whose_it_is_while_a_thread_is_left(tmp_path: Path) -> None:
-    folder = _process(tmp_path / "proc", stat=_stat("Z"))
-    (folder / "task" / "77").mkdir(parents=True)
-    assert _identify(tmp_path) is None
-    (folder / "task" / "78").mkdir()  # there, and gone before it could be looked at
-    assert _identify(tmp_path) == Identity(pid=77, start=4711, owner=OURS)
-
-
-@pytest.mark.parametrize("last", [GROUP, "0::/\n"])
-def test_a_thread_about_to_end_says_nothing_where_another_one_names_a_container(tmp_path: Path, last: str) -> None:
-    folder = _process(tmp_path / "proc", stat=_stat("Z"), cgroup="1:memory:/\n0::/\n")
-    for number, cgroup in ((77, "1:memory:/\n"), (78, "1:memory:/\n"), (79, last)):
-        task = folder / "task" / str(number)
-        task.mkdir(parents=True)
-        (task / "stat").write_text(_stat("Z" if number == 77 else "R", start=number))
-        (task / "cgroup").write_text(cgroup)
-    seen = _identify(tmp_path)
-    assert seen is not None
-    assert seen.owner == (OURS if last == GROUP else None)
+    assert identify(tmp_path) is None, "its only thread is as dead"
 
 
 def test_bytes_that_are_no_text_make_a_process_nobodys_and_raise_nothing(tmp_path: Path) -> None:
-    (_process(tmp_path / "proc") / "cgroup").write_bytes(b"0::/kubepods/\xff\n")
-    seen = _identify(tmp_path)
+    (process_files(tmp_path / "proc") / "cgroup").write_bytes(b"0::/kubepods/\xff\n")
+    seen = identify(tmp_path)
     assert seen is not None
     assert seen.owner is None
 
 
 def test_fields_are_counted_from_the_last_parenthesis(tmp_path: Path) -> None:
     file = tmp_path / "stat"
-    file.write_text(_stat("D", start=99, flags=KTHREAD, name="a) Z 1 (\n) R 2 3"))
+    file.write_text(stat_text("D", start=99, flags=KTHREAD, name="a) Z 1 (\n) R 2 3"))
     assert read_stat(file) == Stat("D", 99, kernel_thread=True)
-    file.write_text(_stat("R", start=100))
+    file.write_text(stat_text("R", start=100))
     assert read_stat(file) == Stat("R", 100, kernel_thread=False)
 
 
-@pytest.mark.parametrize("text", ["", "77 (a) S 1 2", _stat().replace("4711", "x"), _stat().replace(str(PLAIN), "y")])
+@pytest.mark.parametrize(
+    "text", ["", "77 (a) S 1 2", stat_text().replace("4711", "x"), stat_text().replace(str(PLAIN), "y")]
+)
 def test_a_stat_file_that_is_none_is_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "stat").write_text(text)
     assert read_stat(tmp_path / "stat") is None
 
 
 def test_its_pids_are_those_of_its_namespaces_from_ours_to_its_own(tmp_path: Path) -> None:
-    _process(tmp_path, status="Name:\tNSpid: 5\nPid:\t77\nNSpid:\t77\t12\t1\nNSpgid:\t77\n")
+    process_files(tmp_path, status="Name:\tNSpid: 5\nPid:\t77\nNSpid:\t77\t12\t1\nNSpgid:\t77\n")
     assert numbers(77, tmp_path) == (77, 12, 1)
     assert leads_namespace(77, tmp_path)
     assert numbers(78, tmp_path) == ()
@@ -226,7 +198,7 @@ def test_its_pids_are_those_of_its_namespaces_from_ours_to_its_own(tmp_path: Pat
 
 @pytest.mark.parametrize(("own", "leads"), [("77 1", True), ("77 2", False), ("1 77", False), ("77 11", False)])
 def test_the_first_of_a_namespace_is_number_one_in_its_own(tmp_path: Path, own: str, *, leads: bool) -> None:
-    _process(tmp_path, status=f"NSpid:\t{own}\n")
+    process_files(tmp_path, status=f"NSpid:\t{own}\n")
     assert leads_namespace(77, tmp_path) is leads
 
 
@@ -244,19 +216,19 @@ def test_the_first_of_a_namespace_is_number_one_in_its_own(tmp_path: Path, own: 
 def test_only_the_first_of_a_namespace_is_deaf_and_only_without_a_handler(
     tmp_path: Path, own: str, caught: int, *, deaf: bool
 ) -> None:
-    _process(tmp_path, status=f"NSpid:\t{own}\nSigCgt:\t{caught:016x}\n")
+    process_files(tmp_path, status=f"NSpid:\t{own}\nSigCgt:\t{caught:016x}\n")
     assert PidHandle(77, -1).deaf(signal.SIGTERM, tmp_path) is deaf
 
 
 def test_of_all_handlers_only_that_of_the_signal_counts(tmp_path: Path) -> None:
     for number in range(64):
-        _process(tmp_path, number, status=f"NSpid:\t77\t1\nSigCgt:\t{1 << number:016x}\n")
+        process_files(tmp_path, number, status=f"NSpid:\t77\t1\nSigCgt:\t{1 << number:016x}\n")
         deaf = PidHandle(number, -1).deaf(signal.SIGTERM, tmp_path)
         assert deaf is (number != signal.SIGTERM - 1), number
 
 
 def test_a_first_process_whose_handlers_are_not_said_counts_as_deaf(tmp_path: Path) -> None:
-    _process(tmp_path, status="NSpid:\t77\t1\n")
+    process_files(tmp_path, status="NSpid:\t77\t1\n")
     assert PidHandle(77, -1).deaf(signal.SIGTERM, tmp_path) is True
 
 
