@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
+# Whose servers `e2e` runs on: all tests on the first, on the others what depends on the version most.
+KUBERNETES ?= 1.37 1.36
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test safety mutants e2e cluster cluster-down lint format bench golden manifests protos lock clean
@@ -32,8 +34,8 @@ mutants: $(STAMP) ## Break what judges and kills in every small way; the unit te
 	@nice $(RUN)/python -m tests.mutants $(ARGS)
 
 e2e: $(STAMP) ## The product on real control planes and nodes, in lanes (first run builds Kubernetes; ARGS=FILE runs a part)
-	@$(RUN)/python -m tests.cluster build
-	@$(RUN)/python -m tests.e2e $(ARGS)
+	@set -e; for each in $(KUBERNETES); do $(RUN)/python -m tests.cluster build --kubernetes $$each; done
+	@$(RUN)/python -m tests.e2e $(KUBERNETES:%=--kubernetes %) $(ARGS)
 
 cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root, or ARGS=--control-plane-only)
 	@$(RUN)/python -m tests.cluster up $(ARGS)

@@ -1,6 +1,7 @@
 """``python -m tests.cluster build|up|pods|status|down``: a cluster to play with; ``make cluster`` starts it."""
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Final
 
 from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
-from tests.cluster import images, packages
+from tests.cluster import images, packages, versions
 from tests.cluster.binaries import Group, find_all
 from tests.cluster.build import build_missing, say
 from tests.cluster.controlplane import IDENTITIES, ControlPlane, remove
@@ -28,10 +29,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--control-plane-only", action="store_true", help="no real node: needs neither root nor packages"
     )
+    parser.add_argument(
+        "--kubernetes", choices=tuple(versions.VERSIONS), help=f"control plane of that version ({versions.NEWEST})"
+    )
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="up: so many real nodes (1)")
     parser.add_argument("--bare", action="store_true", help="up: without the product, its images at most")
+    asked = parser.parse_args(argv)
+    if asked.kubernetes:
+        os.environ[versions.VARIABLE] = asked.kubernetes
     try:
-        return VERBS[parser.parse_args(argv).verb](parser.parse_args(argv))
+        return VERBS[asked.verb](asked)
     except BedError as error:
         print(error, file=sys.stderr)
         return 1
@@ -101,7 +108,9 @@ def status(_: argparse.Namespace) -> int:
 
 
 def _groups(asked: argparse.Namespace) -> tuple[Group, ...]:
-    return CONTROL_PLANE_ONLY if asked.control_plane_only else tuple(Group)
+    if asked.control_plane_only:
+        return CONTROL_PLANE_ONLY
+    return tuple(Group) if versions.chosen() == versions.NEWEST else (*CONTROL_PLANE_ONLY, Group.CHART)
 
 
 def _fill(plane: ControlPlane, asked: argparse.Namespace) -> None:

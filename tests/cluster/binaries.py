@@ -1,6 +1,6 @@
 """Find the servers and programs of a cluster: given ones first, else the cache that ``tests.cluster.build`` fills.
 
-Two groups, so that tests of the control plane do not need what a node needs.
+In groups, so that tests of the control plane do not need what a node needs.
 """
 
 import hashlib
@@ -13,13 +13,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from tests.cluster import versions
 from tests.cluster.errors import BedError, MissingBinariesError
 
-KUBERNETES: Final = "1.37.1"
 ETCD: Final = "3.7.3"
 CONTAINERD: Final = "2.4.2"
 HELM: Final = "4.3.1"
-KUBERNETES_MINOR: Final = "1.37."
 OLDEST: Final = {"etcd": (3, 5), "containerd": (2, 1), "helm": (3, 18)}
 MODULES: Final = Path(__file__).parent / "modules"
 KUBERNETES_NAMES: Final = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
@@ -40,6 +39,7 @@ class Binary:
 
     name: str
     module: str
+    version: str
     package: str
     cache: Path
 
@@ -55,6 +55,7 @@ class Group(StrEnum):
 
     CONTROL_PLANE = "control plane"
     NODE = "node"
+    CHART = "chart"
 
 
 def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
@@ -64,12 +65,14 @@ def wanted(group: Group = Group.CONTROL_PLANE) -> tuple[Binary, ...]:
     """
     if group is Group.CONTROL_PLANE:
         etcd = _Module("etcd", ETCD)
-        return (*_kubernetes("kubernetes", KUBERNETES_NAMES), etcd.binary("etcd", "go.etcd.io/etcd/server/v3"))
-    containerd, helm = _Module("containerd", CONTAINERD), _Module("helm", HELM)
+        kubernetes = _Module(versions.module(), versions.VERSIONS[versions.chosen()])
+        return (*_kubernetes(kubernetes, KUBERNETES_NAMES), etcd.binary("etcd", "go.etcd.io/etcd/server/v3"))
+    if group is Group.CHART:
+        return (_Module("helm", HELM).binary("helm", "helm.sh/helm/v4/cmd/helm"),)
+    containerd = _Module("containerd", CONTAINERD)
     return (
-        *_kubernetes("kubernetes-node", KUBERNETES_NODE_NAMES),
+        *_kubernetes(_Module("kubernetes-node", versions.VERSIONS[versions.NEWEST]), KUBERNETES_NODE_NAMES),
         *(containerd.binary(name, f"{CONTAINERD_PACKAGE}/cmd/{name}") for name in CONTAINERD_NAMES),
-        helm.binary("helm", "helm.sh/helm/v4/cmd/helm"),
     )
 
 
@@ -83,11 +86,11 @@ class _Module:
     def binary(self, name: str, package: str) -> Binary:
         digest = hashlib.sha256((MODULES / self.name / "go.sum").read_bytes()).hexdigest()[:12]
         home = cache_root() / f"{self.name}-v{self.version}-{digest}"
-        return Binary(name=name, module=self.name, package=package, cache=home / name)
+        return Binary(name=name, module=self.name, version=self.version, package=package, cache=home / name)
 
 
-def _kubernetes(module: str, names: tuple[str, ...]) -> list[Binary]:
-    return [_Module(module, KUBERNETES).binary(name, f"k8s.io/kubernetes/cmd/{name}") for name in names]
+def _kubernetes(module: _Module, names: tuple[str, ...]) -> list[Binary]:
+    return [module.binary(name, f"k8s.io/kubernetes/cmd/{name}") for name in names]
 
 
 def find(binary: Binary) -> Path | None:
@@ -107,13 +110,14 @@ def find(binary: Binary) -> Path | None:
     return binary.cache if binary.cache.is_file() else None
 
 
-def find_all(group: Group = Group.CONTROL_PLANE) -> dict[str, Path]:
-    """All of a group by name.
+def find_all(*groups: Group) -> dict[str, Path]:
+    """All of some groups by name, those of the control plane where none is named.
 
     Raises:
         MissingBinariesError: some are not there; the message names them and the command that builds them.
     """
-    found = {binary.name: find(binary) for binary in wanted(group)}
+    asked = groups or (Group.CONTROL_PLANE,)
+    found = {binary.name: find(binary) for group in asked for binary in wanted(group)}
     if missing := [name for name, path in found.items() if path is None]:
         raise MissingBinariesError(
             f"{', '.join(missing)} not found in {ASSETS_VARIABLE}, PATH or {cache_root()}: run `make e2e` "
@@ -128,14 +132,19 @@ def fits(binary: Binary, path: Path) -> bool:
     if not match:
         return False
     if binary.module not in OLDEST:
-        return match[0].startswith(KUBERNETES_MINOR)
+        return match[0].startswith(_minor(binary))
     return (int(match[1]), int(match[2])) >= OLDEST[binary.module]
 
 
 def _needed(binary: Binary) -> str:
     if binary.module not in OLDEST:
-        return f"Kubernetes {KUBERNETES_MINOR}x"
+        return f"Kubernetes {_minor(binary)}x"
     return f"{binary.module} {'.'.join(str(part) for part in OLDEST[binary.module])} or newer"
+
+
+def _minor(binary: Binary) -> str:
+    """``1.37.``: any patch of a Kubernetes server will do."""
+    return binary.version.rpartition(".")[0] + "."
 
 
 def _version_line(path: Path) -> str:

@@ -20,7 +20,7 @@ def require_node() -> None:
     require_binaries()
     try:
         require_rights()
-        find_all(Group.NODE)
+        find_all(Group.NODE, Group.CHART)
         packages.tree(packages.NODE_PACKAGES)
     except BedError as error:
         missing(str(error))

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
-from tests.cluster import archive, cgroups, node_files, packages, pki
+from tests.cluster import archive, cgroups, node_files, packages, pki, versions
 from tests.cluster.binaries import Group, cache_root, find_all
 from tests.cluster.controlplane import NODE_STATE, ControlPlane
 from tests.cluster.errors import BedError
@@ -47,7 +47,7 @@ class Node:
             BedError: a right or a program is missing, or it did not become Ready.
         """
         require_rights()
-        binaries, tree = find_all(Group.NODE), packages.tree(packages.NODE_PACKAGES)
+        binaries, tree = find_all(Group.NODE, Group.CHART), packages.tree(packages.NODE_PACKAGES)
         node = cls._register(plane, name)
         try:
             node._start(binaries, tree, labels)
@@ -220,6 +220,7 @@ class Node:
 
 def require_rights() -> None:
     """Raise BedError that says what a node needs and this process lacks."""
+    versions.require_newest("a real node")
     if lacking := [program for program in NEEDED if not shutil.which(program)]:
         raise BedError(f"a node needs {', '.join(lacking)} (Debian packages iproute2, util-linux, hostname)")
     if os.geteuid() != 0:

@@ -34,7 +34,7 @@ def install_chart(plane: ControlPlane, nodes: Sequence[str]) -> None:
     cluster = plane.cluster()
     for node in nodes:
         cluster.patch(path(CORE_V1, "nodes", node), {"metadata": {"labels": {NODE_LABEL: "true"}}})
-    helm = str(find_all(Group.NODE)["helm"])
+    helm = str(find_all(Group.CHART)["helm"])
     where = ["--namespace", SYSTEM, "--create-namespace", "--kubeconfig", str(plane.kubeconfig())]
     command = [helm, "install", "gpu-share", str(CHART), *where, "--set", "simulate.enabled=true", "--wait"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import binaries, build
+from tests.cluster import binaries, build, versions
 from tests.cluster.errors import BedError, MissingBinariesError
+from tests.cluster.node import require_rights
 
 KUBERNETES_MODULES = ("kubernetes", "kubernetes-node")
 FAKE_GO = """#!{python}
@@ -36,6 +37,7 @@ def _empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv(binaries.ASSETS_VARIABLE, raising=False)
+    monkeypatch.delenv(versions.VARIABLE, raising=False)
     monkeypatch.setattr(build, "USUAL_GO", str(tmp_path / "no-go"))
 
 
@@ -124,10 +126,17 @@ def test_missing_binaries_are_named_with_the_command_that_builds_them(tmp_path: 
 
 
 @pytest.mark.parametrize(("said", "taken"), [("Kubernetes v1.37.0", True), ("Kubernetes v1.36.4", False), ("", False)])
-def test_a_server_on_path_is_taken_only_in_the_right_version(tmp_path: Path, said: str, taken: bool) -> None:  # noqa: FBT001
+def test_a_server_on_path_is_taken_only_in_the_right_version(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    taken: bool,  # noqa: FBT001
+) -> None:
     given = tmp_path / "bin" / "kube-apiserver"
     executable(given, f"#!/bin/sh\necho '{said}'\n")
     assert binaries.find(binaries.wanted()[0]) == (given if taken else None)
+    monkeypatch.setenv(versions.VARIABLE, "1.36")
+    assert binaries.find(binaries.wanted()[0]) == (given if "1.36" in said else None)
 
 
 def test_a_wrong_version_in_the_given_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +159,64 @@ def test_what_a_node_needs_is_a_group_of_its_own(tmp_path: Path) -> None:
     assert [line.split()[0] for line in calls.read_text().splitlines()[4:]] == [
         "kubelet", "kube-proxy", "kubectl", "containerd", "containerd-shim-runc-v2", "ctr", "helm",
     ]  # fmt: skip
-    assert set(binaries.find_all(binaries.Group.NODE)) >= {"kubelet", "containerd", "helm"}
+    assert set(binaries.find_all(binaries.Group.NODE)) >= {"kubelet", "containerd"}
 
 
 def test_both_kubernetes_modules_pin_the_same_versions() -> None:
     """They are apart only so that a change of one leaves the cached binaries of the other alone."""
     pinned = [set(re.findall(r"^\s+(k8s\.io/\S+ => .*)$", _go_mod(name), re.MULTILINE)) for name in KUBERNETES_MODULES]
     assert pinned[0] == pinned[1] != set()
-    assert all(f"k8s.io/kubernetes v{binaries.KUBERNETES} " in _go_mod(name) for name in KUBERNETES_MODULES)
+    newest = versions.VERSIONS[versions.NEWEST]
+    assert all(f"k8s.io/kubernetes v{newest} " in _go_mod(name) for name in KUBERNETES_MODULES)
+
+
+@pytest.mark.parametrize("minor", list(versions.VERSIONS))
+def test_every_version_has_a_module_that_pins_it_alone(minor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(versions.VARIABLE, minor)
+    version, text = versions.VERSIONS[minor], _go_mod(versions.module())
+    assert version.startswith(f"{minor}.")
+    assert f"k8s.io/kubernetes v{version} " in text
+    staged = set(re.findall(r"^\s+k8s\.io/\S+ => \S+ v(\S+)$", text, re.MULTILINE))
+    assert staged == {f"0.{version.partition('.')[2]}"}
+
+
+def test_an_older_control_plane_is_built_beside_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = fake_go(tmp_path)
+    build.build_missing(lambda _: None)
+    newest = binaries.find_all()
+    monkeypatch.setenv(versions.VARIABLE, versions.OLDEST)
+    with pytest.raises(MissingBinariesError):
+        binaries.find_all()
+    build.build_missing(lambda _: None)
+    older = binaries.find_all()
+    again = [line.split()[0] for line in calls.read_text().splitlines()[len(newest) :]]
+    assert again == list(binaries.KUBERNETES_NAMES)
+    assert {name for name in older if older[name] != newest[name]} == set(again), "etcd is the same"
+
+
+def test_servers_are_told_their_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(versions.VARIABLE, versions.OLDEST)
+    go = tmp_path / "bin" / "go"
+    executable(go, f"#!/bin/sh\n[ $1 = env ] && echo go1.26.8 && exit\necho $5 >> {tmp_path}/flags\n: > $7\n")
+    build.build_missing(lambda _: None)
+    told = (tmp_path / "flags").read_text().splitlines()
+    major, minor = versions.OLDEST.split(".")
+    assert len(told) == 4
+    for flags in told[:3]:
+        assert f".gitVersion=v{versions.VERSIONS[versions.OLDEST]} " in flags
+        assert (f".gitMajor={major} " in flags, flags.endswith(f".gitMinor={minor}")) == (True, True)
+
+
+def test_a_version_that_is_not_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(versions.VARIABLE, "1.30")
+    with pytest.raises(BedError, match=r"GPU_SHARE_KUBERNETES is '1\.30'; it has to be one of 1\.37, 1\.36"):
+        binaries.wanted()
+
+
+def test_an_older_control_plane_gets_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(versions.VARIABLE, versions.OLDEST)
+    with pytest.raises(BedError, match=rf"a real node is Kubernetes {versions.NEWEST} here; {versions.OLDEST} is"):
+        require_rights()
 
 
 def _go_mod(name: str) -> str:

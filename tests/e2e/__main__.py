@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.cluster import images
+from tests.cluster import images, versions
 from tests.cluster.controlplane import sweep
 from tests.e2e import lanes
 from tests.e2e.running import STOPPED, Result, Running
@@ -30,16 +30,18 @@ WRONG_USE: Final = 2
 def main(argv: Sequence[str]) -> int:
     """Run everything, or the given files, and return the exit code."""
     asked = _parser().parse_args(argv)
-    files = lanes.marked(ROOT)
+    kubernetes = asked.kubernetes or [versions.chosen()]
+    files = lanes.fitting(lanes.marked(ROOT), kubernetes[0])
     if unknown := [file for file in asked.files if file not in files]:
-        print(f"{', '.join(unknown)}: no test file of this checkout that needs a cluster", file=sys.stderr)
+        what = f"that runs on a cluster of Kubernetes {kubernetes[0]}"
+        print(f"{', '.join(unknown)}: no test file of this checkout {what}", file=sys.stderr)
         return WRONG_USE
     chosen = {file: files[file] for file in asked.files or files}
     clean()
     if any(chosen.values()):
         for target in images.targets():
             images.image(target)
-    running = Running(lanes.deal(chosen, asked.nodes), FOLDER, PATIENCE)
+    running = Running(lanes.deal(chosen, asked.nodes, kubernetes), FOLDER, PATIENCE)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: running.stop())
     try:
@@ -99,6 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("files", nargs="*", metavar="FILE", help="run only these test files (all)")
     parser.add_argument(
         "--nodes", type=int, default=NODES, metavar="N", help=f"lanes with a node of their own ({NODES})"
+    )
+    parser.add_argument(
+        "--kubernetes",
+        action="append",
+        choices=tuple(versions.VERSIONS),
+        help="of the control plane; once more: of a second one, for the files that depend on it most",
     )
     return parser
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.cluster.versions import NEWEST
+
 NODE_MARK: Final = "node_e2e"
 MARK: Final = re.compile(r"\bpytest\.mark\.(controlplane|node_e2e)\b")
 START: Final = 45
@@ -42,6 +44,14 @@ CONTROL_PLANE: Final = 580
 """Seconds of all files that need no node, which are one session."""
 OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
+OLDER: Final = (
+    "tests/cluster/test_controlplane.py",
+    "tests/controlplane/test_chart.py",
+    "tests/controlplane/test_check.py",
+    "tests/controlplane/test_dra.py",
+)
+"""Files that run on each older Kubernetes as well: those that depend on the version most."""
+OLDER_SECONDS: Final = 150
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
@@ -49,10 +59,11 @@ removes the product from its own."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One run of pytest: its name, which is that of its log, and its files in order."""
+    """One run of pytest: its name, which is that of its log, its files in order, and the Kubernetes they run on."""
 
     name: str
     files: tuple[str, ...]
+    kubernetes: str = NEWEST
 
 
 Lane = tuple[Session, ...]
@@ -69,23 +80,37 @@ def marked(root: Path) -> dict[str, bool]:
     return found
 
 
-def deal(files: dict[str, bool], nodes: int) -> list[Lane]:
-    """Deal files (and whether each needs a node) over a first lane and ``nodes`` others; none of them is empty."""
+def fitting(files: dict[str, bool], kubernetes: str) -> dict[str, bool]:
+    """Those of ``marked`` that can run there: nodes are the newest version, too new for an older control plane."""
+    return {file: node for file, node in files.items() if not node or kubernetes == NEWEST}
+
+
+def deal(files: dict[str, bool], nodes: int, kubernetes: Sequence[str] = (NEWEST,)) -> list[Lane]:
+    """Deal files (and whether each needs a node) over a first lane and ``nodes`` others; none of them is empty.
+
+    ``kubernetes``: the version for all that needs no node, then those for ``OLDER`` alone. Nodes are the newest.
+    """
     plain = [file for file in files if not files[file]]
     own = [file for file in OWN if file in files]
-    hands = _hands((file for file in files if files[file] and file not in own), own, nodes, taken=bool(plain))
-    first = (*_session("control-plane", plain), *_session("node-0", [*own, *hands[0]]))
+    older = [each for version in kubernetes[1:] for each in _older(files, version)]
+    before = CONTROL_PLANE * bool(plain) + OLDER_SECONDS * len(older) + sum(map(seconds, own))
+    hands = _hands((file for file in files if files[file] and file not in own), before, nodes)
+    first = (*_session("control-plane", plain, kubernetes[0]), *older, *_session("node-0", [*own, *hands[0]]))
     rest = [_session(f"node-{number}", hand) for number, hand in enumerate(hands[1:], 1)]
     return [lane for lane in (first, *rest) if lane]
 
 
-def _session(name: str, files: Sequence[str]) -> Lane:
-    return (Session(name=name, files=tuple(files)),) if files else ()
+def _older(files: Iterable[str], version: str) -> Lane:
+    return _session(f"plane-{version}", [file for file in files if file in OLDER], version)
 
 
-def _hands(files: Iterable[str], own: Sequence[str], nodes: int, *, taken: bool) -> list[list[str]]:
-    """The longest first, each to the hand that has least so far; the first hand has other work before."""
-    load = [CONTROL_PLANE * taken + sum(map(seconds, own)) + START, *[START] * nodes]
+def _session(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
+    return (Session(name=name, files=tuple(files), kubernetes=kubernetes),) if files else ()
+
+
+def _hands(files: Iterable[str], before: int, nodes: int) -> list[list[str]]:
+    """The longest first, each to the hand that has least so far; the first hand has work of ``before`` seconds."""
+    load = [before + START, *[START] * nodes]
     hands: list[list[str]] = [[] for _ in load]
     for file in sorted(files, key=lambda each: (-seconds(each), each)):
         least = load.index(min(load))

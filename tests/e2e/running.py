@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from tests.cluster import versions
 from tests.e2e import clock
 from tests.e2e.lanes import Lane, Session
 from tests.support import patience
@@ -121,6 +122,7 @@ class Running:
         times = self.folder / f"{session.name}.json"
         times.unlink(missing_ok=True)
         env = {**SPARING, **os.environ, patience.VARIABLE: str(self.factor), clock.VARIABLE: str(times)}
+        env[versions.VARIABLE] = session.kubernetes
         with self.log(session.name).open("wb") as log, self._lock:
             # A session of its own: Ctrl-C reaches us alone, and we tell it once.
             process = subprocess.Popen(

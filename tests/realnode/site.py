@@ -82,7 +82,7 @@ class Site:
         )
 
     def _environment(self) -> dict[str, str]:
-        found = find_all(Group.NODE)
+        found = find_all(Group.NODE, Group.CHART)
         tools = os.pathsep.join(sorted({str(found[name].parent) for name in ("kubectl", "helm")}))
         venv = ROOT / ".venv" / "bin"
         return {

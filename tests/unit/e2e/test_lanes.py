@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.versions import NEWEST, OLDEST
 from tests.e2e import lanes
 
 ROOT = Path(__file__).parents[3]
 FILES = lanes.marked(ROOT)
+FILE = "tests/controlplane/test_scale.py"
 
 
 def dealt(files: dict[str, bool], nodes: int) -> list[str]:
@@ -70,6 +72,23 @@ def test_lanes_get_about_the_same_work() -> None:
     longest = max(lanes.seconds(file) for file in FILES if FILES[file])
     assert len(work) == 4
     assert max(work) - min(work) <= longest
+
+
+def test_an_older_version_runs_what_depends_on_it_in_a_session_of_its_own() -> None:
+    plain, older, nodes = lanes.deal(FILES, 3, [NEWEST, OLDEST])[0]
+    assert (plain.kubernetes, older.kubernetes, nodes.kubernetes) == (NEWEST, OLDEST, NEWEST)
+    assert older.files == lanes.OLDER
+    assert set(older.files) < set(plain.files)
+    assert [each for lane in lanes.deal({FILE: False}, 3, [NEWEST, OLDEST]) for each in lane if each != plain] == [
+        lanes.Session(name="control-plane", files=(FILE,))
+    ]
+
+
+def test_a_control_plane_of_an_older_version_alone_runs_all_that_needs_no_node() -> None:
+    ((session,),) = lanes.deal(lanes.fitting(FILES, OLDEST), 3, [OLDEST])
+    assert session.kubernetes == OLDEST
+    assert set(session.files) == {file for file in FILES if not FILES[file]}
+    assert lanes.fitting(FILES, NEWEST) == FILES
 
 
 def test_no_lane_is_empty_and_no_two_sessions_share_a_log() -> None:

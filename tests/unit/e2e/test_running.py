@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import versions
 from tests.e2e import clock
 from tests.e2e.__main__ import ending, run
 from tests.e2e.lanes import Session
@@ -54,6 +55,13 @@ ran(*files)
 """
     lanes = [(session(name, tmp_path / name),) for name in ("left", "right")]
     assert run(make(meet, *lanes)) == 0
+
+
+def test_a_session_runs_on_its_kubernetes(make: Make, tmp_path: Path) -> None:
+    script = f"files[0].write_text(os.environ[{versions.VARIABLE!r}]); ran(*files)"
+    older = Session(name="older", files=(str(tmp_path / "older"),), kubernetes=versions.OLDEST)
+    assert run(make(script, (older, session("usual", tmp_path / "usual")))) == 0
+    assert [(tmp_path / name).read_text() for name in ("older", "usual")] == [versions.OLDEST, versions.NEWEST]
 
 
 def test_a_lane_that_fails_is_told_with_its_end_and_the_others_go_on(
