@@ -16,6 +16,7 @@ from webhook import sidecar_spec
 from webhook.claims import ClaimPlan
 from webhook.plan import Plan, Share
 from webhook.podview import Container, Json, Kind, PodView, mapping, objects
+from webhook.preference import with_preference
 from webhook.settings import Settings
 
 Object = dict[str, Any]
@@ -59,6 +60,8 @@ def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, settings: Settings) -> 
     _add_sidecar(view, spec, settings)
     _add_claim(spec, claim)
     _add_tolerations(spec, settings)
+    if (affinity := with_preference(spec.get("affinity"), settings.across_nodes)) is not None:
+        spec["affinity"] = affinity
     if settings.runtime_class and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = settings.runtime_class
     if settings.root_tenants == "refuse":

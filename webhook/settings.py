@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.quantity import DEFAULT_MIN_MIB, parse_memory
@@ -17,6 +17,9 @@ PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 
 Environment = Mapping[str, str]
 RootTenants = Literal["allow", "refuse"]
+AcrossNodes = Literal["none", "binpack", "spread"]
+ACROSS_NODES: Final = get_args(AcrossNodes)
+"""Which nodes sharing pods prefer: whatever the scheduler does, those with many shares, those with few."""
 
 
 def _requests() -> dict[str, str]:
@@ -38,6 +41,7 @@ class Settings:
     tolerations: tuple[dict[str, Any], ...] = DEFAULT_TOLERATIONS
     runtime_class: str | None = None
     root_tenants: RootTenants = "allow"
+    across_nodes: AcrossNodes = "none"
     sidecar_requests: dict[str, str] = field(default_factory=_requests)
     sidecar_limits: dict[str, str] = field(default_factory=_limits)
     log_level: str = "info"
@@ -92,6 +96,10 @@ def _root_tenants(name: str, text: str) -> str:
     return _one_of(name, text, ("allow", "refuse"))
 
 
+def _across_nodes(name: str, text: str) -> str:
+    return _one_of(name, text, ACROSS_NODES)
+
+
 def _log_level(name: str, text: str) -> str:
     return _one_of(name, text, LOG_LEVELS)
 
@@ -114,6 +122,7 @@ _VARIABLES: Final = {
     "GPU_SHARE_TOLERATIONS": ("tolerations", _tolerations),
     "GPU_SHARE_RUNTIME_CLASS": ("runtime_class", _text),
     "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _root_tenants),
+    "GPU_SHARE_ACROSS_NODES": ("across_nodes", _across_nodes),
     "GPU_SHARE_SIDECAR_REQUESTS": ("sidecar_requests", _object),
     "GPU_SHARE_SIDECAR_LIMITS": ("sidecar_limits", _object),
     "GPU_SHARE_LOG_LEVEL": ("log_level", _log_level),

@@ -21,7 +21,7 @@ from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 from webhook.decide import Decision, decide
 from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.settings import ACROSS_NODES, Settings
 from webhook.templates import asks_for
 
 STDIN: Final = "-"
@@ -74,6 +74,7 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-memory", metavar="QUANTITY", help="largest share")
     group.add_argument("--runtime-class", metavar="NAME", help="runtimeClassName of sharing pods")
     group.add_argument("--root-tenants", choices=("allow", "refuse"), help="whether sharing pods may run as root")
+    group.add_argument("--across-nodes", choices=ACROSS_NODES, help="nodes that sharing pods prefer")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,6 +136,7 @@ def settings(args: argparse.Namespace) -> Settings:
         "max_memory_mib": _mib("--max-memory", args.max_memory),
         "runtime_class": args.runtime_class,
         "root_tenants": args.root_tenants,
+        "across_nodes": args.across_nodes,
     }
     return replace(Settings.from_environment(os.environ), **{k: v for k, v in given.items() if v is not None})
 

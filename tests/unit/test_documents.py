@@ -26,7 +26,7 @@ FOREIGN: Final = frozenset(
     }
 )  # fmt: skip
 """Options of kubectl, helm, pip and mypy."""
-KUBERNETES: Final = frozenset({"OnDelete", "FailedResourceClaimCreation"})
+KUBERNETES: Final = frozenset({"OnDelete", "FailedResourceClaimCreation", "CrossNamespacePodAffinity"})
 OF_OTHERS: Final = frozenset({"CUDA_ERROR_MPS_CLIENT_TERMINATED"})
 MADE_LATER: Final = frozenset({"tests/gpu/results"})
 

@@ -30,7 +30,6 @@ SAMPLES: Final = {
     "agent.limitBackend": "watch-only",
     "agent.mode": "time-slicing",
     "agent.proofSeconds": 7,
-    "agent.order": "spread",
     "certs.affinity": {"nodeAffinity": {}},
     "certs.leafDays": 20,
     "certs.schedule": "1 2 * * *",
@@ -40,6 +39,8 @@ SAMPLES: Final = {
     "simulate.driver": "615.71.09",
     "simulate.mig": ["1g.4gb"],
     "mps.protocol": "auto",
+    "placement.acrossNodes": "spread",
+    "placement.withinNode": "spread",
     "mps.sharedMemory": "node",
     "mps.sharedMemorySize": "2Gi",
     "simulate.image.digest": f"sha256:{'0' * 64}",
@@ -209,8 +210,7 @@ def test_every_container_and_the_sidecar_run_the_image_asked_for(set_: str, imag
 
 def test_what_the_webhook_is_told_is_understood_by_it() -> None:
     changed = ("webhook.maxMemory", "webhook.rootTenants", "webhook.logLevel", "webhook.retention", "runtimeClassName")
-    defaults = dict(leaves(VALUES))
-    options = tuple(setting(where, other(where, defaults[where])) for where in changed)
+    options = tuple(setting(where, other(where, dict(leaves(VALUES))[where])) for where in changed)
     read = Options.read([], environment(*options))
     assert (read.retention, read.settings.max_memory_mib, read.settings.root_tenants) == (301, 81920, "refuse")
     assert (read.settings.log_level, read.settings.runtime_class) == ("debug", "other")

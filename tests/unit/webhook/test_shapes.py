@@ -17,7 +17,7 @@ from webhook.settings import Settings
 
 Json = dict[str, Any]
 WRONG: list[Any] = [None, True, 0, 7, 1.5, "", "x", [], ["x"], [None], [[]], [{}], {}, {"a": 1}, {"name": None}]
-STRICT = Settings(root_tenants="refuse", runtime_class="nvidia", max_memory_mib=81920)
+STRICT = Settings(root_tenants="refuse", runtime_class="nvidia", max_memory_mib=81920, across_nodes="binpack")
 POD: Json = yaml.safe_load(
     """
 apiVersion: v1
@@ -37,6 +37,11 @@ spec:
   nodeName: ""
   hostPID: false
   runtimeClassName: nvidia
+  affinity:
+    podAffinity:
+      preferredDuringSchedulingIgnoredDuringExecution:
+        - {weight: 5, podAffinityTerm: {topologyKey: zone, labelSelector: {matchLabels: {app: cache}}}}
+    podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a, labelSelector: {}}]}
   securityContext: {runAsUser: 1000, runAsNonRoot: true}
   tolerations: [{key: a, operator: Exists, effect: NoSchedule}]
   volumes: [{name: a, hostPath: {path: /data}}, {name: b, emptyDir: {}}]

@@ -1,0 +1,40 @@
+"""What the chart says about placement reaches those who act on it, in words that they know."""
+
+import re
+
+import pytest
+
+from enforcer import options as enforcer
+from tests.support import helm
+from tests.unit.deploy.test_chart import agent, environment
+from webhook.options import Options
+
+
+@pytest.fixture(scope="module", autouse=True)
+def program() -> None:
+    helm.need()
+
+
+@pytest.mark.parametrize(("set_", "within", "across"), [
+    ("webhook.replicas=2", "binpack", "none"),
+    ("placement.withinNode=spread", "spread", "none"),
+    ("placement.acrossNodes=binpack", "binpack", "binpack"),
+    ("placement.acrossNodes=spread", "binpack", "spread"),
+])  # fmt: skip
+def test_webhook_and_agent_understand_what_they_are_told(set_: str, within: str, across: str) -> None:
+    assert Options.read([], environment(f"--set={set_}")).settings.across_nodes == across
+    words = agent(f"--set={set_}")["containers"][0]["args"]
+    assert enforcer.parse([each for each in words if each.startswith("--order")] + ["--node=n"]).order == within
+
+
+@pytest.mark.parametrize(
+    ("set_", "said"),
+    [
+        ("placement.acrossNodes=pack", "/placement/acrossNodes"),
+        ("placement.withinNode=none", "/placement/withinNode"),
+        ("agent.order=spread", "additional properties 'order' not allowed"),
+    ],
+)
+def test_another_word_is_refused_by_its_name(set_: str, said: str) -> None:
+    with pytest.raises(helm.HelmError, match=re.escape(said)):
+        helm.template(f"--set={set_}")
