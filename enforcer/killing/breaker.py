@@ -34,9 +34,9 @@ class Breaker:
         disk: asked and told in its own time.
     """
 
-    def __init__(self, folder: Path, disk: Aside | None = None) -> None:
+    def __init__(self, folder: Path, disk: Aside) -> None:
         self._path: Final = folder / NAME
-        self._disk = disk or Aside(str(folder))
+        self._disk = disk
         self._written = False
         self.stands = False
         """Whether the file was there when the disk said so last."""

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from enforcer.aside import Aside
 from enforcer.judging.judge import State
 from enforcer.killing.breaker import NAME, Breaker
 from gpushare.cli.main import main
@@ -15,7 +16,7 @@ def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tup
 
 def test_it_says_whether_it_is_open_and_closes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, tmp_path) == (0, "the breaker is closed")
-    Breaker(tmp_path).keep(State(open=True))
+    Breaker(tmp_path, Aside("disk")).keep(State(open=True))
     capsys.readouterr()
     code, text = said(capsys, tmp_path)
     assert code == 1

@@ -1,11 +1,14 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from enforcer import checkpoint
+from enforcer.aside import Aside
 from enforcer.judging.judge import Case, Kill, State
 from enforcer.killing.breaker import NAME, OPEN, Breaker, opened_at, reset
+from tests.support.patience import patient
 from tests.unit.enforcer.made import CONTAINER, GPU
 
 KEY = (CONTAINER, GPU)
@@ -16,20 +19,26 @@ STORM = State(
 )
 
 
+def kept(folder: Path) -> Breaker:
+    """Return a breaker whose disk answers in its time."""
+    return Breaker(folder, Aside("disk", wait=patient(10)))
+
+
 def test_what_the_judge_opened_stays_open_in_every_later_life(tmp_path: Path) -> None:
-    first = Breaker(tmp_path)
-    assert Breaker(tmp_path).problem is None
+    first = kept(tmp_path)
+    assert first.stands is False
+    assert kept(tmp_path).problem is None
     assert first.told(State()) == State()
     first.keep(STORM)
     assert (first.problem, first.told(STORM)) == (OPEN, STORM)
-    later = Breaker(tmp_path)
+    later = kept(tmp_path)
     assert later.told(State()).open
     later.keep(later.told(State()))
     assert opened_at(tmp_path), "it says since when"
 
 
 def test_taking_the_file_away_closes_it_and_gives_everybody_their_grace_again(tmp_path: Path) -> None:
-    breaker = Breaker(tmp_path)
+    breaker = kept(tmp_path)
     breaker.keep(STORM)
     assert reset(tmp_path)
     state = breaker.told(STORM)
@@ -41,7 +50,7 @@ def test_taking_the_file_away_closes_it_and_gives_everybody_their_grace_again(tm
 
 
 def test_it_can_open_again(tmp_path: Path) -> None:
-    breaker = Breaker(tmp_path)
+    breaker = kept(tmp_path)
     for _ in range(2):
         breaker.keep(STORM)
         assert (tmp_path / NAME).exists()
@@ -56,13 +65,13 @@ def test_it_can_open_again(tmp_path: Path) -> None:
 )
 def test_whatever_is_in_the_file_it_is_open_while_it_stands(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
-    assert Breaker(tmp_path).told(State()).open
+    assert kept(tmp_path).told(State()).open
     assert opened_at(tmp_path) == ""
 
 
 def test_a_file_that_cannot_be_written_is_tried_again_and_closes_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    breaker = Breaker(folder)
+    breaker = kept(folder)
     breaker.keep(STORM)
     assert breaker.told(STORM).open, "it is not there, but nobody took it away"
     folder.mkdir()
@@ -74,7 +83,7 @@ def test_a_file_that_cannot_be_written_is_tried_again_and_closes_nothing(tmp_pat
 
 def test_the_file_says_since_when_and_whose_kills_opened_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("enforcer.killing.breaker.utc_now", lambda: "2026-01-02T03:04:05Z")
-    Breaker(tmp_path).keep(STORM)
+    kept(tmp_path).keep(STORM)
     data = (tmp_path / NAME).read_bytes()
     assert data.endswith(b"}\n")
     killed = {"namespace": "asr", "podUid": "uid", "container": "model"}
@@ -91,13 +100,13 @@ def test_the_mark_is_durable_before_anything_rests_on_it(tmp_path: Path, monkeyp
         replace(path, data, durable=durable)
 
     monkeypatch.setattr(checkpoint, "replace", seen)
-    Breaker(tmp_path).keep(STORM)
+    kept(tmp_path).keep(STORM)
     assert asked == [True]
 
 
 def test_a_mark_that_an_operator_made_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"for the night")
-    breaker = Breaker(tmp_path)
+    breaker = kept(tmp_path)
     breaker.keep(breaker.told(State()))
     assert (tmp_path / NAME).read_bytes() == b"for the night"
     assert reset(tmp_path)
@@ -107,12 +116,12 @@ def test_a_mark_that_an_operator_made_is_not_written_over(tmp_path: Path) -> Non
 def test_a_mark_that_stands_opens_and_forgets_nothing(tmp_path: Path) -> None:
     (tmp_path / NAME).touch()
     known = State(cases=STORM.cases, kills=STORM.kills, cooling={("uid", "model"): 7.0})
-    told = Breaker(tmp_path).told(known)
+    told = kept(tmp_path).told(known)
     assert told == State(cases=known.cases, kills=known.kills, cooling=known.cooling, open=True)
 
 
 def test_where_nothing_can_be_said_of_the_mark_it_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    breaker, unwritten = Breaker(tmp_path), Breaker(tmp_path)
+    breaker, unwritten = kept(tmp_path), kept(tmp_path)
     breaker.keep(STORM)
 
     def fails(_: Path) -> None:
@@ -124,15 +133,22 @@ def test_where_nothing_can_be_said_of_the_mark_it_is_as_it_was(tmp_path: Path, m
     assert unwritten.told(State()) == State()
 
 
-@pytest.mark.parametrize(("size", "said"), [(64 * 1024, "noon"), (64 * 1024 + 1, "")])
-def test_no_more_of_the_file_is_read_than_it_can_have(tmp_path: Path, size: int, said: str) -> None:
-    text = '{"time": "noon"'
-    (tmp_path / NAME).write_text(text + " " * (size - len(text) - 1) + "}")
-    assert opened_at(tmp_path) == said
+@pytest.mark.parametrize(("size", "whole"), [(64 * 1024, True), (64 * 1024 + 1, False)])
+@pytest.mark.parametrize("time", ["noon", "noön"])
+def test_no_more_of_the_file_is_read_than_it_can_have(tmp_path: Path, size: int, time: str, *, whole: bool) -> None:
+    data = f'{{"time": "{time}"'.encode()
+    (tmp_path / NAME).write_bytes(data + b" " * (size - len(data) - 1) + b"}")
+    assert opened_at(tmp_path) == (time if whole else "")
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_its_place_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    assert opened_at(tmp_path) == ""
 
 
 def test_being_told_again_that_it_is_closed_closes_nothing_that_opened_since(tmp_path: Path) -> None:
-    breaker = Breaker(tmp_path)
+    breaker = kept(tmp_path)
     breaker.keep(STORM)
     assert reset(tmp_path)
     assert not breaker.told(STORM).open
