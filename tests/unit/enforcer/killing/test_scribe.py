@@ -73,7 +73,7 @@ def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_i
     finish(log)
     intent, answer = records(tmp_path / "audit")
     assert (intent["kind"], answer["kind"], answer["intent"]) == ("INTENT", "ABORTED", 1)
-    assert (answer["result"], answer["container"]) == ("RecordUnwritable", "model")
+    assert (answer["result"], answer["container"], answer["node"]) == ("RecordUnwritable", "model", "gpu-7")
     assert log.problem is None
 
 
@@ -151,8 +151,8 @@ def test_what_an_enforcer_died_over_is_answered_when_the_log_can_be_written(disk
     disk.fails = False
     log.catch_up()
     log.close()
-    assert [(record["kind"], record.get("result")) for record in records(tmp_path / "audit")] == [
-        ("INTENT", None), ("OUTCOME", "Interrupted"),
+    assert [(each["kind"], each.get("result"), each.get("node")) for each in records(tmp_path / "audit")] == [
+        ("INTENT", None, None), ("OUTCOME", "Interrupted", "gpu-7"),
     ]  # fmt: skip
 
 
@@ -217,11 +217,22 @@ def test_without_a_thread_to_write_nobody_is_ended_and_later_all_is_well(
     assert [record["pid"] for record in records(tmp_path / "audit")] == [8]
 
 
-def test_its_thread_ends_when_all_is_written(tmp_path: Path) -> None:
+def writers() -> list[bool]:
+    """Whether each thread that writes lets the program end."""
+    return [each.daemon for each in threading.enumerate() if each.name == "scribe"]
+
+
+def test_its_thread_keeps_no_program_from_ending_and_ends_when_all_is_written(disk: Disk, tmp_path: Path) -> None:
+    assert holds_within(lambda: not writers(), 10, SHORT), "those of other tests"
     log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    assert log.problem is None
+    disk.answers.clear()
+    log.post(Kind.WARNED, {}, ignored)
+    assert writers() == [True]
+    disk.answers.set()
     for pid in range(20):
         log.intent({"pid": pid})
-    assert holds_within(lambda: not any(each.name == "scribe" for each in threading.enumerate()), 10, SHORT)
+    assert holds_within(lambda: not writers(), 10, SHORT)
 
 
 def test_who_posts_a_record_that_cannot_be_written_is_told_why(disk: Disk, tmp_path: Path) -> None:
