@@ -25,6 +25,8 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "safety.md"
 AGAIN: Final = "--again"
 LIMIT_SECONDS: Final = 3600
+AT_ONCE: Final = 2 * (os.cpu_count() or 1)
+"""Mutants: some wait, for a disk that is slow in the test or for a hang to be over."""
 MAX_SURVIVING: Final = 0.05
 """Share of all mutants, explained or not."""
 
@@ -43,10 +45,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(patterns: Sequence[str]) -> int:
-    tool = Path(sys.executable).with_name("mutmut")
+    tool = str(Path(sys.executable).with_name("mutmut"))
     # A path of ours would show the tests the sources instead of the mutants.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with subprocess.Popen([tool, "run", *patterns], env=env, start_new_session=True) as running:
+    command = [tool, "run", f"--max-children={AT_ONCE}", *patterns]
+    with subprocess.Popen(command, env=env, start_new_session=True) as running:
         try:
             return running.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
