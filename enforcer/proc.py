@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from enforcer.attribute import REMEMBERED, SHORT, Identity, container_cgroups, owner_of
+from enforcer.held import Found, Held, Hold
 
 INITIAL_PID_NAMESPACE: Final = 4026531836
 """The inode of the host's own pid namespace: ``PROC_PID_INIT_INO`` of the kernel."""
@@ -23,6 +24,7 @@ TURNS: Final = 20
 """Times to look for a live thread of a process whose leader has ended: a tenant's may end as fast as we look."""
 MOST_THREADS: Final = 64
 PAGE: Final = 4096
+PROC: Final = "/proc"
 _STATE, _FLAGS, _START = 0, 6, 19
 """Positions after the command name in ``/proc/<pid>/stat``: fields 3, 9 and 22 of proc(5)."""
 
@@ -42,32 +44,40 @@ class Stat:
 
 
 class CgroupAttributor:
-    """The product's own ``Attributor``: by cgroup, read afresh each time.
+    """The product's own ``Attributor``: by cgroup, read afresh each time; see ``enforcer.held`` for what is not.
 
     Args:
-        proc: where procfs is mounted.
+        proc: where procfs is mounted; of another place than ``/proc`` all is read afresh.
         cgroup: where the host's cgroup file systems are mounted; only for inodes, and allowed to be absent.
     """
 
     def __init__(self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> None:
         # Texts: hundreds of times a second, to make one of a path costs as much as to look.
         self._proc, self._cgroup = str(proc), str(cgroup)
+        self._held = Held() if self._proc == PROC else None
 
     def identify(self, pid: int) -> Identity | None:
         """Look at a process now; ``None`` when it has ended, also when only its corpse is left."""
+        held = self._held
+        if held is not None and (known := held.still(pid)) is not None:
+            return known
+        identity, found = self._made_out(pid)
+        if held is not None and found is not None and not held.full and (hold := Hold.on(pid)) is not None:
+            held.keep(hold, self._made_out(pid)[1])
+        return identity
+
+    def _made_out(self, pid: int) -> tuple[Identity | None, Found | None]:
+        """Look at a process; and what tells later that it is as it was, for one in a container."""
         stat = read_stat(f"{self._proc}/{pid}/stat")
-        if stat is None:
-            return None
-        text = self._cgroup_text(pid, stat)
-        if text is None:
-            return None
-        return Identity(
-            pid=pid,
-            start=stat.start,
-            owner=owner_of(text),
-            cgroup_inode=self._inode(text),
-            kernel_thread=stat.kernel_thread,
+        text = None if stat is None else self._cgroup_text(pid, stat)
+        if stat is None or text is None:
+            return None, None
+        folder, inode = self._directory(text)
+        identity = Identity(
+            pid=pid, start=stat.start, owner=owner_of(text), cgroup_inode=inode, kernel_thread=stat.kernel_thread
         )
+        said = text.encode("utf-8", "surrogateescape")
+        return identity, None if inode is None else Found(identity, said, folder, inode)
 
     def _cgroup_text(self, pid: int, stat: Stat) -> str | None:
         own = _text(f"{self._proc}/{pid}/cgroup")
@@ -88,15 +98,16 @@ class CgroupAttributor:
                 break
         return found[0] if found else None
 
-    def _inode(self, text: str) -> int | None:
-        """Inode of the container's own cgroup directory; one made again has another."""
+    def _directory(self, text: str) -> tuple[str, int | None]:
+        """The container's own cgroup directory, and its inode: one made again has another."""
         for folder in _known_folders(text) if len(text) <= SHORT else _folders(text):
+            path = f"{self._cgroup}/{folder}"
             try:
                 # Hundreds a second: a path object costs more than the call.
-                return os.stat(f"{self._cgroup}/{folder}").st_ino  # noqa: PTH116 - a path object costs more than the call
+                return path, os.stat(path).st_ino  # noqa: PTH116 - a path object costs more than the call
             except (OSError, ValueError):  # not mounted there, or a name no path can hold
                 continue
-        return None
+        return "", None
 
 
 def _folders(text: str) -> tuple[str, ...]:
