@@ -25,6 +25,7 @@ from enforcer.killlog.record import Kind
 from enforcer.metrics import Metrics
 from enforcer.model import OnExceed, Proven, Quota
 from enforcer.told import notice, status
+from enforcer.told.editions import Editions
 from enforcer.told.episodes import Episodes, Spell
 from enforcer.told.notice import Sink
 from enforcer.told.status import Snapshot
@@ -119,7 +120,7 @@ class Agent:
         self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
         self._pending: dict[Future[Result], Verdict] = {}
-        self._file = StatusFile(state)
+        self._file, self._editions = StatusFile(state), Editions()
         self._sight: sight.Sight = {}
         self._armed: dict[Place, float] = {}
         self._episodes = Episodes()
@@ -304,7 +305,7 @@ class Agent:
             head=self._parts.kill_log.head, problems=self._problems(), standing=self._parts.standing(),
             failures=self._parts.findings(), proven=self._parts.proven(), sight=self._sight,
         )  # fmt: skip
-        found = status.status(snapshot)
+        snapshot, found = self._editions.of(snapshot)
         self._parts.metrics.latest.status = found
         self._parts.tell_pods(snapshot)
         self._disk.soon("status", partial(self._file.put, found, now), None)

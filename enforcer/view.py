@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 
 from enforcer.attribute import Owner
 from enforcer.judging.judge import Holder, Reading
@@ -9,7 +10,7 @@ from enforcer.model import Gpu, GpuSample
 from gpushare.errors import NvmlError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class View:
     """One GPU at one moment; without a sample we were blind, and ``problem`` says why."""
 
@@ -18,9 +19,9 @@ class View:
     holders: tuple[Holder, ...] = ()
     problem: NvmlError | None = None
 
-    @property
+    @cached_property
     def reading(self) -> Reading | None:
-        """By container; ``None`` when blind."""
+        """By container; ``None`` when blind. Sorted once, for all who ask."""
         if self.sample is None:
             return None
         by_container: dict[str, list[Holder]] = defaultdict(list)

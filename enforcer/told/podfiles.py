@@ -10,8 +10,10 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import replace as replaced
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +22,7 @@ import structlog
 
 from enforcer.aside import Aside
 from enforcer.killlog.audit import utc_now
+from enforcer.model import Quota
 from enforcer.told.notice import Notice, Sink
 from enforcer.told.podstatus import NAME, Message, Seen, by_pod, message, pod_status
 from enforcer.told.status import Snapshot
@@ -34,6 +37,15 @@ REFRESH: Final = 5.0
 """Seconds after which a file is written again: an old one tells the sidecar that nobody watches."""
 MAX_BYTES: Final = 256 * 1024
 _UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a pod's file says, when that was written, and what it was made of; see ``PodFiles._made_of``."""
+
+    content: dict[str, Any]
+    when: float
+    made_of: object
 
 
 class PodFiles:
@@ -54,7 +66,9 @@ class PodFiles:
         self._place = str(self._folder)
         self._lock = threading.Lock()
         self._messages: dict[str, deque[Message]] = {}
-        self._written: dict[str, tuple[dict[str, Any], float]] = {}
+        self._written: dict[str, Written] = {}
+        self._pods: tuple[int, Mapping[str, tuple[Quota, ...]]] = 0, {}
+        """Of the last edition."""
         self._failing: set[str] = set()
 
     def notify(self, notice: Notice) -> None:
@@ -75,12 +89,30 @@ class PodFiles:
         self._disk.soon("files", partial(self._write, snapshot), None)
 
     def _write(self, snapshot: Snapshot) -> None:
-        pods = {uid: quotas for uid, quotas in by_pod(snapshot.quotas).items() if _UID.fullmatch(uid)}
+        pods = self._sorted(snapshot)
         self._forget(pods.keys())
         seen = Seen.of(snapshot)
+        serving = {gpu: self._serves(gpu) for gpu in seen.views}
         for uid, quotas in pods.items():
             if self._has_folder(uid):
-                self._put(uid, pod_status(seen, quotas, self._known(uid), self._serves))
+                messages = self._known(uid)
+                made_of = snapshot.edition, serving, messages
+                if not self._is_told(uid, made_of):
+                    self._put(uid, pod_status(seen, quotas, messages, self._serves), made_of)
+
+    def _sorted(self, snapshot: Snapshot) -> Mapping[str, tuple[Quota, ...]]:
+        edition, pods = self._pods
+        if not edition or edition != snapshot.edition:
+            pods = {uid: quotas for uid, quotas in by_pod(snapshot.quotas).items() if _UID.fullmatch(uid)}
+            self._pods = snapshot.edition, pods
+        return pods
+
+    def _is_told(self, uid: str, made_of: tuple[int, Mapping[str, bool], tuple[Message, ...]]) -> bool:
+        """Whether what a pod's file would be made of is what it was made of, and that not long ago."""
+        before = self._written.get(uid)
+        if not made_of[0] or before is None or before.made_of != made_of:
+            return False
+        return self._clock() - before.when < REFRESH
 
     def _has_folder(self, uid: str) -> bool:
         """Whether a pod's file can be there: not where its claim is not prepared yet, gone again, or has no sidecar."""
@@ -107,10 +139,11 @@ class PodFiles:
                 kept = self._messages[uid] = deque(dict.fromkeys((*before, *kept)), maxlen=KEPT)
             return tuple(kept)
 
-    def _put(self, uid: str, found: dict[str, Any]) -> None:
+    def _put(self, uid: str, found: dict[str, Any], made_of: object) -> None:
         content = {key: value for key, value in found.items() if key != "time"}
-        before, when = self._written.get(uid, ({}, 0.0))
-        if content == before and self._clock() - when < REFRESH:
+        before = self._written.get(uid, Written({}, 0.0, None))
+        if content == before.content and self._clock() - before.when < REFRESH:
+            self._written[uid] = replaced(before, made_of=made_of)
             return
         try:
             replace(self._folder / uid / NAME, json.dumps(found).encode() + b"\n")
@@ -119,7 +152,7 @@ class PodFiles:
         except OSError as error:
             self._complain(uid, error)
         else:
-            self._written[uid] = content, self._clock()
+            self._written[uid] = Written(content, self._clock(), made_of)
             self._failing.discard(uid)
 
     def _complain(self, uid: str, error: OSError) -> None:

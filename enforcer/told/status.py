@@ -66,6 +66,8 @@ class Snapshot:
     failures: Sequence[Mapping[str, Any]] = ()
     proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
     sight: Sight = field(default_factory=dict)
+    edition: int = 0
+    """Two of the same say the same, but for their times; 0: that is not known. See ``enforcer.told.editions``."""
 
 
 def shown(state: State, quotas: Sequence[Quota]) -> tuple[Quota, ...]:

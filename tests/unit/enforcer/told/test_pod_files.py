@@ -102,6 +102,41 @@ def test_the_agent_and_the_sidecar_agree_on_names_and_shape(files: Files) -> Non
     assert str(Phase.ACTING) == ACTING
 
 
+def test_a_look_that_found_all_as_it_was_leaves_files_alone_until_they_grow_old(files: Files) -> None:
+    first = replace(snapshot(seen(holder(101, 1000))), edition=7)
+    file = files.prepare()
+    files.files.write(first)
+    before = file.stat().st_ino
+    files.now += REFRESH / 2
+    files.files.write(replace(first, time="2026-11-20T22:16:06.123Z"))
+    assert file.stat().st_ino == before
+    files.now += REFRESH
+    files.files.write(replace(first, time="2026-11-20T22:16:07.123Z"))
+    assert files.read()["time"] == "2026-11-20T22:16:07.123Z"
+
+
+def test_what_changes_between_looks_alike_is_told_at_once(files: Files) -> None:
+    first = replace(snapshot(seen(holder(101, 1000))), edition=7)
+    files.prepare()
+    files.files.write(first)
+    files.serving = False
+    files.files.write(first)
+    assert files.read()["ready"] is False
+    files.files.notify(notice())
+    files.files.write(first)
+    assert [each["text"] for each in files.read()["messages"]] == ["Killed: note 1"]
+    (files.run / "status" / POD / "status.json").unlink()
+    files.files.write(first)
+    assert files.read()["ready"] is False
+
+
+def test_another_look_is_told_at_once_and_one_without_a_number_too(files: Files) -> None:
+    files.prepare()
+    for edition, used in ((7, 1000), (8, 2000), (0, 3000), (0, 4000)):
+        files.files.write(replace(snapshot(seen(holder(101, used))), edition=edition))
+        assert files.read()["containers"][0]["usedMiB"] == used
+
+
 def test_a_folder_is_never_made(files: Files) -> None:
     files.files.write(snapshot(seen()))
     assert list(files.run.iterdir()) == []
