@@ -37,6 +37,11 @@ def instances(annotations: Mapping[str, Any], main: str) -> dict[str, Asked]:
     return _asked(annotations, main, contract.MIG_PROFILE, contract.MIG_PROFILE_OF)
 
 
+def several(annotations: Mapping[str, Any], main: str) -> dict[str, Asked]:
+    """Collect who asks for a number of GPUs, by container; its own annotation wins over the pod-wide one."""
+    return _asked(annotations, main, contract.GPUS, contract.GPUS_OF)
+
+
 def _asked(annotations: Mapping[str, Any], main: str, wide: str, prefix: str) -> dict[str, Asked]:
     found = {main: Asked(wide, annotations[wide])} if wide in annotations else {}
     named = {

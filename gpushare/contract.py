@@ -21,6 +21,8 @@ COMPUTE: Final = f"{GROUP}/compute"
 PRIORITY: Final = f"{GROUP}/priority"
 GPU_MODEL: Final = f"{GROUP}/gpu-model"
 SAME_GPU: Final = f"{GROUP}/same-gpu"
+GPUS: Final = f"{GROUP}/gpus"
+"""Of how many GPUs a container gets a share each; on a node the same key means something else, see ``NODE_GPUS``."""
 MIG_PROFILE: Final = f"{GROUP}/mig-profile"
 """A MIG instance instead of a share, such as ``1g.10gb``."""
 MEMORY_OF: Final = f"memory.{GROUP}/"
@@ -33,8 +35,10 @@ RESIZE_RIGHT: Final = "podresizes"
 """Who may ``update`` this resource of our group may set such annotations; it exists in RBAC only."""
 MIG_PROFILE_OF: Final = f"mig-profile.{GROUP}/"
 """Prefix: ``mig-profile.gpu-share.io/<container>``."""
-CONTAINER_PREFIXES: Final = (MEMORY_OF, COMPUTE_OF, MIG_PROFILE_OF)
-POD_ANNOTATIONS: Final = (MEMORY, COMPUTE, PRIORITY, GPU_MODEL, SAME_GPU, MIG_PROFILE)
+GPUS_OF: Final = f"gpus.{GROUP}/"
+"""Prefix: ``gpus.gpu-share.io/<container>``."""
+CONTAINER_PREFIXES: Final = (MEMORY_OF, COMPUTE_OF, MIG_PROFILE_OF, GPUS_OF)
+POD_ANNOTATIONS: Final = (MEMORY, COMPUTE, PRIORITY, GPU_MODEL, SAME_GPU, MIG_PROFILE, GPUS)
 
 # Namespace annotations: what an operator writes.
 DEFAULT_MEMORY: Final = f"{GROUP}/default-memory"
@@ -80,6 +84,10 @@ CLAIM: Final = "gpu-share"
 TEMPLATE_PREFIX: Final = "gpu-share-"
 ATTRIBUTE_UUID: Final = f"{GROUP}/uuid"
 ATTRIBUTE_MODEL: Final = "model"
+ATTRIBUTE_MODE: Final = "mode"
+"""How a GPU is shared."""
+TIME_SLICING: Final = "time-slicing"
+"""The mode in which a container can use several GPUs: of MPS a process has one daemon, and each GPU has its own."""
 ATTRIBUTE_PROFILE: Final = "profile"
 """Of a MIG instance, such as ``1g.10gb``."""
 KIND_GPU: Final = "gpu"
@@ -93,7 +101,7 @@ LIMIT_IN_FORCE: Final = "LimitInForce"
 MAX_CLIENTS: Final = 48
 """MPS client contexts a GPU serves (Volta and newer)."""
 MAX_SHARING_CONTAINERS: Final = 31
-"""A claim holds at most 32 requests; one of them is the sidecar's."""
+"""A claim holds at most 32 requests and as many devices; one of them is the sidecar's."""
 
 # The kubelet's plugin sockets, and what containers get through CDI (Container Device Interface).
 DRIVER_SOCKET: Final = f"plugins/{DRIVER}/dra.sock"
@@ -122,6 +130,8 @@ MPS_CLIENT_PRIORITY: Final = "CUDA_MPS_CLIENT_PRIORITY"
 MEMORY_MIB: Final = "GPU_SHARE_MEMORY_MIB"
 DEVICE_MEMORY_MIB: Final = "GPU_SHARE_DEVICE_MEMORY_MIB"
 MIG_PROFILE_VARIABLE: Final = "GPU_SHARE_MIG_PROFILE"
+GPUS_VARIABLE: Final = "GPU_SHARE_GPUS"
+"""How many GPUs a container has a share of; only where these are several."""
 MEMORY_FRACTION: Final = "GPU_SHARE_MEMORY_FRACTION"
 
 NO_CUDA_DEVICE: Final = ""

@@ -16,6 +16,8 @@ MAX_MIB: Final = 2**63 // MIB - 1
 """Largest amount that still fits a signed 64-bit count of bytes, as Kubernetes keeps quantities."""
 MAX_LENGTH: Final = 32
 """Longer values are refused unread: no honest quantity needs them."""
+MAX_GPUS: Final = 16
+"""No node has more GPUs."""
 DEFAULT_MIN_MIB: Final = 512
 """Below this nothing runs: the CUDA context alone takes 256 to 512 MiB."""
 
@@ -29,6 +31,7 @@ _MEMORY: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?(Mi|Gi|Ti|M|G|T)",
 _BARE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _BYTES: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGT])i?B", re.ASCII | re.IGNORECASE)
 _PERCENT: Final = re.compile(r"([0-9]{1,3})%?", re.ASCII)
+_COUNT: Final = re.compile(r"[1-9][0-9]?", re.ASCII)
 _AMOUNT: Final = re.compile(
     r"([+-]?[0-9]{1,18}(?:\.[0-9]{0,9})?)(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?", re.ASCII
 )
@@ -70,6 +73,23 @@ def parse_percent(value: object) -> int:
     if match is None or not 1 <= int(match.group(1)) <= WHOLE_GPU_PERCENT:
         raise QuantityError(f"{shown(text)} is not a percentage of a GPU; write a whole number from 1% to 100%")
     return int(match.group(1))
+
+
+def parse_gpus(value: object) -> int:
+    """Read a number of GPUs, ``"2"``, and return 1 to 16.
+
+    Raises:
+        QuantityError: not a string, not a whole number, or outside 1 to 16.
+    """
+    text = _text(value, 'a number of GPUs such as "2"')
+    if _COUNT.fullmatch(text) is None or int(text) > MAX_GPUS:
+        raise QuantityError(f"{shown(text)} is not a number of GPUs; write a whole number from 1 to {MAX_GPUS}")
+    return int(text)
+
+
+def pinned_limit(mib: int, gpus: int = 1) -> str:
+    """Write a limit as MPS wants it: ``0=4096M``, an entry for each GPU that the container sees."""
+    return ",".join(f"{index}={mib}M" for index in range(gpus))
 
 
 def parse_profile(value: object) -> str:

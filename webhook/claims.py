@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.contract import ATTRIBUTE_MODEL, ATTRIBUTE_PROFILE, DRIVER
+from gpushare.contract import ATTRIBUTE_MODE, ATTRIBUTE_MODEL, ATTRIBUTE_PROFILE, DRIVER, TIME_SLICING
 from gpushare.errors import PolicyDenied, QuantityError
-from gpushare.quantity import WHOLE_GPU_PERCENT, format_mib, parse_profile
+from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
 from webhook.plan import Plan, Share, field_of, read_models
 from webhook.podview import Container, Json, Kind, PodView, mapping, objects, read_pod
@@ -23,17 +23,22 @@ from webhook.podview import Container, Json, Kind, PodView, mapping, objects, re
 HASH_DIGITS: Final = 16
 _INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
+_BY_TURNS: Final = f'"{ATTRIBUTE_MODE}" in {_ATTRIBUTES} && {_ATTRIBUTES}.{ATTRIBUTE_MODE} == "{TIME_SLICING}"'
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of the claim: MiB of memory, and percent of compute (0 is none); or a MIG instance's ``profile``."""
+    """One request of the claim: MiB of memory, and percent of compute (0 is none); or a MIG instance's ``profile``.
+
+    It is for as much of each of so many ``gpus``.
+    """
 
     name: str
     memory_mib: int
     compute: int
     profile: str = ""
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +57,12 @@ def claim_plan(plan: Plan) -> ClaimPlan:
     Raises:
         PolicyDenied: more requests than a claim can have, or more compute than one GPU has.
     """
-    sharing, cut = _apart(plan)
-    chosen = _shared_request(sharing.shares) if sharing.shares else ""
-    requests = (*(_requests(sharing, chosen) if sharing.shares else ()), *_instances(cut))
-    if len(requests) > contract.MAX_SHARING_CONTAINERS:
-        message = f"{len(requests)} containers share a GPU; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
-        raise PolicyDenied("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
-    _check_compute(sharing, requests)
-    request_of = {each.container: chosen if each.kind is Kind.INIT else each.container for each in sharing.shares}
+    groups, cut = _apart(plan)
+    requests = (*(request for group in groups for request in _requests(group)), *_instances(cut))
+    _check_number(requests)
+    for group in groups:
+        _check_compute(group)
+    request_of = {each.container: _request_of(each, group) for group in groups for each in group.shares}
     request_of |= {each.container: _instance_of(each, cut) for each in cut}
     return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
 
@@ -93,16 +96,45 @@ def template_spec(requests: Sequence[Request], models: Sequence[str], *, same_gp
     """Build the ``spec`` of a ResourceClaimTemplate of ``resource.k8s.io/v1``."""
     status = {"name": contract.SIDECAR, "exactly": {"deviceClassName": contract.STATUS_DEVICE_CLASS}}
     devices: Object = {"requests": [*(_request(each, models) for each in requests), status]}
-    names = [each.name for each in requests if not each.profile]
-    if same_gpu and len(names) > 1:
-        devices["constraints"] = [{"requests": names, "matchAttribute": contract.ATTRIBUTE_UUID}]
+    names = [each.name for each in requests if not each.profile and each.gpus == 1]
+    together: list[Object] = [{"requests": names, "matchAttribute": contract.ATTRIBUTE_UUID}]
+    # Without this the scheduler may take two shares of one GPU.
+    apart = [{"requests": [each.name], "distinctAttribute": contract.ATTRIBUTE_UUID} for each in requests
+             if each.gpus > 1]  # fmt: skip
+    if constraints := (together if same_gpu and len(names) > 1 else []) + apart:
+        devices["constraints"] = constraints
     return {"spec": {"devices": devices}}
 
 
-def _apart(plan: Plan) -> tuple[Plan, tuple[Share, ...]]:
-    """Tell shares from MIG instances, which have nothing to do with them."""
-    sharing = tuple(each for each in plan.shares if not each.profile)
-    return replace(plan, shares=sharing), tuple(each for each in plan.shares if each.profile)
+def _apart(plan: Plan) -> tuple[tuple[Plan, ...], tuple[Share, ...]]:
+    """Tell shares from MIG instances, which have nothing to do with them, and shares by the number of their GPUs.
+
+    What has several GPUs has them for itself, whatever else is on one: no constraint can say "one of those".
+    """
+    numbers = sorted({each.gpus for each in plan.shares if not each.profile})
+    groups = tuple(
+        replace(
+            plan,
+            shares=tuple(each for each in plan.shares if not each.profile and each.gpus == gpus),
+            same_gpu=plan.same_gpu and gpus == 1,
+        )
+        for gpus in numbers
+    )
+    return groups, tuple(each for each in plan.shares if each.profile)
+
+
+def _request_of(share: Share, group: Plan) -> str:
+    return _shared_request(group.shares) if share.kind is Kind.INIT else share.container
+
+
+def _check_number(requests: Sequence[Request]) -> None:
+    devices = sum(each.gpus for each in requests)
+    if devices > contract.MAX_SHARING_CONTAINERS:
+        counted = (
+            f"{len(requests)} containers share a GPU" if devices == len(requests) else f"it asks for {devices} GPUs"
+        )
+        message = f"{counted}; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
+        raise PolicyDenied("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
 
 
 def _instance_of(share: Share, cut: Sequence[Share]) -> str:
@@ -127,8 +159,11 @@ def _request(request: Request, models: Sequence[str]) -> Object:
     if request.compute:
         amounts[contract.CAPACITY_COMPUTE] = str(request.compute)
     exactly: Object = {"deviceClassName": contract.DEVICE_CLASS, "capacity": {"requests": amounts}}
-    if models:
-        exactly["selectors"] = [{"cel": {"expression": _expression(models)}}]
+    expressions = [_expression(models)] * bool(models) + [_BY_TURNS] * (request.gpus > 1)
+    if expressions:
+        exactly["selectors"] = [{"cel": {"expression": each}} for each in expressions]
+    if request.gpus > 1:
+        exactly["count"] = request.gpus
     return {"name": request.name, "exactly": exactly}
 
 
@@ -149,12 +184,13 @@ def _shared_request(shares: Sequence[Share]) -> str:
     raise AssertionError("a plan has at least one share")
 
 
-def _requests(plan: Plan, chosen: str) -> tuple[Request, ...]:
-    """One request per container but the plain init ones, which use ``chosen``."""
-    own = [share for share in plan.shares if share.kind is not Kind.INIT]
+def _requests(group: Plan) -> tuple[Request, ...]:
+    """One request per container but the plain init ones, which use one of those; all have as many GPUs."""
+    chosen = _shared_request(group.shares)
+    own = [share for share in group.shares if share.kind is not Kind.INIT]
     amounts = {share.container: (share.memory_mib, share.compute or 0) for share in own}
-    amounts[chosen] = _raised(plan, own, chosen)
-    return tuple(Request(name, *amount) for name, amount in amounts.items())
+    amounts[chosen] = _raised(group, own, chosen)
+    return tuple(Request(name, *amount, gpus=group.shares[0].gpus) for name, amount in amounts.items())
 
 
 def _raised(plan: Plan, own: Sequence[Share], chosen: str) -> tuple[int, int]:
@@ -179,26 +215,27 @@ def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
     return memory, compute
 
 
-def _check_compute(plan: Plan, requests: Sequence[Request]) -> None:
-    held = _most(requests, same_gpu=plan.same_gpu).compute
+def _check_compute(group: Plan) -> None:
+    held = _most(_requests(group), same_gpu=group.same_gpu).compute
     if held > WHOLE_GPU_PERCENT:
         message = f"the containers of this pod ask for {held}% of one GPU together; ask for at most 100%"
-        raise PolicyDenied(field_of(contract.COMPUTE), message + _way_out(plan, None), Reason.ABOVE_MAXIMUM)
+        raise PolicyDenied(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
 
 
-def check_memory(plan: Plan, claim: ClaimPlan, most_mib: int | None) -> None:
+def check_memory(plan: Plan, most_mib: int | None) -> None:
     """Refuse a pod whose containers fit no GPU together; nothing to say while the largest GPU is unknown (``None``).
 
     Raises:
         PolicyDenied: they need more than the largest GPU has.
     """
-    needed = _most(claim.requests, same_gpu=plan.same_gpu).memory_mib
-    if most_mib is not None and needed > most_mib:
-        message = (
-            f"the containers of this pod need {format_mib(needed)} on one GPU together; the largest has "
-            f"{format_mib(most_mib)}: ask for less{_way_out(plan, most_mib)}"
-        )
-        raise PolicyDenied(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
+    for group in _apart(plan)[0]:
+        needed = _most(_requests(group), same_gpu=group.same_gpu).memory_mib
+        if most_mib is not None and needed > most_mib:
+            message = (
+                f"the containers of this pod need {format_mib(needed)} on one GPU together; the largest has "
+                f"{format_mib(most_mib)}: ask for less{_way_out(group, most_mib)}"
+            )
+            raise PolicyDenied(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
 
 
 def _most(requests: Sequence[Request], *, same_gpu: bool) -> Request:
@@ -207,12 +244,11 @@ def _most(requests: Sequence[Request], *, same_gpu: bool) -> Request:
     return Request("", together(each.memory_mib for each in requests), together(each.compute for each in requests))
 
 
-def _way_out(plan: Plan, most_mib: int | None) -> str:
+def _way_out(group: Plan, most_mib: int | None) -> str:
     """What to do beside asking for less: several GPUs where that helps, else why it does not."""
-    chosen = _shared_request(plan.shares)
-    apart = _most(_requests(replace(plan, same_gpu=False), chosen), same_gpu=False)
+    apart = _most(_requests(replace(group, same_gpu=False)), same_gpu=False)
     if apart.compute > WHOLE_GPU_PERCENT or (most_mib is not None and apart.memory_mib > most_mib):
-        return f"; plain init containers use the GPU of {chosen}, beside what runs there"
+        return f"; plain init containers use the GPU of {_shared_request(group.shares)}, beside what runs there"
     return f', or let them use several GPUs with {contract.SAME_GPU}: "false"'
 
 
@@ -246,7 +282,8 @@ def _share(container: Container, *, anywhere: bool) -> Share | None:
         return Share(container.name, container.kind, 0, None, profile)
     if not uses or not amounts or amounts[-1] is None or container.name == contract.SIDECAR:
         return None
-    return Share(container.name, container.kind, amounts[-1], _percentage(container.reserved, anywhere=anywhere))
+    percent = _percentage(container.reserved, anywhere=anywhere)
+    return Share(container.name, container.kind, amounts[-1], percent, gpus=_gpus(container.reserved))
 
 
 def _percentage(reserved: Sequence[Json], *, anywhere: bool) -> int | None:
@@ -257,6 +294,12 @@ def _percentage(reserved: Sequence[Json], *, anywhere: bool) -> int | None:
             return _integer(entry)
         previous = entry["name"]
     return None
+
+
+def _gpus(reserved: Sequence[Json]) -> int:
+    """Read how many GPUs a container has a share of; one where nothing else is written."""
+    written = [_integer(each) for each in reserved if each["name"] == contract.GPUS_VARIABLE]
+    return min(written[-1] or 1, MAX_GPUS) if written else 1
 
 
 def _profile(reserved: Sequence[Json]) -> str:

@@ -79,7 +79,7 @@ def _share(view: PodView, policy: NamespacePolicy, settings: Settings) -> Decisi
     plan = read_plan(view, policy, settings)
     warnings = guard.check(view, plan, settings)
     claim = claim_plan(plan)
-    check_memory(plan, claim, settings.max_memory_mib)
+    check_memory(plan, settings.max_memory_mib)
     after = rewrite(view, plan, claim, settings)
     patch = diff(view.pod, after.pod)
     said = _said((*plan.warnings, *warnings, *after.warnings))

@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from typing import Any, Final, NoReturn, TypeVar
 
 from gpushare import contract
-from gpushare.asked import Asked, asked, instances, main_container
+from gpushare.asked import Asked, asked, instances, main_container, several
 from gpushare.errors import PolicyDenied, QuantityError
-from gpushare.quantity import format_mib, parse_memory, parse_percent, parse_profile, profile_mib, shown
+from gpushare.quantity import format_mib, parse_gpus, parse_memory, parse_percent, parse_profile, profile_mib, shown
 from gpushare.reasons import Reason
 from webhook import namespace
 from webhook.namespace import NamespacePolicy
@@ -31,7 +31,8 @@ MAX_MODELS: Final = 16
 class Share:
     """What one container may use: MiB of GPU memory, and percent of a GPU's SMs or ``None`` for no cap.
 
-    With a ``profile`` it is a MIG instance of its own, whose memory is not known here: 0.
+    Of several ``gpus`` it may use as much of each. With a ``profile`` it is a MIG instance of its own, whose memory is
+    not known here: 0.
     """
 
     container: str
@@ -39,6 +40,7 @@ class Share:
     memory_mib: int
     compute: int | None
     profile: str = ""
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +72,24 @@ def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan
     _check_keys(pod)
     main, warnings = _main(pod)
     memory, compute = asked(pod.annotations, main.name)
-    cut = instances(pod.annotations, main.name)
-    names = memory.keys() | compute.keys() | cut.keys() or {main.name}
+    cut, counts = instances(pod.annotations, main.name), several(pod.annotations, main.name)
+    names = memory.keys() | compute.keys() | cut.keys() | counts.keys() or {main.name}
     limits = _Limits(policy, settings)
 
     def share(each: Container) -> Share:
         mib, percent = memory.get(each.name), compute.get(each.name)
         if each.name in cut:
-            return Share(each.name, each.kind, 0, None, limits.profile(cut[each.name], mib or percent))
+            beside = mib or percent or counts.get(each.name)
+            return Share(each.name, each.kind, 0, None, limits.profile(cut[each.name], beside))
         if mib is None and not policy.default_memory_mib:
             _no_memory(each)
-        return Share(each.name, each.kind, limits.memory(mib), limits.compute(percent))
+        gpus = limits.gpus(counts.get(each.name))
+        return Share(each.name, each.kind, limits.memory(mib), limits.compute(percent), gpus=gpus)
 
+    shares = tuple(share(each) for each in pod.containers if each.name in names)
+    _check_one_gpu(pod, shares)
     return Plan(
-        shares=tuple(share(each) for each in pod.containers if each.name in names),
+        shares=shares,
         low_priority=_choice(pod, contract.PRIORITY, ("low", "normal")) == "low",
         models=read_models(pod.annotations),
         same_gpu=_choice(pod, contract.SAME_GPU, ("true", "false")) != "false",
@@ -165,6 +171,17 @@ class _Limits:
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return percent
 
+    def gpus(self, asked: Asked | None) -> int:
+        count = 1 if asked is None else _read(asked, parse_gpus)
+        if asked is not None and count > 1 and self.settings.several_gpus == "refuse":
+            message = (
+                f"{count} GPUs for one container cannot be had: GPUs are shared through MPS here, and a process has "
+                f"one MPS daemon, which serves one GPU; ask for one, or give containers of this pod a GPU each with "
+                f'{contract.SAME_GPU}: "false"'
+            )
+            raise PolicyDenied(field_of(asked.key), message)
+        return count
+
     def profile(self, asked: Asked, beside: Asked | None) -> str:
         """Read the profile of a MIG instance, for a container that asks for nothing beside it."""
         field, ceiling = field_of(asked.key), self.policy.max_memory_mib
@@ -189,6 +206,14 @@ def _read(asked: Asked, parse: Callable[[object], T]) -> T:
         return parse(asked.value)
     except QuantityError as error:
         raise PolicyDenied(field_of(asked.key), error.message, error.reason) from error
+
+
+def _check_one_gpu(pod: PodView, shares: Iterable[Share]) -> None:
+    """Refuse to hold to one GPU what asks for several."""
+    wide = next((each for each in shares if each.gpus > 1), None)
+    if wide is not None and pod.annotations.get(contract.SAME_GPU) == "true":
+        message = f"'true' holds the pod to one GPU, but container {wide.container} asks for {wide.gpus}; remove it"
+        raise PolicyDenied(field_of(contract.SAME_GPU), message)
 
 
 def _no_memory(container: Container) -> NoReturn:

@@ -28,6 +28,7 @@ RESERVED: Final = frozenset(
         contract.NVIDIA_DRIVER_CAPABILITIES,
         contract.MEMORY_MIB,
         contract.MIG_PROFILE_VARIABLE,
+        contract.GPUS_VARIABLE,
     }
 )
 """Variables that mean something to the rewriting."""

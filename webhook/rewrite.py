@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
-from gpushare.quantity import same_amount, shown
+from gpushare.quantity import pinned_limit, same_amount, shown
 from gpushare.reasons import Reason
 from webhook import sidecar_spec
 from webhook.claims import ClaimPlan
@@ -78,12 +78,13 @@ def environment(container: Container, share: Share, *, low_priority: bool) -> di
     """Return the variables of a sharing container, in the order in which they are written."""
     if share.profile:
         return HIDDEN | _capabilities(container) | {contract.MIG_PROFILE_VARIABLE: share.profile}
-    wanted = HIDDEN | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: f"0={share.memory_mib}M"}
+    wanted = HIDDEN | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: pinned_limit(share.memory_mib, share.gpus)}
     if share.compute is not None:
         wanted[contract.MPS_THREAD_PERCENTAGE] = str(share.compute)
     if low_priority:
         wanted[contract.MPS_CLIENT_PRIORITY] = "1"
-    return wanted | _capabilities(container) | {contract.MEMORY_MIB: str(share.memory_mib)}
+    wanted |= _capabilities(container) | {contract.MEMORY_MIB: str(share.memory_mib)}
+    return wanted | ({contract.GPUS_VARIABLE: str(share.gpus)} if share.gpus > 1 else {})
 
 
 def _capabilities(container: Container) -> dict[str, str]:
@@ -137,11 +138,13 @@ def _check_own_daemon(container: Container) -> None:
 
 
 def _check_other_kind(container: Container, share: Share) -> None:
-    """Refuse the variables that say of a share that it is an instance, and the other way round."""
+    """Refuse the variables that say of a share that it is an instance or of several GPUs, and the other way round."""
     others = _OF_SHARES if share.profile else (contract.MIG_PROFILE_VARIABLE,)
+    others = others if share.gpus > 1 else (*others, contract.GPUS_VARIABLE)
     found = next((entry["name"] for entry in container.reserved if entry["name"] in others), None)
     if found is not None:
-        said = "a MIG instance" if share.profile else "a share"
+        said = "a share of one GPU" if found == contract.GPUS_VARIABLE else "a share"
+        said = "a MIG instance" if share.profile else said
         raise _reserved(f"{container.field}.env[{found}]", f"this container asks for {said}; remove the variable")
 
 

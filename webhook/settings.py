@@ -16,7 +16,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 
 Environment = Mapping[str, str]
-RootTenants = Literal["allow", "refuse"]
+Permission = Literal["allow", "refuse"]
 AcrossNodes = Literal["none", "binpack", "spread"]
 ACROSS_NODES: Final = get_args(AcrossNodes)
 """Which nodes sharing pods prefer: whatever the scheduler does, those with many shares, those with few."""
@@ -32,7 +32,10 @@ def _limits() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Chart values the rewriting depends on. Memory in MiB; ``max_memory_mib`` is the largest GPU, if known."""
+    """Chart values the rewriting depends on. Memory in MiB; ``max_memory_mib`` is the largest GPU, if known.
+
+    ``several_gpus`` says whether a container may ask for several, which no GPU shared through MPS can serve.
+    """
 
     image: str = "gpu-share:0.1.0"
     image_pull_policy: str = "IfNotPresent"
@@ -40,8 +43,9 @@ class Settings:
     max_memory_mib: int | None = None
     tolerations: tuple[dict[str, Any], ...] = DEFAULT_TOLERATIONS
     runtime_class: str | None = None
-    root_tenants: RootTenants = "allow"
     across_nodes: AcrossNodes = "none"
+    root_tenants: Permission = "allow"
+    several_gpus: Permission = "allow"
     sidecar_requests: dict[str, str] = field(default_factory=_requests)
     sidecar_limits: dict[str, str] = field(default_factory=_limits)
     log_level: str = "info"
@@ -92,7 +96,7 @@ def _json(name: str, text: str) -> Any:
         raise ConfigError(f"{name}: {text!r:.80} is no JSON: {error}") from error
 
 
-def _root_tenants(name: str, text: str) -> str:
+def _permission(name: str, text: str) -> str:
     return _one_of(name, text, ("allow", "refuse"))
 
 
@@ -121,8 +125,9 @@ _VARIABLES: Final = {
     "GPU_SHARE_MAX_MEMORY": ("max_memory_mib", _memory),
     "GPU_SHARE_TOLERATIONS": ("tolerations", _tolerations),
     "GPU_SHARE_RUNTIME_CLASS": ("runtime_class", _text),
-    "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _root_tenants),
     "GPU_SHARE_ACROSS_NODES": ("across_nodes", _across_nodes),
+    "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _permission),
+    "GPU_SHARE_SEVERAL_GPUS": ("several_gpus", _permission),
     "GPU_SHARE_SIDECAR_REQUESTS": ("sidecar_requests", _object),
     "GPU_SHARE_SIDECAR_LIMITS": ("sidecar_limits", _object),
     "GPU_SHARE_LOG_LEVEL": ("log_level", _log_level),

@@ -73,6 +73,7 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--min-memory", metavar="QUANTITY", help="smallest share")
     group.add_argument("--max-memory", metavar="QUANTITY", help="largest share")
     group.add_argument("--runtime-class", metavar="NAME", help="runtimeClassName of sharing pods")
+    group.add_argument("--several-gpus", choices=("allow", "refuse"), help="whether a container may have several GPUs")
     group.add_argument("--root-tenants", choices=("allow", "refuse"), help="whether sharing pods may run as root")
     group.add_argument("--across-nodes", choices=ACROSS_NODES, help="nodes that sharing pods prefer")
 
@@ -137,6 +138,7 @@ def settings(args: argparse.Namespace) -> Settings:
         "runtime_class": args.runtime_class,
         "root_tenants": args.root_tenants,
         "across_nodes": args.across_nodes,
+        "several_gpus": args.several_gpus,
     }
     return replace(Settings.from_environment(os.environ), **{k: v for k, v in given.items() if v is not None})
 

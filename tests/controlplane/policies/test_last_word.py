@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gpushare.cluster import ADMISSION_V1, path
-from gpushare.contract import MANAGED_LABEL, MIRROR
+from gpushare.contract import COMPUTE, GPUS, MANAGED_LABEL, MIRROR
 from tests.controlplane import manifests, objects
 from tests.controlplane.objects import Object
 from tests.controlplane.policies.world import (
@@ -40,6 +40,14 @@ def test_no_policy_has_a_type_warning(world: World) -> None:
 
 # The last word on a sharing pod
 
+
+def several(count: str) -> Object:
+    """Of so many GPUs."""
+    pod = share()
+    pod["metadata"]["annotations"] |= {GPUS: count, COMPUTE: "25%"}
+    return pod
+
+
 SHAPES: dict[str, Callable[[], Object]] = {
     "one container": share,
     "idle and init containers": two_containers,
@@ -54,6 +62,7 @@ SHAPES: dict[str, Callable[[], Object]] = {
     "variables from elsewhere": lambda: share(
         containers=[{"name": "main", "image": "a", "envFrom": [{"configMapRef": {"name": "c"}}]}]
     ),
+    "a share of each of three GPUs": lambda: several("3"),
     "another claim beside": lambda: share(resourceClaims=[{"name": "net", "resourceClaimName": "net"}]),
 }
 
@@ -159,6 +168,7 @@ UNDONE: dict[str, tuple[Callable[[Object], None], str]] = {
     "another daemon": (setting("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), LIMITS),
     "another log": (setting("CUDA_MPS_LOG_DIRECTORY", "/tmp"), LIMITS),
     "memory that is no number": (setting("GPU_SHARE_MEMORY_MIB", "4Gi"), LIMITS),
+    "more GPUs than limits": (adding("GPU_SHARE_GPUS", "2"), LIMITS),
     "a template that is not ours": (another_template, REWRITE),
     "no claim": (on_spec(resourceClaims=[], initContainers=[], containers=[{"name": "main", "image": "a"}]), REWRITE),
     "no label": (without_label, REWRITE),
@@ -182,6 +192,27 @@ def test_what_a_later_webhook_undoes_is_refused(world: World, change: Callable[[
     pod = rewritten(two_containers())
     change(pod)
     assert why in world.refused(pod)
+
+
+UNDONE_OF_TWO: dict[str, Callable[[Object], None]] = {
+    "the limit of one": setting("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=4096M"),
+    "a higher limit": setting("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8192M,1=8192M"),
+    "a second limit": adding("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=4096M,1=4096M"),
+    "one GPU": setting("GPU_SHARE_GPUS", "1"),
+    "a number written oddly": setting("GPU_SHARE_GPUS", "02"),
+    "more than a node has": setting("GPU_SHARE_GPUS", "17"),
+    "a second number": adding("GPU_SHARE_GPUS", "2"),
+    "no number": dropping("GPU_SHARE_GPUS"),
+    "a number from elsewhere": from_elsewhere("GPU_SHARE_GPUS"),
+}
+
+
+@pytest.mark.parametrize("change", UNDONE_OF_TWO.values(), ids=UNDONE_OF_TWO.keys())
+def test_the_limit_of_two_gpus_is_not_undone_either(world: World, change: Callable[[Object], None]) -> None:
+    pod = rewritten(several("2"))
+    assert world.refused(pod) == ""
+    change(pod)
+    assert LIMITS in world.refused(pod)
 
 
 @pytest.mark.parametrize("where", ["/dev/shm", "/devices", "/data/dev/nvidia", "/var/lib/nvidia"])

@@ -50,6 +50,7 @@ SAMPLES: Final = {
     "webhook.rollingUpdate.maxSurge": 2,
     "webhook.rollingUpdate.maxUnavailable": 1,
     "webhook.rootTenants": "refuse",
+    "webhook.severalGpus": "allow",
     "webhook.spreadOver": ["zone"],
 }
 """A value that differs from the default, where one cannot be made up."""

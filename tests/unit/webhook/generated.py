@@ -26,10 +26,11 @@ NAMES = ["model", "encoder", "metrics", "warm-up", "compile", "vad", "proxy"]
 
 @dataclass(frozen=True)
 class Generated:
-    """A pod, and what its containers asked for: MiB and percent."""
+    """A pod, and what its containers asked for: MiB and percent, and of how many GPUs where that was said."""
 
     pod: Json
     wanted: dict[str, tuple[int, int | None]]
+    gpus: dict[str, int]
     same_gpu: bool
 
 
@@ -89,6 +90,8 @@ def pods(draw: st.DrawFn) -> Generated:
         annotations[f"memory.gpu-share.io/{name}"] = f"{memory}Mi"
         if compute is not None:
             annotations[f"compute.gpu-share.io/{name}"] = f"{compute}%"
+    gpus = {each: draw(st.integers(1, 3)) for each in sharing if draw(st.booleans())} if draw(st.booleans()) else {}
+    annotations |= {f"gpus.gpu-share.io/{name}": str(count) for name, count in gpus.items()}
     labels: Json = draw(st.sampled_from(LABELS))
     spec: Json = {"containers": app_list} | draw(fields_of_the_future())
     listed: bool = draw(st.booleans())
@@ -100,7 +103,7 @@ def pods(draw: st.DrawFn) -> Generated:
             spec[field] = draw(st.sampled_from(SOME[field]))
     metadata: Json = {"name": "tts", "annotations": annotations} | labels | draw(fields_of_the_future())
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec} | draw(fields_of_the_future())
-    return Generated(pod, wanted, same_gpu)
+    return Generated(pod, wanted, gpus, same_gpu)
 
 
 LABELS: list[Json] = [{}, {"labels": None}, {"labels": {}}, {"labels": {"app": "tts"}}]

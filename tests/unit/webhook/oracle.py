@@ -9,6 +9,9 @@ from typing import Any
 Pod = Mapping[str, Any]
 Wanted = Mapping[str, tuple[int, int | None]]
 """Container to (MiB, percent or None)."""
+Counts = Mapping[str, int]
+"""Container to number of GPUs, where that was said."""
+ONE: Counts = {}
 ANYTHING = object()
 OURS = "gpu-share"
 
@@ -26,16 +29,20 @@ def environment(container: Mapping[str, Any]) -> dict[str, object]:
     return found
 
 
-def problems(pod: Pod, wanted: Wanted) -> list[str]:
+def problems(pod: Pod, wanted: Wanted, gpus: Counts = ONE) -> list[str]:
     """Every way around the limits that stands open; empty is right."""
     return [
         f"{container['name']}: {problem}"
         for section, container in containers(pod)
-        for problem in _problems(container, None if section == "ephemeralContainers" else wanted.get(container["name"]))
+        for problem in _problems(
+            container,
+            None if section == "ephemeralContainers" else wanted.get(container["name"]),
+            gpus.get(container["name"], 1),
+        )
     ]
 
 
-def _problems(container: Mapping[str, Any], share: tuple[int, int | None] | None) -> Iterator[str]:
+def _problems(container: Mapping[str, Any], share: tuple[int, int | None] | None, gpus: int) -> Iterator[str]:
     seen = environment(container)
     if seen.get("CUDA_VISIBLE_DEVICES", ANYTHING) != "" or seen.get("NVIDIA_VISIBLE_DEVICES") != "void":
         yield "sees a GPU"
@@ -47,18 +54,22 @@ def _problems(container: Mapping[str, Any], share: tuple[int, int | None] | None
     memory, compute = share
     if len(claims) != 1 or not claims[0].get("request"):
         yield "uses the claim wrongly"
-    if seen.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") != f"0={memory}M" or seen.get("GPU_SHARE_MEMORY_MIB") != str(
-        memory
-    ):
+    limits = {1: f"0={memory}M", 2: f"0={memory}M,1={memory}M", 3: f"0={memory}M,1={memory}M,2={memory}M"}
+    if seen.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") != limits[gpus] or seen.get("GPU_SHARE_MEMORY_MIB") != str(memory):
         yield "has another memory limit"
+    if seen.get("GPU_SHARE_GPUS") != (str(gpus) if gpus > 1 else None):
+        yield "has another number of GPUs"
     if compute is not None and seen.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != str(compute):
         yield "has another compute limit"
     if not str(seen.get("CUDA_MPS_PIPE_DIRECTORY")).startswith("/run/gpu-share/"):
         yield "talks to another daemon"
 
 
-def peak_per_request(pod: Pod, wanted: Wanted, *, together: bool) -> dict[str, tuple[int, int]]:
-    """Live through the pod's start: the most (MiB, percent) held at once through each request, or through all."""
+def peak_per_request(pod: Pod, wanted: Wanted, gpus: Counts, *, together: bool) -> dict[str, tuple[int, int]]:
+    """Live through the pod's start: the most (MiB, percent) held at once through each request.
+
+    Where those of one GPU have to be ``together``, through all of them, under ``*``.
+    """
     request_of = {
         container["name"]: next(
             claim["request"]
@@ -80,7 +91,7 @@ def peak_per_request(pod: Pod, wanted: Wanted, *, together: bool) -> dict[str, t
         held: dict[str, tuple[int, int]] = {}
         for name in moment:
             if name in wanted:
-                key = "*" if together else request_of[name]
+                key = "*" if together and gpus.get(name, 1) == 1 else request_of[name]
                 memory, compute = held.get(key, (0, 0))
                 held[key] = (memory + wanted[name][0], compute + (wanted[name][1] or 0))
         for key, (memory, compute) in held.items():

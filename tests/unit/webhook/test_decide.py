@@ -79,7 +79,7 @@ def test_everything_of_the_pod_survives(generated: Generated) -> None:
 @thoroughly
 @given(pods())
 def test_no_way_around_the_limits_stands_open(generated: Generated) -> None:
-    assert oracle.problems(rewritten(generated.pod).pod, generated.wanted) == []
+    assert oracle.problems(rewritten(generated.pod).pod, generated.wanted, generated.gpus) == []
 
 
 @thoroughly
@@ -87,11 +87,14 @@ def test_no_way_around_the_limits_stands_open(generated: Generated) -> None:
 def test_the_claim_reserves_exactly_what_the_pod_can_hold_at_once(generated: Generated) -> None:
     after = rewritten(generated.pod).pod
     reserved = requests(after)
-    peak = oracle.peak_per_request(after, generated.wanted, together=generated.same_gpu)
-    if generated.same_gpu:
-        assert (sum(m for m, _ in reserved.values()), sum(c for _, c in reserved.values())) == peak["*"]
-    else:
-        assert reserved == peak
+    peak = oracle.peak_per_request(after, generated.wanted, generated.gpus, together=generated.same_gpu)
+    if "*" in peak:
+        narrow = [amounts for name, amounts in reserved.items() if name not in peak]
+        peak = {**peak, "*": (sum(memory for memory, _ in narrow), sum(compute for _, compute in narrow))}
+        assert peak == oracle.peak_per_request(after, generated.wanted, generated.gpus, together=True)
+    assert {name: amounts for name, amounts in reserved.items() if name in peak} == {
+        name: amounts for name, amounts in peak.items() if name != "*"
+    }
     assert all(memory >= generated.wanted[name][0] for name, (memory, _) in reserved.items())
 
 
@@ -120,7 +123,7 @@ def test_what_other_webhooks_do_after_us_converges(generated: Generated, data: s
             container["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})
     again = rewritten(pod)
     final = patched(pod, again)
-    assert oracle.problems(final, generated.wanted) == []
+    assert oracle.problems(final, generated.wanted, generated.gpus) == []
     assert rewritten(final).patch == []
 
 

@@ -119,3 +119,9 @@ hostPath: {path: {{ printf "%s/shm" .Values.runDir | quote }}, type: DirectoryOr
 hostPath: {path: /dev/shm, type: Directory}
 {{- end -}}
 {{- end }}
+
+{{- /* Whether a container may ask for several GPUs: "allow" or "refuse". */}}
+{{- define "gpu-share.severalGpus" -}}
+{{- if ne .Values.webhook.severalGpus "auto" }}{{ .Values.webhook.severalGpus }}
+{{- else if eq .Values.agent.mode "time-slicing" }}allow{{ else }}refuse{{ end }}
+{{- end }}
