@@ -31,9 +31,9 @@ def claim_of_file(name: str) -> str | None:
     return name.removeprefix(contract.CDI_FILE_PREFIX).removesuffix(".json")
 
 
-def device_id(claim: Prepared, granted: Granted) -> str:
+def device_id(claim: Prepared, request: str) -> str:
     """Name a request's device the way the kubelet is told it."""
-    return f"{contract.CDI_KIND}={_device_name(claim, granted)}"
+    return f"{contract.CDI_KIND}={_device_name(claim, request)}"
 
 
 def document(claim: Prepared, pipes: Mapping[str, str], status: str, shared_memory: str | None = None) -> Object:
@@ -48,32 +48,35 @@ def document(claim: Prepared, pipes: Mapping[str, str], status: str, shared_memo
     """
     devices = [
         {
-            "name": _device_name(claim, granted),
-            "containerEdits": _status_edits(status)
-            if granted.gpu is None
-            else _gpu_edits(
-                claim, granted, pipes.get(granted.request) if granted.mode is Mode.MPS else None, shared_memory
-            ),
+            "name": _device_name(claim, request),
+            "containerEdits": _gpu_edits(claim, grants, pipes.get(request) if _all_mps(grants) else None, shared_memory)
+            if (grants := claim.of(request))
+            else _status_edits(status),
         }
-        for granted in claim.granted
+        for request in dict.fromkeys(each.request for each in claim.granted)
     ]
     return {"cdiVersion": VERSION, "kind": contract.CDI_KIND, "devices": devices}
 
 
-def variables(claim: Prepared, granted: Granted, *, mps: bool) -> dict[str, str]:
-    """Return the variables of a request's containers.
+def variables(claim: Prepared, grants: Sequence[Granted], *, mps: bool) -> dict[str, str]:
+    """Return the variables of a request's containers, for all GPUs of the request.
 
-    ``GPU_SHARE_MEMORY_FRACTION`` is the smallest container's where several differ, and always rounded down.
+    ``GPU_SHARE_MEMORY_FRACTION`` is the smallest container's where several differ, and always rounded down. Of GPUs of
+    different sizes the largest counts: the fraction then is within the limit on each.
     """
-    limits = [limit for limit in claim.limits if limit.request == granted.request]
-    memory = {limit.memory_mib for limit in limits} or {granted.memory_mib}
-    compute = {limit.compute for limit in limits} or {granted.compute or None}
+    limits = [limit for limit in claim.limits if limit.request == grants[0].request]
+    memory = {limit.memory_mib for limit in limits} or {min(each.memory_mib for each in grants)}
+    compute = {limit.compute for limit in limits} or {grants[0].compute or None}
+    card = max(each.device_mib for each in grants)
+    seen = ",".join(each.gpu or "" for each in grants)
     found = {
-        contract.CUDA_VISIBLE_DEVICES: granted.gpu or "",
-        contract.NVIDIA_VISIBLE_DEVICES: granted.gpu or "",
-        contract.DEVICE_MEMORY_MIB: str(granted.device_mib),
-        contract.MEMORY_FRACTION: fraction(min(memory), granted.device_mib),
+        contract.CUDA_VISIBLE_DEVICES: seen,
+        contract.NVIDIA_VISIBLE_DEVICES: seen,
+        contract.DEVICE_MEMORY_MIB: str(card),
+        contract.MEMORY_FRACTION: fraction(min(memory), card),
     }
+    if len(grants) > 1:
+        found[contract.GPUS_VARIABLE] = str(len(grants))
     if len(memory) == 1:
         found[contract.MEMORY_MIB] = str(min(memory))
     if mps:
@@ -114,14 +117,18 @@ def names_devices(spec: object) -> frozenset[str]:
     return frozenset(str(each["name"]) for each in entries if isinstance(each, dict) and "name" in each)
 
 
-def _gpu_edits(claim: Prepared, granted: Granted, pipe: str | None, shared_memory: str | None) -> Object:
-    found = variables(claim, granted, mps=pipe is not None)
+def _all_mps(grants: Sequence[Granted]) -> bool:
+    return all(each.mode is Mode.MPS for each in grants)
+
+
+def _gpu_edits(claim: Prepared, grants: Sequence[Granted], pipe: str | None, shared_memory: str | None) -> Object:
+    found = variables(claim, grants, mps=pipe is not None)
     edits: Object = {"env": [f"{name}={value}" for name, value in found.items()]}
     if pipe is not None:
         # Read-only: sockets and pipes work all the same, and no tenant puts links or files where root opens them.
         # Not the log directory: a daemon's log names the processes of everybody on its GPU.
         edits["mounts"] = [_mount(pipe, contract.PIPE_PATH, "ro")]
-        if shared_memory is not None and granted.request not in claim.own_shared_memory:
+        if shared_memory is not None and grants[0].request not in claim.own_shared_memory:
             # A runtime puts a mount of CDI in the place of the pod's own at the same path, so there is none there.
             edits["mounts"].append(_mount(shared_memory, contract.SHARED_MEMORY_PATH, "rw"))
     return edits
@@ -136,5 +143,5 @@ def _mount(host: str, inside: str, access: str) -> Object:
     return {"hostPath": host, "containerPath": inside, "options": list(options)}
 
 
-def _device_name(claim: Prepared, granted: Granted) -> str:
-    return f"{claim.uid}-{granted.request}"
+def _device_name(claim: Prepared, request: str) -> str:
+    return f"{claim.uid}-{request}"

@@ -170,8 +170,10 @@ class Driver:
                 "claim prepared", reason=str(Reason.CLAIM_PREPARED), namespace=claim.namespace, claim=claim.name,
                 pod=claim.pod, gpus=claim.gpus, memory_mib={each.container: each.memory_mib for each in claim.limits},
             )  # fmt: skip
+        # Of several devices of a request the first brings what all of them need: a container gets all of the request's.
         return tuple(
-            Device(each.request, each.pool, each.device, each.share_id, devices[each.request]) for each in claim.granted
+            Device(each.request, each.pool, each.device, each.share_id, devices.pop(each.request, ()))
+            for each in claim.granted
         )
 
     def unprepare(self, ref: Ref) -> None:
@@ -306,7 +308,13 @@ def _shared_by(claim: Prepared, modes: Mapping[str, Mode | None]) -> Prepared:
     if unknown is not None:
         message = f"it is not known how {unknown} is shared (its node's label {NODE_MODE} says it)"
         raise PrepareError(f"{message}; it is tried again", Reason.MODE_UNKNOWN)
-    return claim.shared_by(modes)
+    shared = claim.shared_by(modes)
+    for each in shared.granted:
+        if each.mode is Mode.MPS and len(shared.of(each.request)) > 1:
+            message = f"request {each.request} holds several GPUs, and {each.gpu} is shared through MPS"
+            hint = f"ask for one GPU, or for nodes of mode {Mode.TIME_SLICING} (their label {NODE_MODE})"
+            raise PrepareError(f"{message}: a process has one MPS daemon, and each GPU its own; {hint}")
+    return shared
 
 
 def _check_alone(claim: Prepared, others: Sequence[Prepared]) -> None:

@@ -24,11 +24,10 @@ def quotas_of_prepared(
     users = (*(other for claim in prepared for other in joined(claim, pods)), *prepared)  # a pod's own claim counts
     found = {_key(each): each for each in _nothing(users, ids, policy)}
     found |= {
-        (user.pod_uid, limit.container, _granted(user, limit).gpu or ""): _quota(
-            user, limit, ids.get(user.pod_uid, {}).get(limit.container), policy
-        )
+        _key(quota): quota
         for user in users
         for limit in user.limits
+        for quota in _quotas(user, limit, ids.get(user.pod_uid, {}).get(limit.container), policy)
     }
     return tuple(found[key] for key in sorted(found))
 
@@ -78,13 +77,13 @@ def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
         metadata = pod["metadata"]
         entries = {entry for entry, name in claim_names(pod).items() if name == claim.name}
         if entries and metadata.get("namespace") == claim.namespace and metadata["uid"] != claim.pod_uid:
-            limits = tuple(_joined_limits(claim, pod, entries))
+            limits = tuple(dict.fromkeys(_joined_limits(claim, pod, entries)))
             yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
 
 
 def quotas_of_joined(other: Prepared) -> tuple[Quota, ...]:
     """Name the containers of a pod that joined a claim to those who are told of them."""
-    return tuple(_quota(other, limit, None, {}) for limit in other.limits)
+    return tuple(quota for limit in other.limits for quota in _quotas(other, limit, None, {}))
 
 
 def _joined_limits(claim: Prepared, pod: Object, entries: set[str]) -> Iterator[Limit]:
@@ -99,10 +98,14 @@ def _joined_limits(claim: Prepared, pod: Object, entries: set[str]) -> Iterator[
         )
 
 
-def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> Quota:
-    """Write one limit as a quota, under its namespace's policy as it is now, else as it was when it was prepared."""
+def _quotas(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> tuple[Quota, ...]:
+    """Write one limit as quotas, one for each of its GPUs."""
     terms = policy.get(claim.namespace, claim.terms)
-    granted = _granted(claim, limit)
+    return tuple(_quota(claim, limit, container_id, terms, granted) for granted in claim.of(limit.request))
+
+
+def _quota(claim: Prepared, limit: Limit, container_id: str | None, terms: Terms, granted: Granted) -> Quota:
+    """Write one under its namespace's policy as it is now, else as it was when it was prepared."""
     return Quota(
         claim_uid=claim.uid,
         namespace=claim.namespace,
@@ -119,10 +122,6 @@ def _quota(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapp
         low_priority=claim.low_priority,
         reserved_mib=_reserved(claim, limit, granted),
     )
-
-
-def _granted(claim: Prepared, limit: Limit) -> Granted:
-    return next(each for each in claim.granted if each.request == limit.request and each.gpu is not None)
 
 
 def _reserved(claim: Prepared, limit: Limit, granted: Granted) -> int:

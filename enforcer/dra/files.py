@@ -86,7 +86,8 @@ class NodeFiles:
         status = str(self._status / claim.pod_uid)
         document = cdi.document(claim, by_request | dict(own), status, self._memory())
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
-        return {each.request: (*self._toolkit_devices(each.gpu), cdi.device_id(claim, each)) for each in claim.granted}
+        requests = dict.fromkeys(each.request for each in claim.granted)
+        return {each: (*self._toolkit_devices(claim, each), cdi.device_id(claim, each)) for each in requests}
 
     def _memory(self) -> str | None:
         """The MPS pod is replaced by hand: while it is older than the setting, nobody has made this directory."""
@@ -135,8 +136,9 @@ class NodeFiles:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.chmod(0o755)  # the sidecar is another user, whatever our umask
 
-    def _toolkit_devices(self, gpu: str | None) -> tuple[str, ...]:
-        return (cdi.toolkit_device(gpu),) if gpu is not None and gpu in self._toolkit.devices() else ()
+    def _toolkit_devices(self, claim: Prepared, request: str) -> tuple[str, ...]:
+        there = self._toolkit.devices()
+        return tuple(cdi.toolkit_device(each.gpu) for each in claim.of(request) if each.gpu and each.gpu in there)
 
 
 class ToolkitSpecs:

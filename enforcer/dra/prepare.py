@@ -15,7 +15,7 @@ from enforcer.quotas import Object, claim_names, literal, mib_of, number_of, ter
 from gpushare import contract
 from gpushare.asked import Asked, asked, main_container
 from gpushare.errors import PrepareError, QuantityError
-from gpushare.quantity import format_mib, parse_memory, parse_percent, shown
+from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, shown
 from gpushare.reasons import Reason
 
 APP: Final = "app"
@@ -28,17 +28,40 @@ NORMAL: Final = "normal"
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A container that uses a request of the claim; ``own`` where through the entry that the webhook writes."""
+    """A container that uses a request of the claim; ``own`` where through the entry that the webhook writes.
+
+    ``granted`` is that request's, one for each of its GPUs.
+    """
 
     raw: Object
     kind: str
-    granted: Granted
+    granted: tuple[Granted, ...]
     own: bool
 
     @property
     def name(self) -> str:
         """The container's name."""
         return str(self.raw["name"])
+
+    @property
+    def request(self) -> str:
+        """The request's name."""
+        return self.granted[0].request
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of its GPUs."""
+        return tuple(str(each.gpu) for each in self.granted)
+
+    @property
+    def memory_mib(self) -> int:
+        """MiB that were consumed of each of its GPUs."""
+        return min(each.memory_mib for each in self.granted)
+
+    @property
+    def compute(self) -> int:
+        """Percent that were consumed of each of its GPUs."""
+        return min(each.compute for each in self.granted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +101,7 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
         limits=limits,
         terms=terms_of(ask.namespace["metadata"].get("annotations") or {}),
         low_priority=_low_priority(ask.pod),
-        own_shared_memory=tuple(sorted({use.granted.request for use in uses if brings_memory(ask.pod, use.raw)})),
+        own_shared_memory=tuple(sorted({use.request for use in uses if brings_memory(ask.pod, use.raw)})),
     )
 
 
@@ -123,11 +146,27 @@ def granted_of(node: str, claim: Object, devices: Mapping[str, Gpu]) -> tuple[Gr
         message = f"claim {_named(claim)} holds no device of {contract.DRIVER}; wait until it is allocated"
         raise PrepareError(message, Reason.CLAIM_UNKNOWN)
     granted = tuple(_granted(node, each, devices) for each in results)
-    twice = _first_twice([each.request for each in granted])
-    if twice is not None:
-        message = f"request {twice} of claim {_named(claim)} holds several devices; ask for one device in each request"
-        raise PrepareError(message)
+    for several in of_requests(granted).values():
+        _check_different(claim, several, devices)
     return granted
+
+
+def of_requests(granted: Sequence[Granted]) -> dict[str, tuple[Granted, ...]]:
+    """Sort what was granted by request, in the order it came."""
+    found: dict[str, tuple[Granted, ...]] = {}
+    for each in granted:
+        found[each.request] = (*found.get(each.request, ()), each)
+    return found
+
+
+def _check_different(claim: Object, several: Sequence[Granted], devices: Mapping[str, Gpu]) -> None:
+    """Refuse several devices of one request that a process cannot use together."""
+    what = f"request {several[0].request} of claim {_named(claim)}"
+    if len({each.gpu for each in several}) < len(several):
+        hint = f"add the constraint distinctAttribute: {contract.ATTRIBUTE_UUID}"
+        raise PrepareError(f"{what} holds one device {len(several)} times; {hint}")
+    if len(several) > 1 and any(each.gpu is None or devices[each.device].parent for each in several):
+        raise PrepareError(f"{what} holds several devices that are no whole GPUs; ask for one device in each request")
 
 
 def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> Granted:
@@ -165,7 +204,7 @@ def containers(pod: Object) -> list[tuple[Object, str]]:
 
 def _uses(ask: Ask, granted: Sequence[Granted]) -> Iterator[Use]:
     mine = {entry for entry, name in claim_names(ask.pod).items() if name == ask.claim["metadata"]["name"]}
-    gpus = {each.request: each for each in granted if each.gpu is not None}
+    gpus = of_requests([each for each in granted if each.gpu is not None])
     for raw, kind in containers(ask.pod):
         found = [
             (request, entry["name"] == contract.CLAIM)
@@ -177,7 +216,7 @@ def _uses(ask: Ask, granted: Sequence[Granted]) -> Iterator[Use]:
         if len(found) > 1:
             asks = ", ".join(request for request, _ in found)
             message = f"container {raw['name']} uses {len(found)} requests ({asks}) of claim {_named(ask.claim)}"
-            raise PrepareError(f"{message}; name one of them, for a container uses one GPU")
+            raise PrepareError(f"{message}; name one of them, for a container uses one request")
         yield from (Use(raw, kind, gpus[request], own) for request, own in found)
 
 
@@ -188,7 +227,7 @@ def _limits(pod: Object, uses: Sequence[Use]) -> tuple[Limit, ...]:
     return tuple(
         Limit(
             container=use.name,
-            request=use.granted.request,
+            request=use.request,
             memory_mib=_memory(use, memory.get(use.name)),
             compute=_compute(use, compute.get(use.name)),
         )
@@ -204,7 +243,7 @@ def _memory(use: Use, wanted: Asked | None) -> int:
     if wanted is not None:
         return _read(wanted, parse_memory)
     written = literal(use.raw, contract.MEMORY_MIB) if use.own else None
-    return written or use.granted.memory_mib
+    return written or use.memory_mib
 
 
 def _compute(use: Use, wanted: Asked | None) -> int | None:
@@ -212,8 +251,8 @@ def _compute(use: Use, wanted: Asked | None) -> int | None:
         return _read(wanted, parse_percent)
     if use.own and literal(use.raw, contract.MEMORY_MIB) is not None:
         # The webhook was here; a percentage that is not ours can only lower what the container gets.
-        return _least(literal(use.raw, contract.MPS_THREAD_PERCENTAGE), use.granted.compute)
-    return use.granted.compute or None
+        return _least(literal(use.raw, contract.MPS_THREAD_PERCENTAGE), use.compute)
+    return use.compute or None
 
 
 def _least(written: int | None, compute: int) -> int | None:
@@ -247,8 +286,8 @@ def _steps(path: str) -> list[str]:
 
 
 def _check_sums(ask: Ask, uses: Sequence[Use], limits: Sequence[Limit], granted: Sequence[Granted]) -> None:
-    for gpu in sorted({use.granted.gpu or "" for use in uses}):
-        here = [(use, limit) for use, limit in zip(uses, limits, strict=True) if use.granted.gpu == gpu]
+    for gpu in sorted({gpu for use in uses for gpu in use.gpus}):
+        here = [(use, limit) for use, limit in zip(uses, limits, strict=True) if gpu in use.gpus]
         memory, compute = peak([(use.kind, limit.memory_mib, limit.compute or 0) for use, limit in here])
         had = [each for each in granted if each.gpu == gpu]
         consumed, percent = sum(each.memory_mib for each in had), sum(each.compute for each in had)
@@ -304,7 +343,8 @@ def check_variables(uses: Sequence[Use], limits: Sequence[Limit]) -> None:
         beside = [each for each in limits if each.request == limit.request]
         wanted: dict[str, str] = {}
         if len({each.memory_mib for each in beside}) > 1:
-            wanted |= {contract.MPS_MEMORY_LIMIT: f"0={limit.memory_mib}M", contract.MEMORY_MIB: str(limit.memory_mib)}
+            pinned = pinned_limit(limit.memory_mib, len(use.gpus))
+            wanted |= {contract.MPS_MEMORY_LIMIT: pinned, contract.MEMORY_MIB: str(limit.memory_mib)}
         if len({each.compute for each in beside}) > 1 and limit.compute is not None:
             wanted[contract.MPS_THREAD_PERCENTAGE] = str(limit.compute)
         for name, value in wanted.items():
@@ -332,10 +372,6 @@ def still_fits(prepared: Prepared, node: str, claim: Object, devices: Mapping[st
         return mine and granted_of(node, claim, devices) == prepared.shared_by({}).granted
     except PrepareError:
         return False
-
-
-def _first_twice(names: Sequence[str]) -> str | None:
-    return next((name for name in names if names.count(name) > 1), None)
 
 
 def _list(spec: Object, field: str) -> list[Object]:

@@ -23,7 +23,7 @@ _REQUEST: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """What one request was allocated: a device and, where that is a GPU, how much of it.
+    """What one request was allocated: a device and, where that is a GPU, how much of it; of several, one of them.
 
     ``gpu`` is ``None`` for the status device. ``memory_mib`` and ``compute`` (percent) are what was consumed,
     ``device_mib`` is the memory of the whole card. ``mode`` is how the GPU is shared while this claim lasts.
@@ -42,7 +42,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What one container may hold of the GPU of its request: MiB, and percent of its SMs or ``None`` for no cap."""
+    """What one container may hold of each GPU of its request: MiB, and percent of its SMs or ``None`` for no cap."""
 
     container: str
     request: str
@@ -107,6 +107,10 @@ class Prepared:
     def shared_by(self, modes: Mapping[str, Mode | None]) -> Self:
         """Say the same of GPUs that are shared like this."""
         return replace(self, granted=tuple(replace(each, mode=modes.get(each.gpu or "")) for each in self.granted))
+
+    def of(self, request: str) -> tuple[Granted, ...]:
+        """Name what a request was allocated of GPUs: one of each."""
+        return tuple(each for each in self.granted if each.request == request and each.gpu is not None)
 
     def on(self, gpu: str) -> int:
         """MiB it consumed of one GPU."""

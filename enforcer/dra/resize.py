@@ -87,7 +87,7 @@ def resized(claim: Prepared, pod: Object, container: str, mib: int, bounds: Boun
         raise ResizeRefused(f"{message}; ask for less", Reason.ABOVE_MAXIMUM)
     limits = tuple(replace(each, memory_mib=mib) if each is limit else each for each in claim.limits)
     after = replace(claim, limits=limits)
-    if mib > limit.memory_mib and held_at_once(after, pod, _gpu(claim, limit)) > claim.on(_gpu(claim, limit)):
+    if mib > limit.memory_mib and any(held_at_once(after, pod, gpu) > claim.on(gpu) for gpu in gpus_of(claim, limit)):
         raise ResizeRefused(_beyond(claim, pod, limit, mib), Reason.ABOVE_MAXIMUM)
     _check_variables(after, pod, limit)
     return after
@@ -114,14 +114,18 @@ def check_known(claim: Prepared, pod: Object, container: str) -> None:
 def held_at_once(claim: Prepared, pod: Object, gpu: str) -> int:
     """MiB of one GPU that a claim's containers can hold at once under their limits."""
     kinds = {str(raw["name"]): kind for raw, kind in containers(pod)}
-    here = [each for each in claim.limits if _gpu(claim, each) == gpu]
+    here = [each for each in claim.limits if gpu in gpus_of(claim, each)]
     return peak([(kinds.get(each.container, ""), each.memory_mib, 0) for each in here])[0]
 
 
 def most_mib(claim: Prepared, pod: Object, container: str) -> int:
-    """MiB that one container can have at most, beside what the others have now."""
+    """MiB that one container can have at most, beside what the others have now; of several GPUs on each."""
     limit = limit_of(claim, container)
-    gpu, reserved = _gpu(claim, limit), claim.on(_gpu(claim, limit))
+    return min(_most_on(gpu, claim, pod, limit) for gpu in gpus_of(claim, limit))
+
+
+def _most_on(gpu: str, claim: Prepared, pod: Object, limit: Limit) -> int:
+    reserved = claim.on(gpu)
     whole = tuple(replace(each, memory_mib=reserved) if each is limit else each for each in claim.limits)
     return max(0, 2 * reserved - held_at_once(replace(claim, limits=whole), pod, gpu))
 
@@ -172,9 +176,8 @@ def _check_held(container: str, before: int, wish: Wish, now: Now) -> None:
 
 def _check_variables(after: Prepared, pod: Object, limit: Limit) -> None:
     """Containers that use one request get the same variables, so one of them cannot be given another limit alone."""
-    granted = {each.request: each for each in after.granted}
     raws = {str(raw["name"]): (raw, kind) for raw, kind in containers(pod)}
-    pairs = [(Use(*raws[each.container], granted[each.request], own=True), each) for each in after.limits
+    pairs = [(Use(*raws[each.container], after.of(each.request), own=True), each) for each in after.limits
              if each.container in raws]  # fmt: skip
     try:
         check_variables([use for use, _ in pairs], [each for _, each in pairs])
@@ -192,11 +195,11 @@ def _check_variables(after: Prepared, pod: Object, limit: Limit) -> None:
 
 
 def _beyond(claim: Prepared, pod: Object, limit: Limit, mib: int) -> str:
-    gpu = _gpu(claim, limit)
+    gpu = min(gpus_of(claim, limit), key=lambda each: _most_on(each, claim, pod, limit))
     others = [
         f"{each.container} {format_mib(each.memory_mib)}"
         for each in claim.limits
-        if each is not limit and _gpu(claim, each) == gpu
+        if each is not limit and gpu in gpus_of(claim, each)
     ]
     beside = f" for all its containers there ({', '.join(others)} beside it)" if others else ""
     most = most_mib(claim, pod, limit.container)
@@ -221,5 +224,6 @@ def _with(claim: Prepared, answer: Answer) -> Prepared:
     return replace(claim, answers=(*others, answer))
 
 
-def _gpu(claim: Prepared, limit: Limit) -> str:
-    return next(each.gpu for each in claim.granted if each.request == limit.request and each.gpu is not None)
+def gpus_of(claim: Prepared, limit: Limit) -> tuple[str, ...]:
+    """UUIDs of the GPUs that a limit is for; at least one."""
+    return tuple(each.gpu for each in claim.of(limit.request) if each.gpu is not None)

@@ -13,7 +13,7 @@ import structlog
 
 from enforcer.dra.driver import Driver
 from enforcer.dra.prepared import Answer, Prepared
-from enforcer.dra.resize import Bounds, Now, answered, ceiling_of, limit_of, outstanding
+from enforcer.dra.resize import Bounds, Now, answered, ceiling_of, gpus_of, limit_of, outstanding
 from enforcer.dra.store import ClaimStore
 from enforcer.model import Quota
 from enforcer.quotas import Object, container_ids
@@ -99,17 +99,21 @@ class Resizer:
 
     def _now(self, pod: Object, container: str, claim: Prepared) -> Now:
         container_id = container_ids(pod).get(container)
-        gpu = _gpu(claim, container)
-        held = self._held(gpu, container_id) if container_id else 0
-        return Now(held_mib=held, at_once=self._means.at_once(gpu), mps=self._means.mps)
+        gpus = gpus_of(claim, limit_of(claim, container))
+        held = self._held(gpus, container_id) if container_id else 0
+        return Now(held_mib=held, at_once=all(map(self._means.at_once, gpus)), mps=self._means.mps)
 
-    def _held(self, gpu: str, container_id: str) -> int | None:
+    def _held(self, gpus: Sequence[str], container_id: str) -> int | None:
+        """MiB that a container holds of that of these GPUs of which it holds most; ``None`` where one is not seen."""
         try:
             views = {view.gpu.uuid: view for view in self._means.look()}
         except NvmlError:
             return None
-        reading = views[gpu].reading if gpu in views else None
-        return None if reading is None else sum(each.used_mib for each in reading.get(container_id, ()))
+        readings = [views[gpu].reading if gpu in views else None for gpu in gpus]
+        seen = [each for each in readings if each is not None]
+        if len(seen) < len(gpus):
+            return None
+        return max(sum(each.used_mib for each in reading.get(container_id, ())) for reading in seen)
 
     def _say(self, claim: Prepared, answer: Answer) -> None:
         quota = quota_of(claim, answer.container)
@@ -132,10 +136,6 @@ def quota_of(claim: Prepared, container: str) -> Quota:
     """Name a container to those who are told of it."""
     return Quota(
         claim_uid=claim.uid, namespace=claim.namespace, pod=claim.pod, pod_uid=claim.pod_uid, container=container,
-        container_id=None, gpu=_gpu(claim, container), memory_mib=limit_of(claim, container).memory_mib,
+        container_id=None, gpu=gpus_of(claim, limit_of(claim, container))[0],
+        memory_mib=limit_of(claim, container).memory_mib,
     )  # fmt: skip
-
-
-def _gpu(claim: Prepared, container: str) -> str:
-    request = limit_of(claim, container).request
-    return next(each.gpu for each in claim.granted if each.request == request and each.gpu is not None)

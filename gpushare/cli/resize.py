@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from enforcer.dra.prepare import containers
 from enforcer.dra.prepared import Granted, Limit, Prepared
-from enforcer.dra.resize import Bounds, check_known, limit_of, resized
+from enforcer.dra.resize import Bounds, check_known, gpus_of, limit_of, resized
 from enforcer.quotas import Terms, claim_names, mib_of
 from gpushare import contract
 from gpushare.cli.explain_pod import HIDDEN, claims_of, pod_of
@@ -60,8 +60,8 @@ class Target:
 
     @property
     def reserved_mib(self) -> int:
-        """What its pod reserved of that GPU, for all its containers there."""
-        return self.claim.on(next(each.gpu or "" for each in self.claim.granted if each.request == self.limit.request))
+        """What its pod reserved of that GPU, for all its containers there; of several, of the least reserved."""
+        return min(map(self.claim.on, gpus_of(self.claim, self.limit)))
 
 
 def add_parser(subparsers: Any) -> None:
@@ -157,7 +157,7 @@ def prepared_of(claim: Object, pod: Object) -> Prepared | None:
     limits.sort(key=lambda limit: order.get(limit.container, 0))
     return Prepared(
         uid=metadata["uid"], namespace=metadata["namespace"], name=metadata["name"], pod=pod["metadata"]["name"],
-        pod_uid=pod["metadata"]["uid"], granted=tuple(granted), limits=tuple(limits), terms=Terms(),
+        pod_uid=pod["metadata"]["uid"], granted=tuple(granted), limits=tuple(dict.fromkeys(limits)), terms=Terms(),
     )  # fmt: skip
 
 

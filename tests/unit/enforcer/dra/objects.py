@@ -52,12 +52,16 @@ def bound(admitted: Object) -> Object:
 
 
 def claim(admitted: Object, device: str = DEVICE, **devices: str) -> Object:
-    """The claim of an admitted pod, allocated: every request on ``device`` but those of ``devices``."""
+    """The claim of an admitted pod, allocated: every request on ``device`` but those of ``devices``.
+
+    Several devices of a request are divided by blanks.
+    """
     template = template_for(admitted)
     assert template is not None
     results = [
-        result(each, devices.get(each["name"].replace("-", "_"), device))
+        result(each, name)
         for each in template["spec"]["spec"]["devices"]["requests"]
+        for name in devices.get(each["name"].replace("-", "_"), device).split()
     ]
     return allocated(f"{admitted['metadata']['name']}-{contract.CLAIM}", admitted, *results)
 

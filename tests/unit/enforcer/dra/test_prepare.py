@@ -224,9 +224,9 @@ REFUSALS: list[tuple[Object, Object, str]] = [
         "container main uses 2 requests (a, b) of claim mine; name one of them",
     ),
     (
-        allocated("mine", HAND, gpu("card", 3000), gpu("card", 3000, device=OTHER_DEVICE)),
+        allocated("mine", HAND, gpu("card", 3000), gpu("card", 3000)),
         HAND,
-        "request card of claim mine holds several devices",
+        "request card of claim mine holds one device 2 times; add the constraint distinctAttribute: gpu-share.io/uuid",
     ),
     (
         allocated("mine", HAND, gpu("card", 3000, device="gpu-9")),

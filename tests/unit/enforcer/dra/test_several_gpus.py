@@ -1,0 +1,213 @@
+"""A container with shares of several GPUs: what it gets, by what it is judged, and where it is refused."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from enforcer.dra.cdi import variables
+from enforcer.dra.driver import Ref
+from enforcer.dra.enforced import quotas_of_prepared
+from enforcer.dra.prepare import Ask, prepare
+from enforcer.dra.prepared import Prepared, decode, encode
+from enforcer.dra.resize import Bounds, most_mib, resized
+from enforcer.model import Mode
+from enforcer.modeswitch import GpuModes
+from gpushare import contract
+from gpushare.errors import PrepareError, ResizeRefused
+from gpushare.reasons import Reason
+from tests.unit.enforcer.dra.objects import (
+    NODE,
+    Object,
+    allocated,
+    by_hand,
+    claim,
+    container,
+    gpu,
+    made_uid,
+    namespace,
+    pod,
+    using,
+)
+from tests.unit.enforcer.dra.test_prepare import DEVICES
+from tests.unit.enforcer.dra.world import World
+from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
+from tests.unit.enforcer.test_loop import CARD
+
+BOTH = f"{DEVICE} {OTHER_DEVICE}"
+TWO = {contract.MEMORY: "4Gi", contract.GPUS: "2"}
+TOOLKIT = {GPU, OTHER_GPU}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.modes = GpuModes.fixed(Mode.TIME_SLICING)
+    world.restart()
+    return world
+
+
+def wide(world: World, name: str = "llm", annotations: dict[str, str] | None = None, devices: str = BOTH) -> Ref:
+    made = pod(name, {**TWO, **(annotations or {})})
+    return world.add(made, claim(made, model=devices))
+
+
+def prepared(made: Object, held: Object) -> Prepared:
+    return prepare(NODE, Ask(held, made, namespace()), DEVICES)
+
+
+def edits(world: World, ref: Ref, request: str = "model") -> dict[str, str]:
+    (found,) = [each for each in world.document(ref)["devices"] if each["name"].endswith(f"-{request}")]
+    return dict(each.split("=", 1) for each in found["containerEdits"]["env"])
+
+
+def test_its_programs_see_both_gpus_and_what_they_may_hold_of_each(world: World) -> None:
+    ref = wide(world)
+    world.driver.prepare(ref)
+    assert edits(world, ref) == {
+        contract.CUDA_VISIBLE_DEVICES: f"{GPU},{OTHER_GPU}",
+        contract.NVIDIA_VISIBLE_DEVICES: f"{GPU},{OTHER_GPU}",
+        contract.DEVICE_MEMORY_MIB: str(CARD),
+        contract.MEMORY_FRACTION: "0.250",
+        contract.MEMORY_MIB: "4096",
+        contract.GPUS_VARIABLE: "2",
+    }
+
+
+def test_the_kubelet_is_told_of_both_devices_and_gives_the_variables_once(world: World) -> None:
+    spec = {"kind": contract.TOOLKIT_CDI_KIND, "devices": [{"name": each} for each in sorted(TOOLKIT)]}
+    world.cdi.mkdir(exist_ok=True)
+    (world.cdi / "nvidia.json").write_text(str(spec).replace("'", '"'))
+    first, second, status = world.driver.prepare(wide(world))
+    assert [each.device for each in (first, second)] == [DEVICE, OTHER_DEVICE]
+    assert first.share_id != second.share_id
+    toolkit = [f"{contract.TOOLKIT_CDI_KIND}={each}" for each in (GPU, OTHER_GPU)]
+    assert list(first.cdi_ids[:2]) == toolkit, "ours is the last word"
+    assert [each.partition("=")[0] for each in first.cdi_ids[2:]] == [contract.CDI_KIND]
+    assert second.cdi_ids == ()
+    assert len(status.cdi_ids) == 1
+
+
+def test_it_is_judged_on_each_gpu_by_itself(world: World) -> None:
+    ref = wide(world)
+    world.driver.prepare(ref)
+    quotas = quotas_of_prepared(world.store.prepared(), [], [namespace()], ())
+    assert [(each.gpu, each.container, each.memory_mib, each.reserved_mib) for each in quotas] == [
+        (GPU, "model", 4096, 4096),
+        (OTHER_GPU, "model", 4096, 4096),
+    ]
+    assert world.store.modes() == dict.fromkeys((GPU, OTHER_GPU), Mode.TIME_SLICING)
+
+
+def test_a_pod_that_joins_its_claim_may_hold_nothing_of_either(world: World) -> None:
+    world.driver.prepare(wide(world))
+    (kept,) = world.store.prepared()
+    other = by_hand("late", {"gpu": kept.name}, using("main", "model"))
+    other["status"]["containerStatuses"] = [{"name": "main", "containerID": f"containerd://{'e' * 64}"}]
+    quotas = quotas_of_prepared([kept], [other], [namespace()], ())
+    late = {each.gpu: each.memory_mib for each in quotas if each.pod == "late"}
+    assert late == {GPU: 0, OTHER_GPU: 0}
+
+
+@pytest.mark.parametrize("modes", [{GPU: Mode.MPS}, {OTHER_GPU: Mode.MPS}, dict.fromkeys((GPU, OTHER_GPU), Mode.MPS)])
+def test_a_gpu_that_is_shared_through_mps_by_then_is_refused_with_the_reason(
+    world: World, modes: dict[str, Mode]
+) -> None:
+    """The scheduler took them for shared by turns; a label may have changed since, or the claim was made by hand."""
+    world.modes.follow(lambda: modes)
+    with pytest.raises(PrepareError, match="a process has one MPS daemon, and each GPU its own") as error:
+        world.driver.prepare(wide(world))
+    assert error.value.reason is Reason.CLAIM_UNSUPPORTED
+    assert "time-slicing" in error.value.message
+    assert world.store.prepared() == ()
+    world.modes.follow(dict)
+    world.driver.prepare(wide(world))
+
+
+def test_there_has_to_be_room_on_both(world: World) -> None:
+    world.driver.prepare(world.tenant("there", "13Gi", OTHER_DEVICE))
+    with pytest.raises(PrepareError, match="does not fit on its GPU yet") as error:
+        world.driver.prepare(wide(world), lambda: False)
+    assert error.value.reason is Reason.GPU_STILL_HELD
+
+
+def test_what_is_kept_on_disk_is_read_back() -> None:
+    made = pod("llm", TWO)
+    found = prepared(made, claim(made, model=BOTH))
+    assert decode(encode(found)) == found
+    assert [each.gpu for each in found.of("model")] == [GPU, OTHER_GPU]
+    assert (found.on(GPU), found.on(OTHER_GPU)) == (4096, 4096)
+
+
+def test_another_container_may_be_on_one_of_them_and_both_are_counted_there() -> None:
+    made = pod("llm", {**TWO, f"{contract.MEMORY_OF}aux": "2Gi"}, container("model"), container("aux"))
+    held = claim(made, model=BOTH, aux=OTHER_DEVICE)
+    found = prepared(made, held)
+    assert (found.on(GPU), found.on(OTHER_GPU)) == (4096, 4096 + 2048)
+    held["status"]["allocation"]["devices"]["results"][2]["consumedCapacity"]["memory"] = "1Gi"
+    with pytest.raises(PrepareError, match="consumed"):
+        prepared(made, held)
+
+
+def test_an_init_container_that_uses_the_same_request_states_its_own_limits() -> None:
+    more = {f"{contract.MEMORY_OF}warm": "2Gi", f"{contract.GPUS_OF}warm": "2"}
+    made = pod("llm", {**TWO, **more}, inits=(container("warm"),))
+    found = prepared(made, claim(made, model=BOTH))
+    assert {each.container: each.memory_mib for each in found.limits} == {"model": 4096, "warm": 2048}
+    assert contract.MEMORY_MIB not in variables(found, found.of("model"), mps=False), "they differ"
+    broken = copy.deepcopy(made)
+    warm = next(each for each in broken["spec"]["initContainers"] if each["name"] == "warm")
+    next(each for each in warm["env"] if each["name"] == contract.MPS_MEMORY_LIMIT)["value"] = "0=2048M"
+    with pytest.raises(PrepareError, match=r"it has to set CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M,1=2048M itself"):
+        prepared(broken, claim(made, model=BOTH))
+
+
+def test_of_gpus_of_different_sizes_no_fraction_is_beyond_the_limit() -> None:
+    made = pod("llm", TWO)
+    found = prepared(made, claim(made, model=BOTH))
+    small, large = found.of("model")
+    found = replace(found, granted=(replace(small, device_mib=8192), replace(large, device_mib=81920)))
+    said = variables(found, found.granted, mps=False)
+    assert (said[contract.DEVICE_MEMORY_MIB], said[contract.MEMORY_FRACTION]) == ("81920", "0.050")
+
+
+def test_a_claim_by_hand_limits_to_the_least_it_consumed_of_one() -> None:
+    made = by_hand("job", {"gpu": "mine"}, using("main", "cards"))
+    held = allocated("mine", made, gpu("cards", 3000, 40), gpu("cards", 2000, 30, device=OTHER_DEVICE))
+    (limit,) = prepared(made, held).limits
+    assert (limit.memory_mib, limit.compute) == (2000, 30)
+
+
+def test_instances_and_the_status_device_are_not_held_together() -> None:
+    made = by_hand("job", {"gpu": "mine"}, using("main", "cards"))
+    held = allocated("mine", made, gpu("cards", 3000), gpu("cards", 3000, device="status"))
+    with pytest.raises(PrepareError, match="no whole GPUs; ask for one device in each request"):
+        prepared(made, held)
+    instance = replace(DEVICES[OTHER_DEVICE], parent=GPU, profile="1g.10gb")
+    held = allocated("mine", made, gpu("cards", 3000), gpu("cards", 3000, device=OTHER_DEVICE))
+    with pytest.raises(PrepareError, match="no whole GPUs"):
+        prepare(NODE, Ask(held, made, namespace()), {**DEVICES, OTHER_DEVICE: instance})
+
+
+def test_another_quota_has_to_fit_on_both() -> None:
+    annotations = {**TWO, f"{contract.MEMORY_OF}aux": "2Gi"}
+    made = pod("llm", annotations, container("model"), container("aux"))
+    found = prepared(made, claim(made, model=BOTH, aux=DEVICE))
+    after = resized(found, made, "aux", 1024, Bounds())
+    assert most_mib(after, made, "model") == 4096, "there is room on the one, and none on the other"
+    with pytest.raises(ResizeRefused, match="container model can have 4Gi"):
+        resized(after, made, "model", 5120, Bounds())
+    assert resized(after, made, "model", 2048, Bounds()).limits[0].memory_mib == 2048
+
+
+def test_its_processes_keep_the_room_of_both_until_they_have_ended(world: World) -> None:
+    ref = wide(world)
+    world.driver.prepare(ref)
+    world.pods.pids[77] = made_uid("llm")
+    world.reader.held[OTHER_GPU] = {77: 4000}
+    world.driver.unprepare(ref)
+    assert [each.gpus for each in world.store.ending()] == [(GPU, OTHER_GPU)]
+    world.reader.held[OTHER_GPU] = {}
+    world.driver.settle()
+    assert world.store.ending() == ()
