@@ -25,6 +25,9 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 DEFAULT_TIMEOUT: Final = 10.0
 PAGE: Final = 500
 WATCH_SECONDS: Final = 300
+WATCH_SILENCE: Final = 90.0
+"""Seconds without a word after which a watch is given up: the API server sends a bookmark each minute, and a connection
+that was lost on its way says nothing at all."""
 SILENCE: Final = 30.0
 """Seconds without a word after which a command in a pod is given up."""
 MESSAGE_LIMIT: Final = 500
@@ -112,13 +115,11 @@ class Cluster:
         """Yield (type, object) from one watch until the server ends it.
 
         Raises:
-            ClusterError: the connection failed, or the version is too old (status 410): list again.
+            ClusterError: the connection failed or fell silent, or the version is too old (status 410): list again.
         """
         query |= {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         query |= {"allowWatchBookmarks": "true"}
-        response = self._send(
-            "GET", where, None, query, urllib3.Timeout(connect=DEFAULT_TIMEOUT, read=WATCH_SECONDS + 15)
-        )
+        response = self._send("GET", where, None, query, urllib3.Timeout(connect=DEFAULT_TIMEOUT, read=WATCH_SILENCE))
         try:
             yield from _events(response)
         except (urllib3.exceptions.HTTPError, OSError, *_GARBAGE) as error:

@@ -5,6 +5,7 @@ all their ways to log in, are left to it (``gpushare.official``).
 """
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from math import inf
@@ -20,6 +21,14 @@ READ_AGAIN: Final = 60.0
 """Seconds a token is used before its file is read again: the kubelet puts a newer one there long before it expires."""
 CONNECTIONS: Final = 16
 """Kept open for the next call."""
+KEEPALIVE: Final = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""A connection whose other end is gone without a word ends after half a minute. Seconds, seconds, probes."""
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    there = [(name, value) for name, value in KEEPALIVE.items() if hasattr(socket, name)]  # not every system has all
+    options = [(socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in there]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *options]
 
 
 class Access(Protocol):
@@ -46,7 +55,10 @@ class ServiceAccount:
         self.host: str = host
         self.authority: Final = folder / "ca.crt"
         self.pool: urllib3.PoolManager = urllib3.PoolManager(
-            maxsize=CONNECTIONS, cert_reqs="CERT_REQUIRED", ca_certs=str(self.authority)
+            maxsize=CONNECTIONS,
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=str(self.authority),
+            socket_options=_socket_options(),
         )
         self._file, self._clock = folder / "token", clock
         self._token, self._due = "", -inf

@@ -32,6 +32,9 @@ class Script(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for line in lines:
+            if isinstance(line, threading.Event):  # nothing more until then
+                line.wait(30)
+                continue
             data = line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
             self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         self.wfile.write(b"0\r\n\r\n")
@@ -148,6 +151,19 @@ def test_a_garbled_watch_is_an_error_and_not_a_crash(cluster: Cluster, server: A
     server.answers = [(200, [line])]
     with pytest.raises(ClusterError):
         list(cluster.watch("/pods", "7"))
+
+
+def test_a_watch_that_falls_silent_is_given_up(cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(road, "WATCH_SILENCE", 0.2)
+    forgotten = threading.Event()
+    server.answers = [(200, [_event("ADDED", 8), forgotten, _event("ADDED", 9)])]
+    watch = cluster.watch("/pods", "7")
+    try:
+        assert next(watch)[1]["metadata"]["name"] == "p8"
+        with pytest.raises(ClusterError, match="broke off"):
+            next(watch)
+    finally:
+        forgotten.set()
 
 
 def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, server: Any) -> None:

@@ -1,10 +1,12 @@
 """A pod's own way to the API server, over TLS to a server on loopback, with what a kubelet mounts."""
 
+import socket
 import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from gpushare.cluster import Cluster
 from gpushare.errors import ClusterError
-from gpushare.serviceaccount import READ_AGAIN, ServiceAccount
+from gpushare.serviceaccount import KEEPALIVE, READ_AGAIN, ServiceAccount
 from tests.support import pki
 from tests.unit.gpushare.test_pod_exec import END, FINE, OUT, Server, close, run, say
 
@@ -86,6 +88,18 @@ def test_a_server_of_another_authority_hears_no_token(mounted: Mounted) -> None:
     with pytest.raises(ClusterError, match=r"does not answer: .*certificate"):
         mounted.cluster().get("/x")
     assert mounted.server.asked == []
+
+
+def test_a_connection_whose_other_end_is_gone_does_not_stay(mounted: Mounted) -> None:
+    """The kernel asks for a sign of life; a watch that nobody feeds any more ends."""
+    account = ServiceAccount(f"https://127.0.0.1:{mounted.server.server_port}", mounted.folder)
+    with closing(account.pool.connection_from_url(account.host)._new_conn()) as connection:
+        connection.connect()
+        made: socket.socket = connection.sock  # type: ignore[attr-defined] # urllib3's own has it
+        asks = [made.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in KEEPALIVE]
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert asks == [*KEEPALIVE.values()]
+    assert KEEPALIVE["TCP_KEEPIDLE"] + KEEPALIVE["TCP_KEEPINTVL"] * KEEPALIVE["TCP_KEEPCNT"] <= 30
 
 
 def test_a_new_token_is_taken_up_within_a_minute(mounted: Mounted) -> None:
