@@ -62,13 +62,13 @@ class ControlPlane:
     network: Network | None = None
 
     @classmethod
-    def start(cls, root: Path, *, client_rate: int = 100, nodes: bool = False) -> Self:
+    def start(cls, root: Path, *, client_rate: int | None = 100, nodes: bool = False) -> Self:
         """Start all four servers and wait until they work.
 
         Args:
             root: folder for everything; a stale one is cleaned up first.
-            client_rate: requests per second that scheduler and controller-manager allow themselves (their own
-                default, 50 and 20, decides how fast claims are made).
+            client_rate: requests per second that scheduler and controller-manager allow themselves; ``None`` is
+                their own default, 50 and 20, which decides how fast claims are made.
             nodes: whether real nodes will join it; needs root.
 
         Raises:
@@ -171,7 +171,7 @@ class ControlPlane:
         logs = [self.log(name) for name in names] or sorted((self.root / "logs").glob("*.log"))
         return "\n".join(f"--- {log.name}\n{tail(log, lines)}" for log in logs)
 
-    def _start_all(self, binaries: dict[str, Path], ports: list[int], rate: int) -> None:
+    def _start_all(self, binaries: dict[str, Path], ports: list[int], rate: int | None) -> None:
         store, root = ports[0], self.root
         self.add("etcd", servers.etcd(binaries["etcd"], root, *ports[:2]))
         self.add("kube-apiserver", servers.apiserver(binaries["kube-apiserver"], root, store, ports[2], self.network))

@@ -63,11 +63,11 @@ def _reachable(network: Network | None) -> list[str]:
     ]
 
 
-def scheduler(binary: Path, root: Path, kubeconfig: Path, rate: int) -> list[str]:
+def scheduler(binary: Path, root: Path, kubeconfig: Path, rate: int | None) -> list[str]:
     settings = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": rate, "burst": 2 * rate},
+        "clientConnection": {"kubeconfig": str(kubeconfig), **({"qps": rate, "burst": 2 * rate} if rate else {})},
         "leaderElection": {"leaderElect": False},
     }
     file = root / "scheduler.yaml"
@@ -75,7 +75,7 @@ def scheduler(binary: Path, root: Path, kubeconfig: Path, rate: int) -> list[str
     return [str(binary), f"--config={file}", "--secure-port=0"]
 
 
-def manager(binary: Path, root: Path, kubeconfig: Path, rate: int, *, nodes: bool) -> list[str]:
+def manager(binary: Path, root: Path, kubeconfig: Path, rate: int | None, *, nodes: bool) -> list[str]:
     keys = root / "pki"
     return [
         str(binary),
@@ -87,6 +87,5 @@ def manager(binary: Path, root: Path, kubeconfig: Path, rate: int, *, nodes: boo
         f"--controllers={'*' if nodes else '*,-node-lifecycle-controller'}",
         "--leader-elect=false",
         "--secure-port=0",
-        f"--kube-api-qps={rate}",
-        f"--kube-api-burst={2 * rate}",
+        *([f"--kube-api-qps={rate}", f"--kube-api-burst={2 * rate}"] if rate else []),
     ]

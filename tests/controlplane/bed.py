@@ -37,12 +37,15 @@ OPTED_IN: Final = {NAMESPACE_LABEL: "true"}
 
 @dataclass(slots=True, kw_only=True)
 class Replica:
-    """One webhook process, known by its ports while it comes and goes."""
+    """One webhook process, known by its ports while it comes and goes; it may have a way and a clock of its own."""
 
     name: str
     port: int
     admin_port: int
     process: Process | None = None
+    kubeconfig: Path | None = None
+    extra: dict[str, str] = field(default_factory=dict)
+    """More of its environment."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,18 +89,25 @@ class Bed:
 
     def start_webhooks(self, only: Iterable[int] | None = None) -> None:
         """Start the replicas that do not run (or those of ``only``) and wait until each says it is ready."""
-        kubeconfig = self.plane.service_account(SYSTEM, "gpu-share-webhook")
         chosen = [self.replicas[number] for number in (range(len(self.replicas)) if only is None else only)]
+        kubeconfig = self.plane.service_account(SYSTEM, "gpu-share-webhook")
         for replica in chosen:
             if replica.process is None or not alive(replica.process):
-                command, env = programs.webhook(replica.port, replica.admin_port, kubeconfig, self.tls, self.retention)
-                replica.process = self.plane.add(replica.name, command, env)
+                self.launch(replica, kubeconfig)
         for replica in chosen:
             self.until(f"{replica.name} is ready", lambda r=replica: _ready(r.admin_port))  # type: ignore[misc]
+
+    def launch(self, replica: Replica, kubeconfig: Path) -> None:
+        """Start a replica and wait for nothing; ``kubeconfig`` is for one without a way of its own."""
+        way = replica.kubeconfig or kubeconfig
+        command, env = programs.webhook(replica.port, replica.admin_port, way, self.tls, self.retention)
+        replica.process = self.plane.add(replica.name, command, {**env, **replica.extra})
 
     def stop_webhooks(self) -> None:
         """End all replicas in good order."""
         end([replica.process for replica in self.replicas if replica.process])
+        for replica in self.replicas:
+            self.plane.drop(replica.name)
 
     def stop(self, process: Process) -> None:
         """End a program of the product in good order."""

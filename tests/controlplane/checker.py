@@ -37,13 +37,13 @@ def quantity(text: str) -> Fraction:
 
 def audit(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> Audit:
     """Add up what all claims took from each device of ``driver`` and compare it with what the device has."""
-    offered = _offered(slices, driver)
+    offered = offers(slices, driver)
     taken: dict[Device, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
     per_device: Counter[Device] = Counter()
     problems: list[str] = []
     count = 0
     for claim in claims:
-        results = _results(claim, driver)
+        results = allocated(claim, driver)
         count += bool(results)
         problems += _same_device_problems(claim, results)
         for result in results:
@@ -58,7 +58,7 @@ def audit(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> Au
     return Audit(problems=problems, claims=count, shares=sum(per_device.values()), per_device=dict(per_device))
 
 
-def _offered(slices: Iterable[Object], driver: str) -> dict[Device, dict[str, Fraction]]:
+def offers(slices: Iterable[Object], driver: str) -> dict[Device, dict[str, Fraction]]:
     """Capacity by device; of a pool only its newest generation counts."""
     mine = [each["spec"] for each in slices if each["spec"]["driver"] == driver]
     newest: dict[str, int] = {}
@@ -75,7 +75,8 @@ def _offered(slices: Iterable[Object], driver: str) -> dict[Device, dict[str, Fr
     }
 
 
-def _results(claim: Object, driver: str) -> list[Object]:
+def allocated(claim: Object, driver: str) -> list[Object]:
+    """What a claim was given of a driver's devices; empty while it has no allocation."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
     results = (allocation.get("devices") or {}).get("results") or []
     return [result for result in results if result["driver"] == driver]

@@ -1,132 +1,54 @@
-"""A hundred nodes and four hundred sharing pods: every promise kept, by a checker that shares no code with us."""
-
-import itertools
-import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+"""Bounded forms of ``python -m tests.scale``: placement in numbers, under harm and in churn; speed is not judged."""
 
 import pytest
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, path
-from gpushare.contract import COMPUTE, DRIVER
-from tests.controlplane import objects
-from tests.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, template_name
-from tests.controlplane.checker import Audit, audit
-from tests.controlplane.objects import Object
-from tests.fakegpu.publish import publish_nodes
+from tests.controlplane.bed import Bed
+from tests.scale import chaos, churn, placing
+from tests.scale.fleet import Arm, fleet
+from tests.scale.loads import mixed, must_all_fit
 
 pytestmark = pytest.mark.controlplane
-NODES, PODS_IN_ALL, NAMESPACES = 100, 400, 4
-SIZES = (
-    ("1Gi", None),
-    ("2Gi", "10%"),
-    ("3Gi", "25%"),
-    ("4Gi", None),
-    ("6500Mi", "50%"),
-    ("12Gi", "75%"),
-)
-WRITERS = 8
-FLEET = "test.gpu-share.io/fleet"
+SEED = 8
 
 
-@contextmanager
-def fleet(bed: Bed, name: str, count: int, machine: str) -> Iterator[None]:
-    """Nodes that only pods of this test ask for; their GPUs are published by the agent's own code."""
-    names = [f"{name}-{number}" for number in range(count)]
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(lambda each: bed.node(each, labels={FLEET: name}, slices=False), names))
-        list(pool.map(lambda each: publish_nodes(bed.cluster, [each], machine), names))
-    yield
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(lambda each: bed.cluster.delete(path(CORE_V1, "nodes", each)), names))
-    for item in bed.cluster.list(path(RESOURCE_V1, SLICES))[0]:
-        if item["spec"]["nodeName"] in names:
-            bed.remove(path(RESOURCE_V1, SLICES, item["metadata"]["name"]))
-
-
-def pods(name: str, count: int, sizes: Iterable[tuple[str, str | None]]) -> list[Object]:
-    made = []
-    for number, (memory, compute) in zip(range(count), itertools.cycle(sizes), strict=False):
-        body = objects.pod(f"{name}-{number}", memory, **({COMPUTE: compute} if compute else {}))
-        body["spec"]["nodeSelector"] = {FLEET: name}
-        made.append(body)
-    return made
-
-
-def create_all(bed: Bed, namespaces: list[str], bodies: list[Object]) -> None:
-    tenant = bed.plane.cluster("tenant")
-
-    def create(pair: tuple[str, Object]) -> Object:
-        return tenant.create(path(CORE_V1, PODS, namespace=pair[0]), pair[1])
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(create, zip(itertools.cycle(namespaces), bodies, strict=False)))
-
-
-def stored(bed: Bed, namespaces: list[str], kind: str) -> list[Object]:
-    return [each for namespace in namespaces for each in bed.list(kind, namespace)]
-
-
-def bound(bed: Bed, namespaces: list[str]) -> int:
-    return sum(bool(pod["spec"].get("nodeName")) for pod in stored(bed, namespaces, PODS))
-
-
-def check(bed: Bed, namespaces: list[str]) -> Audit:
-    """Nothing over-committed, and exactly the templates that pods name."""
-    found = audit(bed.cluster.list(path(RESOURCE_V1, SLICES))[0], stored(bed, namespaces, CLAIMS), DRIVER)
-    assert found.problems == []
-    named = {(pod["metadata"]["namespace"], template_name(pod)) for pod in stored(bed, namespaces, PODS)}
-    there = stored(bed, namespaces, TEMPLATES)
-    assert {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in there} == named
-    return found
-
-
-def delete_all(bed: Bed, namespaces: list[str]) -> None:
-    for namespace in namespaces:
-        bed.empty(namespace)
-    bed.until("no template is left over", lambda: stored(bed, namespaces, TEMPLATES) == [], seconds=120)
-    bed.until("no claim is left over", lambda: stored(bed, namespaces, CLAIMS) == [], seconds=120)
-
-
-@pytest.mark.timeout(400)
-def test_four_hundred_pods_on_a_hundred_nodes(bed: Bed) -> None:
-    answered = [bed.metric(each, "gpu_share_admission_requests_total") for each in bed.replicas]
-    started = time.monotonic()
-    with fleet(bed, "large", NODES, "quad-16g"):
-        namespaces = [bed.namespace("scale") for _ in range(NAMESPACES)]
-        ready = time.monotonic()
-        create_all(bed, namespaces, pods("large", PODS_IN_ALL, SIZES))
-        created = time.monotonic()
-        bed.until("all pods are bound", lambda: bound(bed, namespaces) == PODS_IN_ALL, seconds=180)
-        placed = time.monotonic()
-        found = check(bed, namespaces)
-        assert (found.claims, found.shares) == (PODS_IN_ALL, PODS_IN_ALL)
-        per_gpu = Counter(found.per_device.values())
-        shares = [bed.metric(each, "gpu_share_admission_requests_total") for each in bed.replicas]
-        delete_all(bed, namespaces)
-    ended = time.monotonic()
-    work = [int(now - before) for now, before in zip(shares, answered, strict=True)]
+@pytest.mark.timeout(300)
+def test_all_that_must_fit_on_a_hundred_nodes_is_placed(bed: Bed) -> None:
+    before = [bed.metric(each, "gpu_share_admission_requests_total") for each in bed.replicas]
+    sizes = mixed(SEED, 300)
+    assert must_all_fit(sizes, 100 * placing.PER_NODE, placing.GPU_MIB)
+    with fleet(bed, "large", 100, placing.MACHINE):
+        placed = placing.place(bed, Arm.SHARES, "large", sizes, "large")
+    assert placed.problems == ()
+    after = [bed.metric(each, "gpu_share_admission_requests_total") for each in bed.replicas]
+    work = [int(now - then) for now, then in zip(after, before, strict=True)]
     assert len(work) == 3, "three replicas"
     assert all(work), f"every replica answered: {work}"
-    print(
-        f"\n{NODES} nodes x 4 GPUs ready in {ready - started:.1f} s; {PODS_IN_ALL} pods created in"
-        f" {created - ready:.1f} s, all bound {placed - ready:.1f} s after the first; reviews by replica {work};"
-        f" shares per used GPU {dict(sorted(per_gpu.items()))}; all gone again in {ended - placed:.1f} s"
-    )
+    print(f"\n{placing.told(placed, 'bounded')}; reviews by replica {work}")
 
 
 @pytest.mark.timeout(200)
-def test_when_there_is_less_room_than_pods_the_rest_waits(bed: Bed) -> None:
-    """Ten GPUs of 14.5 GiB to give away, sixty pods of 3 GiB: four fit on each, twenty wait, none is promised twice."""
-    with fleet(bed, "scarce", 5, "pair-16g"):
-        namespaces = [bed.namespace("scarce")]
-        create_all(bed, namespaces, pods("scarce", 60, [("3Gi", None)]))
-        bed.until("forty pods are bound", lambda: bound(bed, namespaces) == 40, seconds=60)
-        for pod in stored(bed, namespaces, PODS):
-            if not pod["spec"].get("nodeName"):
-                bed.wait_unschedulable(namespaces[0], pod["metadata"]["name"])
-        found = check(bed, namespaces)
-        assert (found.shares, set(found.per_device.values())) == (40, {4})
-        delete_all(bed, namespaces)
+def test_when_there_is_less_room_than_pods_the_rest_waits_and_is_told_so(bed: Bed) -> None:
+    with fleet(bed, "scarce", 2, placing.MACHINE):
+        found = placing.overfill(bed, SEED, 60, "scarce", 2 * placing.PER_NODE)
+    assert (found.left_although_room, found.not_said, found.problems) == ([], [], ())
+    assert found.bound < found.pods
+    assert found.fill > 0.9, "what is left waiting waits for want of room"
+
+
+@pytest.mark.timeout(400)
+def test_what_fails_while_pods_come_and_go_leaves_nothing_behind(bed: Bed) -> None:
+    with fleet(bed, "harmed", 10, placing.MACHINE):
+        found = chaos.survive(bed, SEED, 60, "harmed", 10 * placing.PER_NODE, seconds=30, blocked=6)
+    assert chaos.trivial(found) == []
+    assert (found.stuck, found.leaked, found.of_dry_runs, found.problems) == ([], [], set(), ())
+
+
+@pytest.mark.timeout(300)
+def test_in_churn_nobody_with_room_is_left_behind(bed: Bed) -> None:
+    course = churn.Course(rate=2, warm=10, seconds=20, life=(4, 10), seed=SEED)
+    with fleet(bed, "busy", course.nodes(), placing.MACHINE):
+        found = churn.churn(bed, course, "busy")
+    assert found.problems == ()
+    assert found.fill[2] > 0.4, "nobody waits on an empty fleet"
+    assert len(found.bound) + len(found.open) + found.without_room >= 20
+    print("", *map(str, churn.figures(found)), sep="\n")

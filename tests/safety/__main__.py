@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from tests.support import safety
+from tests.support.table import Row, with_rows
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "safety.md"
 FIGURES: Final = ROOT / ".build" / "safety.jsonl"
 BEGIN, END = "<!-- figures: make safety -->\n", "<!-- end of figures -->"
 TIMEOUT_SECONDS: Final = 3600
-Row = tuple[str, str, str]
+HEAD: Final = ("test", "figure", "found")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,17 +51,11 @@ def _rows(lines: Iterable[str]) -> list[Row]:
 
 def _with_table(page: str, rows: Iterable[Row]) -> str:
     """The page with those rows; others of its table stay."""
-    before, _, rest = page.partition(BEGIN)
-    table, _, after = rest.partition(END)
-    known = {row[:2]: row for row in map(_cells, table.splitlines()[2:])} | {row[:2]: row for row in rows}
-    lines = ["| test | figure | found |", "|---|---|---|"]
-    lines += [f"| {' | '.join(row)} |" for row in sorted(known.values(), key=_order)]
-    return before + BEGIN + "\n".join(lines) + "\n" + END + after
 
+    def merged(old: list[Row]) -> list[Row]:
+        return sorted(({row[:2]: row for row in old} | {row[:2]: row for row in rows}).values(), key=_order)
 
-def _cells(line: str) -> Row:
-    test, what, found = (cell.strip() for cell in line.strip("|").split("|"))
-    return test, what, found
+    return with_rows(page, (BEGIN, END), HEAD, merged)
 
 
 def _order(row: Row) -> tuple[int, Row]:

@@ -9,29 +9,24 @@ from typing import Any, Final
 
 import pytest
 
-from tests.fakegpu.build import compiler
+from tests.safety import wallclock
 from tests.safety.clockrun import JUMPS
 from tests.support import safety
-from tests.support.need import missing
 
-HERE: Final = Path(__file__).parent
+ROOT: Final = Path(__file__).parents[2]
 SECONDS: Final = safety.trials(120, 600)
 
 
 @pytest.fixture(name="shim", scope="module")
 def _shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if (cc := compiler()) is None:
-        missing("no C compiler to build the wall clock's shim")
-    made = tmp_path_factory.mktemp("shim") / "wallclock.so"
-    subprocess.run([cc, "-shared", "-fPIC", "-O2", "-o", made, HERE / "wallclock.c"], check=True)
-    return made
+    return wallclock.library(tmp_path_factory.mktemp("shim"))
 
 
 def run(shim: Path, name: str, seeds: int, *more: str) -> dict[str, Any]:
     """What a process of its own says of all seeds under one kind of jump."""
     said = subprocess.run(
         [sys.executable, "-m", "tests.safety.clockrun", name, str(seeds), str(SECONDS), *more],
-        env={**os.environ, "LD_PRELOAD": str(shim)}, cwd=HERE.parents[1], stdout=subprocess.PIPE, check=True,
+        env={**os.environ, "LD_PRELOAD": str(shim)}, cwd=ROOT, stdout=subprocess.PIPE, check=True,
         timeout=900,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(said.stdout)

@@ -1,0 +1,117 @@
+"""``python -m tests.scale main|chaos|churn``: placement at scale on a real control plane of this machine.
+
+Needs what ``make e2e`` needs. ``--write`` puts the figures into docs/scale.md. Exit code 0 when each figure is as
+wanted, 1 when one is not, 2 wrong use.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.cluster.controlplane import ControlPlane, sweep
+from tests.controlplane.bed import Bed
+from tests.scale import chaos, churn, placing
+from tests.scale.figures import Figure, write
+from tests.scale.fleet import Arm, fleet
+from tests.scale.loads import mixed
+
+BUILD: Final = Path(__file__).parents[2] / ".build" / "scale"
+RAISED: Final = 300
+
+
+def main(argv: Sequence[str]) -> int:
+    """Make one run, print its figures, and return the exit code."""
+    asked = _parser().parse_args(argv)
+    sweep(BUILD)
+    found = RUNS[asked.run](asked)
+    print("\n".join(map(str, found)))
+    if asked.write:
+        write(found)
+    return int(not all(each.held for each in found))
+
+
+def main_job(asked: argparse.Namespace) -> list[Figure]:
+    """Pairs, plain pods and the overfilled fleet at a raised client rate; one pair and plain pods at the default."""
+    pairs: list[tuple[placing.Placed, placing.Placed]] = []
+    nodes, few = asked.nodes, max(1, asked.pods // 25)
+    with installed(RAISED) as bed:
+        with fleet(bed, "wide", nodes, placing.MACHINE):
+            plain = _plain(bed, asked)
+            for seed in range(asked.seed, asked.seed + asked.pairs):
+                pairs.append(placing.pair(bed, seed, asked.pods, "wide", nodes * placing.PER_NODE))
+                _tell(f"seed {seed}", pairs[-1])
+        with fleet(bed, "narrow", few, placing.MACHINE):
+            over = placing.overfill(bed, asked.seed, asked.pods, "narrow", few * placing.PER_NODE)
+    with installed(None) as bed, fleet(bed, "wide", nodes, placing.MACHINE):
+        slow = [_plain(bed, asked), *placing.pair(bed, asked.seed, asked.pods, "wide", nodes * placing.PER_NODE)]
+        _tell("default rate", slow)
+    fast = [plain, *(placed for each in pairs for placed in each)]
+    return [*placing.figures(pairs, over), *placing.speeds(f"{RAISED}/s", fast), *placing.speeds("default", slow)]
+
+
+def chaos_job(asked: argparse.Namespace) -> list[Figure]:
+    """Pods come and go while everything fails."""
+    gpus = asked.nodes * placing.PER_NODE
+    with installed(RAISED) as bed, fleet(bed, "harmed", asked.nodes, placing.MACHINE):
+        found = chaos.survive(bed, asked.seed, asked.pods, "harmed", gpus, asked.seconds, asked.blocked)
+    if idle := chaos.trivial(found):
+        raise SystemExit(f"this run says nothing: {', '.join(idle)}")
+    return chaos.figures(found)
+
+
+def churn_job(asked: argparse.Namespace) -> list[Figure]:
+    """Pods come and go at a fixed rate, on as many nodes as they fill to 80 %."""
+    course = churn.Course(rate=asked.rate, warm=asked.warm, seconds=asked.seconds, seed=asked.seed)
+    with installed(RAISED) as bed, fleet(bed, "busy", course.nodes(), placing.MACHINE):
+        return churn.figures(churn.churn(bed, course, "busy"))
+
+
+def _plain(bed: Bed, asked: argparse.Namespace) -> placing.Placed:
+    sizes = mixed(asked.seed, asked.pods)
+    placed = placing.place(bed, Arm.PLAIN, "plain", sizes, "wide")
+    _tell(f"seed {asked.seed}", [placed])
+    return placed
+
+
+def _tell(what: str, placed: Sequence[placing.Placed]) -> None:
+    for each in placed:
+        print(placing.told(each, what), flush=True)
+
+
+@contextmanager
+def installed(client_rate: int | None) -> Iterator[Bed]:
+    """A control plane of our own with three replicas of the webhook."""
+    plane = ControlPlane.start(BUILD / str(os.getpid()), client_rate=client_rate)
+    try:
+        yield Bed.install(plane)
+    finally:
+        plane.stop()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tests.scale", description=__doc__)
+    parser.add_argument("run", choices=RUNS)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
+    parser.add_argument("--pods", type=int, default=1000, help="pods of each arm (1000)")
+    parser.add_argument("--nodes", type=int, default=100, help="nodes of four GPUs (100)")
+    parser.add_argument("--pairs", type=int, default=5, help="main: pairs, each of a seed of its own (5)")
+    parser.add_argument("--seconds", type=float, default=300, help="chaos, churn: how long it lasts (300)")
+    parser.add_argument("--rate", type=float, default=10, help="churn: pods a second (10)")
+    parser.add_argument("--warm", type=float, default=120, help="churn: seconds before those that count (120)")
+    parser.add_argument("--blocked", type=float, default=30, help="chaos: seconds without a way to the API server (30)")
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/scale.md")
+    return parser
+
+
+RUNS: Final[dict[str, Callable[[argparse.Namespace], list[Figure]]]] = {
+    "main": main_job,
+    "chaos": chaos_job,
+    "churn": churn_job,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""The main job: a thousand shares against a thousand claims written by hand, in turn, and what is placed of them."""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from tests.controlplane.bed import PODS, Bed
+from tests.scale.cpu import between, spent
+from tests.scale.figures import Figure, at_most, none_of
+from tests.scale.fleet import Arm, check_templates, clear, create_all, judge, namespaces, pod, stored
+from tests.scale.ledger import Ledger
+from tests.scale.loads import Size, asks_too_much, mixed, must_all_fit
+from tests.scale.watching import watched
+
+NAMESPACES: Final = 4
+PATIENCE: Final = 600.0
+QUIET_SECONDS: Final = 5.0
+MOST_RATIO: Final = 1.2
+GPU_MIB: Final = 16384
+"""Of the machine ``quad-16g``, after what its driver and MPS take."""
+PER_NODE: Final = 4
+MACHINE: Final = "quad-16g"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One arm's run: seconds from the first create to the last create's answer and to the last pod bound."""
+
+    arm: Arm
+    pods: int
+    creating: float
+    seconds: float
+    cpu: Mapping[str, float]
+    """Seconds of processor time that each program spent until the last pod was bound."""
+    problems: tuple[str, ...]
+
+    @property
+    def rate(self) -> float:
+        """Pods bound in a second."""
+        return self.pods / self.seconds
+
+
+@contextmanager
+def asked(bed: Bed, arm: Arm, tag: str, sizes: Sequence[Size], of: str) -> Iterator[tuple[Ledger, list[str], float]]:
+    """Create all pods. Yields their ledger, namespaces, and when the first was created; deletes them in the end."""
+    spaces = namespaces(bed, arm, NAMESPACES, sizes)
+    with watched(bed.cluster, of) as ledger:
+        started = time.monotonic()
+        bodies = [pod(arm, f"{tag}-{number}", size, of) for number, size in enumerate(sizes)]
+        for body, size in zip(bodies, sizes, strict=True):
+            need = (0, 0) if arm is Arm.PLAIN else (size.memory_mib, size.compute)
+            ledger.ask(body["metadata"]["name"], *need, started)
+        create_all(bed, spaces, bodies)
+        yield ledger, spaces, started
+    clear(bed, spaces)
+
+
+def place(bed: Bed, arm: Arm, tag: str, sizes: Sequence[Size], of: str) -> Placed:
+    """Create all pods, wait until each has a node, have it judged, and clear up."""
+    before = spent(bed.plane.processes)
+    with asked(bed, arm, tag, sizes, of) as (ledger, spaces, started):
+        creating = time.monotonic() - started
+        bed.until(f"all {len(sizes)} pods are bound", lambda: len(ledger.bound) == len(sizes), PATIENCE)
+        cpu = between(before, spent(bed.plane.processes))
+        problems = _problems(bed, arm, ledger, spaces, len(sizes))
+        if arm is Arm.SHARES:
+            check_templates(bed, spaces)
+        seconds = max(each.at for each in ledger.settled()) - started
+    return Placed(arm=arm, pods=len(sizes), creating=creating, seconds=seconds, cpu=cpu, problems=problems)
+
+
+def _problems(bed: Bed, arm: Arm, ledger: Ledger, spaces: Sequence[str], count: int) -> tuple[str, ...]:
+    """What auditor and ledger have to say; that each claim was seen by both is asserted."""
+    found = judge(bed, spaces)
+    assert found.shares == (0 if arm is Arm.PLAIN else count), found
+    return (*found.problems, *ledger.problems)
+
+
+def pair(bed: Bed, seed: int, count: int, of: str, gpus: int) -> tuple[Placed, Placed]:
+    """Shares and claims by hand of the same sizes, one after the other; who is first changes with the seed."""
+    sizes = mixed(seed, count)
+    assert must_all_fit(sizes, gpus, GPU_MIB), "sizes of which nobody knows whether they fit"
+    order = (Arm.SHARES, Arm.CLAIMS) if seed % 2 else (Arm.CLAIMS, Arm.SHARES)
+    placed = {arm: place(bed, arm, f"{arm[:2]}-{seed}", sizes, of) for arm in order}
+    return placed[Arm.SHARES], placed[Arm.CLAIMS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overfilled:
+    """More was asked for than there is."""
+
+    pods: int
+    bound: int
+    fill: float
+    left_although_room: list[str]
+    not_said: list[str]
+    """Pods without a node that the scheduler does not call Unschedulable."""
+    problems: tuple[str, ...]
+
+
+def overfill(bed: Bed, seed: int, count: int, of: str, gpus: int) -> Overfilled:
+    """Ask for more than there is and wait until nothing changes any more."""
+    sizes = mixed(seed, count)
+    assert asks_too_much(sizes, gpus, GPU_MIB)
+    with asked(bed, Arm.SHARES, f"over-{seed}", sizes, of) as (ledger, spaces, _):
+        bed.until("nothing changes any more", lambda: _quiet(ledger), PATIENCE)
+        bed.until("each is bound or unschedulable", lambda: not _unsaid(bed, spaces), 60)
+        found = judge(bed, spaces)
+        return Overfilled(
+            pods=count, bound=len(ledger.bound), fill=ledger.fill(), left_although_room=ledger.stuck(),
+            not_said=_unsaid(bed, spaces), problems=(*found.problems, *ledger.problems),
+        )  # fmt: skip
+
+
+def _quiet(ledger: Ledger) -> bool:
+    """Whether nobody with room waits, and nobody was bound for a while."""
+    settled = ledger.settled()
+    return bool(settled) and not ledger.stuck() and time.monotonic() - settled[-1].at > QUIET_SECONDS
+
+
+def _unsaid(bed: Bed, spaces: Sequence[str]) -> list[str]:
+    waiting = [each for each in stored(bed, spaces, PODS) if not each["spec"].get("nodeName")]
+    return [each["metadata"]["name"] for each in waiting if not _unschedulable(each)]
+
+
+def _unschedulable(waiting: dict[str, object]) -> bool:
+    status = waiting["status"]
+    conditions = status.get("conditions") or [] if isinstance(status, dict) else []
+    return any((each["type"], each.get("reason")) == ("PodScheduled", "Unschedulable") for each in conditions)
+
+
+def figures(pairs: Sequence[tuple[Placed, Placed]], over: Overfilled) -> list[Figure]:
+    """What the raised rate's pairs and the overfilled fleet say."""
+    ratios = sorted(shares.seconds / claims.seconds for shares, claims in pairs)
+    problems = [problem for each in pairs for placed in each for problem in placed.problems] + list(over.problems)
+    count = sum(placed.pods for each in pairs for placed in each)
+    more = f", the median of {', '.join(f'{ratio:.2f}' for ratio in ratios)}"
+    return [
+        at_most("main", f"time of shares / {Arm.CLAIMS}", statistics.median(ratios), MOST_RATIO, more=more),
+        none_of("main", "problems that auditor and ledger found", problems, f"{count + over.bound} allocations"),
+        none_of("main", "overfilled: pods left waiting beside room", over.left_although_room, f"{over.pods}"),
+        none_of("main", "overfilled: pods neither bound nor Unschedulable", over.not_said, f"{over.pods}"),
+        Figure(run="main", what="overfilled: memory given away", found=f"{over.fill:.1%}, to {over.bound} pods"),
+    ]
+
+
+def speeds(rate: str, placed: Sequence[Placed]) -> list[Figure]:
+    """Pods a second of each arm, at one client rate of the controller-manager."""
+    found = []
+    for arm in Arm:
+        mine = [each for each in placed if each.arm is arm]
+        per_second = statistics.median(each.rate for each in mine)
+        creating = statistics.median(each.pods / each.creating for each in mine)
+        cpu = statistics.median(1000 * sum(each.cpu.values()) / each.pods for each in mine)
+        text = f"{per_second:.1f} bound, {creating:.0f} created, {cpu:.0f} ms of processor each"
+        found.append(Figure(run="main", what=f"{arm} a second, client rate {rate}", found=text))
+    return found
+
+
+def told(placed: Placed, what: str) -> str:
+    """One line about a run that has ended."""
+    cpu = ", ".join(f"{name} {1000 * seconds / placed.pods:.0f}" for name, seconds in placed.cpu.items())
+    return (
+        f"{what}: {placed.arm}: {placed.pods} created in {placed.creating:.1f} s, bound after {placed.seconds:.1f} s,"
+        f" {placed.rate:.1f} a second; ms of processor a pod: {cpu}"
+    )
