@@ -86,13 +86,13 @@ def checkers(args: argparse.Namespace) -> list[Checker]:
 
 
 def ask(questions: Iterable[Checker]) -> Iterable[Answer]:
-    """Ask one after the other; after a question that the rest of its category depends on fails, that rest is left."""
+    """Ask one after the other; after an answer that is the last of its category, the rest of that is left."""
     stopped: set[str] = set()
     for question in questions:
         if question.category in stopped:
             continue
         finding = question.ask()
-        if question.fatal and finding.level is not Level.OK:
+        if finding.last:
             stopped.add(question.category)
         yield _answer(question, finding)
 

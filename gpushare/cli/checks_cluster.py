@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
@@ -15,6 +16,7 @@ from cryptography import x509
 from enforcer.modes import CHANGES
 from enforcer.offers.contest import UNSURE
 from gpushare import contract
+from gpushare.cli import checks_gates
 from gpushare.cli.findings import Checker, Finding, fine, warning, wrong
 from gpushare.cli.refusals import lacking, sentence
 from gpushare.cluster import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
@@ -23,11 +25,12 @@ from gpushare.reasons import Reason
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
+FIRST_WITH_CLAIMS: Final = (1, 34)
+"""Serves ``resource.k8s.io/v1``, though not by default what makes shares of it: of that the other questions tell."""
 SOON: Final = timedelta(days=3)
 NAMED: Final = 5
 """So many nodes are named."""
 WEBHOOK: Final = f"pods.{contract.GROUP}"
-PROBE: Final = "gpu-share-check-"
 AS_OPERATOR: Final = "ask as an operator of the cluster (--kubeconfig, --context)"
 INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
@@ -47,7 +50,8 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
     """Return the questions. Unless ``required``, having no cluster at all is nothing wrong."""
     connection = Connection(kubeconfig, context)
     questions: list[tuple[str, Ask]] = [
-        ("consumable capacity (DRAConsumableCapacity)", consumable_capacity),
+        (f"consumable capacity ({checks_gates.CONSUMABLE})", checks_gates.consumable_capacity),
+        (f"device taints ({checks_gates.TAINTS})", checks_gates.device_taints),
         (f"DeviceClass {contract.DEVICE_CLASS}", lambda api: device_class(api, contract.DEVICE_CLASS)),
         (f"DeviceClass {contract.MIG_DEVICE_CLASS}", lambda api: device_class(api, contract.MIG_DEVICE_CLASS)),
         (f"DeviceClass {contract.STATUS_DEVICE_CLASS}", lambda api: device_class(api, contract.STATUS_DEVICE_CLASS)),
@@ -59,14 +63,9 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
         ("GPUs left out", left_out),
         ("namespaces that opted in", opted_in),
     ]
-    first = Checker(
-        category=CATEGORY,
-        description="Kubernetes",
-        ask=lambda: connection.version(wrong if required else warning),
-        fatal=True,
-    )
+    without = wrong if required else warning
     return [
-        first,
+        Checker(category=CATEGORY, description="Kubernetes", ask=lambda: connection.version(without)),
         *(Checker(category=CATEGORY, description=what, ask=connection.asking(ask)) for what, ask in questions),
     ]
 
@@ -83,8 +82,11 @@ class Connection:
         try:
             self._cluster = Cluster.connect(*self._where)
         except ClusterError as error:
-            return without(error.message)
-        return self.asking(version)()
+            return replace(without(error.message), last=True)
+        try:
+            return version(self._cluster)
+        except ClusterError as error:
+            return replace(refused(error), last=True)
 
     def asking(self, ask: Ask) -> Callable[[], Finding]:
         """Return the question with this cluster bound, so that an unreadable answer is a finding too."""
@@ -95,42 +97,32 @@ class Connection:
         try:
             return ask(self._cluster)
         except ClusterError as error:
-            if error.status == HTTPStatus.FORBIDDEN:
-                what, hint = lacking(error) or ("ask this", AS_OPERATOR)
-                return warning(f"you may not {what}", hint)
-            return wrong(sentence(error))
+            return refused(error)
+
+
+def refused(error: ClusterError) -> Finding:
+    """What an error of the API server means: that something may not be asked is no fault."""
+    if error.status == HTTPStatus.FORBIDDEN:
+        what, hint = lacking(error) or ("ask this", AS_OPERATOR)
+        return warning(f"you may not {what}", hint)
+    return wrong(sentence(error))
 
 
 def version(api: Cluster) -> Finding:
     """Compare the API server's version."""
     found = api.get("/version")
     text = str(found.get("gitVersion", ""))
+    if (emulated := found.get("emulationMinor")) and emulated != found.get("minor"):
+        text = f"v{found['emulationMajor']}.{emulated} (emulated by {text})"
     match = re.match(r"v(\d+)\.(\d+)", text)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
         return warning(f"the version {text!r} cannot be read")
-    if (int(match.group(1)), int(match.group(2))) < OLDEST:
-        return wrong(f"{text}; {oldest} is needed", "upgrade, or switch the feature gate DRAConsumableCapacity on")
+    number = int(match.group(1)), int(match.group(2))
+    if number < OLDEST:
+        missing = wrong(f"{text}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
+        return replace(missing, last=number < FIRST_WITH_CLAIMS)
     return fine(text)
-
-
-def consumable_capacity(api: Cluster) -> Finding:
-    """Dry-run a claim template that asks for capacity; with the feature off, the API server drops that field."""
-    wanted = {"requests": {contract.CAPACITY_MEMORY: "1Gi"}}
-    request = {"name": "probe", "exactly": {"deviceClassName": contract.DEVICE_CLASS, "capacity": wanted}}
-    body = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"generateName": PROBE},
-        "spec": {"spec": {"devices": {"requests": [request]}}},
-    }
-    made = api.create(path(RESOURCE_V1, "resourceclaimtemplates", namespace="default"), body, dryRun="All")
-    kept = made["spec"]["spec"]["devices"]["requests"][0]["exactly"].get("capacity")
-    if kept:
-        return fine()
-    return wrong(
-        "the API server drops capacity requests", "switch the feature gate DRAConsumableCapacity on everywhere"
-    )
 
 
 def device_class(api: Cluster, name: str) -> Finding:

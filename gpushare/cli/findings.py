@@ -15,22 +15,25 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One answer. ``detail`` says what was found, ``hint`` (if any) what to do about it."""
+    """One answer: what was found, and what to do about it, if anything.
+
+    ``last``: the rest of its category cannot be asked.
+    """
 
     level: Level
     detail: str = ""
     hint: str = ""
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checker:
-    """One question. ``fatal``: unless it is fine, the rest of its category cannot be asked."""
+    """One question."""
 
     category: str
     description: str
     ask: Callable[[], Finding]
     hint: str = ""
-    fatal: bool = False
 
 
 def fine(detail: str = "") -> Finding:

@@ -32,11 +32,14 @@ def test_an_operator_may_ask_all_but_a_dry_run_and_silent_nodes_are_named(bed: B
     who = Cluster.connect(str(kubeconfig))
     bed.until("the operator may look at workloads", lambda: may(who, "list", "apps", "daemonsets", ""))
     bed.node("silent", slices=False)
+    bed.node("telling", 16384)
     found = check(str(kubeconfig))
     withheld = [name for name, (_, detail) in found.items() if "you may not" in detail]
-    assert withheld == ["consumable capacity (DRAConsumableCapacity)"], "it dry-runs a template, which takes edit"
+    assert withheld == ["device taints (DRADeviceTaints)"], "it dry-runs a slice, which takes an administrator"
+    assert found["consumable capacity (DRAConsumableCapacity)"] == ("ok", ""), "told from what is published"
     assert "silent" in found["nodes that share their GPUs"][1]
     agents = bed.cluster.list(path(APPS_V1, "daemonsets"))[0]
     assert found["node agents"][0] == ("ok" if agents else "wrong")
-    bed.cluster.delete(path(CORE_V1, "nodes", "silent"))
+    for node in ("silent", "telling"):
+        bed.cluster.delete(path(CORE_V1, "nodes", node))
     bed.cluster.delete(path(RBAC_V1, "clusterrolebindings", "operator"))

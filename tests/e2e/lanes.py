@@ -49,6 +49,7 @@ OLDER: Final = (
     "tests/controlplane/test_chart.py",
     "tests/controlplane/test_check.py",
     "tests/controlplane/test_dra.py",
+    "tests/controlplane/test_gates.py",
 )
 """Files that run on each older Kubernetes as well: those that depend on the version most."""
 OLDER_SECONDS: Final = 150
