@@ -128,11 +128,11 @@ def same_amount(one: object, other: object) -> bool:
     """Tell whether two of Kubernetes' own quantities, such as ``1`` and ``1000m``, are as much."""
     if type(one) is type(other) and one == other:
         return True
-    amounts = (_amount(one), _amount(other))
+    amounts = (exact(one), exact(other))
     return None not in amounts and amounts[0] == amounts[1]
 
 
-def _amount(value: object) -> Fraction | None:
+def exact(value: object) -> Fraction | None:
     """Read what the API server takes as a quantity; ``None`` for anything else."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     match = _AMOUNT.fullmatch(text) if len(text) <= MAX_LENGTH else None

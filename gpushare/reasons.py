@@ -35,6 +35,7 @@ class Reason(StrEnum):
     TEMPLATE_CREATED = "TemplateCreated"
     TEMPLATE_DELETED = "TemplateDeleted"
     TEMPLATE_MISMATCH = "TemplateMismatch"
+    TEMPLATE_TAKEN = "TemplateTaken"
     # Certificates.
     CERTIFICATE_RENEWED = "CertificateRenewed"
     CERTIFICATE_REJECTED = "CertificateRejected"

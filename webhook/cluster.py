@@ -1,6 +1,6 @@
 """The webhook's dealings with the API server: four watches, one GET, and writing claim templates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -68,17 +68,20 @@ class TemplateWriter:
 class PodsAndTemplates(Protocol):
     """Who keeps the books of pods and templates: the controller."""
 
-    def reset_pods(self, pods: list[Object]) -> None:
+    def reset_pods(self, pods: Iterable[Object]) -> None:
         """Know exactly these."""
 
     def pod_event(self, kind: str, pod: Object) -> None:
         """Take in one watch event."""
 
-    def reset_templates(self, templates: list[Object]) -> None:
+    def reset_templates(self, templates: Iterable[Object]) -> None:
         """Know exactly these."""
 
     def template_event(self, kind: str, template: Object) -> None:
         """Take in one watch event."""
+
+    def namespaces_changed(self, name: str | None = None) -> None:
+        """That namespace, or with ``None`` any, may have come to take part."""
 
 
 def followers(
@@ -94,6 +97,14 @@ def followers(
         claims.event(TEMPLATE, change, item)
         books.template_event(change, item)
 
+    def reset_namespaces(items: Iterable[Object]) -> None:
+        namespaces.reset(items)
+        books.namespaces_changed()
+
+    def namespace_event(change: str, item: Object) -> None:
+        namespaces.event(change, item)
+        books.namespaces_changed(item["metadata"]["name"])
+
     def failed(error: ClusterError) -> None:
         metrics.cluster_errors.inc()
         log.warning("watch interrupted", error=error.message, status=error.status)
@@ -102,7 +113,7 @@ def followers(
         return Follower(cluster, where, on_list, on_event, failed, **query)
 
     return [
-        follow(path(CORE_V1, "namespaces"), namespaces.reset, namespaces.event, labelSelector=OPTED_IN),
+        follow(path(CORE_V1, "namespaces"), reset_namespaces, namespace_event, labelSelector=OPTED_IN),
         follow(path(CORE_V1, "pods"), books.reset_pods, books.pod_event, labelSelector=MANAGED),
         follow(path(RESOURCE_V1, TEMPLATES), reset_templates, template_event),
         follow(path(RESOURCE_V1, CLAIMS), partial(claims.reset, CLAIM), partial(claims.event, CLAIM)),

@@ -85,6 +85,11 @@ class Metrics:
         self.templates_missing = Gauge(
             "gpu_share_templates_missing", "ResourceClaimTemplates that pods wait for.", registry=self.registry
         )
+        self.templates_taken = Gauge(
+            "gpu_share_templates_taken",
+            "Names of ResourceClaimTemplates that pods wait for and under which another one stands.",
+            registry=self.registry,
+        )
         self.template_operations = Counter(
             "gpu_share_template_operations",
             "Template writes, by action and result.",

@@ -1,14 +1,16 @@
-"""Which claim templates are missing and which are left over, from the pods and templates seen. Pure; time is passed in.
+"""What pods and claim templates say about each other, read from the objects themselves. Pure.
 
 A template is named by the hash of its content and rebuilt from the stored pod alone, so any replica can create it, at
 any time, also after a crash; and one that several pods of a namespace name is there once.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.contract import CLAIM, MANAGED_LABEL, TEMPLATE_PREFIX
+from gpushare.quantity import exact
 
 Object = dict[str, Any]
 Key = tuple[str, str]
@@ -23,32 +25,28 @@ class Wanted:
     key: Key
     body: Object | None
 
+    @property
+    def sound(self) -> bool:
+        """Whether the pod's content gives the name."""
+        return self.body is not None
+
+    @property
+    def essence(self) -> int:
+        """What the template says; see ``essence``."""
+        return essence(self.body or {})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Existing:
-    """A template of ours that is there; the versions make sure that it is this one that gets deleted."""
+    """A template of one of our names that is there; the versions make sure that it is this one that gets deleted."""
 
     key: Key
     uid: str
     version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to do now."""
-
-    create: tuple[Wanted, ...]
-    delete: tuple[Existing, ...]
-    unused_since: Mapping[Key, float]
-    """To be passed to the next ``plan``: when each unused template was first seen unused."""
-
-
-@dataclass(slots=True)
-class Books:
-    """What the watches have told so far. Pods by UID, templates by key."""
-
-    pods: dict[str, Wanted] = field(default_factory=dict)
-    templates: dict[Key, Existing] = field(default_factory=dict)
+    ours: bool = True
+    """Whether it has our label: what has not is never deleted."""
+    essence: int = 0
+    """What it says; see ``essence``."""
 
 
 def reference(pod: Mapping[str, Any]) -> Key | None:
@@ -61,7 +59,7 @@ def reference(pod: Mapping[str, Any]) -> Key | None:
     for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
         name = entry.get("resourceClaimTemplateName")
         if entry.get("name") == CLAIM and isinstance(name, str) and name.startswith(TEMPLATE_PREFIX):
-            return metadata.get("namespace", ""), name
+            return sys.intern(metadata.get("namespace", "")), sys.intern(name)
     return None
 
 
@@ -82,41 +80,37 @@ def wanted(pod: Mapping[str, Any], template_for: Callable[[Mapping[str, Any]], O
 
 
 def existing(template: Mapping[str, Any]) -> Existing | None:
-    """A template that is ours by label and by name, or ``None``: what is not ours is never deleted."""
+    """A template under one of our names, or ``None``."""
     metadata = template["metadata"]
-    ours = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
-    if not ours or not metadata["name"].startswith(TEMPLATE_PREFIX):
+    if not metadata["name"].startswith(TEMPLATE_PREFIX):
         return None
-    key = (metadata["namespace"], metadata["name"])
-    return Existing(key=key, uid=metadata["uid"], version=metadata["resourceVersion"])
+    key = (sys.intern(metadata["namespace"]), sys.intern(metadata["name"]))
+    ours = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
+    uid, version = metadata["uid"], metadata["resourceVersion"]
+    return Existing(key=key, uid=uid, version=version, ours=ours, essence=essence(template))
 
 
-def plan(
-    books: Books,
-    *,
-    opted_in: Callable[[str], bool],
-    unused_since: Mapping[Key, float],
-    now: float,
-    retention: float,
-) -> Plan:
-    """Compare what is wanted with what is there.
+def essence(template: Mapping[str, Any]) -> int:
+    """A number for what a template asks for, the same for what we write and for what the API server makes of it.
 
-    Args:
-        books: what the watches have told.
-        opted_in: whether a namespace takes part; elsewhere nothing is created.
-        unused_since: from the previous plan.
-        now: seconds on any clock that does not jump.
-        retention: seconds a template stays after the last live pod that names it.
+    It fills in what was left out and writes amounts in its own way; of what we never write only what would make the
+    claim another one is looked at.
     """
-    missing: dict[Key, Wanted] = {}
-    referenced: set[Key] = set()
-    for item in books.pods.values():
-        referenced.add(item.key)
-        if item.body is not None and item.key not in books.templates and opted_in(item.key[0]):
-            missing[item.key] = item
-    unused = {key: unused_since.get(key, now) for key in books.templates if key not in referenced}
-    due = tuple(books.templates[key] for key, since in unused.items() if now - since >= retention)
-    return Plan(create=tuple(missing.values()), delete=due, unused_since=unused)
+    devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
+    requests = tuple(map(_request, devices.get("requests") or ()))
+    constraints = tuple(
+        repr((each.get("requests"), each.get("matchAttribute"))) for each in devices.get("constraints") or ()
+    )
+    return hash((requests, constraints))
+
+
+def _request(request: Mapping[str, Any]) -> tuple[str, ...]:
+    exactly = request.get("exactly") or {}
+    amounts = (exactly.get("capacity") or {}).get("requests") or {}
+    selectors = [(each.get("cel") or {}).get("expression") for each in exactly.get("selectors") or ()]
+    alike = {key: exact(value) for key, value in sorted(amounts.items())}
+    count = (exactly.get("allocationMode", "ExactCount"), exactly.get("count", 1), exactly.get("adminAccess") or False)
+    return (str(request.get("name")), str(exactly.get("deviceClassName")), repr(alike), repr(selectors), repr(count))
 
 
 def own_names(objects: Iterable[Mapping[str, Any]], classes: Collection[str], *, template: bool) -> set[Key]:

@@ -1,10 +1,10 @@
 """Which claim templates to create and delete."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support import reviews
 from webhook import templates
@@ -12,9 +12,7 @@ from webhook.claims import template_for
 from webhook.decide import decide
 from webhook.namespace import NamespacePolicy
 from webhook.settings import Settings
-from webhook.templates import Books, Existing, Key, Wanted
-
-HOUR = 3600.0
+from webhook.templates import Wanted, essence
 
 
 def managed(**metadata: Any) -> dict[str, Any]:
@@ -70,82 +68,73 @@ def test_a_template_of_another_name_is_none_of_ours() -> None:
     assert templates.wanted(pod, template_for) is None
 
 
-@pytest.mark.parametrize(
-    "foreign",
-    [template(labels={}), template(labels=None), template("other-1"), template(labels={"gpu-share.io/managed": "no"})],
-)
-def test_what_is_not_ours_by_label_and_name_is_never_deleted(foreign: dict[str, Any]) -> None:
-    assert templates.existing(foreign) is None
+@pytest.mark.parametrize("labels", [{}, None, {"gpu-share.io/managed": "no"}])
+def test_what_has_not_our_label_is_not_ours(labels: dict[str, str] | None) -> None:
+    found = templates.existing(template(labels=labels))
+
+    assert found is not None
+    assert not found.ours
+
+
+def test_what_has_another_name_is_none_of_our_business() -> None:
+    assert templates.existing(template("other-1")) is None
 
 
 def test_ours_is_known_by_the_version_seen() -> None:
-    assert templates.existing(template()) == Existing(key=("team", "gpu-share-1"), uid="t1", version="7")
+    found = templates.existing(template())
+
+    assert found is not None
+    assert (found.key, found.uid, found.version, found.ours) == (("team", "gpu-share-1"), "t1", "7", True)
 
 
-def plan(books: Books, unused: dict[Key, float] | None = None, now: float = 0.0, team: str = "team") -> templates.Plan:
-    return templates.plan(books, opted_in=team.__eq__, unused_since=unused or {}, now=now, retention=HOUR)
+def body_of() -> dict[str, Any]:
+    made = template_for(managed())
+    assert made is not None
+    return made
 
 
-A: Key = ("team", "gpu-share-a")
-B: Key = ("team", "gpu-share-b")
+def as_stored(body: dict[str, Any]) -> dict[str, Any]:
+    """What the API server makes of it: what was left out is filled in, amounts are written its way."""
+    stored: dict[str, Any] = json.loads(json.dumps(body))
+    for each in stored["spec"]["spec"]["devices"]["requests"]:
+        each["exactly"] |= {"allocationMode": "ExactCount", "count": 1}
+    stored["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"] = "4Gi"
+    return stored
 
 
-def want(key: Key) -> Wanted:
-    return Wanted(key=key, body={"metadata": {"name": key[1]}})
+def test_a_template_says_the_same_as_written_and_as_stored() -> None:
+    body = body_of()
+    assert body["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"] == "4096Mi"
+
+    assert essence(as_stored(body)) == essence(body)
 
 
-def have(key: Key) -> Existing:
-    return Existing(key=key, uid="u", version="1")
+def _first(body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = body["spec"]["spec"]["devices"]["requests"][0]
+    return found
 
 
-def test_creates_what_is_missing_once() -> None:
-    books = Books(pods={"1": want(A), "2": want(A), "3": want(B)}, templates={B: have(B)})
-
-    assert plan(books).create == (want(A),)
-
-
-def test_creates_nothing_where_sharing_is_off() -> None:
-    assert plan(Books(pods={"1": want(A)}), team="elsewhere").create == ()
-
-
-def test_creates_nothing_that_has_no_content() -> None:
-    assert plan(Books(pods={"1": Wanted(key=A, body=None)})).create == ()
-
-
-def test_deletes_what_nobody_names_after_a_while() -> None:
-    books = Books(templates={A: have(A)})
-
-    first = plan(books, now=5.0)
-    assert (first.delete, first.unused_since) == ((), {A: 5.0})
-    assert plan(books, dict(first.unused_since), now=5.0 + HOUR - 1).delete == ()
-    assert plan(books, dict(first.unused_since), now=5.0 + HOUR).delete == (have(A),)
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "less": lambda body: _first(body)["exactly"]["capacity"]["requests"].update(memory="1Mi"),
+    "more of them": lambda body: _first(body)["exactly"].update(count=2),
+    "all": lambda body: _first(body)["exactly"].update(allocationMode="All"),
+    "by right of the administrator": lambda body: _first(body)["exactly"].update(adminAccess=True),
+    "another class": lambda body: _first(body)["exactly"].update(deviceClassName="gpu.nvidia.com"),
+    "another name": lambda body: _first(body).update(name="other"),
+    "a model": lambda body: _first(body)["exactly"].update(selectors=[{"cel": {"expression": "false"}}]),
+    "alternatives": lambda body: _first(body).update(firstAvailable=[_first(body).pop("exactly")]),
+    "a constraint": lambda body: body["spec"]["spec"]["devices"].update(constraints=[{"matchAttribute": "a/b"}]),
+    "one request less": lambda body: body["spec"]["spec"]["devices"]["requests"].pop(),
+    "nothing": lambda body: body.update(spec={"spec": {}}),
+}
 
 
-def test_being_named_again_starts_the_wait_anew() -> None:
-    used = plan(Books(pods={"1": want(A)}, templates={A: have(A)}), {A: 0.0}, now=HOUR)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_template_that_asks_for_something_else_says_something_else(change: str) -> None:
+    other = as_stored(body_of())
+    CHANGES[change](other)
 
-    assert (used.delete, used.unused_since) == ((), {})
-
-
-def test_a_template_with_a_broken_reference_is_in_use() -> None:
-    assert plan(Books(pods={"1": Wanted(key=A, body=None)}, templates={A: have(A)}), {A: -HOUR}, now=HOUR).delete == ()
-
-
-KEYS = st.tuples(st.sampled_from(["team", "other"]), st.sampled_from(["gpu-share-a", "gpu-share-b", "gpu-share-c"]))
-
-
-@given(
-    st.dictionaries(st.text(max_size=3), KEYS.map(want)), st.sets(KEYS), st.dictionaries(KEYS, st.floats(0, 2 * HOUR))
-)
-def test_never_deletes_what_is_named_nor_creates_what_is_there(
-    pods: dict[str, Wanted], there: set[Key], unused: dict[Key, float]
-) -> None:
-    result = plan(Books(pods=pods, templates={key: have(key) for key in there}), unused, now=2 * HOUR)
-
-    named = {item.key for item in pods.values()}
-    assert {item.key for item in result.create} == {key for key in named - there if key[0] == "team"}
-    assert {item.key for item in result.delete} <= there - named
-    assert result.unused_since.keys() == there - named
+    assert essence(other) != essence(body_of())
 
 
 @pytest.mark.parametrize(
