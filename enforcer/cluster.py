@@ -84,12 +84,13 @@ class Books:
         self.listeners: Final[list[PodListener]] = []
         """Told of pods; to be added before anything is followed."""
 
-    def reset(self, kind: str, items: list[Object]) -> None:
+    def reset(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these objects of one kind."""
+        kept = [item for item in items if _matters(kind, item)]
         with self._lock:
-            self._kinds[kind] = {item["metadata"]["uid"]: item for item in items if _matters(kind, item)}
+            self._kinds[kind] = {item["metadata"]["uid"]: item for item in kept}
         self.changed.set()
-        self._tell(kind, lambda each: each.listed(items))
+        self._tell(kind, lambda each: each.listed(kept))
 
     def event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""

@@ -23,7 +23,10 @@ JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 DEFAULT_TIMEOUT: Final = 10.0
+FIRST_PAGE: Final = 50
 PAGE: Final = 500
+PAGE_BYTES: Final = 2 * 1024 * 1024
+"""Parsed, a page takes several times that, and nothing else runs in this process while it is being parsed."""
 WATCH_SECONDS: Final = 300
 WATCH_SILENCE: Final = 90.0
 """Seconds without a word after which a watch is given up: the API server sends a bookmark each minute, and a connection
@@ -97,19 +100,12 @@ class Cluster:
 
     def list(self, where: str, **query: str) -> tuple[list[Object], str]:
         """Read a whole list, page by page. Returns its items and the resource version to watch from."""
-        items: list[Object] = []
-        more = ""
-        while True:
-            page = self._call("GET", where, query={**query, "limit": str(PAGE), **({"continue": more} if more else {})})
-            try:
-                found = page["items"] or []
-                _ = [item["metadata"]["name"] for item in found]  # what has none is no object
-                more, version = page["metadata"].get("continue", ""), page["metadata"]["resourceVersion"]
-            except _GARBAGE as error:
-                raise ClusterError(f"GET {where}: the answer is no list of objects: {page!r:.100}") from error
-            items += found
-            if not more:
-                return items, version
+        listing = self.listing(where, **query)
+        return list(listing), listing.version
+
+    def listing(self, where: str, **query: str) -> "Listing":
+        """Read a list that may be too long to be held: an iterator, which reads page after page as it goes."""
+        return Listing(lambda **page: self._sized("GET", where, query={**query, **page}), where)
 
     def watch(self, where: str, version: str, **query: str) -> Iterator[tuple[str, Object]]:
         """Yield (type, object) from one watch until the server ends it.
@@ -154,12 +150,26 @@ class Cluster:
         content_type: str = "application/json",
         timeout: float = DEFAULT_TIMEOUT,
     ) -> Object:
+        return self._sized(method, where, body, query=query, content_type=content_type, timeout=timeout)[0]
+
+    def _sized(
+        self,
+        method: str,
+        where: str,
+        body: object = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> tuple[Object, int]:
+        """One call. Returns the answer, and of how many bytes it was."""
         response = self._send(method, where, body, query or {}, urllib3.Timeout(total=timeout), content_type)
         try:
-            answer: Object = json.loads(_body(response))
+            content = _body(response)
+            answer: Object = json.loads(content)
         except (ValueError, RecursionError, OSError, urllib3.exceptions.HTTPError) as error:
             raise ClusterError(f"{method} {where}: the answer cannot be read: {error}", response.status) from error
-        return answer
+        return answer, len(content)
 
     def _send(
         self,
@@ -189,13 +199,53 @@ class Cluster:
         return self._access.authorization()
 
 
+class Listing(Iterator[Object]):
+    """A list, object by object. No more than a page is held at once, and a page is small however large its objects.
+
+    Attributes:
+        version: the resource version to watch from, once all has been read.
+
+    Args:
+        read: reads a page, by the query's ``limit`` and ``continue``; returns it and its size in bytes.
+        where: the list's path, for messages.
+    """
+
+    def __init__(self, read: Callable[..., tuple[Object, int]], where: str) -> None:
+        self._read, self._where = read, where
+        self._page: list[Object] = []
+        self._limit, self.version = FIRST_PAGE, ""
+        self._more: str | None = ""
+        """Where to go on; ``None`` at the end."""
+
+    def __next__(self) -> Object:
+        """Raises ClusterError where the list cannot be read further."""
+        while not self._page:
+            if self._more is None:
+                raise StopIteration
+            self._turn()
+        return self._page.pop()
+
+    def _turn(self) -> None:
+        answer, size = self._read(limit=str(self._limit), **({"continue": self._more} if self._more else {}))
+        try:
+            found = answer["items"] or []
+            _ = [item["metadata"]["name"] for item in found]  # what has none is no object
+            self._more, self.version = answer["metadata"].get("continue") or None, answer["metadata"]["resourceVersion"]
+        except _GARBAGE as error:
+            message = f"GET {self._where}: the answer is no list of objects: {answer!r:.100}"
+            raise ClusterError(message) from error
+        self._page = found[::-1]
+        self._limit = max(1, min(PAGE, len(found) * PAGE_BYTES // max(1, size))) if found else FIRST_PAGE
+
+
 class Follower:
     """Keeps a list and its watch going for ever, with back-off; tells ``on_list`` and ``on_event`` what it sees.
 
     Whatever the other end says it goes on: what cannot be used is a failure like any other.
 
     Args:
-        on_list: called with all objects after each (re-)list; forget everything else.
+        on_list: called with an iterator over all objects at each (re-)list; forget everything else. It may raise a
+            ``ClusterError`` half way: then nothing is to be forgotten, and there will be another list.
         on_event: called with the type (ADDED, MODIFIED, DELETED) and object of each event.
         on_error: called with each failure; the follower goes on by itself.
     """
@@ -207,7 +257,7 @@ class Follower:
         self,
         cluster: Cluster,
         where: str,
-        on_list: Callable[[list[Object]], None],
+        on_list: Callable[[Iterator[Object]], None],
         on_event: Callable[[str, Object], None],
         on_error: Callable[[ClusterError], None],
         **query: str,
@@ -232,8 +282,11 @@ class Follower:
         self._delay = min(self._delay * 2, self.MAX_DELAY)
 
     def _once(self, stopped: Callable[[], bool]) -> None:
-        items, version = self._cluster.list(self._where, **self._query)
-        self._on_list(items)
+        listing = self._cluster.listing(self._where, **self._query)
+        self._on_list(listing)
+        for _ in listing:  # what nobody asked for has to be read too: the version comes last
+            continue
+        version = listing.version
         while not stopped():
             for kind, item in self._cluster.watch(self._where, version, **self._query):
                 version = item["metadata"]["resourceVersion"]

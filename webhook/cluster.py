@@ -23,7 +23,7 @@ TEMPLATES: Final = "resourceclaimtemplates"
 OPTED_IN: Final = f"{NAMESPACE_LABEL}=true"
 MANAGED: Final = f"{MANAGED_LABEL}=true"
 
-OnList = Callable[[list[Object]], None]
+OnList = Callable[[Iterable[Object]], None]
 OnEvent = Callable[[str, Object], None]
 
 
@@ -89,9 +89,8 @@ def followers(
 ) -> list[Follower]:
     """Everything that has to be watched; each is meant to run in a thread of its own."""
 
-    def reset_templates(items: list[Object]) -> None:
-        claims.reset(TEMPLATE, items)
-        books.reset_templates(items)
+    def reset_templates(items: Iterable[Object]) -> None:
+        books.reset_templates(claims.listing(TEMPLATE, items))
 
     def template_event(change: str, item: Object) -> None:
         claims.event(TEMPLATE, change, item)

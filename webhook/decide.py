@@ -1,6 +1,6 @@
 """The answer to one pod: what to change, or why not. A pure function of the pod, the policy and the settings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
     operation: str = "CREATE",
     subresource: str = "",
     old: Json | None = None,
-    own_claims: frozenset[str] = NONE,
+    own_claims: Container[str] = NONE,
 ) -> Decision:
     """Decide about one pod of an opted-in namespace.
 
@@ -120,12 +120,12 @@ def _is_mirror(view: PodView, user: str) -> bool:
     return contract.MIRROR in view.annotations and bool(node) and user == f"system:node:{node}"
 
 
-def _own_claim(view: PodView, own_claims: frozenset[str]) -> str | None:
+def _own_claim(view: PodView, own_claims: Container[str]) -> str | None:
     """Name the pod's own claim on a share: one of our class, or an entry of our name that is no template of ours."""
     for entry in objects(view.spec.get("resourceClaims"), "spec.resourceClaims"):
         template, claim = entry.get("resourceClaimTemplateName"), entry.get("resourceClaimName")
         ours = entry.get("name") == contract.CLAIM
         managed = ours and isinstance(template, str) and template.startswith(contract.TEMPLATE_PREFIX)
-        if not managed and (ours or own_claims & {f"template/{template}", f"claim/{claim}"}):
+        if not managed and (ours or f"template/{template}" in own_claims or f"claim/{claim}" in own_claims):
             return str(entry.get("name"))
     return None

@@ -4,7 +4,9 @@ Kept by watches, so that answering a review needs no call; only a namespace that
 because admitting a pod without its namespace's ceiling would be worse than not answering.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from webhook.namespace import NamespacePolicy
 Object = dict[str, Any]
 CLAIM: Final = "claim"
 TEMPLATE: Final = "template"
+NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Namespaces:
@@ -66,10 +69,13 @@ class Namespaces:
 
 
 class OwnClaims:
-    """Claims and claim templates of our DeviceClass, written by whomever: ``claim/<name>``, ``template/<name>``."""
+    """Claims and claim templates of our DeviceClass, written by whomever: ``claim/<name>``, ``template/<name>``.
+
+    A namespace's set is changed where it is: a copy would cost each event as much as there are names.
+    """
 
     def __init__(self) -> None:
-        self._names: dict[str, frozenset[str]] = {}
+        self._names: dict[str, dict[str, set[str]]] = {CLAIM: {}, TEMPLATE: {}}
         self._synced: set[str] = set()
 
     @property
@@ -77,27 +83,45 @@ class OwnClaims:
         """Whether both kinds have been listed."""
         return self._synced == {CLAIM, TEMPLATE}
 
-    def names(self, namespace: str) -> frozenset[str]:
+    def names(self, namespace: str) -> "Names":
         """What there is in a namespace."""
-        return self._names.get(namespace, frozenset())
+        return Names({kind: names.get(namespace, NOTHING) for kind, names in self._names.items()})
 
     def reset(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these of ``kind``, which is ``CLAIM`` or ``TEMPLATE``."""
+        for _ in self.listing(kind, items):
+            continue
+
+    def listing(self, kind: str, items: Iterable[Object]) -> Iterator[Object]:
+        """Pass a list on object by object, and know exactly these once it has come to its end."""
         fresh: dict[str, set[str]] = {}
-        for namespace, name in templates.own_names(items, SHARING_CLASSES, template=kind == TEMPLATE):
-            fresh.setdefault(namespace, set()).add(f"{kind}/{name}")
-        for namespace in self._names.keys() | fresh.keys():
-            kept = {name for name in self.names(namespace) if not name.startswith(f"{kind}/")}
-            self._names[namespace] = frozenset(kept | fresh.get(namespace, set()))
+        for item in items:
+            if templates.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
+                fresh.setdefault(item["metadata"]["namespace"], set()).add(item["metadata"]["name"])
+            yield item
+        self._names[kind] = fresh
         self._synced.add(kind)
 
     def event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""
-        namespace, name = item["metadata"]["namespace"], f"{kind}/{item['metadata']['name']}"
-        ours = change != "DELETED" and templates.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE)
-        known = self.names(namespace)
-        if ours != (name in known):
-            self._names[namespace] = known | {name} if ours else known - {name}
+        known, namespace, name = self._names[kind], item["metadata"]["namespace"], item["metadata"]["name"]
+        if change != "DELETED" and templates.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
+            known.setdefault(namespace, set()).add(name)
+        elif name in known.get(namespace, NOTHING):
+            known[namespace].discard(name)
+            if not known[namespace]:
+                del known[namespace]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of one namespace by kind, read as ``claim/<name>`` and ``template/<name>``."""
+
+    by_kind: Mapping[str, AbstractSet[str]]
+
+    def __contains__(self, name: object) -> bool:
+        kind, _, rest = str(name).partition("/")
+        return rest in self.by_kind.get(kind, NOTHING)
 
 
 def static_namespaces(file: Path) -> Namespaces:

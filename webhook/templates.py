@@ -5,7 +5,7 @@ any time, also after a crash; and one that several pods of a namespace name is t
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -111,15 +111,6 @@ def _request(request: Mapping[str, Any]) -> tuple[str, ...]:
     alike = {key: exact(value) for key, value in sorted(amounts.items())}
     count = (exactly.get("allocationMode", "ExactCount"), exactly.get("count", 1), exactly.get("adminAccess") or False)
     return (str(request.get("name")), str(exactly.get("deviceClassName")), repr(alike), repr(selectors), repr(count))
-
-
-def own_names(objects: Iterable[Mapping[str, Any]], classes: Collection[str], *, template: bool) -> set[Key]:
-    """Namespace and name of the claims (or, with ``template``, claim templates) that ask for one of ``classes``."""
-    return {
-        (item["metadata"]["namespace"], item["metadata"]["name"])
-        for item in objects
-        if asks_for(item, classes, template=template)
-    }
 
 
 def asks_for(item: Mapping[str, Any], classes: Collection[str], *, template: bool) -> bool:

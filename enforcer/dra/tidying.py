@@ -120,10 +120,10 @@ class Strays:
         if not uids:
             return uids
         try:
-            items, _ = self._cluster.list(path(RESOURCE_V1, "resourceclaims"))
+            items = self._cluster.listing(path(RESOURCE_V1, "resourceclaims"))
+            found = {item["metadata"]["uid"]: item["metadata"] for item in items if item["metadata"]["uid"] in uids}
         except ClusterError:
             return frozenset()
-        found = {item["metadata"]["uid"]: item["metadata"] for item in items}
         for uid in sorted(uids & found.keys()):
             self._adopt(Ref(found[uid]["namespace"], found[uid]["name"], uid))
         return uids - found.keys()

@@ -1,6 +1,7 @@
 """An API server for tests: objects by their path, and failures when they are wanted."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 from gpushare.errors import ClusterError
@@ -26,11 +27,14 @@ class Api:
             raise ClusterError(f"GET {where}: not found", 404)
         return copy.deepcopy(self.objects[where])
 
-    def list(self, where: str, **_: str) -> tuple[list[Object], str]:
+    def listing(self, where: str, **_: str) -> Iterator[Object]:
         if self.down:
             raise ClusterError(f"GET {where}: the API server does not answer: refused")
         kind = where.rpartition("/")[2]
-        return [copy.deepcopy(item) for name, item in self.objects.items() if f"/{kind}/" in name], "1"
+        yield from [copy.deepcopy(item) for name, item in self.objects.items() if f"/{kind}/" in name]
+
+    def list(self, where: str, **_: str) -> tuple[list[Object], str]:
+        return list(self.listing(where)), "1"
 
     def patch(self, where: str, body: Object, content_type: str, **_: str) -> Object:
         if self.refuse_patches:

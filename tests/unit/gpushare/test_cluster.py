@@ -140,6 +140,66 @@ def test_lists_are_read_page_by_page(cluster: Cluster, server: Any) -> None:
     assert queries[1]["continue"] == ["next"]
 
 
+def _pages(server: Any) -> list[int]:
+    return [int(parse_qs(urlsplit(where).query)["limit"][0]) for where, _ in server.seen]
+
+
+def test_no_page_is_read_before_the_one_before_it_is_used_up(cluster: Cluster, server: Any) -> None:
+    server.answers = [_page([1, 2], more="next"), _page([3], version="9")]
+    listing = cluster.listing("/pods")
+    assert server.seen == []
+
+    assert [next(listing)["metadata"]["name"] for _ in range(2)] == ["p1", "p2"]
+    assert len(server.seen) == 1
+    assert [item["metadata"]["name"] for item in listing] == ["p3"]
+    assert listing.version == "9"
+    assert listing._page == []
+
+
+def test_of_large_objects_a_page_holds_few_and_of_small_ones_many(
+    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(road, "PAGE_BYTES", 10_000)
+    status, (large,) = _page([1], more="next")
+    large["items"][0]["spec"] = "x" * 4000
+    server.answers = [(status, [large]), _page([2], more="next"), (status, [large]), _page([4])]
+    assert len(list(cluster.listing("/pods"))) == 4
+
+    first, after_large, after_small, _ = _pages(server)
+    assert (first, after_large) == (road.FIRST_PAGE, 2)
+    assert after_large < after_small <= road.PAGE
+
+
+def test_an_object_larger_than_a_page_is_a_page(cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(road, "PAGE_BYTES", 10)
+    server.answers = [_page([1], more="next"), _page([2])]
+    cluster.list("/pods")
+
+    assert _pages(server) == [road.FIRST_PAGE, 1]
+
+
+@pytest.mark.parametrize("version", ["", "7"])
+def test_an_empty_list_ends(cluster: Cluster, server: Any, version: str) -> None:
+    server.answers = [_page([], version=version)]
+
+    assert cluster.list("/pods") == ([], version)
+
+
+def test_a_page_with_nothing_on_it_is_not_the_end(cluster: Cluster, server: Any) -> None:
+    server.answers = [_page([], more="next"), _page([1])]
+
+    assert len(cluster.list("/pods")[0]) == 1
+
+
+def test_a_follower_watches_from_the_end_of_a_list_that_nobody_read(cluster: Cluster, server: Any) -> None:
+    server.answers = [_page([1], more="next"), _page([2], version="9"), (200, [_event("ADDED", 10)])]
+    events: list[str] = []
+    follower = Follower(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
+    follower.run(stopped=lambda: bool(events))
+
+    assert parse_qs(urlsplit(server.seen[2][0]).query)["resourceVersion"] == ["9"]
+
+
 def test_a_watch_yields_events_however_the_bytes_are_cut(cluster: Cluster, server: Any) -> None:
     text = json.dumps(_event("ADDED", 8)).encode() + b"\n" + json.dumps(_event("DELETED", 9)).encode() + b"\n"
     server.answers = [(200, [text[:5], text[5:90], text[90:]])]
@@ -180,7 +240,7 @@ def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, se
     follower = Follower(
         cluster,
         "/pods",
-        lambda items: lists.append(len(items)),
+        lambda items: lists.append(len(list(items))),
         lambda kind, item: events.append(kind + item["metadata"]["resourceVersion"]),
         errors.append,
     )
@@ -207,7 +267,7 @@ def test_an_answer_that_makes_no_sense_is_a_failure_and_not_the_end(
     events: list[str] = []
     errors: list[ClusterError] = []
 
-    def on_list(items: list[dict[str, Any]]) -> None:
+    def on_list(items: Iterator[dict[str, Any]]) -> None:
         events.extend(item["metadata"]["name"] for item in items)
 
     follower = Follower(cluster, "/pods", on_list, lambda kind, _: events.append(kind), errors.append)

@@ -1,5 +1,6 @@
 """What the webhook knows of namespaces and claims."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,11 @@ def claim(name: str, device_class: str = "gpu-share.io", *, template: bool = Fal
     return {"metadata": {"namespace": "team", "name": name}, "spec": {"spec": spec} if template else spec}
 
 
+def names(own: OwnClaims, namespace: str) -> set[str]:
+    known = own.names(namespace)
+    return {name for name in (f"{kind}/{each}" for kind in (CLAIM, TEMPLATE) for each in "abct") if name in known}
+
+
 def test_knows_claims_and_templates_of_our_class() -> None:
     own = OwnClaims()
     own.reset(CLAIM, [claim("a"), claim("b", "gpu.nvidia.com")])
@@ -77,8 +83,8 @@ def test_knows_claims_and_templates_of_our_class() -> None:
     own.reset(TEMPLATE, [claim("a", template=True)])
 
     assert own.synced
-    assert own.names("team") == {"claim/a", "template/a"}
-    assert own.names("other") == frozenset()
+    assert names(own, "team") == {"claim/a", "template/a"}
+    assert names(own, "other") == set()
 
 
 def test_lists_and_events_replace_what_was_known() -> None:
@@ -88,10 +94,40 @@ def test_lists_and_events_replace_what_was_known() -> None:
     own.event(CLAIM, "ADDED", claim("b"))
     own.event(CLAIM, "DELETED", claim("a"))
     own.event(CLAIM, "ADDED", claim("c", "other"))
-    assert own.names("team") == {"claim/b", "template/t"}
+    assert names(own, "team") == {"claim/b", "template/t"}
 
     own.reset(CLAIM, [])
-    assert own.names("team") == {"template/t"}
+    assert names(own, "team") == {"template/t"}
+
+
+def test_a_list_that_breaks_off_changes_nothing_and_passes_on_what_came() -> None:
+    def broken() -> Iterator[dict[str, Any]]:
+        yield claim("b")
+        raise ClusterError("gone", 410)
+
+    own, seen = OwnClaims(), []
+    own.reset(CLAIM, [claim("a")])
+    with pytest.raises(ClusterError):
+        for item in own.listing(CLAIM, broken()):
+            seen.append(item["metadata"]["name"])  # noqa: PERF401 - it is the error half way that this is about
+
+    assert seen == ["b"]
+    assert names(own, "team") == {"claim/a"}
+
+
+def test_what_cannot_be_a_name_is_not_known() -> None:
+    own = OwnClaims()
+    own.reset(CLAIM, [claim("a")])
+
+    assert not [each for each in ("a", "claim/", "claim", "other/a", "claim/a/") if each in own.names("team")]
+
+
+def test_of_claims_that_came_and_went_nothing_is_kept() -> None:
+    own = OwnClaims()
+    own.event(CLAIM, "ADDED", claim("a"))
+    own.event(CLAIM, "MODIFIED", claim("a", "other"))
+
+    assert own._names == {CLAIM: {}, TEMPLATE: {}}
 
 
 LABELLED = "{kind: Namespace, metadata: {name: %s, labels: {gpu-share.io/enabled: '%s'}}}"
