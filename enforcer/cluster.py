@@ -18,7 +18,7 @@ from enforcer.model import Quota
 from enforcer.quotas import quotas_of
 from enforcer.told.notice import Notice, cut
 from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, Follower, path
-from gpushare.contract import DRIVER, NAMESPACE_LABEL
+from gpushare.contract import DRIVER, NAMESPACE_LABEL, is_ours
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 
@@ -83,12 +83,14 @@ class Books:
         self.changed: Final = threading.Event()
         self.listeners: Final[list[PodListener]] = []
         """Told of pods; to be added before anything is followed."""
+        self.also: Callable[[], Iterable[str]] = tuple
+        """Names of namespaces that matter, beside those of this node's pods."""
 
     def reset(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these objects of one kind."""
-        kept = [item for item in items if _matters(kind, item)]
+        kept = [_kept(kind, item) for item in items if _matters(kind, item)]
         with self._lock:
-            self._kinds[kind] = {item["metadata"]["uid"]: item for item in kept}
+            self._kinds[kind] = {_key(kind, item): item for item in kept}
         self.changed.set()
         self._tell(kind, lambda each: each.listed(kept))
 
@@ -99,9 +101,9 @@ class Books:
             if known is None:
                 return
             if change == "DELETED" or not _matters(kind, item):
-                known.pop(item["metadata"]["uid"], None)
+                known.pop(_key(kind, item), None)
             else:
-                known[item["metadata"]["uid"]] = item
+                known[_key(kind, item)] = _kept(kind, item)
         self.changed.set()
         self._tell(kind, lambda each: each.changed(change, item))
 
@@ -115,11 +117,20 @@ class Books:
 
     def quotas(self) -> tuple[Quota, ...] | None:
         """Work out the quotas; ``None`` while something has never been listed."""
+        also = frozenset(self.also())
         with self._lock:
-            kinds = {kind: list(items.values()) for kind, items in self._kinds.items() if items is not None}
-        if len(kinds) < len(self._kinds):
-            return None
+            if any(items is None for items in self._kinds.values()):
+                return None
+            kinds = {kind: self._seen(kind, also) for kind in self._kinds}
         return self._rule(kinds)
+
+    def _seen(self, kind: str, also: frozenset[str]) -> list[Object]:
+        """Of namespaces only those that matter here: how many others there are must not cost this node anything."""
+        known = self._kinds[kind] or {}
+        if kind != "namespaces":
+            return list(known.values())
+        names = {pod["metadata"].get("namespace") for pod in (self._kinds.get("pods") or {}).values()}
+        return [known[name] for name in sorted((names | also) & known.keys())]
 
     def pods(self) -> frozenset[str] | None:
         """UIDs of this node's pods; ``None`` while they have never been listed."""
@@ -134,6 +145,20 @@ def _matters(kind: str, item: Object) -> bool:
         return True
     allocation = ((item.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return any(result.get("driver") == DRIVER for result in allocation.get("results") or [])
+
+
+def _key(kind: str, item: Object) -> str:
+    return str(item["metadata"]["name" if kind == "namespaces" else "uid"])
+
+
+def _kept(kind: str, item: Object) -> Object:
+    """What is kept of an object: of a namespace, of which there may be thousands, no more than is read."""
+    if kind != "namespaces":
+        return item
+    metadata = item["metadata"]
+    annotations = metadata.get("annotations") or {}
+    ours = {key: value for key, value in annotations.items() if is_ours(key)}
+    return {"metadata": {"name": metadata["name"], "annotations": ours}}
 
 
 def follow_quotas(

@@ -81,6 +81,7 @@ class KubeletSide:
     def __init__(self, setup: Setup) -> None:
         self._store = ClaimStore(setup.state)
         self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
+        self.books.also = lambda: [each.namespace for each in self._store.prepared()]
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
         self._joiners: Final = Joiners(setup.tell)

@@ -62,6 +62,42 @@ def test_an_event_before_the_first_list_is_passed_over() -> None:
     assert books.quotas() is None
 
 
+def test_namespaces_that_do_not_matter_here_cost_nothing() -> None:
+    seen: list[Any] = []
+
+    def rule(kinds: Any) -> tuple[Any, ...]:
+        seen.append([each["metadata"]["name"] for each in kinds["namespaces"]])
+        return ()
+
+    books = Books(NODE, rule, WITH_KUBELET)
+    books.also = lambda: ["of-a-claim", "unknown"]
+    books.reset("pods", [pod(container("model", "4096"))])
+    names = ["asr", "of-a-claim", "elsewhere"]
+    made = [{"metadata": namespace()["metadata"] | {"name": name, "uid": name}} for name in names]
+    assert pod(container("model", "4096"))["metadata"]["namespace"] == "asr"
+    books.reset("namespaces", made)
+    books.quotas()
+    books.event("namespaces", "DELETED", made[1])
+    books.quotas()
+
+    assert seen == [["asr", "of-a-claim"], ["asr"]]
+
+
+def test_of_a_namespace_no_more_is_kept_than_is_read() -> None:
+    made = namespace(grace_period="9s")
+    made["metadata"] |= {"uid": "n", "managedFields": ["much"], "labels": {"a": "b"}}
+    made["metadata"]["annotations"]["other.example/x"] = "long"
+    books = Books(NODE)
+    books.reset("namespaces", [made])
+    kept = books._kinds["namespaces"]
+    assert kept is not None
+    books.event("namespaces", "MODIFIED", made)
+
+    assert list(kept.values()) == [
+        {"metadata": {"name": made["metadata"]["name"], "annotations": {"gpu-share.io/grace-period": "9s"}}}
+    ]
+
+
 def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
     seen: list[Any] = []
 
