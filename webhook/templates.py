@@ -98,9 +98,8 @@ def essence(template: Mapping[str, Any]) -> int:
     """
     devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
     requests = tuple(map(_request, devices.get("requests") or ()))
-    constraints = tuple(
-        repr((each.get("requests"), each.get("matchAttribute"))) for each in devices.get("constraints") or ()
-    )
+    kept = ("requests", "matchAttribute", "distinctAttribute")
+    constraints = tuple(repr([each.get(key) for key in kept]) for each in devices.get("constraints") or ())
     return hash((requests, constraints))
 
 

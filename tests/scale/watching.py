@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -42,11 +42,11 @@ class Feed:
         with suppress(_Enough):
             follower.run(self._stopped.is_set)
 
-    def _on_list(self, items: list[Object]) -> None:
+    def _on_list(self, items: Iterable[Object]) -> None:
         there = {each["metadata"]["uid"]: each for each in items}
         for uid in self._known.keys() - there.keys():
             self._on_event("DELETED", self._known[uid])
-        for each in items:
+        for each in there.values():
             self._on_event("MODIFIED", each)
         self.listed.set()
 

@@ -124,6 +124,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a model": lambda body: _first(body)["exactly"].update(selectors=[{"cel": {"expression": "false"}}]),
     "alternatives": lambda body: _first(body).update(firstAvailable=[_first(body).pop("exactly")]),
     "a constraint": lambda body: body["spec"]["spec"]["devices"].update(constraints=[{"matchAttribute": "a/b"}]),
+    "another constraint": lambda body: body["spec"]["spec"]["devices"].update(
+        constraints=[{"distinctAttribute": "a/b"}]
+    ),
     "one request less": lambda body: body["spec"]["spec"]["devices"]["requests"].pop(),
     "nothing": lambda body: body.update(spec={"spec": {}}),
 }
