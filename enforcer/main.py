@@ -225,7 +225,9 @@ def _others(options: argparse.Namespace) -> Callable[[], Allocatable]:
 
 
 def _policy(options: argparse.Namespace) -> InventoryPolicy:
-    return InventoryPolicy(order=options.order, mode=options.mode, health_taint=options.health_taint)
+    return InventoryPolicy(
+        order=options.order, mode=options.mode, health_taint=options.health_taint, compute=options.compute
+    )
 
 
 def _know_sharing(options: argparse.Namespace, cluster: Cluster | None, side: Side) -> None:

@@ -16,7 +16,8 @@ from enforcer.model import Mode
 from enforcer.mps.launch import Version
 from enforcer.offers.inventory import Order
 from gpushare.contract import NODE_MODE
-from gpushare.errors import ConfigError
+from gpushare.errors import ConfigError, QuantityError
+from gpushare.quantity import parse_overcommit
 
 MIN_POLL: Final = 0.01
 MAX_POLL: Final = 60.0
@@ -55,6 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError(message)
     if options.max_kills < 1:
         raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
+    options.compute = _compute(options.compute_overcommit)
     options.address = _address(options.metrics)
     options.retention = _retention(options)
     return options
@@ -100,16 +102,22 @@ def _parser() -> argparse.ArgumentParser:
         help="who keeps memory limits, where that can work (%(default)s)",
     )  # fmt: skip
     add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
-    add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
     add(
         "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
     )
     add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
     add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
     add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
+    _add_offers(parser)
     _add_outlets(parser)
     _add_keeping(parser)
     return parser
+
+
+def _add_offers(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
+    add("--compute-overcommit", default="1", metavar="N", help="how many times over compute is offered (%(default)s)")
 
 
 def _add_outlets(parser: argparse.ArgumentParser) -> None:
@@ -139,6 +147,13 @@ def _retention(options: argparse.Namespace) -> Retention:
         if not 0 <= value <= most:
             raise ConfigError(f"--audit-keep-{unit} {value} cannot be kept; write 0 for no limit, or up to {most}")
     return Retention(mib=options.audit_keep_mib, segments=options.audit_keep_segments, days=options.audit_keep_days)
+
+
+def _compute(overcommit: str) -> int:
+    try:
+        return parse_overcommit(overcommit)
+    except QuantityError as error:
+        raise ConfigError(f"--compute-overcommit: {error.message}") from error
 
 
 def _address(text: str) -> tuple[str, int] | None:

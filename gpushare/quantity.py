@@ -16,6 +16,7 @@ MAX_MIB: Final = 2**63 // MIB - 1
 """Largest amount that still fits a signed 64-bit count of bytes, as Kubernetes keeps quantities."""
 MAX_LENGTH: Final = 32
 """Longer values are refused unread: no honest quantity needs them."""
+MAX_OVERCOMMIT: Final = 10
 MAX_GPUS: Final = 16
 """No node has more GPUs."""
 DEFAULT_MIN_MIB: Final = 512
@@ -31,6 +32,7 @@ _MEMORY: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?(Mi|Gi|Ti|M|G|T)",
 _BARE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _BYTES: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGT])i?B", re.ASCII | re.IGNORECASE)
 _PERCENT: Final = re.compile(r"([0-9]{1,3})%?", re.ASCII)
+_FACTOR: Final = re.compile(r"[0-9]{1,2}(\.[0-9]{1,17})?", re.ASCII)
 _COUNT: Final = re.compile(r"[1-9][0-9]?", re.ASCII)
 _AMOUNT: Final = re.compile(
     r"([+-]?[0-9]{1,18}(?:\.[0-9]{0,9})?)(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?", re.ASCII
@@ -85,6 +87,19 @@ def parse_gpus(value: object) -> int:
     if _COUNT.fullmatch(text) is None or int(text) > MAX_GPUS:
         raise QuantityError(f"{shown(text)} is not a number of GPUs; write a whole number from 1 to {MAX_GPUS}")
     return int(text)
+
+
+def parse_overcommit(value: object) -> int:
+    """Read how many times over compute is given away, ``1.5``, and return percent of one GPU, 100 to 1000.
+
+    Raises:
+        QuantityError: not a number, or outside 1 to 10.
+    """
+    text = _text(value, "a factor such as 1.5")
+    percent = int(Fraction(text) * WHOLE_GPU_PERCENT) if _FACTOR.fullmatch(text) else 0
+    if not WHOLE_GPU_PERCENT <= percent <= MAX_OVERCOMMIT * WHOLE_GPU_PERCENT:
+        raise QuantityError(f"{shown(text)} is not a factor; write a number from 1 to {MAX_OVERCOMMIT}, such as 1.5")
+    return percent
 
 
 def pinned_limit(mib: int, gpus: int = 1) -> str:

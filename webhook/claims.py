@@ -55,13 +55,11 @@ def claim_plan(plan: Plan) -> ClaimPlan:
     """Work out the requests, so that their sum is exactly what the pod can hold at once.
 
     Raises:
-        PolicyDenied: more requests than a claim can have, or more compute than one GPU has.
+        PolicyDenied: more requests than a claim can have.
     """
     groups, cut = _apart(plan)
     requests = (*(request for group in groups for request in _requests(group)), *_instances(cut))
     _check_number(requests)
-    for group in groups:
-        _check_compute(group)
     request_of = {each.container: _request_of(each, group) for group in groups for each in group.shares}
     request_of |= {each.container: _instance_of(each, cut) for each in cut}
     return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
@@ -215,11 +213,19 @@ def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
     return memory, compute
 
 
-def _check_compute(group: Plan) -> None:
-    held = _most(_requests(group), same_gpu=group.same_gpu).compute
-    if held > WHOLE_GPU_PERCENT:
-        message = f"the containers of this pod ask for {held}% of one GPU together; ask for at most 100%"
-        raise PolicyDenied(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
+def check_compute(plan: Plan, most: int) -> None:
+    """Refuse a pod whose containers ask for more than ``most`` percent of one GPU, or one request for more than all.
+
+    Raises:
+        PolicyDenied: they do.
+    """
+    for group in _apart(plan)[0]:
+        requests = _requests(group)
+        together, alone = (_most(requests, same_gpu=same_gpu).compute for same_gpu in (group.same_gpu, False))
+        if together > most or alone > WHOLE_GPU_PERCENT:
+            held, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
+            message = f"the containers of this pod ask for {held}% of one GPU together; ask for at most {bound}%"
+            raise PolicyDenied(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
 
 
 def check_memory(plan: Plan, most_mib: int | None) -> None:

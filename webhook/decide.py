@@ -7,7 +7,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.reasons import Reason
 from webhook import guard
-from webhook.claims import check_memory, claim_plan
+from webhook.claims import check_compute, check_memory, claim_plan
 from webhook.namespace import NamespacePolicy
 from webhook.patch import diff
 from webhook.plan import asks, read_plan
@@ -79,6 +79,7 @@ def _share(view: PodView, policy: NamespacePolicy, settings: Settings) -> Decisi
     plan = read_plan(view, policy, settings)
     warnings = guard.check(view, plan, settings)
     claim = claim_plan(plan)
+    check_compute(plan, settings.most_compute)
     check_memory(plan, settings.max_memory_mib)
     after = rewrite(view, plan, claim, settings)
     patch = diff(view.pod, after.pod)

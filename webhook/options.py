@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import yaml
 
 from gpushare.errors import ConfigError
-from webhook.settings import Settings
+from webhook.settings import VARIABLES, Settings
 
 PREFIX: Final = "GPU_SHARE_"
 MAX_PORT: Final = 65535
@@ -84,24 +84,13 @@ _FLAGS: Final = {
     "image": "image of the sidecar",
     "log-level": "debug, info, warning or error (default info)",
 }
-_SETTINGS: Final = (
-    "IMAGE_PULL_POLICY",
-    "MIN_MEMORY",
-    "MAX_MEMORY",
-    "TOLERATIONS",
-    "RUNTIME_CLASS",
-    "ROOT_TENANTS",
-    "ACROSS_NODES",
-    "SIDECAR_REQUESTS",
-    "SIDECAR_LIMITS",
-)
 
 
 def _variable(flag: str) -> str:
     return PREFIX + flag.upper().replace("-", "_")
 
 
-_KNOWN: Final = frozenset(_variable(flag) for flag in _FLAGS if flag != "config") | {PREFIX + s for s in _SETTINGS}
+_KNOWN: Final = frozenset(_variable(flag) for flag in _FLAGS if flag != "config") | VARIABLES.keys()
 
 
 def _file(path: Path) -> Values:

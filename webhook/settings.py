@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, get_args
 
 from gpushare.errors import ConfigError, QuantityError
-from gpushare.quantity import DEFAULT_MIN_MIB, parse_memory
+from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT, parse_memory, parse_overcommit
 
 DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
     {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
@@ -34,7 +34,8 @@ def _limits() -> dict[str, str]:
 class Settings:
     """Chart values the rewriting depends on. Memory in MiB; ``max_memory_mib`` is the largest GPU, if known.
 
-    ``several_gpus`` says whether a container may ask for several, which no GPU shared through MPS can serve.
+    ``most_compute`` is the percent of one GPU that all containers on it may ask for together; ``several_gpus`` says
+    whether a container may ask for several, which no GPU shared through MPS can serve.
     """
 
     image: str = "gpu-share:0.1.0"
@@ -46,6 +47,7 @@ class Settings:
     across_nodes: AcrossNodes = "none"
     root_tenants: Permission = "allow"
     several_gpus: Permission = "allow"
+    most_compute: int = WHOLE_GPU_PERCENT
     sidecar_requests: dict[str, str] = field(default_factory=_requests)
     sidecar_limits: dict[str, str] = field(default_factory=_limits)
     log_level: str = "info"
@@ -58,7 +60,7 @@ class Settings:
             ConfigError: a variable holds something else than it should; the message names it.
         """
         values: dict[str, Any] = {}
-        for name, (attribute, read) in _VARIABLES.items():
+        for name, (attribute, read) in VARIABLES.items():
             if text := environment.get(name, ""):
                 values[attribute] = read(name, text)
         return cls(**values)
@@ -71,6 +73,13 @@ def _text(_name: str, text: str) -> str:
 def _memory(name: str, text: str) -> int:
     try:
         return parse_memory(text)
+    except QuantityError as error:
+        raise ConfigError(f"{name}: {error.message}") from error
+
+
+def _overcommit(name: str, text: str) -> int:
+    try:
+        return parse_overcommit(text)
     except QuantityError as error:
         raise ConfigError(f"{name}: {error.message}") from error
 
@@ -118,7 +127,7 @@ def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
     return text
 
 
-_VARIABLES: Final = {
+VARIABLES: Final = {
     "GPU_SHARE_IMAGE": ("image", _text),
     "GPU_SHARE_IMAGE_PULL_POLICY": ("image_pull_policy", _pull_policy),
     "GPU_SHARE_MIN_MEMORY": ("min_memory_mib", _memory),
@@ -127,6 +136,7 @@ _VARIABLES: Final = {
     "GPU_SHARE_RUNTIME_CLASS": ("runtime_class", _text),
     "GPU_SHARE_ACROSS_NODES": ("across_nodes", _across_nodes),
     "GPU_SHARE_ROOT_TENANTS": ("root_tenants", _permission),
+    "GPU_SHARE_COMPUTE_OVERCOMMIT": ("most_compute", _overcommit),
     "GPU_SHARE_SEVERAL_GPUS": ("several_gpus", _permission),
     "GPU_SHARE_SIDECAR_REQUESTS": ("sidecar_requests", _object),
     "GPU_SHARE_SIDECAR_LIMITS": ("sidecar_limits", _object),

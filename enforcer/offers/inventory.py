@@ -67,13 +67,17 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryPolicy:
-    """What the operator decides about offering GPUs; memory in MiB. ``mode`` is a node's that has no label for it."""
+    """What the operator decides about offering GPUs; memory in MiB. ``mode`` is a node's that has no label for it.
+
+    ``compute`` is the percent of each GPU's SMs that all containers together may ask for; one may ask for at most 100.
+    """
 
     order: Order = Order.BINPACK
     mode: Mode = Mode.MPS
     context_mib: int = DEFAULT_CONTEXT_MIB
     min_memory_mib: int = DEFAULT_MIN_MIB
     clients: int = MAX_CLIENTS
+    compute: int = WHOLE_GPU_PERCENT
     health_taint: Effect = Effect.NO_SCHEDULE
 
 
@@ -285,8 +289,11 @@ def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | No
         "capacity": {
             CAPACITY_MEMORY: {"value": memory, "requestPolicy": {"default": memory, "validRange": smallest}},
             CAPACITY_COMPUTE: {
-                "value": str(WHOLE_GPU_PERCENT),
-                "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1"}},
+                "value": str(policy.compute),
+                "requestPolicy": {
+                    "default": "0",
+                    "validRange": {"min": "0", "max": str(WHOLE_GPU_PERCENT), "step": "1"},
+                },
             },
             CAPACITY_CLIENTS: {
                 "value": str(policy.clients),

@@ -18,7 +18,9 @@ from gpushare.quantity import (
     MAX_MIB,
     format_mib,
     parse_duration,
+    parse_gpus,
     parse_memory,
+    parse_overcommit,
     parse_percent,
     parse_profile,
     profile_mib,
@@ -150,3 +152,23 @@ def test_what_is_no_mig_profile_is_refused_with_an_example(text: object, meant: 
 
 def test_a_profile_says_how_much_memory_it_has() -> None:
     assert [profile_mib(each) for each in ("1g.10gb", "1c.3g.40gb", "1g.10gb+me")] == [10240, 40960, 10240]
+
+
+@pytest.mark.parametrize(("text", "percent"), [("1", 100), ("1.5", 150), ("10", 1000), ("1.15", 115), ("1.009", 100)])
+def test_a_factor_becomes_percent_rounded_down(text: str, percent: int) -> None:
+    assert parse_overcommit(text) == percent
+
+
+@pytest.mark.parametrize(
+    "value", ["0", "0.99", "10.01", "11", "1.", ".5", "1e1", "+2", "-1", " 2", "2\n", "", "\u0661", 2]
+)
+def test_what_is_no_factor_is_refused(value: object) -> None:
+    with pytest.raises(QuantityError, match=r"1\.5"):
+        parse_overcommit(value)
+
+
+def test_a_number_of_gpus_is_one_to_sixteen() -> None:
+    assert [parse_gpus(str(count)) for count in range(1, 17)] == list(range(1, 17))
+    for value in ("0", "17", "02", "2.0", "+2", "-1", " 2", "2\n", "", "\u0662", "two", 2, None):
+        with pytest.raises(QuantityError, match=r"number of GPUs"):
+            parse_gpus(value)

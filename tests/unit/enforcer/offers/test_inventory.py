@@ -64,7 +64,10 @@ def test_a_gpu_is_offered_with_what_shares_can_have() -> None:
             "value": "79984Mi",
             "requestPolicy": {"default": "79984Mi", "validRange": {"min": "512Mi", "step": "1Mi"}},
         },
-        "compute": {"value": "100", "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1"}}},
+        "compute": {
+            "value": "100",
+            "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "100", "step": "1"}},
+        },
         "clients": {"value": "48", "requestPolicy": {"default": "1", "validValues": ["1"]}},
     }
 
