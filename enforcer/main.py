@@ -46,8 +46,9 @@ from enforcer.nvml.kept import command
 from enforcer.nvml.remote import RemoteReader
 from enforcer.offers.contest import Allocatable
 from enforcer.offers.inventory import InventoryPolicy
-from enforcer.offers.offering import EVERY, Offering
+from enforcer.offers.offering import Offering
 from enforcer.offers.sharing import Sharing
+from enforcer.offers.turns import Turns
 from enforcer.options import parse
 from enforcer.outlet import log_to_stderr, records_to
 from enforcer.proc import CgroupAttributor, in_initial_pid_namespace, lives
@@ -60,7 +61,7 @@ from enforcer.told.notice import Sink
 from enforcer.told.podfiles import PodFiles
 from enforcer.watch import Watch
 from gpushare.cluster import Cluster
-from gpushare.errors import ConfigError, GpuShareError, KubeletError, NvmlError, RecordError
+from gpushare.errors import ConfigError, GpuShareError, KubeletError, RecordError
 from gpushare.reasons import Reason
 from gpushare.stopping import stopped_by_signal
 
@@ -366,11 +367,10 @@ def _keep_offering(
     offering = Offering(cluster, options.node, _policy(options), side.standing, own, side.servers, side.modes)
     side.complain(lambda: offering.problem)
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
-    offer = partial(_offer, offering, seeing.watch, checkpoint, kubelet)
     changed = threading.Event() if kubelet is None else kubelet.registered
     side.sharing.examine(lambda: seeing.watch.latest, side.nvml, side.failures, changed, side.stopped)
     side.wakes.append(changed)
-    every(EVERY, "offer", offer, side.stopped, changed)
+    Turns(offering, seeing.watch, checkpoint.read, kubelet).keep(options.poll, changed, side.stopped)
 
 
 def _own_pods(options: argparse.Namespace, seeing: Seeing) -> Callable[[], frozenset[str]]:
@@ -382,18 +382,6 @@ def _own_pods(options: argparse.Namespace, seeing: Seeing) -> Callable[[], froze
         return frozenset(each.owner.pod_uid for each in seen if each is not None and each.owner is not None)
 
     return found
-
-
-def _offer(offering: Offering, watch: Watch, checkpoint: Checkpoint, kubelet: KubeletSide | None) -> None:
-    if kubelet is not None and kubelet.problem is not None:
-        return  # nobody would prepare what is offered
-    try:
-        views = watch.look()
-    except NvmlError as error:
-        # None was ever seen: what an agent before us offered cannot be had.
-        log.warning("no GPU offered", reason=str(error.reason), error=error.message)
-        views = ()
-    offering.publish(views, checkpoint.read(), kubelet.leaving() if kubelet is not None else ())
 
 
 if __name__ == "__main__":

@@ -51,6 +51,11 @@ def foreign_mib(
     }
 
 
+def rounded(mib: int) -> int:
+    """Round up to whole steps."""
+    return -(-mib // STEP_MIB) * STEP_MIB
+
+
 def leaving_mib(views: Sequence[View], leaving: Collection[str]) -> dict[str, int]:
     """Count what pods whose claims were undone still hold, rounded up. It goes within seconds: nothing to steady."""
     held = {
@@ -61,7 +66,7 @@ def leaving_mib(views: Sequence[View], leaving: Collection[str]) -> dict[str, in
         )
         for view in views
     }
-    return {gpu: _rounded(mib) for gpu, mib in held.items()}
+    return {gpu: rounded(mib) for gpu, mib in held.items()}
 
 
 def steadied(before: Mapping[str, Steady], now: Mapping[str, int]) -> dict[str, Steady]:
@@ -70,14 +75,10 @@ def steadied(before: Mapping[str, Steady], now: Mapping[str, int]) -> dict[str, 
 
 
 def _steady(before: Steady, mib: int) -> Steady:
-    wanted = _rounded(mib)
+    wanted = rounded(mib)
     if wanted >= before.mib or before.lower_for + 1 >= LOWER_AFTER:
         return Steady(wanted)
     return Steady(before.mib, before.lower_for + 1)
-
-
-def _rounded(mib: int) -> int:
-    return -(-mib // STEP_MIB) * STEP_MIB
 
 
 def _foreign(holder: Holder, gpu: str, pods: Collection[tuple[str, str]], own: Collection[str]) -> bool:

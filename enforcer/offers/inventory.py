@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 from enforcer.health import Effect, Standing
@@ -63,6 +64,14 @@ class Order(StrEnum):
 
     BINPACK = "binpack"
     SPREAD = "spread"
+
+
+LENIENCE: Final = {Order.BINPACK: 0.25, Order.SPREAD: 0.0}
+"""How much fuller, as a share of a GPU, one may be than another that it should not be listed after (or before).
+
+Each write of a slice has every scheduler look at all its waiting pods again. Packing is as good with this as with an
+order that is always right (docs/reference.md); spreading is not, for there the first GPU is filled until it is not.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +153,7 @@ def offer(
     held_mib: Mapping[str, int] | None = None,
     standing: Standing | None = None,
     ways: Ways | None = None,
+    before: Sequence[str] = (),
 ) -> Offer:
     """Turn GPUs into the devices of a pool, in order of choice, the status device last.
 
@@ -154,6 +164,7 @@ def offer(
         held_mib: by UUID, memory that claims have been allocated; it decides the order alone.
         standing: which are contested, and left out, and which are ill, and tainted.
         ways: how they are shared; by default as the policy says.
+        before: names of the devices as they were offered last; their order stays while it will do.
     """
     foreign, held, known = foreign_mib or {}, held_mib or {}, standing or Standing()
     how = ways or Ways(policy.mode)
@@ -163,8 +174,7 @@ def offer(
         gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0), known, how) for gpu in there if gpu.uuid not in cut
     }
     shared = [gpu for gpu, why in reasons.items() if why is None]
-    sign = -1 if policy.order is Order.BINPACK else 1
-    ranked = sorted(shared, key=lambda gpu: (sign * _fullness(gpu, policy, held), gpu.index))
+    ranked = _in_order(shared, policy, held, before)
     offered = (_offered(gpu, policy, foreign.get(gpu.uuid, 0), known, how.of(gpu.uuid)) for gpu in ranked)
     devices = (*offered, _status_device())
     return Offer(devices, tuple(LeftOut(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
@@ -273,6 +283,21 @@ def _taints(gpu: Gpu, policy: InventoryPolicy, standing: Standing) -> Object:
     if ill is None or policy.health_taint is Effect.NONE:
         return {"taints": []}
     return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}
+
+
+def _in_order(
+    gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int], before: Sequence[str]
+) -> list[Gpu]:
+    """Sort GPUs by preference, unless they are still in the order they had, or nearly."""
+    sign = -1 if policy.order is Order.BINPACK else 1
+    rank = {gpu: sign * _fullness(gpu, policy, held) for gpu in gpus}
+    by_name = {device_name(gpu): gpu for gpu in gpus}
+    standing = [by_name[name] for name in before if name in by_name]
+    if len(standing) == len(gpus):
+        highest = accumulate((rank[gpu] for gpu in standing), max)
+        if all(most - rank[gpu] <= LENIENCE[policy.order] for most, gpu in zip(highest, standing, strict=True)):
+            return standing
+    return sorted(gpus, key=lambda gpu: (rank[gpu], gpu.index))
 
 
 def _fullness(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:

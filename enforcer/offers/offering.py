@@ -1,15 +1,16 @@
 """Keeping this node's GPUs on offer: slow work, in a thread beside the loop."""
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from enforcer.health import Standing
 from enforcer.model import Gpu, Quota
 from enforcer.modeswitch import GpuModes
-from enforcer.offers.foreign import Steady, foreign_mib, leaving_mib, steadied
+from enforcer.offers.foreign import Steady, foreign_mib, leaving_mib, rounded, steadied
 from enforcer.offers.inventory import InventoryPolicy, LeftOut, offer, resource_slices, shared_gpus
 from enforcer.offers.slices import SlicePublisher
 from enforcer.view import View
@@ -19,9 +20,8 @@ from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
-EVERY: Final = 10.0
-"""Seconds between looks at what is offered; slices are written only where that changed."""
-Nodes = Callable[[], Mapping[str, Any]]
+APART: Final = 2.0
+"""Seconds between an offer and the next one that :meth:`Offering.outgrown` asks for."""
 
 
 def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
@@ -58,6 +58,10 @@ class Offering:
         self._cluster, self._node, self._policy = cluster, node, policy
         self._standing, self._own, self._ask_servers, self._modes = standing, own, servers, modes
         self._servers: frozenset[int] = frozenset()
+        self._ours: frozenset[str] = frozenset()
+        self._taken: Mapping[str, int] = {}
+        self._made = float("-inf")
+        self._order: tuple[str, ...] | None = None
         self._foreign: dict[str, Steady] = {}
         self._publisher = SlicePublisher(cluster, node)
         self._said: tuple[LeftOut, ...] = ()
@@ -68,33 +72,47 @@ class Offering:
 
     def publish(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
         """Make the offer fit what was just seen. What fails is tried again next time."""
+        self._made = time.monotonic()
         try:
+            if self._order is None:
+                self._order = self._publisher.order()
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
             ways = None if self._modes is None else self._modes.read(node)
             # Without any the annotation's names mean nothing, and what was offered before has to go.
             gpus = shared_gpus([view.gpu for view in views], node) if views else ()
             found = offer(
-                gpus, self._policy, foreign_mib=self._taken(views, quotas, leaving), held_mib=held_mib(quotas),
-                standing=self._standing(gpus), ways=ways,
+                gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), held_mib=held_mib(quotas),
+                standing=self._standing(gpus), ways=ways, before=self._order,
             )  # fmt: skip
             owner = node["metadata"]["uid"]
             slices = resource_slices(self._node, found.devices, owner, found.left_out) if gpus else []
             self._publisher.publish(slices)
+            self._order = tuple(device["name"] for device in found.devices)
         except (ClusterError, ConfigError) as error:
             self._complain(f"GPUs not offered as they are: {error.message}")
             return
         self.problem, self.offered = None, True
         self._say(found.left_out)
 
-    def _taken(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str]) -> dict[str, int]:
+    def outgrown(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> bool:
+        """Say whether more is held by others than the last offer takes off, so that it has to be made anew. Quick."""
+        if self.problem is not None or time.monotonic() - self._made < APART:
+            return False  # what could not be offered is tried again in its turn
+        seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
+        left = leaving_mib(views, leaving)
+        return any(rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items())
+
+    def _take(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str]) -> Mapping[str, int]:
         """Work out, by GPU, what shares cannot have: what is foreign, and what pods on their way out still hold."""
         # A daemon that does not answer still has its server: one known before counts while it holds memory.
         holding = frozenset(holder.identity.pid for view in views for holder in view.holders)
         self._servers = holding & self._servers.union(self._ask_servers())
-        seen = foreign_mib(views, quotas, {*self._own(), *leaving}, self._servers)
+        self._ours = frozenset(self._own())
+        seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
         self._foreign = steadied(self._foreign, seen)
         left = leaving_mib(views, leaving)
-        return {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}
+        self._taken = {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}
+        return self._taken
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

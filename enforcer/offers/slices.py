@@ -65,6 +65,11 @@ class SlicePublisher:
                 found[uuid] = Reason(values[0])
         return found
 
+    def order(self) -> tuple[str, ...]:
+        """Read back the names of the devices, in the order in which they are offered. Raises ``ClusterError``."""
+        slices = (item for _, item in sorted(self._existing().items()))
+        return tuple(device["name"] for item in slices for device in item["spec"].get("devices") or [])
+
     def _publish(self, wanted: Sequence[Object]) -> bool:
         existing = self._existing()
         if not outdated(existing, wanted):

@@ -15,6 +15,7 @@ from enforcer.model import GpuSample, Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.offers.inventory import InventoryPolicy
 from enforcer.offers.offering import Offering, held_mib
+from enforcer.offers.turns import Turns
 from enforcer.options import parse
 from enforcer.repeat import every
 from enforcer.side import Side
@@ -202,14 +203,14 @@ def test_without_nvml_what_an_agent_before_us_offered_is_taken_back(tmp_path: Pa
     offering.publish(VIEWS, [])
     assert api.slices
     reader.all_broken = True
-    watch, checkpoint = Watch(reader, Attributor()), Checkpoint(tmp_path)
-    program._offer(offering, watch, checkpoint, None)
+    turns = Turns(offering, Watch(reader, Attributor()), Checkpoint(tmp_path).read)
+    turns.offer()
     assert (api.slices, offering.problem) == ({}, None)
     reader.all_broken = False
-    program._offer(offering, watch, checkpoint, None)
+    turns.offer()
     assert api.devices() == [OTHER_DEVICE, "status"]
     reader.all_broken = True
-    program._offer(offering, watch, checkpoint, None)
+    turns.offer()
     assert api.devices() == [OTHER_DEVICE, "status"], "what was seen once is known"
 
 
@@ -251,8 +252,7 @@ class Kubelet:
 def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offered: list[str], tmp_path: Path) -> None:
     api = Api()
     offering = Offering(api, "gpu-7", InventoryPolicy())  # type: ignore[arg-type]
-    watch = Watch(Reader(), Attributor())
-    program._offer(offering, watch, Checkpoint(tmp_path), Kubelet(problem))  # type: ignore[arg-type]
+    Turns(offering, Watch(Reader(), Attributor()), Checkpoint(tmp_path).read, Kubelet(problem)).offer()
     assert api.devices() == offered
 
 
