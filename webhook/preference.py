@@ -1,7 +1,8 @@
 """Which nodes a sharing pod prefers: those that hold many shares, or few. Pure.
 
 The stock scheduler scores nodes without looking at GPUs, so what it is told is a preference about other sharing pods:
-one term, of the least weight, so that any preference of the pod's own about pods outweighs it.
+one term, of the least weight, so that any preference of the pod's own about pods outweighs it. Preferences about nodes
+are added up by the scheduler without regard to that weight: a pod that has some is left to them.
 """
 
 from typing import Any, Final
@@ -19,13 +20,13 @@ WEIGHT: Final = 1
 SECTIONS: Final = {"binpack": "podAffinity", "spread": "podAntiAffinity"}
 
 
-def with_preference(affinity: object, across: AcrossNodes) -> Object | None:
+def with_preference(spec: Json, across: AcrossNodes) -> Object | None:
     """Return a pod's affinity with our term behind its own; ``None`` where there is nothing to add.
 
-    A pod that says itself what it thinks of sharing pods, in a preferred term, is left to it.
+    A pod that says itself which nodes it prefers, or what it thinks of sharing pods, is left to it.
 
     Args:
-        affinity: ``spec.affinity`` of the pod; never changed.
+        spec: of the pod; never changed.
         across: the operator's choice.
 
     Raises:
@@ -33,11 +34,11 @@ def with_preference(affinity: object, across: AcrossNodes) -> Object | None:
     """
     if across == "none":
         return None
-    standing = mapping(affinity, "spec.affinity")
-    if any(_about_shares(standing, section) for section in SECTIONS.values()):
+    standing = mapping(spec.get("affinity"), "spec.affinity")
+    if _prefers_nodes(spec, standing) or any(_about_shares(standing, section) for section in SECTIONS.values()):
         return None
     section = SECTIONS[across]
-    ours = [*_terms(standing, section), {"weight": WEIGHT, "podAffinityTerm": term()}]
+    ours = [*_preferred(standing, section), {"weight": WEIGHT, "podAffinityTerm": term()}]
     return {**standing, section: {**_section(standing, section), PREFERRED: ours}}
 
 
@@ -50,11 +51,18 @@ def term() -> Object:
     }
 
 
+def _prefers_nodes(spec: Json, affinity: Json) -> bool:
+    """Whether the pod prefers some nodes, or wants to be spread, as far as that can be had."""
+    constraints = objects(spec.get("topologySpreadConstraints"), "spec.topologySpreadConstraints")
+    soft = any(each.get("whenUnsatisfiable") == "ScheduleAnyway" for each in constraints)
+    return soft or bool(_preferred(affinity, "nodeAffinity"))
+
+
 def _about_shares(affinity: Json, section: str) -> bool:
     where = f"spec.affinity.{section}.{PREFERRED}"
     return any(
         MANAGED_LABEL in _labels(each, f"{where}[{index}].podAffinityTerm")
-        for index, each in enumerate(_terms(affinity, section))
+        for index, each in enumerate(_preferred(affinity, section))
     )
 
 
@@ -63,7 +71,7 @@ def _labels(weighted: Json, field: str) -> Json:
     return mapping(selector.get("matchLabels"), f"{field}.labelSelector.matchLabels")
 
 
-def _terms(affinity: Json, section: str) -> list[Object]:
+def _preferred(affinity: Json, section: str) -> list[Object]:
     return objects(_section(affinity, section).get(PREFERRED), f"spec.affinity.{section}.{PREFERRED}")
 
 

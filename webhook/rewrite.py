@@ -60,7 +60,7 @@ def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, settings: Settings) -> 
     _add_sidecar(view, spec, settings)
     _add_claim(spec, claim)
     _add_tolerations(spec, settings)
-    if (affinity := with_preference(spec.get("affinity"), settings.across_nodes)) is not None:
+    if (affinity := with_preference(spec, settings.across_nodes)) is not None:
         spec["affinity"] = affinity
     if settings.runtime_class and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = settings.runtime_class

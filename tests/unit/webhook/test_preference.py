@@ -30,14 +30,18 @@ def sections() -> st.SearchStrategy[Any]:
 
 
 def affinities() -> st.SearchStrategy[Any]:
-    parts = {"podAffinity": sections(), "podAntiAffinity": sections(), "nodeAffinity": st.just({"x": [1]})}
+    parts = {
+        "podAffinity": sections(),
+        "podAntiAffinity": sections(),
+        "nodeAffinity": st.sampled_from([None, {"x": [1]}, {PREFERRED: []}]),
+    }
     return st.none() | st.fixed_dictionaries({}, optional=parts)
 
 
 @given(affinities(), st.sampled_from(["binpack", "spread"]))
 def test_our_term_is_added_once_and_nothing_else_changes(affinity: Json | None, across: AcrossNodes) -> None:
     before = copy.deepcopy(affinity)
-    after = with_preference(affinity, across)
+    after = with_preference({"affinity": affinity}, across)
     assert affinity == before
     assert after is not None
     section = SECTIONS[across]
@@ -48,20 +52,33 @@ def test_our_term_is_added_once_and_nothing_else_changes(affinity: Json | None, 
     assert {k: v for k, v in after.items() if k != section} == {
         k: v for k, v in (affinity or {}).items() if k != section
     }
-    assert all(with_preference(after, each) is None for each in SECTIONS)  # type: ignore[arg-type]
+    assert all(with_preference({"affinity": after}, each) is None for each in SECTIONS)  # type: ignore[arg-type]
 
 
 @given(affinities())
 def test_none_adds_nothing_whatever_stands_there(affinity: Json | None) -> None:
-    assert with_preference(affinity, "none") is None
-    assert with_preference("no object", "none") is None
+    assert with_preference({"affinity": affinity}, "none") is None
+    assert with_preference({"affinity": "no object"}, "none") is None
 
 
 @pytest.mark.parametrize("section", SECTIONS.values())
 @pytest.mark.parametrize("across", SECTIONS)
 def test_a_pod_that_says_itself_what_it_thinks_of_shares_is_left_to_it(section: str, across: AcrossNodes) -> None:
     own = {"weight": 7, "podAffinityTerm": {**term(), "topologyKey": "zone"}}
-    assert with_preference({section: {PREFERRED: [OTHER, own]}}, across) is None
+    assert with_preference({"affinity": {section: {PREFERRED: [OTHER, own]}}}, across) is None
+
+
+@pytest.mark.parametrize("across", SECTIONS)
+def test_a_pod_that_says_itself_which_nodes_it_prefers_is_left_to_it(across: AcrossNodes) -> None:
+    node = {PREFERRED: [{"weight": 1, "preference": {}}]}
+    soft, hard = ({"whenUnsatisfiable": each} for each in ("ScheduleAnyway", "DoNotSchedule"))
+    assert with_preference({"affinity": {"nodeAffinity": node}}, across) is None
+    assert with_preference({"topologySpreadConstraints": [hard, soft]}, across) is None
+    assert (
+        with_preference({"topologySpreadConstraints": [hard], "affinity": {"nodeAffinity": None}}, across) is not None
+    )
+    with pytest.raises(PolicyDenied, match="topologySpreadConstraints"):
+        with_preference({"topologySpreadConstraints": {}}, across)
 
 
 @given(affinities(), st.sampled_from(["binpack", "spread"]))
@@ -90,5 +107,5 @@ def test_the_patch_leads_there_by_adding_alone_and_a_second_pass_adds_nothing(
 )
 def test_what_is_no_affinity_is_refused_by_its_field(affinity: object, field: str) -> None:
     with pytest.raises(PolicyDenied) as error:
-        with_preference(affinity, "binpack")
+        with_preference({"affinity": affinity}, "binpack")
     assert error.value.field.endswith(field)
