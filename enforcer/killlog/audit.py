@@ -181,7 +181,7 @@ class KillLog:
         """Record that segments are removed, as the first record of a segment: there a restart looks for it."""
         if not (names := self._surplus()) or (removed := self._removed(names)) is None:
             return
-        if self._file is None or self._size or self._doubtful:
+        if self._size or self._doubtful:
             self._begin_segment(self._head.seq + 1)
         self._say(Kind.PRUNED, {"note": "removed as the settings for keeping the log say", REMOVED: removed})
         self._doomed.extend(names)
