@@ -77,7 +77,7 @@ def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
         metadata = pod["metadata"]
         entries = {entry for entry, name in claim_names(pod).items() if name == claim.name}
         if entries and metadata.get("namespace") == claim.namespace and metadata["uid"] != claim.pod_uid:
-            limits = tuple(dict.fromkeys(_joined_limits(claim, pod, entries)))
+            limits = tuple(_joined_limits(claim, pod, entries))
             yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
 
 

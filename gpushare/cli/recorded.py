@@ -88,6 +88,7 @@ def explained(found: Recorded) -> tuple[bool, list[str]]:
         *table(COLUMNS, list(_rows(found))),
         *_limits(found),
         *_with_hints(hindrances),
+        *_wide(found),
         *_events(told),
         *_unknown(found),
     ]
@@ -173,9 +174,14 @@ def _asked(found: Recorded, container: Object) -> str:
     if profile:
         return f"MIG {profile}"
     if memory or compute:
-        return ", ".join(str(each) for each in (memory, compute) if each)
+        return ", ".join(str(each) for each in (memory, compute) if each) + _times(annotations, name, main)
     wanted = [request for claim, names in _used(found, container) for request in _wanted(claim, names)]
     return ", ".join(wanted)
+
+
+def _times(annotations: Object, name: str, main: str) -> str:
+    gpus = annotations.get(contract.GPUS_OF + name) or (annotations.get(contract.GPUS) if name == main else None)
+    return f" of {gpus} GPUs" if gpus not in {None, "1"} else ""
 
 
 def _main(pod: Object, annotations: Object) -> str:
@@ -310,6 +316,16 @@ def _with_hints(hindrances: Sequence[str]) -> Iterator[str]:
     for said in hindrances:
         yield said
         yield from [f"  {hint}" for words, hint in HINTS.items() if words in said][:1]
+
+
+def _wide(found: Recorded) -> Iterator[str]:
+    """What a container that asks for several GPUs waits for beside room."""
+    annotations = _mapping(_mapping(found.pod, "metadata"), "annotations")
+    wide = [key for key, value in annotations.items() if key == contract.GPUS or key.startswith(contract.GPUS_OF)
+            if value != "1"]  # fmt: skip
+    if wide and not _text(_spec(found.pod), "nodeName"):
+        where = f"shares them by turns (node label {contract.NODE_MODE}: {contract.TIME_SLICING})"
+        yield f"  {wide[0]}: only a node that {where} and has room on so many of them can take it"
 
 
 def _about(found: Recorded) -> list[Object]:

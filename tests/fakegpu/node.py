@@ -215,11 +215,15 @@ def serve_devices(root: Path, sim: Sim) -> list[Path]:
 
 
 def cdi_spec(devices: Sequence[Path]) -> dict[str, object]:
-    """The devices as NVIDIA's toolkit names them; each brings the folder in which it listens."""
-    inside = "/run/gpu-share-simulator/device"
-    mount = {"containerPath": inside, "options": ["rbind", "ro"]}
+    """The devices as NVIDIA's toolkit names them; each brings the folder in which it listens, below one of all."""
+    inside = "/run/gpu-share-simulator/devices"
+    mount = {"options": ["rbind", "ro"]}
     edits = [
-        {"env": [f"{DEVICE_FOLDER}={inside}"], "mounts": [mount | {"hostPath": str(folder)}]} for folder in devices
+        {
+            "env": [f"{DEVICE_FOLDER}={inside}"],
+            "mounts": [mount | {"hostPath": str(folder), "containerPath": f"{inside}/{folder.name}"}],
+        }
+        for folder in devices
     ]
     named = [{"name": folder.name, "containerEdits": each} for folder, each in zip(devices, edits, strict=True)]
     return {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": named}

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 TENANTS: Final = "tenants"
 DEVICE_FOLDER: Final = "GPU_SHARE_SIM_DEVICE"
-"""Where the simulated NVIDIA runtime says it put the GPU, for containers without MPS."""
+"""Where the simulated NVIDIA runtime says it put the GPU, for containers without MPS; or the GPUs, each by its UUID."""
 UNITS: Final = {"Mi": 1, "Gi": 1024, "Ti": 1024**2}
 SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 CONNECT: Final = 5.0
@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     hold.add_argument("--for", dest="seconds", type=duration, help="end with 0 after this long (default: never)")
     hold.add_argument("--then", type=amount, help="hold this much later")
     hold.add_argument("--after", type=duration, default=5.0, help="how much later (default 5s)")
+    hold.add_argument("--device", type=int, default=0, help="of which of the GPUs that are seen (default: the first)")
     hold.add_argument("--over-limit", action="store_true", help="the limit MPS keeps does not bind it")
     hold.add_argument("--ignore-term", action="store_true", help="only SIGKILL ends it")
     hold.add_argument("--child", action="store_true", help="a child process holds the memory, this one waits for it")
@@ -175,7 +176,7 @@ class Program:
 
     def _door(self, patience: float) -> socket.socket:
         """A connection to whatever gives out GPU memory here."""
-        folder = _folder()
+        folder = _folder(self._options.device)
         if not folder or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             raise CudaError(
                 NO_DEVICE,
@@ -190,10 +191,15 @@ class Program:
         return connection
 
 
-def _folder() -> str | None:
+def _folder(number: int) -> str | None:
     """Where GPU memory is given out. As CUDA does: a pipe directory that is not there is as good as none."""
     pipe, device = os.environ.get("CUDA_MPS_PIPE_DIRECTORY"), os.environ.get(DEVICE_FOLDER)
-    return device if device and not (pipe and Path(pipe).is_dir()) else pipe
+    if not device or (pipe and Path(pipe).is_dir()):
+        return pipe
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if not any((Path(device) / uuid).is_dir() for uuid in seen if uuid):
+        return device if number == 0 else None
+    return str(Path(device) / seen[number]) if number < len(seen) else None
 
 
 def own_limit() -> int | None:

@@ -189,7 +189,22 @@ def test_the_cdi_spec_names_each_gpu_and_brings_its_folder(bed: Bed) -> None:
     folders = [bed.root / "devices" / gpu.uuid for gpu in bed.sim.machine.gpus]
     spec: Any = node.cdi_spec(folders)
     assert [device["name"] for device in spec["devices"]] == [gpu.uuid for gpu in bed.sim.machine.gpus]
-    assert spec["devices"][0]["containerEdits"]["mounts"][0]["hostPath"] == str(folders[0])
+    edits = [device["containerEdits"] for device in spec["devices"]]
+    assert [each["mounts"][0]["hostPath"] for each in edits] == [str(folder) for folder in folders]
+    (inside,) = {each["env"][0].removeprefix(f"{share.DEVICE_FOLDER}=") for each in edits}
+    within = [f"{inside}/{gpu.uuid}" for gpu in bed.sim.machine.gpus]
+    assert [each["mounts"][0]["containerPath"] for each in edits] == within
+
+
+def test_a_program_that_sees_several_gpus_holds_memory_of_the_one_it_names(bed: Bed) -> None:
+    first, second = node.serve_devices(bed.root, bed.sim)
+    both = {"CUDA_MPS_PIPE_DIRECTORY": "", share.DEVICE_FOLDER: str(first.parent)}
+    both |= {"CUDA_VISIBLE_DEVICES": f"{second.name},{first.name}"}
+    assert said(bed.tenant("1Gi", **both))["state"] == "holding"
+    assert (bed.sim.used(first.name), bed.sim.used(second.name)) == (0, 1024)
+    assert said(bed.tenant("2Gi", "--device", "1", **both))["state"] == "holding"
+    assert (bed.sim.used(first.name), bed.sim.used(second.name)) == (2048, 1024)
+    assert said(bed.tenant("2Gi", "--device", "2", **both))["error"] == 100
 
 
 def test_the_last_gpu_is_cut_into_instances_which_tenants_find_as_devices(bed: Bed) -> None:

@@ -66,6 +66,22 @@ def test_a_running_pod_is_fine_and_shows_asked_given_gpu_and_state() -> None:
     assert len(lines) == 3
 
 
+def test_who_waits_for_several_gpus_is_told_which_nodes_have_them() -> None:
+    content = load("waiting")
+    annotations = content["pod"]["metadata"]["annotations"]
+    assert not any("by turns" in line for line in told(content)[1])
+    annotations["gpu-share.io/gpus"] = "2"
+    fine, lines = told(content)
+    assert not fine
+    assert any("shares them by turns (node label gpu-share.io/mode: time-slicing)" in line for line in lines)
+    assert row(lines)[1].endswith("of 2 GPUs")
+    annotations["gpu-share.io/gpus"] = "1"
+    assert not any("by turns" in line or "of 1 GPUs" in line for line in told(content)[1])
+    content["pod"]["spec"]["nodeName"] = "there"
+    annotations["gpu-share.io/gpus"] = "2"
+    assert not any("by turns" in line for line in told(content)[1])
+
+
 def test_whether_the_limit_is_in_force_is_shown() -> None:
     content = load("running")
     (claim,) = content["claims"].values()

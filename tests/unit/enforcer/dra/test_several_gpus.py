@@ -12,12 +12,17 @@ from enforcer.dra.enforced import quotas_of_prepared
 from enforcer.dra.prepare import Ask, prepare
 from enforcer.dra.prepared import Prepared, decode, encode
 from enforcer.dra.resize import Bounds, most_mib, resized
+from enforcer.dra.resizing import Means, Resizer
 from enforcer.model import Mode
 from enforcer.modeswitch import GpuModes
+from enforcer.told.notice import Notice
+from enforcer.watch import Watch
 from gpushare import contract
+from gpushare.cluster import CORE_V1, path
 from gpushare.errors import PrepareError, ResizeRefused
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import (
+    NAMESPACE,
     NODE,
     Object,
     allocated,
@@ -199,6 +204,31 @@ def test_another_quota_has_to_fit_on_both() -> None:
     with pytest.raises(ResizeRefused, match="container model can have 4Gi"):
         resized(after, made, "model", 5120, Bounds())
     assert resized(after, made, "model", 2048, Bounds()).limits[0].memory_mib == 2048
+
+
+@pytest.mark.parametrize("full", [GPU, OTHER_GPU])
+def test_a_smaller_quota_is_held_against_the_gpu_of_which_it_holds_most(world: World, full: str) -> None:
+    world.driver.prepare(wide(world))
+    world.pods.pids[77] = made_uid("llm")
+    world.reader.held[full] = {77: 3072}
+    told = list[Notice]()
+    resizer = Resizer(
+        Means(
+            driver=world.driver, store=world.store, look=Watch(world.reader, world.pods).look, tell=told.append,
+            at_once=lambda _: False, mps=False, min_mib=512,
+        )
+    )  # fmt: skip
+    there = copy.deepcopy(world.api.objects[path(CORE_V1, "pods", "llm", NAMESPACE)])
+    there["status"]["containerStatuses"] = [{"name": "model", "containerID": f"containerd://{'c' * 64}"}]
+    there["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi;id=1"
+    resizer.see([there], [namespace()])
+    resizer.turn()
+    assert "holds 3072 MiB" in told[0].note
+    world.reader.broken.add(OTHER_GPU)
+    there["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi;id=2"
+    resizer.see([there], [namespace()])
+    resizer.turn()
+    assert "cannot be seen now" in told[1].note
 
 
 def test_its_processes_keep_the_room_of_both_until_they_have_ended(world: World) -> None:
