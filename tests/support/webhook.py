@@ -98,8 +98,10 @@ def serving(
     namespaces: Sequence[Any] = DEFAULT_NAMESPACES,
     options: Sequence[str] = (),
     certificate: bool = True,
+    watching: bool = False,
+    patience: float = START_SECONDS,
 ) -> Iterator[Webhook]:
-    """Start it, wait until it is ready, end it."""
+    """Start it, wait until it is ready, end it. With ``watching`` namespaces come from an API server instead."""
     authority, certs, log = pki.Authority(), folder / "certs", folder / "webhook.log"
     certs.mkdir()
     if certificate:
@@ -108,12 +110,12 @@ def serving(
     port, admin_port = free_port(), free_port()
     command = [sys.executable, "-c", "import sys; from webhook.main import main; sys.exit(main(sys.argv[1:]))"]
     command += ["--bind", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}", "--certs", str(certs)]
-    command += ["--namespaces", str(folder / "namespaces.json"), *options]
+    command += [*([] if watching else ["--namespaces", str(folder / "namespaces.json")]), *options]
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     webhook = Webhook(port, admin_port, folder, certs, log, authority, process)
     try:
-        _wait(webhook, "/readyz" if certificate else "/healthz")
+        _wait(webhook, "/readyz" if certificate else "/healthz", patience)
         yield webhook
     finally:
         process.terminate()
@@ -124,8 +126,8 @@ def serving(
             process.wait()
 
 
-def _wait(webhook: Webhook, where: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
+def _wait(webhook: Webhook, where: str, patience: float) -> None:
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline and webhook.process.poll() is None:
         try:
             if webhook.admin(where).status == 200:

@@ -1,14 +1,17 @@
 """Claim templates in trouble: nobody answers, names are taken, namespaces come and go, many pods do."""
 
+import threading
 from typing import Any
 
 import pytest
 
 from gpushare.errors import ClusterError
+from tests.support.patience import holds_within
 from tests.unit.webhook.test_controller import Clock, Server, make, settle
 from tests.unit.webhook.test_templates import managed, name_in, template
 from webhook.controller import SETTLE_SECONDS, Controller
 from webhook.metrics import Metrics
+from webhook.templates import Existing
 
 
 @pytest.fixture(name="server")
@@ -145,6 +148,36 @@ def test_what_was_unused_before_the_pods_were_read_waits_from_then(
     clock.now = 1300.0
     settle(controller)
     assert len(server.writes) == 1
+
+
+class Hanging(Server):
+    """One whose answers to deletions do not come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answers = threading.Semaphore(0), threading.Event()
+
+    def delete(self, item: Existing) -> str:
+        self.asked.release()
+        assert self.answers.wait(60)
+        return super().delete(item)
+
+
+def test_what_somebody_waits_for_does_not_stand_behind_what_has_to_go(clock: Clock, metrics: Metrics) -> None:
+    server, stop = Hanging(), threading.Event()
+    controller = make(server, clock, metrics)
+    controller.reset_templates([template(f"gpu-share-{number}", uid=f"t{number}") for number in range(100)])
+    thread = threading.Thread(target=controller.run, args=(stop.is_set,))
+    thread.start()
+    try:
+        clock.now = 300.0
+        assert server.asked.acquire(timeout=30)
+        controller.pod_event("ADDED", managed())
+        assert holds_within(lambda: bool(server.stored), 30, 0.01)
+    finally:
+        stop.set()
+        server.answers.set()
+        thread.join(60)
 
 
 def test_of_two_thousand_pods_that_came_and_went_nothing_is_kept(
