@@ -115,7 +115,7 @@ class Agent:
         self._boot = boot_id()
         self._disk = Aside(f"the disk of {state}")
         self._quotas: tuple[Quota, ...] = ()
-        self._told: list[str] = []
+        self._told: tuple[str, ...] = ()
         self._remembered, self._kept = b"", Future[None]()
         self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
@@ -141,7 +141,8 @@ class Agent:
             now = self._clock()
             self._disk.turn()
             self._take_results(now)
-            self._quotas = quotas = self._disk.soon("quotas", lambda: tuple(self._parts.quotas()), self._quotas)
+            self._quotas, self._told = self._disk.soon("asked", self._ask, (self._quotas, self._told))
+            quotas = self._quotas
             views = self._look()
             readings = {view.gpu.uuid: view.reading for view in views}
             judged = quotas if self._enforcing else tuple(replace(q, on_exceed=OnExceed.WARN) for q in quotas)
@@ -153,6 +154,10 @@ class Agent:
             self._parts.look_after()
             self._parts.kill_log.catch_up()
             self._report(views, quotas, now)
+
+    def _ask(self) -> tuple[tuple[Quota, ...], tuple[str, ...]]:
+        """Ask for all that may wait for a disk, at once: each time that another thread is waited for costs."""
+        return tuple(self._parts.quotas()), tuple(self._parts.problems())
 
     def close(self) -> None:
         """Let kills that have begun come to their end, and take in what came of them."""
@@ -308,9 +313,9 @@ class Agent:
         snapshot, found = self._editions.of(snapshot)
         self._parts.metrics.latest.status = found
         self._parts.tell_pods(snapshot)
-        self._disk.soon("status", partial(self._file.put, found, now), None)
+        if self._file.wants(found, now):
+            self._disk.soon("status", partial(self._file.put, found, now), None)
 
     def _problems(self) -> list[str]:
-        self._told = self._disk.soon("problems", lambda: list(self._parts.problems()), self._told)
         own = [each for each in (self._breaker.problem, self._file.problem, self._disk.problem) if each is not None]
         return [*own, *(f"blind on {gpu}: {blind.why}" for gpu, blind in self._sight.items()), *self._told]

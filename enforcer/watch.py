@@ -11,7 +11,7 @@ import structlog
 
 from enforcer.attribute import Attributor, Identity
 from enforcer.judging.judge import Holder
-from enforcer.model import Gpu, GpuProcess, GpuReader, Quota
+from enforcer.model import Gpu, GpuProcess, GpuReader, GpuSample, Quota
 from enforcer.remains import Known, lasting, listed
 from enforcer.view import View
 from gpushare.errors import NvmlError
@@ -21,6 +21,9 @@ log = structlog.get_logger()
 
 ENUMERATE_EVERY: Final = 60
 """Looks after which the GPUs are counted again: they come and go with the driver only."""
+
+Seen = tuple[Gpu, GpuSample, list[Identity | None]]
+"""A GPU, what it held, and whose each process was."""
 
 
 class Watch:
@@ -53,6 +56,8 @@ class Watch:
         """Number of the look at which each was read last."""
         self._known: dict[str, Known] = {}
         """What each GPU's list said last; see ``enforcer.remains``."""
+        self._seen: dict[str, tuple[Seen, View]] = {}
+        """What was put together last of what; where that is the same again, so is the view."""
         self.latest: tuple[View, ...] = ()
         """What was seen last."""
         self.problem: str | None = None
@@ -104,14 +109,22 @@ class Watch:
             self._changed()
 
     def _view(self, gpu: Gpu) -> View:
-        before = self._known.get(gpu.uuid, {})
         try:
             sample = self._reader.sample(gpu.uuid)
-            rows = [(process, self._who(process)) for process in sample.processes]
+            whose = [self._who(process) for process in sample.processes]
         except NvmlError as error:
-            self._known[gpu.uuid] = lasting(before)
+            self._known[gpu.uuid] = lasting(self._known.get(gpu.uuid, {}))
+            self._seen.pop(gpu.uuid, None)
             return View(gpu=gpu, problem=error)
-        self._known[gpu.uuid] = known = listed(before, rows)
+        seen = gpu, sample, whose
+        last = self._seen.get(gpu.uuid)
+        if last is None or last[0] != seen:
+            last = self._seen[gpu.uuid] = seen, self._put_together(gpu, sample, whose)
+        return last[1]
+
+    def _put_together(self, gpu: Gpu, sample: GpuSample, whose: Sequence[Identity | None]) -> View:
+        rows = list(zip(sample.processes, whose, strict=True))
+        self._known[gpu.uuid] = known = listed(self._known.get(gpu.uuid, {}), rows)
         holders = [Holder(who, known[process.pid].own_mib) for process, who in rows if who is not None]
         return View(gpu=gpu, sample=sample, holders=tuple(holders))
 

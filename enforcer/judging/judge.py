@@ -327,13 +327,15 @@ def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: f
     that is most of neither cannot bring it about alone. Or none of at least two is within its quota or was spared, and
     that makes more kills than a minute allows. A kill counts for as long as its pod is there, and for the minute.
     """
+    wanted = {_tenant(each.quota) for each in due if each.quota.granted}
+    if not wanted:
+        return False
     known = {_tenant(quota) for quota in quotas if quota.granted}  # a tenant has any number of those given nothing
     idle = {_tenant(quota) for quota in quotas} - known
     kills = [x.tenant for x in state.kills if x.tenant in known or (now - x.at < rules.window and x.tenant not in idle)]
-    wanted = {_tenant(each.quota) for each in due if each.quota.granted}
     there = {_tenant(quota) for quota in quotas if quota.container_id is not None and quota.granted}.union(kills)
     hit = wanted.union(kills)
-    if not wanted or len(hit) == 1:
+    if len(hit) == 1:
         return False
     if len(hit) > rules.kills and _is_most(hit, there):
         return _is_most({namespace for namespace, _ in hit}, {namespace for namespace, _ in there})

@@ -36,17 +36,18 @@ class StatusFile:
         self.problem: str | None = None
         """Why it could not be written; ``None`` while it can."""
 
-    def put(self, found: dict[str, Any], now: float) -> None:
-        """Bring it up to date.
+    def wants(self, found: dict[str, Any], now: float) -> bool:
+        """Take in one look, and say whether it is to be written.
 
         Args:
             found: of the shape of ``enforcer.told.status``.
             now: seconds that never go back.
         """
-        content = {key: value for key, value in found.items() if key != "time"}
         self._looks += 1
-        if content == self._content and self._looks < LOOKS and now - self._written < SECONDS:
-            return
+        return self._looks >= LOOKS or now - self._written >= SECONDS or _content(found) != self._content
+
+    def put(self, found: dict[str, Any], now: float) -> None:
+        """Write it; arguments as for ``wants``."""
         try:
             checkpoint.replace(self._path, json.dumps(found).encode() + b"\n")
         except OSError as error:
@@ -54,4 +55,8 @@ class StatusFile:
                 log.warning("status not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
             self.problem, self._content = f"{NAME} cannot be written: {error}", {}
         else:
-            self.problem, self._content, self._looks, self._written = None, content, 0, now
+            self.problem, self._content, self._looks, self._written = None, _content(found), 0, now
+
+
+def _content(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != "time"}

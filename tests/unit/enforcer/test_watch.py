@@ -1,7 +1,10 @@
 """Counting GPUs: they come and go while the agent runs, and NVML may be slower than we are."""
 
+from dataclasses import replace
+
 import pytest
 
+from enforcer.attribute import Identity
 from enforcer.model import Gpu
 from enforcer.watch import ENUMERATE_EVERY, Watch
 from gpushare.errors import NvmlError
@@ -69,3 +72,46 @@ def test_a_process_that_lives_and_is_not_shown_makes_blind_and_one_that_has_ende
     living.clear()
     (view,) = watch.look()
     assert view.reading is not None
+
+
+class Whose(Attributor):
+    """Processes that end, and pids that come round again."""
+
+    def __init__(self) -> None:
+        self.starts: dict[int, int] = {}
+        self.gone: set[int] = set()
+
+    def identify(self, pid: int) -> Identity | None:
+        found = None if pid in self.gone else super().identify(pid)
+        return found and replace(found, start=self.starts.get(pid, found.start))
+
+
+def test_a_look_that_sees_the_same_is_the_same_view_and_one_that_does_not_is_another() -> None:
+    reader, whose = Reader({GPU: {}}), Whose()
+    watch = Watch(reader, whose)
+    reader.held[GPU] = {101: 1000, 102: 500}
+    [first] = watch.look()
+    [again] = watch.look()
+    assert again is first
+    reader.held[GPU] = {101: 1001, 102: 500}
+    [more] = watch.look()
+    assert [each.used_mib for each in more.holders] == [1001, 500]
+    whose.starts[102] = 9
+    [taken_over] = watch.look()
+    assert [(each.identity.start, each.used_mib) for each in taken_over.holders if each.identity.pid == 102] == [(9, 0)]
+    assert watch.look()[0] is taken_over, "what an earlier process of that pid left stays its own"
+    whose.gone.add(102)
+    assert [each.identity.pid for each in watch.look()[0].holders] == [101]
+
+
+def test_what_was_seen_before_a_blind_look_is_put_together_anew() -> None:
+    reader, whose = Reader({GPU: {}}), Whose()
+    watch = Watch(reader, whose)
+    reader.held[GPU] = {101: 1000}
+    [first] = watch.look()
+    reader.all_broken = True
+    assert watch.look()[0].problem is not None
+    reader.all_broken = False
+    [after] = watch.look()
+    assert after == first
+    assert after is not first

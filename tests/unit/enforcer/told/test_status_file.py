@@ -17,7 +17,9 @@ class Looks:
     def put(self, used: int = 1, later: float = 0.01) -> bool:
         """One look; whether it wrote the file."""
         before, self.now, self.number = self.told().get("time"), self.now + later, self.number + 1
-        self.file.put({"time": self.number, "used": used}, self.now)
+        found = {"time": self.number, "used": used}
+        if self.file.wants(found, self.now):
+            self.file.put(found, self.now)
         return bool(self.told().get("time") != before)
 
     def told(self) -> dict[str, Any]:
