@@ -16,7 +16,7 @@ from pathlib import Path
 from enforcer.driver_root import DriverRoot
 from enforcer.model import ComputeMode
 from enforcer.nvml import wire
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.gpu import NvmlReader, read_rows_lightly
 from gpushare.errors import NvmlError
 
 ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
@@ -24,6 +24,7 @@ ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 def main(argv: Sequence[str]) -> int:
     """Answer until the agent has gone; returns the exit code."""
+    read_rows_lightly()
     reader = NvmlReader(load=DriverRoot(Path(argv[0])).load)
     gc.freeze()  # what is loaded stays: garbage is looked for in what comes after
     with socket.socket(fileno=sys.stdin.fileno()) as door:

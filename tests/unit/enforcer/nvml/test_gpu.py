@@ -9,7 +9,7 @@ import pytest
 
 from enforcer.model import ComputeMode, GpuProcess, GpuSample
 from enforcer.nvml.answers import check
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.gpu import LISTS, NvmlReader, Row, read_rows_lightly
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.fakegpu.sim_nvml import SimNvml
@@ -53,6 +53,35 @@ def test_a_count_beyond_the_buffer_is_read_again_and_then_refused(library: Broke
     with pytest.raises(NvmlError) as caught:
         reader.sample(uuid)
     assert caught.value.reason is Reason.IMPLAUSIBLE_SAMPLE
+
+
+@pytest.mark.parametrize("version", ["c_nvmlProcessInfo_v2_t", "c_nvmlProcessInfo_v3_t"])
+def test_a_row_says_of_a_process_what_nvidias_own_says(version: str) -> None:
+    struct = getattr(pynvml, version)()
+    struct.pid, struct.usedGpuMemory = 4711, 5 * 2**30
+    own, row = pynvml.nvmlStructToFriendlyObject(struct), Row(struct)
+    assert (row.pid, row.usedGpuMemory) == (own.pid, own.usedGpuMemory) == (4711, 5 * 2**30)
+    row.usedGpuMemory = None  # as nvidia-ml-py does where NVML does not say
+    assert row.usedGpuMemory is None
+
+
+def test_nvidias_library_makes_such_rows_of_all_its_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(_: object, count: Any, rows: Any) -> int:
+        if rows is None:
+            count._obj.value = 1
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        count._obj.value = 2
+        rows[0].pid, rows[0].usedGpuMemory = 101, 2**30
+        rows[1].pid, rows[1].usedGpuMemory = 102, pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
+        return int(pynvml.NVML_SUCCESS)
+
+    monkeypatch.setattr(pynvml, "nvmlStructToFriendlyObject", pynvml.nvmlStructToFriendlyObject)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer", lambda _: listed)
+    read_rows_lightly()
+    for name in (f"{each}_v{version}" for each in LISTS for version in (2, 3)):
+        rows = getattr(pynvml, name)(None)
+        assert [type(row) for row in rows] == [Row, Row], name
+        assert [(row.pid, row.usedGpuMemory) for row in rows] == [(101, 2**30), (102, None)], name
 
 
 def test_a_process_that_ends_between_list_and_total_blinds_nobody(
