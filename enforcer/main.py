@@ -24,7 +24,7 @@ from enforcer.dra.podresources import allocatable
 from enforcer.dra.running import KubeletSide, Setup
 from enforcer.driver_root import DriverRoot
 from enforcer.endings.inquest import Inquest, both
-from enforcer.endings.running import released_in_time
+from enforcer.endings.running import departing, released_in_time
 from enforcer.judging.judge import Rules
 from enforcer.killing.act import Executor, Tools
 from enforcer.killing.breaker import unless_open
@@ -347,7 +347,8 @@ def _join_cluster(
     books = Books(options.node) if kubelet is None else kubelet.books
     books.listeners.extend(side.listeners)
     if side.mps is not None:
-        released_in_time(books, side.mps[0], checkpoint.read, seeing.attributor, seeing.metrics, side.stopped)
+        departures = departing(books, cluster, side.stopped)
+        released_in_time(departures, side.mps[0], checkpoint.read, seeing.attributor, seeing.metrics, side.stopped)
     follow_quotas(cluster, books, options.node, checkpoint.write, side.stopped)
     if not options.no_publish:
         _keep_offering(options, cluster, checkpoint, seeing, kubelet, side)

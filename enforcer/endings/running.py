@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
+from http import HTTPStatus
 from typing import Final
 
 from enforcer.attribute import Attributor
@@ -9,17 +11,39 @@ from enforcer.cluster import Books
 from enforcer.endings.departures import Departures
 from enforcer.endings.release import Lane, LaneTools
 from enforcer.endings.served import DaemonClients
+from enforcer.endings.terminating import Object
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
 from enforcer.mps.manager import MpsManager
 from enforcer.repeat import every
+from gpushare.cluster import CORE_V1, Cluster, path
+from gpushare.errors import ClusterError
 
 EVERY: Final = 1.0
 """Seconds after which a lane looks again where nothing woke it, also after a bug."""
 
 
+def departing(books: Books, cluster: Cluster, stopped: threading.Event) -> Departures:
+    """Follow who is being deleted; of a pod that a list lacks the API server is asked by name."""
+    departures = Departures()
+    books.listeners.append(departures)
+    settle = partial(departures.settle, partial(_pod, cluster))
+    every(EVERY, "missing-pods", settle, stopped, departures.doubted)
+    return departures
+
+
+def _pod(cluster: Cluster, namespace: str, name: str) -> Object | None:
+    """Read a pod; ``None`` where there is none. Raises ``ClusterError``."""
+    try:
+        return cluster.get(path(CORE_V1, "pods", namespace=namespace, name=name))
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+
+
 def released_in_time(
-    books: Books,
+    departures: Departures,
     manager: MpsManager,
     quotas: Callable[[], Sequence[Quota]],
     attributor: Attributor,
@@ -27,8 +51,6 @@ def released_in_time(
     stopped: threading.Event,
 ) -> None:
     """Have MPS clients of pods that are being deleted released, on every GPU with a daemon of ours."""
-    departures = Departures()
-    books.listeners.append(departures)
     tools = LaneTools(
         departures=departures, quotas=quotas, attributor=attributor, metrics=metrics, stopped=stopped
     )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from enforcer.cluster import Books
+from enforcer.endings.departures import Departures
 from enforcer.endings.running import released_in_time
 from enforcer.metrics import Metrics
 from enforcer.model import Quota
@@ -51,7 +52,9 @@ class Machine:
         self._kubelet, self._stack = Kubelet(), stack
         stopped = threading.Event()
         stack.callback(stopped.set)
-        released_in_time(self.books, manager, lambda: self.quotas, CgroupAttributor(), Metrics(), stopped)
+        departures = Departures()
+        self.books.listeners.append(departures)
+        released_in_time(departures, manager, lambda: self.quotas, CgroupAttributor(), Metrics(), stopped)
         self.books.reset("pods", [])
 
     def pod(self, *options: str, gpu: int = 0) -> tuple[Container, subprocess.Popen[str]]:

@@ -6,6 +6,7 @@ import pytest
 
 from enforcer.cluster import Books
 from enforcer.endings.departures import GONE_SECONDS, Departures
+from gpushare.errors import ClusterError
 from tests.unit.enforcer.endings.test_terminating import WALL, pod
 
 
@@ -61,8 +62,60 @@ def test_a_forced_deletion_is_followed_until_its_processes_are_dead(seen: Depart
     assert seen.of({"a"}) == []
 
 
-def test_a_pod_that_is_missing_in_a_new_list_was_deleted_by_force_or_is_dead(seen: Departures, clock: Clock) -> None:
+def refusing(*_: str) -> None:
+    raise ClusterError("the API server does not answer")
+
+
+def test_a_pod_that_one_list_lacks_is_what_it_was(seen: Departures) -> None:
+    """Who is released has lost its GPU for good, and one list may be wrong."""
+    seen.listed([named("a", pod()), named("b", pod(30))])
+    seen.listed([])
+    assert [(each.uid, each.end) for each in seen.of({"a", "b"})] == [("b", 1030.0)]
+    seen.settle(refusing)
+    assert [(each.uid, each.end) for each in seen.of({"a", "b"})] == [("b", 1030.0)]
+    seen.changed("MODIFIED", named("a", pod(-60)))
+    assert [each.earliest for each in seen.of({"a"})] == [1015.0], "it is known to have been alive until now"
+
+
+def test_a_pod_that_a_list_lacks_is_asked_for_by_its_name(seen: Departures) -> None:
+    asked = list[tuple[str, str]]()
+    here = {"a": named("a", pod()), "c": named("another", pod())}
+    for uid in "abcd":
+        one = named(uid, pod())
+        one["metadata"] |= {"namespace": "asr", "name": uid}
+        seen.changed("ADDED", one)
+    assert not seen.doubted.is_set()
+    seen.listed([named("d", pod())])
+    assert seen.doubted.is_set()
+
+    def ask(namespace: str, name: str) -> dict[str, Any] | None:
+        asked.append((namespace, name))
+        return here.get(name)
+
+    seen.settle(ask)
+    assert sorted(asked) == [("asr", "a"), ("asr", "b"), ("asr", "c")]
+    assert sorted(each.uid for each in seen.of({*"abcd"})) == ["b", "c"], "no such pod, and another of that name"
+    asked.clear()
+    seen.settle(ask)
+    assert asked == []
+    seen.listed([named("d", pod())])
+    assert sorted(each.uid for each in seen.of({*"abcd"})) == ["b", "c"], "one that was there counts from the start"
+
+
+def test_what_the_watch_says_meanwhile_counts(seen: Departures) -> None:
+    seen.listed([pod()])
+    seen.listed([])
+
+    def ask(*_: str) -> None:
+        seen.changed("MODIFIED", pod())
+
+    seen.settle(ask)
+    assert seen.of({"a"}) == []
+
+
+def test_a_pod_that_two_lists_lack_was_deleted_by_force_or_is_dead(seen: Departures, clock: Clock) -> None:
     seen.listed([named("a", pod()), named("b", pod(30)), named("c", pod())])
+    seen.listed([named("c", pod())])
     seen.listed([named("c", pod())])
     assert sorted(each.uid for each in seen.of({"a", "b", "c"})) == ["a", "b"]
     clock.now += GONE_SECONDS - 1
@@ -74,6 +127,7 @@ def test_a_pod_that_is_missing_in_a_new_list_was_deleted_by_force_or_is_dead(see
 def test_a_pod_that_is_seen_alive_is_not_leaving_whatever_was_taken_for_its_end(seen: Departures, clock: Clock) -> None:
     seen.listed([named("a", pod()), named("b", pod())])
     seen.listed([named("b", pod())])
+    seen.settle(lambda *_: None)
     seen.changed("DELETED", named("b", pod(**RUNNING)))
     assert sorted(each.uid for each in seen.of({"a", "b"})) == ["a", "b"]
     seen.listed([named("a", pod())])
