@@ -327,8 +327,7 @@ def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: f
     that is most of neither cannot bring it about alone. Or none of at least two is within its quota or was spared, and
     that makes more kills than a minute allows. A kill counts for as long as its pod is there, and for the minute.
     """
-    wanted = {_tenant(each.quota) for each in due if each.quota.granted}
-    if not wanted:
+    if not (wanted := {_tenant(each.quota) for each in due if each.quota.granted}):
         return False
     known = {_tenant(quota) for quota in quotas if quota.granted}  # a tenant has any number of those given nothing
     idle = {_tenant(quota) for quota in quotas} - known
