@@ -35,6 +35,7 @@ SECONDS: Final = {
     "tests/realnode/test_outages.py": 185,
     "tests/realnode/test_resize.py": 123,
     "tests/realnode/test_running.py": 90,
+    "tests/realnode/test_several_gpus.py": 160,
     "tests/realnode/test_tampering.py": 26,
     "tests/realnode/test_trouble.py": 280,
     "tests/realnode/test_upgrade_and_uninstall.py": 130,
