@@ -16,7 +16,7 @@ from gpushare.reasons import Reason
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENTS: Final = (
     "README.md", "SECURITY.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md", "docs/reference.md",
-    "docs/limits.md", "docs/hardware.md", "docs/safety.md", "docs/scale.md",
+    "docs/limits.md", "docs/hardware.md", "docs/safety.md", "docs/recipes.md", "docs/scale.md",
 )  # fmt: skip
 PRODUCT: Final = ("gpushare", "enforcer", "webhook", "sidecar", "certs")
 FOREIGN: Final = frozenset(
@@ -26,7 +26,9 @@ FOREIGN: Final = frozenset(
     }
 )  # fmt: skip
 """Options of kubectl, helm, pip and mypy."""
-KUBERNETES: Final = frozenset({"OnDelete", "FailedResourceClaimCreation", "CrossNamespacePodAffinity"})
+KUBERNETES: Final = frozenset(
+    {"OnDelete", "FailedResourceClaimCreation", "CrossNamespacePodAffinity", "WaitForPodsReady"}
+)
 OF_OTHERS: Final = frozenset({"CUDA_ERROR_MPS_CLIENT_TERMINATED"})
 MADE_LATER: Final = frozenset({"tests/gpu/results"})
 
