@@ -4,7 +4,7 @@ A pool's slices share a generation. Whenever one has to change all are written w
 reader never mixes old with new; the stale ones go last.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
 from typing import Any, Final
@@ -22,6 +22,11 @@ ATTEMPTS: Final = 3
 UNITS: Final = {
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 }  # fmt: skip
+VAIN: Final = 3
+"""So often the same slices are written that are never found as written, before a missing feature gate is blamed."""
+GATES: Final = {"allowMultipleAllocations": "DRAConsumableCapacity", "taints": "DRADeviceTaints"}
+"""Fields of a device that an API server drops without a word where their gate is off."""
+DROPS: Final = "the API server drops part of the ResourceSlices: switch {} on; gpu-share check"
 OPEN: Final = ("attributes", "capacity")
 """Maps of ours in which an entry we did not write is a difference; elsewhere the server may add defaults."""
 
@@ -31,6 +36,8 @@ class SlicePublisher:
 
     def __init__(self, cluster: Cluster, node: str) -> None:
         self._cluster, self._node = cluster, node
+        self._last: Sequence[Object] = ()
+        self._vain = 0
 
     def publish(self, wanted: Sequence[Object]) -> bool:
         """Make these the node's slices. Returns whether anything was written.
@@ -39,7 +46,8 @@ class SlicePublisher:
             wanted: of ``enforcer.offers.inventory.resource_slices``; their generation is chosen here.
 
         Raises:
-            ClusterError: the API server refused, did not answer, or others kept writing the same slices.
+            ClusterError: the API server refused, did not answer, others kept writing the same slices, or it keeps
+                dropping what they say, and then they are written more and more rarely.
         """
         for attempt in range(ATTEMPTS):
             try:
@@ -73,12 +81,19 @@ class SlicePublisher:
     def _publish(self, wanted: Sequence[Object]) -> bool:
         existing = self._existing()
         if not outdated(existing, wanted):
+            self._last = ()
             return False
+        self._vain = 1 + (self._vain if self._last == wanted else 0)
+        gates = dropped(existing, wanted) if self._vain > VAIN else ""
+        # More and more rarely: a gate may be switched on one day, and every write wakes every scheduler.
+        if gates and self._vain.bit_count() > 1:
+            raise ClusterError(DROPS.format(gates))
         generation = 1 + max((item["spec"]["pool"]["generation"] for item in existing.values()), default=0)
         for body in wanted:
             self._write(with_generation(body, generation), existing.pop(body["metadata"]["name"], None))
         for item in existing.values():
             self._delete(item)
+        self._last = wanted
         return True
 
     def _existing(self) -> dict[str, Object]:
@@ -110,6 +125,19 @@ def outdated(existing: Mapping[str, Object], wanted: Sequence[Object]) -> bool:
     if len({item["spec"]["pool"]["generation"] for item in existing.values()}) > 1:
         return True
     return not all(_same_slice(body, existing[body["metadata"]["name"]]) for body in wanted)
+
+
+def dropped(existing: Mapping[str, Object], wanted: Sequence[Object]) -> str:
+    """Name the feature gates whose fields we want on some device and find on none; empty where there is no such."""
+    mine, theirs = (
+        [each for body in bodies for each in body["spec"]["devices"]] for bodies in (wanted, existing.values())
+    )
+    gone = [field for field in GATES if any(map(_has(field), mine)) and not any(map(_has(field), theirs))]
+    return " and ".join(f"the feature gate {GATES[field]}" for field in gone)
+
+
+def _has(field: str) -> Callable[[Object], bool]:
+    return lambda device: bool(device.get(field))
 
 
 def with_generation(body: Object, generation: int) -> Object:

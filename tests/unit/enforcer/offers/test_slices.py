@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.offers.inventory import InventoryPolicy, Order, offer, resource_slices
-from enforcer.offers.slices import SlicePublisher, matches
+from enforcer.offers.slices import VAIN, SlicePublisher, matches
 from gpushare.cluster import Cluster
 from gpushare.errors import ClusterError
 from tests.fakegpu.publish import gpus_of, publish_nodes
@@ -214,3 +214,53 @@ def test_an_empty_list_of_taints_is_none_and_a_taint_too_many_is_a_difference() 
     assert not matches({"name": "gpu-0", "taints": []}, {"name": "gpu-0", "taints": [taint]})
     assert not matches({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0"})
     assert matches({"name": "gpu-0", "taints": [taint]}, {"name": "gpu-0", "taints": [taint | {"timeAdded": "now"}]})
+
+
+def without_gate(server: Any, *fields: str) -> None:
+    """Let the server drop such fields of every device from now on."""
+    store = server._store
+
+    def _store(verb: str, name: str, body: Any) -> None:
+        stored = copy.deepcopy(body)
+        for device in stored["spec"]["devices"]:
+            for field in fields:
+                device.pop(field, None)
+        store(verb, name, stored)
+
+    server._store = _store
+
+
+def test_what_the_server_never_keeps_is_not_written_for_ever(server: Any, publisher: SlicePublisher) -> None:
+    without_gate(server, "allowMultipleAllocations")
+    for _ in range(VAIN):
+        assert publisher.publish(_wanted())
+    said, written = [], len(server.writes)
+    for _ in range(1000):
+        try:
+            publisher.publish(_wanted())
+        except ClusterError as error:
+            said.append(error.message)
+    assert len(server.writes) - written < 10, "every write wakes every scheduler"
+    assert {"drops" in each and "feature gate DRAConsumableCapacity on; gpu-share check" in each for each in said} == {
+        True
+    }
+    assert publisher.publish(_wanted(foreign_mib={GPUS[0].uuid: 1024})), "what is new is written all the same"
+
+
+def test_once_the_gate_is_on_everything_is_written_again(server: Any, publisher: SlicePublisher) -> None:
+    store = server._store
+    without_gate(server, "allowMultipleAllocations")
+    for _ in range(VAIN):
+        publisher.publish(_wanted())
+    server._store = store
+    assert publisher.publish(_wanted()), "the fourth time"
+    assert not publisher.publish(_wanted())
+    next(iter(server.items.values()))["spec"]["devices"][0]["allowMultipleAllocations"] = False
+    assert publisher.publish(_wanted()), "and what somebody changes is set right again"
+
+
+def test_others_who_keep_changing_a_slice_are_no_missing_gate(server: Any, publisher: SlicePublisher) -> None:
+    for _ in range(3 * VAIN):
+        assert publisher.publish(_wanted())
+        for item in server.items.values():
+            item["spec"]["devices"][0]["capacity"] = {}
