@@ -47,13 +47,15 @@ OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
 OLDER: Final = (
     "tests/cluster/test_controlplane.py",
+    "tests/controlplane/policies/test_resize.py",
+    "tests/controlplane/policies/test_rules.py",
     "tests/controlplane/test_chart.py",
     "tests/controlplane/test_check.py",
     "tests/controlplane/test_dra.py",
     "tests/controlplane/test_gates.py",
 )
 """Files that run on each older Kubernetes as well: those that depend on the version most."""
-OLDER_SECONDS: Final = 150
+OLDER_SECONDS: Final = 200
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
