@@ -27,7 +27,7 @@ demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, 
 test: $(STAMP) ## Unit, golden, property and node-level tests
 	@$(RUN)/python -m pytest -n auto --dist loadgroup -m "not controlplane"
 
-safety: $(STAMP) ## Every safety test in full, figures into docs/safety.md (about an hour; ARGS="-k reuse" runs a part)
+safety: $(STAMP) ## Every safety test in full, in two lanes, figures into docs/safety.md (about an hour; ARGS="-k reuse" runs a part)
 	@$(RUN)/python -m tests.safety $(ARGS)
 
 scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "chaos" or "churn"; docs/scale.md; up to half an hour each)

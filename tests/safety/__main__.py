@@ -1,7 +1,8 @@
 """``python -m tests.safety``: every safety test in full, then its figures as the table of docs/safety.md.
 
-Arguments are handed to pytest, such as ``-k reuse``; the table keeps the rows of tests that did not run. Exit code:
-pytest's. With a failure the table is left as it is.
+First what takes both processors, then two lanes beside each other; logs are in ``.build/safety``.
+Arguments are handed to one pytest instead, such as ``-k reuse``; the table keeps the rows of tests that did not run.
+Exit code: 0, or that of what failed; then the table is left as it is.
 """
 
 import json
@@ -13,6 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.e2e import __main__ as e2e
+from tests.e2e import clock
+from tests.e2e.lanes import Lane, Session
+from tests.e2e.running import Running
 from tests.support import safety
 from tests.support.table import Row, with_rows
 
@@ -20,23 +25,47 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "safety.md"
 FIGURES: Final = ROOT / ".build" / "safety.jsonl"
 BEGIN, END = "<!-- figures: make safety -->\n", "<!-- end of figures -->"
+LOGS: Final = ROOT / ".build" / "safety"
 TIMEOUT_SECONDS: Final = 3600
 HEAD: Final = ("test", "figure", "found")
+BUSY: Final = ("tests/safety/test_15_pid_reuse.py",)
+"""Takes all the processors there are: nothing runs beside it."""
+WAITING: Final = ("tests/safety/test_33_matrix.py",)
+"""Half of the rest; it waits more than it works, and has a lane to itself."""
+PYTEST: Final = (sys.executable, "-m", "pytest", "-o", f"timeout={TIMEOUT_SECONDS}", "--durations=0")
 
 
 def main(argv: Sequence[str]) -> int:
     """Run, and write the table."""
     FIGURES.parent.mkdir(exist_ok=True)
     FIGURES.unlink(missing_ok=True)
-    env = {**os.environ, safety.VARIABLE: "full", safety.FIGURES: str(FIGURES)}
-    command = [sys.executable, "-m", "pytest", "-o", f"timeout={TIMEOUT_SECONDS}", "--durations=0"]
-    command += [] if any(each.endswith(".py") for each in argv) else ["tests/safety"]
+    os.environ.update({safety.VARIABLE: "full", safety.FIGURES: str(FIGURES)})
     began = time.monotonic()
-    code = subprocess.run([*command, *argv], cwd=ROOT, env=env, check=False).returncode
+    code = subprocess.run([*PYTEST, *_chosen(argv)], cwd=ROOT, check=False).returncode if argv else _in_turns()
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
     if code == 0:
         write(_rows(FIGURES.read_text().splitlines() if FIGURES.exists() else ()))
     return code
+
+
+def _chosen(argv: Sequence[str]) -> list[str]:
+    return list(argv) if any(each.endswith(".py") for each in argv) else ["tests/safety", *argv]
+
+
+def _in_turns() -> int:
+    command = [*PYTEST, "-v", "-r", "aP", "-n", "0", "-p", "no:cacheprovider", "-p", clock.__name__]
+    return max(e2e.run(Running(turn, LOGS, 1.0, command)) for turn in turns())
+
+
+def turns() -> tuple[tuple[Lane, ...], ...]:
+    """Every file once: lanes that run beside each other, in turns."""
+    files = [file.relative_to(ROOT).as_posix() for file in sorted((ROOT / "tests" / "safety").glob("test_*.py"))]
+    others = tuple(file for file in files if file not in BUSY + WAITING)
+    return (_lane("busy", BUSY),), (_lane("waiting", WAITING), _lane("others", others))
+
+
+def _lane(name: str, files: tuple[str, ...]) -> Lane:
+    return (Session(name=name, files=files),)
 
 
 def write(rows: Iterable[Row]) -> None:

@@ -23,3 +23,10 @@ def test_a_figure_replaces_its_row_and_leaves_the_others(tmp_path: Path) -> None
     ]  # fmt: skip
     assert (page.splitlines()[0], page.splitlines()[-1]) == ("before", "after")
     assert json.loads(where.read_text())["found"] == "0 in 7"
+
+
+def test_every_file_runs_in_one_of_two_turns() -> None:
+    ran = [file for turn in command.turns() for lane in turn for session in lane for file in session.files]
+    there = sorted(file.relative_to(command.ROOT).as_posix() for file in command.ROOT.glob("tests/safety/test_*.py"))
+    assert sorted(ran) == there
+    assert [len(turn) for turn in command.turns()] == [1, 2]
