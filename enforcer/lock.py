@@ -1,10 +1,14 @@
-"""One enforcer per state directory: two would kill twice and tear the log's chain."""
+"""One enforcer per state directory: two would kill twice and tear the log's chain.
+
+The directory itself is locked, and a file in it that says by whom. Somebody may tidy the file away: whoever comes next
+still has to wait for the directory, so that no two ever write one log.
+"""
 
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +28,17 @@ class Hold:
     def __init__(self, path: Path, file: int) -> None:
         self._path, self._file = path, file
 
+    def sign(self) -> None:
+        """Write down whose it is. On a full disk the lock holds all the same; only its holder's name is missing."""
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.write(self._file, f"{os.getpid()}\n".encode())
+
     def lost(self) -> str | None:
         """Say why another enforcer may hold the directory too; ``None`` while none can.
 
-        Our file stays locked, whoever takes it away, but then the next enforcer makes and locks another of its name.
+        Where only the file is gone nobody can yet. Who holds it stops all the same, and makes another when it is back:
+        an enforcer of an earlier version looks at nothing else.
         """
         try:
             same = os.path.samestat(self._path.lstat(), os.fstat(self._file))
@@ -55,51 +66,58 @@ def held(state: Path, *, wait: bool = False) -> Iterator[Hold]:
     Raises:
         ConfigError: another enforcer holds it, where that is not waited for, or it cannot be written.
     """
-    path, file = state / NAME, _acquired(state, wait=wait)
-    try:
-        with suppress(OSError):  # on a full disk the lock holds all the same; only its holder's name is missing
-            os.ftruncate(file, 0)
-            os.write(file, f"{os.getpid()}\n".encode())
-        yield Hold(path, file)
-    finally:
-        os.close(file)
+    with _acquired(state, wait=wait) as hold:
+        hold.sign()
+        yield hold
 
 
-def _acquired(state: Path, *, wait: bool) -> int:
-    """Lock the file that has the name once we have it: while we waited it may have been taken away."""
+@contextmanager
+def _acquired(state: Path, *, wait: bool) -> Iterator[Hold]:
+    """Lock what has the names once we have it: while we waited it may have been taken away."""
     while True:
-        file = _opened(state)
-        try:
-            _lock(file, state, wait=wait)
-            if Hold(state / NAME, file).lost() is None:
-                return file
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
+        with ExitStack() as stack:
+            _locked(stack, _folder, state, wait=wait)
+            hold = Hold(state / NAME, _locked(stack, _file, state, wait=wait))
+            if hold.lost() is None:
+                yield hold
+                return
 
 
-def _opened(state: Path) -> int:
+def _folder(state: Path) -> int:
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _file(state: Path) -> int:
+    return os.open(state / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _locked(stack: ExitStack, opened: Callable[[Path], int], state: Path, *, wait: bool) -> int:
+    """Open and lock for as long as the stack lasts."""
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(state / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = opened(state)
     except OSError as error:
         raise ConfigError(f"--state {state} cannot be used: {error}") from error
+    stack.callback(os.close, file)
+    try:
+        _lock(file, state, wait=wait)
+    except OSError as error:
+        raise ConfigError(f"--state {state} cannot be locked: {error}") from error
+    return file
 
 
 def _lock(file: int, state: Path, *, wait: bool) -> None:
     try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            said = f"--state {state} is held by another enforcer (pid {_holder(file)})"
-            if not wait:
-                raise ConfigError(f"{said}; stop that one first", Reason.CONFLICT) from error
-            log.warning("waiting for its end", reason=str(Reason.CONFLICT), error=said)
-            fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError as error:
-        raise ConfigError(f"--state {state} cannot be locked: {error}") from error
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        said = f"--state {state} is held by another enforcer (pid {_holder(state)})"
+        if not wait:
+            raise ConfigError(f"{said}; stop that one first", Reason.CONFLICT) from error
+        log.warning("waiting for its end", reason=str(Reason.CONFLICT), error=said)
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def _holder(file: int) -> str:
-    return os.pread(file, 20, 0).decode("ascii", "replace").strip() or "unknown"
+def _holder(state: Path) -> str:
+    with suppress(OSError):
+        return (state / NAME).read_text("ascii", "replace")[:20].strip() or "unknown"
+    return "unknown"
