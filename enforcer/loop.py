@@ -14,8 +14,8 @@ import structlog
 from enforcer import checkpoint
 from enforcer.aside import Aside
 from enforcer.health import Standing
-from enforcer.judging import memory, sight
-from enforcer.judging.judge import Decision, Place, Rules, State, Verdict, judge, place_of, settle
+from enforcer.judging import kills, memory, sight
+from enforcer.judging.judge import Decision, Rules, State, Verdict, judge, place_of, settle
 from enforcer.killing.act import Executor, Result
 from enforcer.killing.breaker import Breaker
 from enforcer.killing.deeds import warning_fields
@@ -122,7 +122,7 @@ class Agent:
         self._pending: dict[Future[Result], Verdict] = {}
         self._file, self._editions = StatusFile(state), Editions()
         self._sight: sight.Sight = {}
-        self._armed: dict[Place, float] = {}
+        self._armed: dict[kills.Place, float] = {}
         self._episodes = Episodes()
         self._breaker = Breaker(state, self._disk)
 
@@ -280,7 +280,7 @@ class Agent:
         for future in [future for future in self._pending if future.done()]:
             verdict = self._pending.pop(future)
             acted = self._took(future, verdict)
-            self._state = settle(self._state, verdict.quota, now, self._rules, acted=acted, decided=verdict.at)
+            self._state = settle(self._state, verdict.quota, now, self._rules, acted=acted)
 
     def _took(self, future: Future[Result], verdict: Verdict) -> bool:
         """Report one result; whether anything was done."""

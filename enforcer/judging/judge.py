@@ -14,14 +14,11 @@ from enum import StrEnum
 from math import inf
 
 from enforcer.attribute import Identity
+from enforcer.judging.kills import Kill, Place, Tenant, dated, without, younger
 from enforcer.model import OnExceed, Quota
 
 Key = tuple[str, str]
 """Container id and GPU UUID."""
-Place = tuple[str, str]
-"""Pod UID and container name: what stays the same when a container restarts."""
-Tenant = tuple[str, Place]
-"""A place and, before it, its namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +39,9 @@ class Rules:
 
     ``max_gap`` is the longest time between two looks that still counts; after a longer one, be it that the enforcer was
     away, held up or blind, nobody knows what happened meanwhile and the grace period starts anew. ``kills`` in a
-    ``window`` are the most a node makes; for ``storm_window`` they count towards a storm. A place is let be for
-    ``cool_down`` after acting on it has ended, and between two decisions to kill there lie ``spacing`` seconds. After
-    ``respawns`` of them, who is over again within the cool-down is ended whole.
+    ``window`` are the most a node makes; for ``storm_window`` they count towards a storm. They count from their end: a
+    first signal may be long in coming. A place is let be for ``spacing`` after it was acted upon, and for ``cool_down``
+    after what did nothing to it. After ``respawns``, who is over again within the cool-down is ended whole.
     """
 
     samples: int = 3
@@ -88,20 +85,6 @@ class Case:
     acting: bool = False
     acted: bool = False
     held_back: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """One decision to kill: when, and whom."""
-
-    at: float
-    namespace: str
-    place: Place
-
-    @property
-    def tenant(self) -> Tenant:
-        """Whose container it was."""
-        return self.namespace, self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +157,8 @@ def judge(
     cases: dict[Key, Case] = {}
     verdicts: list[Verdict] = []
     due: list[_Due] = []
-    state = replace(
-        state,
-        kills=tuple(kill for kill in state.kills if now - kill.at < rules.storm_window),
-        cooling={place: until for place, until in state.cooling.items() if until + rules.window > now},
-    )
     busy = {place_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).acting}
+    state = _aged(state, busy, now, rules)
     for quota in quotas:
         if quota.container_id is None:
             continue
@@ -201,20 +180,17 @@ def judge(
     return replace(state, cases=cases), (*verdicts, *sentences)
 
 
-def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool, decided: float | None = None) -> State:
+def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool) -> State:
     """Take in that acting on a KILL has ended; ``acted`` is false where nothing was done to the container.
 
-    Either way the place is let be for the cool-down, so that what fails is not tried twice a second. What did nothing
-    to anybody takes nothing from the breaker's budget; ``decided`` is the verdict's ``at``.
+    Either way the place is let be, so that what fails is not tried twice a second. What did nothing to anybody takes
+    nothing from the breaker's budget.
     """
     key, place = _key(quota), place_of(quota)
     case = state.cases.get(key)
     cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
-    kills, until = state.kills, now + rules.cool_down
-    if acted:
-        until = max(until, (now if decided is None else decided) + rules.spacing)
-    else:
-        kills = tuple(kill for kill in kills if (kill.at, kill.place) != (decided, place))
+    kills = dated(state.kills, {place}, now) if acted else without(state.kills, place)
+    until = now + (max(rules.spacing, rules.cool_down) if acted else rules.cool_down)
     return replace(state, cases=cases, kills=kills, cooling={**state.cooling, place: until})
 
 
@@ -225,8 +201,8 @@ def closed(state: State) -> State:
 
 
 def lately(state: State, now: float, rules: Rules) -> tuple[Kill, ...]:
-    """Pick the kills that count towards the most a node makes."""
-    return tuple(kill for kill in state.kills if now - kill.at < rules.window)
+    """Pick the kills that count towards the most a node makes, in order."""
+    return younger(state.kills, rules.window, now)
 
 
 def place_of(quota: Quota) -> Place:
@@ -273,6 +249,13 @@ def phase(state: State, quota: Quota, now: float) -> Phase:
 def kill_in(quota: Quota, case: Case) -> float | None:
     """Seconds of grace left; ``None`` where only a warning is wanted."""
     return None if quota.on_exceed is OnExceed.WARN else max(0.0, quota.grace_seconds - case.over_for)
+
+
+def _aged(state: State, busy: AbstractSet[Place], now: float, rules: Rules) -> State:
+    """Forget what counts no more. What is still being carried out is of now."""
+    kills = younger(dated(state.kills, busy, now), rules.storm_window, now)
+    cooling = {place: until for place, until in state.cooling.items() if until + rules.window > now}
+    return replace(state, kills=kills, cooling=cooling)
 
 
 def _key(quota: Quota) -> Key:

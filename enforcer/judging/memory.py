@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from enforcer.judging.judge import Case, Key, Kill, Rules, State
+from enforcer.judging.judge import Case, Key, Rules, State
+from enforcer.judging.kills import Kill
 
 NAME: Final = "judge.json"
 VERSION: Final = 3

@@ -7,7 +7,8 @@ as it likes. An attempt to end it closes the account: what comes after is told a
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from enforcer.judging.judge import Decision, Place, Verdict, place_of
+from enforcer.judging.judge import Decision, Verdict, place_of
+from enforcer.judging.kills import Place
 
 QUIET: Final = 300.0
 """Seconds after something was told in which the same of the same container is only counted."""

@@ -225,14 +225,14 @@ class _Grace:
             self.last = None
         if not over:
             return
+        step = 0.0 if self.last is None or self.blind else at - self.last
+        self.most += step
         if not disturbed:
             most = MAX_GAP / 2 if self.anew else MAX_GAP - POLL
             if self.sure is not None and at - self.sure > most:
                 self.least, self.beyond = 0.0, 0
+            self.least += step if self.sure == self.last else 0.0  # a step out of a fault is the fault's
             self.anew, self.sure = False, at
-        step = 0.0 if self.last is None or self.blind else at - self.last
-        self.most += step
-        self.least += 0.0 if disturbed else step
         self.in_row += 1
         self.last, self.blind = at, False
         self.beyond += self.least >= grace and self.in_row >= SAMPLES and not disturbed
@@ -240,7 +240,7 @@ class _Grace:
 
 def _graced(seen: Evidence) -> Iterator[str]:
     """I6: nobody is decided upon before the grace period is over, nor more than one look after it."""
-    world, main = World(), ""
+    world, main, after = World(), "", 0
     graces: dict[str, _Grace] = {}
     excused: set[str] = set()
     for event in seen.events:
@@ -252,7 +252,9 @@ def _graced(seen: Evidence) -> Iterator[str]:
         if event.what == "forgotten":
             graces.clear()
         if event.what == "sample" and event.data["thread"] == main:
-            _look(seen, world, graces, event)
+            after += bool(seen.lifted) and event.data["clock"] >= seen.lifted
+            # What began before the fault was lifted, or is the first look after, is the fault's time.
+            _look(seen, world, graces, event, disturbed=bool(seen.struck) and event.at >= seen.struck and after <= 1)
         if event.what == "decided":
             container = event.data["container"]
             grace = graces.setdefault(container, _Grace())
@@ -260,10 +262,8 @@ def _graced(seen: Evidence) -> Iterator[str]:
             excused.add(container)
 
 
-def _look(seen: Evidence, world: World, graces: dict[str, _Grace], event: Event) -> None:
+def _look(seen: Evidence, world: World, graces: dict[str, _Grace], event: Event, *, disturbed: bool) -> None:
     rows = event.data["rows"]
-    # What began before the fault was lifted, or a look after, is the fault's time.
-    disturbed = bool(seen.struck) and event.at >= seen.struck and (not seen.lifted or event.at < seen.lifted + 2 * POLL)
     for container in {each for each in world.container.values() if each is not None}:
         over = world.held(container, rows) > seen.ceiling
         graces.setdefault(container, _Grace()).look(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from enforcer import watch
 from enforcer.checkpoint import Checkpoint
-from enforcer.judging.judge import Verdict
+from enforcer.judging.judge import Verdict, total
 from enforcer.killing.act import Result
 from enforcer.killlog.audit import KillLog
 from enforcer.killlog.record import Head, Kind
@@ -70,17 +70,18 @@ def _does_nothing(_: Patient, __: Any, ___: Verdict) -> Result:
 
 
 def _believes_its_verdict(_: Patient) -> None:
-    """Does not look again before it acts."""
+    """Does not look again before it acts: a container is for ever what it was when it held most."""
     real = watch.Watch.look
-    latest: dict[str, Any] = {}
+    most: dict[str, tuple[Any, ...]] = {}
 
     def look(self: watch.Watch) -> Any:
         views = real(self)
-        latest.update({each.gpu.uuid: each.reading for each in views if each.reading})
+        for container, holders in (pair for each in views for pair in (each.reading or {}).items()):
+            most[container] = max(most.get(container, ()), tuple(holders), key=total)
         return views
 
     setattr(watch.Watch, "look", look)  # noqa: B010
-    setattr(watch.Watch, "holders", lambda _, quota: latest[quota.gpu].get(quota.container_id, ()))  # noqa: B010
+    setattr(watch.Watch, "holders", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010
 
 
 def _appending(change: Callable[[Callable[..., Head], Any, Kind, Any], Head]) -> Callable[[Patient], None]:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_a_lock_taken_away_is_seen_to_be_and_nobody_else_has_it_before_its_holde
             third = stack.enter_context(holder(state, "wait"))
             assert line(third) == "held\n" if whole else "another enforcer (pid unknown)" in line(third)
         third.kill()  # else either of the two may be first
-        assert line(second) == "held\n" or line(second) == "held\n"
+        assert "held\n" in iter(partial(line, second), "")
         assert (state / lock.NAME).read_text() == f"{second.pid}\n"
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from enforcer.checkpoint import Checkpoint
 from enforcer.judging import memory
-from enforcer.judging.judge import State
+from enforcer.judging.judge import State, Verdict
 from enforcer.killing import breaker
+from enforcer.killing.act import Result
 from enforcer.loop import Agent
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, POD, quota
@@ -103,12 +104,19 @@ def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None
     turns(world, 5)
     wait_for(lambda: Reason.RECORD_UNWRITABLE in {each.reason for each in world.notices})
     assert world.verdicts == []
+    remembered: list[State | None] = []
+
+    def end(_: Verdict) -> Result:
+        file = world.folder / memory.NAME
+        remembered.append(memory.decode(file.read_bytes(), world.agent._boot, world.clock[0]))
+        return Result(Reason.KILLED)
+
+    world.carry_out = end
     disk.let_go()
     world.clock[0] += 60  # its cool-down
-    wait_for(lambda: bool(look(world) and world.verdicts))
-    remembered = memory.decode((world.folder / memory.NAME).read_bytes(), world.agent._boot, world.clock[0])
-    assert remembered is not None
-    assert len(remembered.kills) == 1
+    wait_for(lambda: bool(look(world) and remembered))
+    assert remembered[0] is not None
+    assert len(remembered[0].kills) == 1
 
 
 def test_who_is_to_be_ended_waits_for_a_slow_disk_and_is_ended_then(

@@ -11,7 +11,8 @@ from enforcer import checkpoint
 from enforcer.dra import prepared
 from enforcer.dra.prepared import Answer, Granted, Limit, Prepared
 from enforcer.judging import memory
-from enforcer.judging.judge import Case, Kill, State
+from enforcer.judging.judge import Case, State
+from enforcer.judging.kills import Kill
 from enforcer.model import Mode
 from enforcer.quotas import Terms
 from gpushare.errors import ConfigError

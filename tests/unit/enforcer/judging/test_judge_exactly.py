@@ -10,9 +10,7 @@ from enforcer.judging.judge import (
     Decision,
     Holder,
     Key,
-    Kill,
     Phase,
-    Place,
     Reading,
     Rules,
     State,
@@ -27,6 +25,7 @@ from enforcer.judging.judge import (
     targets,
     total,
 )  # fmt: skip
+from enforcer.judging.kills import Kill, Place
 from enforcer.model import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 
@@ -214,23 +213,29 @@ def test_closing_the_breaker_forgets_all_but_what_is_held_and_who_is_acted_upon(
     )
 
 
-@pytest.mark.parametrize(
-    ("now", "decided", "until"), [(110.0, 100.0, 130.0), (120.0, 100.0, 135.0), (110.0, None, 140.0)]
-)
-def test_who_was_acted_upon_is_let_be_for_its_cool_down_and_the_spacing(
-    now: float, decided: float | None, until: float
-) -> None:
-    state = State(cases={KEY: _due(acting=True)}, kills=(Kill(100.0, "asr", PLACE),), cooling={("z", "m"): 1.0})
-    assert settle(state, quota(), now, RULES, acted=True, decided=decided) == State(
-        cases={KEY: _due(acted=True)}, kills=state.kills, cooling={("z", "m"): 1.0, PLACE: until}
-    )
+@pytest.mark.parametrize(("rules", "until"), [(RULES, 140.0), (replace(RULES, cool_down=40.0), 150.0)])
+def test_who_was_acted_upon_is_let_be_from_the_end_of_it_which_is_when_it_counts(rules: Rules, until: float) -> None:
+    before = (Kill(90.0, "asr", PLACE), Kill(100.0, "asr", PLACE), Kill(101.0, "asr", ("z", "m")))
+    state = State(cases={KEY: _due(acting=True)}, kills=before, cooling={("z", "m"): 1.0})
+    assert settle(state, quota(), 110.0, rules, acted=True) == State(
+        cases={KEY: _due(acted=True)}, kills=(before[0], Kill(110.0, "asr", PLACE), before[2]),
+        cooling={("z", "m"): 1.0, PLACE: until},
+    )  # fmt: skip
 
 
 def test_who_was_not_acted_upon_is_let_be_for_its_cool_down_alone_and_costs_no_kill() -> None:
-    state = State(cases={KEY: _due(acting=True, acted=True), OTHER_KEY: _due()}, kills=(Kill(100.0, "asr", PLACE),))
-    assert settle(state, quota(), 110.0, RULES, acted=False, decided=100.0) == State(
-        cases={KEY: _due(), OTHER_KEY: _due()}, cooling={PLACE: 125.0}
+    before = (Kill(90.0, "asr", PLACE), Kill(100.0, "asr", PLACE), Kill(101.0, "asr", ("z", "m")))
+    state = State(cases={KEY: _due(acting=True, acted=True), OTHER_KEY: _due()}, kills=before)
+    assert settle(state, quota(), 110.0, RULES, acted=False) == State(
+        cases={KEY: _due(), OTHER_KEY: _due()}, kills=(before[0], before[2]), cooling={PLACE: 125.0}
     )
+
+
+def test_what_is_being_carried_out_counts_as_of_now_however_long_it_takes() -> None:
+    before = (Kill(90.0, "asr", PLACE), Kill(100.0, "asr", PLACE), Kill(101.0, "asr", ("z", "m")))
+    state = State(cases={KEY: _due(acting=True)}, kills=before)
+    later, _ = judge(state, [quota()], {}, 900.0, RULES)
+    assert later.kills == (Kill(900.0, "asr", PLACE),)
 
 
 def test_a_process_exactly_at_what_is_left_is_let_be() -> None:

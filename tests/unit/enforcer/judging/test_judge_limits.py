@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from enforcer.judging.judge import Decision, Holder, Kill, Phase, State, closed, phase, settle
+from enforcer.judging.judge import Decision, Holder, Phase, closed, phase, settle
 from enforcer.model import OnExceed, Quota
 from tests.unit.enforcer.judging.test_judge import OVER, POLL, RULES, UNDER, Bench
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, neighbour, quota
@@ -56,13 +56,18 @@ def over(quotas: Iterable[Quota]) -> list[Holder]:
 def test_the_minutes_budget_holds_back_all_but_a_few_kills() -> None:
     greedy = crowd(6)
     bench = Bench(*greedy, *crowd(7, first=100))
-    for _ in range(int(59 / POLL)):
+    for _ in range(int(90 / POLL)):
         bench.see(*over(greedy))
+    assert bench.decisions().count("Kill") == RULES.kills, "nor while they are being carried out"
+    for each in greedy[: RULES.kills]:
+        bench.state = settle(bench.state, each, bench.now, RULES, acted=True)
+    for _ in range(int(59 / POLL)):
+        bench.see(*over(greedy[RULES.kills :]))
     assert bench.decisions().count("Kill") == RULES.kills
     assert bench.decisions().count("HeldBack") == len(greedy) - RULES.kills
     assert phase(bench.state, greedy[-1], bench.now) is Phase.HELD_BACK
     for _ in range(10):
-        bench.see(*over(greedy))
+        bench.see(*over(greedy[RULES.kills :]))
     assert bench.decisions().count("Kill") == 2 * RULES.kills
     assert not bench.state.open
 
@@ -156,7 +161,7 @@ def test_a_container_over_on_two_gpus_is_acted_upon_on_one_at_a_time() -> None:
     for _ in range(10):
         bench._take({GPU: {CONTAINER: (OVER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
     assert bench.decisions().count("Kill") == 1
-    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True, decided=bench.now)
+    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
     begun = bench.now
     while bench.decisions().count("Kill") == 1:
         bench._take({GPU: {CONTAINER: (UNDER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
@@ -174,7 +179,7 @@ def _lives(
         for verdict in [v for v in bench.see(*over(greedy)) if v.decision is Decision.KILL]:
             q = verdict.quota
             chosen.setdefault(q.pod_uid, bench.now - 1000.0)
-            bench.state = settle(bench.state, q, bench.now, RULES, acted=ends, decided=verdict.at)
+            bench.state = settle(bench.state, q, bench.now, RULES, acted=ends)
             restarted = f"{step:064x}" if ends else q.container_id
             greedy = [replace(each, container_id=restarted) if each is q else each for each in greedy]
     return chosen
@@ -191,14 +196,6 @@ def test_attempts_that_did_nothing_to_anybody_leave_the_budget_to_others() -> No
     hung = [quota(pod_uid=f"a{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(3)]
     late = neighbour(pod_uid="z", grace_seconds=20.0)
     assert _lives(Bench(), [*hung, late], 40, ends=False, modest=crowd(5, first=100))["z"] <= 21
-
-
-def test_the_budget_is_given_back_for_that_attempt_alone() -> None:
-    mine, other = ("asr", (quota().pod_uid, "model")), ("asr", ("z", "model"))
-    state = State(kills=(Kill(2.0, *other), Kill(2.0, *mine), Kill(3.0, *mine)))
-    assert settle(state, quota(), 4.0, RULES, acted=False, decided=2.0).kills == (Kill(2.0, *other), Kill(3.0, *mine))
-    assert settle(state, quota(), 4.0, RULES, acted=True, decided=2.0).kills == state.kills
-    assert settle(state, quota(), 99.0, RULES, acted=False, decided=0.5).kills == state.kills
 
 
 def test_one_pod_is_acted_upon_in_one_container_at_a_time_and_another_pod_does_not_wait() -> None:

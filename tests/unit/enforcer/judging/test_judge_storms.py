@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.judging.judge import Decision, Kill, State, place_of
+from enforcer.judging.judge import Decision, State, place_of
+from enforcer.judging.kills import Kill
 from tests.unit.enforcer.judging.test_judge_exactly import (
     KEY,
     OVER,

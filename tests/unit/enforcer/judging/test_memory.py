@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.judging.judge import Case, Decision, Kill, Rules, State, judge, settle
+from enforcer.judging.judge import Case, Decision, Rules, State, judge, settle
+from enforcer.judging.kills import Kill
 from enforcer.judging.memory import decode, encode
 from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
-from enforcer.judging.judge import Case, Kill, Rules, State
+from enforcer.judging.judge import Case, Rules, State
+from enforcer.judging.kills import Kill
 from enforcer.judging.prospect import describe, stops_in
 from enforcer.model import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota

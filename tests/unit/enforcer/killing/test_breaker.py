@@ -6,7 +6,8 @@ import pytest
 
 from enforcer import checkpoint
 from enforcer.aside import Aside
-from enforcer.judging.judge import Case, Kill, State
+from enforcer.judging.judge import Case, State
+from enforcer.judging.kills import Kill
 from enforcer.killing.breaker import NAME, OPEN, Breaker, opened_at, reset
 from tests.support.patience import patient
 from tests.unit.enforcer.made import CONTAINER, GPU

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from enforcer.health import Standing
-from enforcer.judging.judge import Case, Kill, Rules, State
+from enforcer.judging.judge import Case, Rules, State
+from enforcer.judging.kills import Kill
 from enforcer.judging.sight import Blind
 from enforcer.killlog.record import Head
 from enforcer.model import Proven
