@@ -7,6 +7,7 @@ Exit code: 0, or that of what failed; then the table is left as it is.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from typing import Final
 from tests.e2e import __main__ as e2e
 from tests.e2e import clock
 from tests.e2e.lanes import Lane, Session
-from tests.e2e.running import Running
+from tests.e2e.running import STOPPED, Running
 from tests.support import safety
 from tests.support.table import Row, with_rows
 
@@ -54,7 +55,15 @@ def _chosen(argv: Sequence[str]) -> list[str]:
 
 def _in_turns() -> int:
     command = [*PYTEST, "-v", "-r", "aP", "-n", "0", "-p", "no:cacheprovider", "-p", clock.__name__]
-    return max(e2e.run(Running(turn, LOGS, 1.0, command)) for turn in turns())
+    codes = []
+    for turn in turns():
+        running = Running(turn, LOGS, 1.0, command)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_, running=running: running.stop())
+        codes.append(e2e.run(running))
+        if codes[-1] == STOPPED:
+            break
+    return max(codes)
 
 
 def turns() -> tuple[tuple[Lane, ...], ...]:
