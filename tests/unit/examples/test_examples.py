@@ -61,6 +61,7 @@ def test_every_example_is_rewritten_and_named_in_the_overview(name: str) -> None
             "two-containers.yaml",
             {"recognise": {"memory": "6144Mi", "compute": "30"}, "speak": {"memory": "4096Mi"}},
         ),
+        ("two-gpus.yaml", {"vllm": {"memory": "20480Mi"}}),
     ],
 )
 def test_what_is_reserved_is_what_is_written(name: str, reserved: dict[str, dict[str, str]]) -> None:
