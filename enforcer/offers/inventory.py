@@ -285,19 +285,30 @@ def _taints(gpu: Gpu, policy: InventoryPolicy, standing: Standing) -> Object:
     return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}
 
 
+def will_do(gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int]) -> bool:
+    """Say whether GPUs may stay in this order, given MiB held of each, by UUID."""
+    ranks = [_rank(gpu, policy, held) for gpu in gpus]
+    return all(most - rank <= LENIENCE[policy.order] for most, rank in zip(accumulate(ranks, max), ranks, strict=True))
+
+
+def listed(gpus: Iterable[Gpu], names: Sequence[str]) -> list[Gpu]:
+    """Return those GPUs whose devices are named, in the order of the names."""
+    by_name = {device_name(gpu): gpu for gpu in gpus}
+    return [by_name[name] for name in names if name in by_name]
+
+
 def _in_order(
     gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int], before: Sequence[str]
 ) -> list[Gpu]:
     """Sort GPUs by preference, unless they are still in the order they had, or nearly."""
-    sign = -1 if policy.order is Order.BINPACK else 1
-    rank = {gpu: sign * _fullness(gpu, policy, held) for gpu in gpus}
-    by_name = {device_name(gpu): gpu for gpu in gpus}
-    standing = [by_name[name] for name in before if name in by_name]
-    if len(standing) == len(gpus):
-        highest = accumulate((rank[gpu] for gpu in standing), max)
-        if all(most - rank[gpu] <= LENIENCE[policy.order] for most, gpu in zip(highest, standing, strict=True)):
-            return standing
-    return sorted(gpus, key=lambda gpu: (rank[gpu], gpu.index))
+    standing = listed(gpus, before)
+    if len(standing) == len(gpus) and will_do(standing, policy, held):
+        return standing
+    return sorted(gpus, key=lambda gpu: (_rank(gpu, policy, held), gpu.index))
+
+
+def _rank(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:
+    return _fullness(gpu, policy, held) * (-1 if policy.order is Order.BINPACK else 1)
 
 
 def _fullness(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:

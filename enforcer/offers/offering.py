@@ -11,7 +11,16 @@ from enforcer.health import Standing
 from enforcer.model import Gpu, Quota
 from enforcer.modeswitch import GpuModes
 from enforcer.offers.foreign import Steady, foreign_mib, leaving_mib, rounded, steadied
-from enforcer.offers.inventory import InventoryPolicy, LeftOut, offer, resource_slices, shared_gpus
+from enforcer.offers.inventory import (
+    InventoryPolicy,
+    LeftOut,
+    Order,
+    listed,
+    offer,
+    resource_slices,
+    shared_gpus,
+    will_do,
+)
 from enforcer.offers.slices import SlicePublisher
 from enforcer.view import View
 from gpushare.cluster import CORE_V1, Cluster, path
@@ -95,12 +104,21 @@ class Offering:
         self._say(found.left_out)
 
     def outgrown(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> bool:
-        """Say whether more is held by others than the last offer takes off, so that it has to be made anew. Quick."""
+        """Say whether the offer has to be made anew soon. Quick.
+
+        It has where others hold more than the last one takes off, and where shares are to be spread and it names
+        another GPU first than the emptiest.
+        """
         if self.problem is not None or time.monotonic() - self._made < APART:
             return False  # what could not be offered is tried again in its turn
         seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
         left = leaving_mib(views, leaving)
-        return any(rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items())
+        more = any(rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items())
+        return more or (self._policy.order is Order.SPREAD and not self._spreads(views, quotas))
+
+    def _spreads(self, views: Sequence[View], quotas: Sequence[Quota]) -> bool:
+        offered = listed((view.gpu for view in views), self._order or ())
+        return will_do(offered, self._policy, held_mib(quotas))
 
     def _take(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str]) -> Mapping[str, int]:
         """Work out, by GPU, what shares cannot have: what is foreign, and what pods on their way out still hold."""

@@ -10,11 +10,11 @@ import pytest
 from enforcer.model import Mode
 from enforcer.offers import offering as module
 from enforcer.offers import turns
-from enforcer.offers.inventory import InventoryPolicy
+from enforcer.offers.inventory import InventoryPolicy, Order
 from enforcer.offers.offering import Offering
 from enforcer.offers.turns import Turns
 from enforcer.view import View
-from tests.unit.enforcer.made import GPU, POD, holder, quota
+from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.offers.test_foreign import view
 from tests.unit.enforcer.test_enforcer_main import Api
 
@@ -50,9 +50,11 @@ class World:
     eyes: Eyes = field(default_factory=Eyes)
     preparer: Preparer = field(default_factory=Preparer)
     quotas: Sequence[Any] = ()
+    order: Order = Order.BINPACK
 
     def __post_init__(self) -> None:
-        self.offering = Offering(self.api, "gpu-7", InventoryPolicy(mode=Mode.TIME_SLICING))  # type: ignore[arg-type]
+        policy = InventoryPolicy(mode=Mode.TIME_SLICING, order=self.order)
+        self.offering = Offering(self.api, "gpu-7", policy)  # type: ignore[arg-type]
         self.turns = Turns(self.offering, self.eyes, lambda: self.quotas, self.preparer)  # type: ignore[arg-type]
 
     def memory(self) -> str:
@@ -102,6 +104,22 @@ def test_what_a_pod_on_its_way_out_still_holds_counts(world: World) -> None:
 
 def test_a_gpu_that_cannot_be_read_makes_nothing_due(world: World) -> None:
     world.eyes.latest = (replace(world.eyes.latest[0], sample=None),)
+    assert not world.turns.due()
+
+
+@pytest.mark.parametrize("order", Order)
+def test_where_shares_are_spread_each_that_comes_makes_another_order_due(
+    order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "APART", 0.0)
+    world, due = World(order=order), order is Order.SPREAD
+    world.eyes.latest = (view(), view(gpu=OTHER_GPU))
+    world.turns.offer()
+    assert world.api.devices()[0] == GPU.lower()
+    world.quotas = [quota(memory_mib=512)]
+    assert world.turns.due() is due
+    world.turns.offer()
+    assert world.api.devices()[0] == (OTHER_GPU if due else GPU).lower()
     assert not world.turns.due()
 
 
