@@ -8,6 +8,7 @@ is its port.
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,7 @@ CHANGES: Final = 3
 MARK: Final = 900_000
 """Number of the first pod that asks for a size nobody else has."""
 PATIENCE: Final = 300.0
+BOOKMARKS: Final = 20.0
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Kind:
     count: int
     make: Callable[[int], bytes]
     watchers: list[BaseHTTPRequestHandler] = field(default_factory=list)
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Lists:
@@ -73,8 +76,16 @@ class Lists:
     def tell(self, kind: str, change: str, item: bytes) -> None:
         """Send an event to whoever watches."""
         line = b'{"type":"' + change.encode() + b'","object":' + item + b"}\n"
-        for watcher in self.kinds[kind].watchers:
-            watcher.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+        with self.kinds[kind].writing:
+            for watcher in self.kinds[kind].watchers:
+                watcher.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+
+    def bookmark(self) -> None:
+        """Say now and then that there is nothing to say, as a watch that is silent is given up."""
+        while True:
+            time.sleep(BOOKMARKS)
+            for kind in self.kinds:
+                self.tell(kind, "BOOKMARK", b'{"metadata":{"resourceVersion":"' + VERSION.encode() + b'"}}')
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -141,7 +152,8 @@ class Handler(BaseHTTPRequestHandler):
 def main(argv: list[str]) -> int:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    server.lists = Lists(Fleet(int(argv[0]), int(argv[1]), apart="apart" in argv[2:]))
+    server.lists = lists = Lists(Fleet(int(argv[0]), int(argv[1]), apart="apart" in argv[2:]))
+    threading.Thread(target=lists.bookmark, daemon=True).start()
     print(server.server_port, flush=True)
     server.serve_forever()
     return 0

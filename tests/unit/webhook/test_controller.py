@@ -226,6 +226,7 @@ def test_a_pod_that_appears_while_its_template_goes_gets_a_new_one(
     for write in deletion:
         write()
     assert [action for action, _ in server.writes] == ["create"], "it is in use again"
+    assert controller.step() == []
 
     server.delete(Existing(key=("team", name_in(managed())), uid="t1", version="1"))  # by another replica
     assert server.stored == {}
