@@ -130,7 +130,7 @@ class Books:
         if kind != "namespaces":
             return list(known.values())
         names = {pod["metadata"].get("namespace") for pod in (self._kinds.get("pods") or {}).values()}
-        return [known[name] for name in sorted((names | also) & known.keys())]
+        return [known[name] for name in sorted((names - {None}) | also) if name in known]
 
     def pods(self) -> frozenset[str] | None:
         """UIDs of this node's pods; ``None`` while they have never been listed."""

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
-from gpushare.errors import ClusterError
+from gpushare.errors import ClusterError, WatchBroken
 from gpushare.serviceaccount import Access, ServiceAccount
 
 Object = dict[str, Any]
@@ -111,14 +111,17 @@ class Cluster:
         """Yield (type, object) from one watch until the server ends it.
 
         Raises:
-            ClusterError: the connection failed or fell silent, or the version is too old (status 410): list again.
+            WatchBroken: the connection failed or fell silent.
+            ClusterError: the API server refused, or the version is too old (status 410): list again.
         """
         query |= {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
         query |= {"allowWatchBookmarks": "true"}
         response = self._send("GET", where, None, query, urllib3.Timeout(connect=DEFAULT_TIMEOUT, read=WATCH_SILENCE))
         try:
             yield from _events(response)
-        except (urllib3.exceptions.HTTPError, OSError, *_GARBAGE) as error:
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise WatchBroken(f"watching {where} broke off: {error}") from error
+        except _GARBAGE as error:
             raise ClusterError(f"watching {where} broke off: {error}") from error
         finally:
             with suppress(OSError):
@@ -252,6 +255,8 @@ class Follower:
 
     MIN_DELAY: float = 0.2
     MAX_DELAY: float = 10.0
+    RESUMES: bool = False
+    """Whether to go on where a watch broke off that had got somewhere, and not to list again: for long lists."""
 
     def __init__(
         self,
@@ -264,7 +269,7 @@ class Follower:
     ) -> None:
         self._cluster, self._where, self._query = cluster, where, query
         self._on_list, self._on_event, self._on_error = on_list, on_event, on_error
-        self._delay = self.MIN_DELAY
+        self._delay, self._version = self.MIN_DELAY, ""
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Follow until ``stopped()``; meant to be the whole life of a daemon thread."""
@@ -286,14 +291,23 @@ class Follower:
         self._on_list(listing)
         for _ in listing:  # what nobody asked for has to be read too: the version comes last
             continue
-        version = listing.version
+        self._version = listing.version
         while not stopped():
-            for kind, item in self._cluster.watch(self._where, version, **self._query):
-                version = item["metadata"]["resourceVersion"]
-                if kind != "BOOKMARK":
-                    self._on_event(kind, item)
-                self._delay = self.MIN_DELAY
+            before = self._version
+            try:
+                self._watch()
+            except WatchBroken as error:
+                if not self.RESUMES or self._version == before:
+                    raise
+                self._failed(error)
             time.sleep(self.MIN_DELAY)  # one that ends as soon as it is asked for must not keep us busy
+
+    def _watch(self) -> None:
+        for kind, item in self._cluster.watch(self._where, self._version, **self._query):
+            self._version = item["metadata"]["resourceVersion"]
+            if kind != "BOOKMARK":
+                self._on_event(kind, item)
+            self._delay = self.MIN_DELAY
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:

@@ -72,6 +72,10 @@ class ClusterError(GpuShareError):
         return 400 <= self.status < 500 and self.status not in self.PASSING  # noqa: PLR2004 - HTTP's own classes
 
 
+class WatchBroken(ClusterError):
+    """The connection of a watch failed. What was seen before is true, and it can be taken up where it was."""
+
+
 class PrepareError(GpuShareError):
     """A claim cannot be prepared for its pod now. The kubelet shows the sentence in the pod's Events and tries again.
 

@@ -84,10 +84,11 @@ class PodsAndTemplates(Protocol):
         """That namespace, or with ``None`` any, may have come to take part."""
 
 
-class _Soon(Follower):
-    """One that does not wait long to try again: pods wait for their templates, and there are few of us."""
+class _Eager(Follower):
+    """One that does not wait long to try again, for pods wait for their templates, and there are few of us."""
 
     MAX_DELAY = 1.0
+    RESUMES = True
 
 
 def followers(
@@ -115,7 +116,7 @@ def followers(
         log.warning("watch interrupted", error=error.message, status=error.status)
 
     def follow(where: str, on_list: OnList, on_event: OnEvent, **query: str) -> Follower:
-        return _Soon(cluster, where, on_list, on_event, failed, **query)
+        return _Eager(cluster, where, on_list, on_event, failed, **query)
 
     return [
         follow(path(CORE_V1, "namespaces"), reset_namespaces, namespace_event, labelSelector=OPTED_IN),

@@ -39,6 +39,7 @@ EVENTS: Final = CHANGES + 2 + 3
 BATCH: Final = 200
 """Pods that come and go in one turn."""
 NODE_PODS: Final = 20
+SPACES: Final = 4
 TURNS: Final = 200
 PATIENCE: Final = 600.0
 COLUMNS: Final = "{:>6} {:>7} {:>11} {:>10} {:>8} {:>12} {:>11} {:>8} {:>11} {:>8}"
@@ -93,7 +94,8 @@ class Node:
             "node-00000", lambda seen: quotas_of_prepared((), seen["pods"], seen["namespaces"], ()), WITH_KUBELET
         )
         self.books.reset("namespaces", (json.loads(fleet.namespace(each)) for each in range(fleet.namespaces)))
-        self.pods = [json.loads(fleet.pod(each)) for each in range(NODE_PODS)]
+        spaces = fleet.namespaces  # a node has pods of as many namespaces however many there are
+        self.pods = [json.loads(fleet.pod(each % SPACES + each // SPACES * spaces)) for each in range(NODE_PODS)]
         self.books.reset("pods", self.pods)
         self.costs: list[float] = []
 

@@ -14,6 +14,8 @@ from gpushare import cluster as road
 from gpushare.cluster import CORE_V1, Cluster, Follower, path
 from gpushare.errors import ClusterError
 
+BROKEN = "the connection ends in the middle"
+
 
 class Script(BaseHTTPRequestHandler):
     """Answers each GET from ``server.answers``: a list of (status, lines) taken in order, the last one for ever."""
@@ -32,6 +34,9 @@ class Script(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for line in lines:
+            if line is BROKEN:
+                self.close_connection = True
+                return
             if isinstance(line, threading.Event):  # nothing more until then
                 line.wait(30)
                 continue
@@ -299,3 +304,41 @@ def test_bookmarks_move_the_version_and_nothing_else(cluster: Cluster, server: A
     follower.run(stopped=lambda: bool(events))
     assert events == ["ADDED"]
     assert parse_qs(urlsplit(server.seen[2][0]).query)["resourceVersion"] == ["50"]
+
+
+class Resuming(Follower):
+    RESUMES = True
+    MIN_DELAY = 0.01
+
+
+def _broken(server: Any, kind: type[Follower], cluster: Cluster, *first: Any) -> tuple[list[str], list[str]]:
+    """A watch breaks off after what came first; returns what was asked for up to the next event, and what was seen."""
+    server.answers = [_page([1]), (200, [*first, BROKEN]), _page([1], version="30"), (200, [_event("MODIFIED", 31)])]
+    if kind.RESUMES and first:
+        del server.answers[2]
+    seen: list[str] = []
+    follower = kind(cluster, "/pods", lambda _: None, lambda change, _: seen.append(change), lambda _: None)
+    follower.run(stopped=lambda: "MODIFIED" in seen)
+    asked = [parse_qs(urlsplit(where).query) for where, _ in server.seen]
+    return [query.get("resourceVersion", ["list"])[0] for query in asked], seen
+
+
+def test_a_watch_that_broke_off_is_taken_up_where_it_was(cluster: Cluster, server: Any) -> None:
+    assert _broken(server, Resuming, cluster, _event("ADDED", 8)) == (["list", "7", "8"], ["ADDED", "MODIFIED"])
+
+
+def test_a_bookmark_is_somewhere_too(cluster: Cluster, server: Any) -> None:
+    assert _broken(server, Resuming, cluster, _event("BOOKMARK", 9)) == (["list", "7", "9"], ["MODIFIED"])
+
+
+def test_one_that_got_nowhere_begins_with_a_list(cluster: Cluster, server: Any) -> None:
+    assert _broken(server, Resuming, cluster) == (["list", "7", "list", "30"], ["MODIFIED"])
+
+
+def test_where_lists_are_short_each_begins_with_one(
+    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Follower, "MIN_DELAY", 0.01)
+    asked, seen = _broken(server, Follower, cluster, _event("ADDED", 8))
+
+    assert (asked, seen) == (["list", "7", "list", "30"], ["ADDED", "MODIFIED"])

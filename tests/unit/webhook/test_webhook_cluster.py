@@ -64,5 +64,5 @@ def test_templates_are_known_to_reviews_and_to_the_controller(seen: Seen) -> Non
     assert list(seen.controller._ledger.templates) == [("team", "gpu-share-1")]
 
 
-def test_what_the_api_server_missed_is_asked_for_again_within_a_second(seen: Seen) -> None:
-    assert {each.MAX_DELAY for each in seen.by_kind.values()} == {1.0}
+def test_who_was_cut_off_tries_again_within_a_second_and_does_not_read_everything_again(seen: Seen) -> None:
+    assert {(each.MAX_DELAY, each.RESUMES) for each in seen.by_kind.values()} == {(1.0, True)}
