@@ -8,7 +8,7 @@ STAMP := $(VENV)/.requirements-dev
 KUBERNETES ?= 1.37 1.36
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test safety scale mutants e2e cluster cluster-down lint format bench golden manifests protos lock clean
+.PHONY: help demo test safety scale placement mutants e2e cluster cluster-down lint format bench golden manifests protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ safety: $(STAMP) ## Every safety test in full, in two lanes, figures into docs/s
 scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "chaos" or "churn"; docs/scale.md; up to half an hour each)
 	@$(RUN)/python -m tests.cluster build
 	@$(RUN)/python -m tests.scale $(ARGS)
+
+placement: $(STAMP) ## Simulate placement on up to 5,000 nodes and compare with docs/placement.md (minutes; ARGS=--write renews it)
+	@$(RUN)/python -m tests.sim $(ARGS)
 
 mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (up to an hour; ARGS=MODULE)
 	@nice $(RUN)/python -m tests.mutants $(ARGS)

@@ -28,11 +28,11 @@ HOST_PODS = 192
 class Across(StrEnum):
     """Across nodes."""
 
-    STOCK = "stock"
+    NONE = "none"
     """No affinity: the node with the fewest pods."""
-    RANDOM = "ties"
+    TIES = "ties"
     """No affinity, and nodes so large that their scores are the same."""
-    PACKED = "packed"
+    BINPACK = "binpack"
     """A preferred affinity to other sharing pods."""
     SPREAD = "spread"
     """A preferred anti-affinity to them."""
@@ -65,15 +65,17 @@ class Scheduler:
         fit, nodes, start = self.fleet.fit, self.fleet.nodes, self._start
         memory, compute = self.fleet.most_memory, self.fleet.most_compute
         needed, percent = (0, 0) if size.parts else (size.memory, size.compute)
+        exact = not size.parts and not size.compute and size.clients == 1
+        self._looked_at = nodes
         for node in chain(range(start, nodes), range(start)):
-            # Most nodes of a full fleet are told apart here, without a look at each of their GPUs.
-            if memory[node] >= needed and compute[node] >= percent and fit(node, size) is not None:
+            # What a node has most of tells most nodes apart, without a look at each of their GPUs.
+            if memory[node] >= needed and (exact or (compute[node] >= percent and fit(node, size) is not None)):
                 self._looked_at = (node - start) % nodes + 1
                 yield node
         self._looked_at = nodes
 
     def _best(self, found: list[int]) -> int:
-        if self.across is Across.RANDOM:
+        if self.across is Across.TIES:
             return self.chance.choice(found)
         counts = [self.fleet.pods[node] for node in found]
         fewest, most = min(counts), max(counts)
@@ -84,7 +86,7 @@ class Scheduler:
     def _score(self, count: int, fewest: int, most: int) -> int:
         """Score a node of so many pods, where those that fit have from ``fewest`` to ``most``."""
         free = max(0, HOST_PODS - count - 1) * MOST // HOST_PODS
-        if self.across is Across.STOCK or most == fewest:
+        if self.across is Across.NONE or most == fewest:
             return free
-        above = count - fewest if self.across is Across.PACKED else most - count
+        above = count - fewest if self.across is Across.BINPACK else most - count
         return AFFINITY * int(MOST * above / (most - fewest)) + free

@@ -16,7 +16,10 @@ Where = tuple[int, ...]
 
 @dataclass(slots=True, kw_only=True)
 class Fleet:
-    """What is left of every GPU. ``order`` is what each node's slice says now, which is the order of choice."""
+    """What is left of every GPU. ``order`` is what each node's slice says now, which is the order of choice.
+
+    ``most_memory`` is that of a node's GPUs which take one more client, ``most_compute`` that of any.
+    """
 
     nodes: int
     per_node: int = 8
@@ -99,9 +102,10 @@ class Fleet:
         self.clients[gpu] += sign * clients
 
     def _know_most(self, node: int) -> None:
-        first, end = node * self.per_node, (node + 1) * self.per_node
-        self.most_memory[node] = max(self.memory[first:end])
-        self.most_compute[node] = max(self.compute[first:end])
+        own = slice(node * self.per_node, (node + 1) * self.per_node)
+        with_room = zip(self.memory[own], self.clients[own], strict=True)
+        self.most_memory[node] = max((memory for memory, clients in with_room if clients), default=0)
+        self.most_compute[node] = max(self.compute[own])
 
 
 def over_committed(fleet: Fleet) -> list[int]:

@@ -1,31 +1,43 @@
 """Which GPU of a node its slice lists first, and how late that is said.
 
-The node agent sorts by what claims hold (``enforcer.offers.inventory``). It looks every few seconds and writes only
-what changed, so between two looks the scheduler goes by an old order: never wrong, for fitting is exact, only less
-apt. A write is counted for each look that found another order.
+The node agent sorts by what claims hold (``enforcer.offers.inventory``), for binpack only once GPUs are out of order by
+more than a quarter of a card. It looks every few seconds and writes only what changed. Between two looks the scheduler
+goes by an old order: never wrong, for fitting is exact, only less apt. A write is counted for each look that found
+another order.
 """
 
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
+from typing import Final
 
+from enforcer.offers.inventory import LENIENCE
+from enforcer.offers.inventory import Order as Offered
 from tests.sim.fleet import Fleet
 
 
 class Order(StrEnum):
-    """Within a node."""
+    """Within a node: fullest first, the same to the letter, emptiest first, or as the cards are numbered."""
 
+    BINPACK = "binpack"
+    STRICT = "strict"
+    SPREAD = "spread"
     FIXED = "fixed"
-    FULLEST = "fullest first"
-    EMPTIEST = "emptiest first"
 
 
-SIGN = {Order.FIXED: 0, Order.FULLEST: 1, Order.EMPTIEST: -1}
+SIGN: Final = {Order.BINPACK: 1, Order.STRICT: 1, Order.SPREAD: -1, Order.FIXED: 0}
+LENIENT: Final = {Order.BINPACK: LENIENCE[Offered.BINPACK], Order.SPREAD: LENIENCE[Offered.SPREAD]}
+"""By how much of a card one may be fuller than another that it should not be listed after (or before)."""
 
 
 def wanted(fleet: Fleet, node: int, order: Order) -> list[int]:
-    """Sort a node's GPUs as its agent would."""
-    sign, left = SIGN[order], fleet.memory
+    """Sort a node's GPUs as its agent would, unless they stand in that order already, or nearly."""
+    sign, left, standing = SIGN[order], fleet.memory, fleet.order[node]
+    slack = LENIENT.get(order, 0.0) * fleet.card.memory
+    highest = accumulate((sign * left[gpu] for gpu in standing), max)
+    if all(most - sign * left[gpu] <= slack for most, gpu in zip(highest, standing, strict=True)):
+        return standing
     return sorted(fleet.gpus(node), key=lambda gpu: (sign * left[gpu], gpu))
 
 

@@ -25,8 +25,8 @@ LOOKS: Final = 1
 class Rules:
     """What is tried: order within a node, choice across nodes, and seconds between the looks of an agent."""
 
-    order: Order = Order.FULLEST
-    across: Across = Across.STOCK
+    order: Order = Order.BINPACK
+    across: Across = Across.NONE
     every: float = 10.0
 
 

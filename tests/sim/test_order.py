@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.offers.inventory import InventoryPolicy, device_name, offer
+from enforcer.offers.inventory import InventoryPolicy, capacity_mib, device_name, offer
 from enforcer.offers.inventory import Order as Offered
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.state import Machine
@@ -15,19 +15,31 @@ from tests.sim.order import Agents, Order, wanted
 from tests.sim.sizes import GIB, Card, Size
 
 GPUS = [replace(gpu, index=number, uuid=f"GPU-{number}") for number, gpu in enumerate(gpus_of(Machine.named("h100x4")))]
-OFFERED = {Order.FULLEST: Offered.BINPACK, Order.EMPTIEST: Offered.SPREAD}
+OFFERED = {Order.BINPACK: Offered.BINPACK, Order.SPREAD: Offered.SPREAD}
 
 
-@given(st.lists(st.integers(0, 60), min_size=4, max_size=4))
-def test_the_order_is_that_of_the_agent(held: list[int]) -> None:
-    fleet = Fleet(nodes=1, per_node=4, card=Card(memory=60 * GIB))
+@given(st.lists(st.integers(0, 64), min_size=4, max_size=4), st.permutations(range(4)))
+def test_the_order_is_that_of_the_agent_which_leaves_alone_what_will_do(held: list[int], before: list[int]) -> None:
+    fleet = Fleet(nodes=1, per_node=4, card=Card(memory=capacity_mib(GPUS[0], InventoryPolicy())))
+    fleet.order[0] = before
     for gpu, gib in enumerate(held):
         fleet.take((gpu,), Size(gib * GIB))
     by_uuid = {gpu.uuid: gib * GIB for gpu, gib in zip(GPUS, held, strict=True)}
+    names = [device_name(GPUS[gpu]) for gpu in before]
     for order, offered in OFFERED.items():
-        devices = offer(GPUS, InventoryPolicy(order=offered), held_mib=by_uuid).devices
-        names = [device["name"] for device in devices[:-1]]
-        assert names == [device_name(GPUS[gpu]) for gpu in wanted(fleet, 0, order)]
+        devices = offer(GPUS, InventoryPolicy(order=offered), held_mib=by_uuid, before=names).devices
+        assert [device["name"] for device in devices[:-1]] == [
+            device_name(GPUS[gpu]) for gpu in wanted(fleet, 0, order)
+        ]
+
+
+def test_binpack_lets_a_gpu_be_a_quarter_fuller_than_the_one_before_and_strict_does_not() -> None:
+    fleet = Fleet(nodes=1, per_node=2)
+    for gib, binpack in ((20, [0, 1]), (21, [1, 0])):
+        fleet.take((1,), Size(gib * GIB))
+        assert wanted(fleet, 0, Order.BINPACK) == binpack
+        assert wanted(fleet, 0, Order.STRICT) == [1, 0]
+        fleet.give_back((1,), Size(gib * GIB))
 
 
 def test_a_fixed_order_is_never_written() -> None:
@@ -40,7 +52,7 @@ def test_a_fixed_order_is_never_written() -> None:
 
 def test_an_agent_that_sees_each_change_at_once_writes_only_another_order() -> None:
     fleet = Fleet(nodes=1, per_node=2)
-    agents = Agents(fleet=fleet, order=Order.FULLEST, every=0)
+    agents = Agents(fleet=fleet, order=Order.STRICT, every=0)
     for gpu, order, writes in ((0, [0, 1], 0), (1, [0, 1], 0), (1, [1, 0], 1)):
         fleet.take((gpu,), Size(GIB))
         agents.changed(0, 0.0)
@@ -49,7 +61,7 @@ def test_an_agent_that_sees_each_change_at_once_writes_only_another_order() -> N
 
 def test_until_the_agents_look_the_old_order_stands_and_changes_in_between_are_one_write() -> None:
     fleet = Fleet(nodes=1, per_node=2)
-    agents = Agents(fleet=fleet, order=Order.EMPTIEST, every=10)
+    agents = Agents(fleet=fleet, order=Order.SPREAD, every=10)
     fleet.take((0,), Size(GIB))
     look = agents.changed(0, 3.0)
     fleet.take((0,), Size(GIB))
@@ -62,9 +74,9 @@ def test_until_the_agents_look_the_old_order_stands_and_changes_in_between_are_o
 
 @pytest.mark.parametrize("node", range(5))
 def test_agents_look_at_different_times_and_each_within_its_interval(node: int) -> None:
-    agents = Agents(fleet=Fleet(nodes=5, per_node=1), order=Order.FULLEST, every=10)
+    agents = Agents(fleet=Fleet(nodes=5, per_node=1), order=Order.BINPACK, every=10)
     look = agents.changed(node, 123.0)
     assert look is not None
     assert 123 < look <= 133
-    others = [Agents(fleet=Fleet(nodes=5), order=Order.FULLEST).changed(each, 123.0) for each in range(5)]
+    others = [Agents(fleet=Fleet(nodes=5), order=Order.BINPACK).changed(each, 123.0) for each in range(5)]
     assert len(set(others)) == 5

@@ -14,7 +14,7 @@ from tests.sim.traces import SEEDS, TRACES, churning, filling
 WHOLE, HALF = Size(80 * GIB), Size(40 * GIB)
 
 
-def single(*pods: Pod, every: float = 0, order: Order = Order.FULLEST, gpus: int = 1) -> Play:
+def single(*pods: Pod, every: float = 0, order: Order = Order.BINPACK, gpus: int = 1) -> Play:
     return Play(fleet=Fleet(nodes=1, per_node=gpus), rules=Rules(order=order, every=every)).run(pods, until=999)
 
 
@@ -29,6 +29,18 @@ def test_who_waits_longest_is_first_of_those_for_whom_there_is_room() -> None:
         Pod(0, HALF, 0, 100), Pod(1, HALF, 0, 50), Pod(2, WHOLE, 1, 10), Pod(3, HALF, 2, 80), Pod(4, HALF, 3, 1)
     )
     assert {number: each.at for number, each in played.placed.items()} == {0: 0, 1: 0, 3: 50, 4: 100, 2: 130}
+
+
+def test_of_two_sizes_that_fit_at_last_the_one_that_came_first_is_placed() -> None:
+    for sizes in ((Size(50 * GIB), HALF), (HALF, Size(50 * GIB))):
+        waiting = [Pod(number, size, number) for number, size in enumerate(sizes, 1)]
+        assert set(single(Pod(0, WHOLE, 0, 30), *waiting).placed) == {0, 1}
+
+
+def test_the_end_of_a_pod_changes_the_order_as_well() -> None:
+    sizes = (Pod(0, Size(GIB)), Pod(1, Size(2 * GIB)), Pod(2, Size(5 * GIB), 1, 4), Pod(3, Size(GIB), 6))
+    played = single(*sizes, order=Order.SPREAD, gpus=2)
+    assert [each.where for each in played.placed.values()] == [(0,), (1,), (0,), (0,)]
 
 
 def test_a_small_pod_is_not_held_up_by_a_large_one() -> None:
@@ -47,13 +59,13 @@ def test_a_claim_on_two_gpus_waits_for_both() -> None:
 def test_between_two_looks_the_scheduler_goes_by_the_old_order() -> None:
     """Emptiest first, but all of a burst go to the GPU that is listed first."""
     burst = [Pod(number, Size(GIB), 0.1 * number) for number in range(1, 5)]
-    assert [each.where for each in single(*burst, order=Order.EMPTIEST, gpus=4).placed.values()] == [
+    assert [each.where for each in single(*burst, order=Order.SPREAD, gpus=4).placed.values()] == [
         (0,),
         (1,),
         (2,),
         (3,),
     ]
-    late = single(*burst, Pod(9, Size(GIB), 11), order=Order.EMPTIEST, gpus=4, every=10)
+    late = single(*burst, Pod(9, Size(GIB), 11), order=Order.SPREAD, gpus=4, every=10)
     assert [each.where for each in late.placed.values()] == [(0,), (0,), (0,), (0,), (1,)]
     assert late.agents.writes == 2, "one for the four of the burst, and one for the last"
 

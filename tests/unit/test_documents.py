@@ -16,7 +16,7 @@ from gpushare.reasons import Reason
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENTS: Final = (
     "README.md", "SECURITY.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md", "docs/reference.md",
-    "docs/limits.md", "docs/hardware.md", "docs/safety.md", "docs/recipes.md", "docs/scale.md",
+    "docs/limits.md", "docs/placement.md", "docs/hardware.md", "docs/safety.md", "docs/recipes.md", "docs/scale.md",
 )  # fmt: skip
 PRODUCT: Final = ("gpushare", "enforcer", "webhook", "sidecar", "certs")
 FOREIGN: Final = frozenset(
