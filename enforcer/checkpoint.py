@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from enforcer import plainfile
 from enforcer.model import MOST, OnExceed, Quota
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
@@ -164,14 +165,13 @@ class Checkpoint:
         """
         data = encode(quotas)
         with suppress(OSError):
-            if self.path.read_bytes() == data:
+            if plainfile.read(self.path, len(data) + 1) == data:
                 return
         replace(self.path, data, durable=True)
 
     def _load(self) -> None:
         try:
-            with self.path.open("rb") as file:
-                self._quotas = decode(file.read(MAX_BYTES))
+            self._quotas = decode(plainfile.read(self.path, MAX_BYTES))
         except (OSError, ConfigError) as error:
             self._complain(str(error))
         else:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer import checkpoint
+from enforcer import checkpoint, plainfile
 from enforcer.aside import Aside
 from enforcer.health import Standing
 from enforcer.judging import kills, memory, sight
@@ -168,8 +168,7 @@ class Agent:
 
     def _recall(self) -> State:
         try:
-            with (self._folder / memory.NAME).open("rb") as file:
-                data = file.read(memory.MAX_BYTES)
+            data = plainfile.read(self._folder / memory.NAME, memory.MAX_BYTES)
         except FileNotFoundError:
             return State()
         except OSError as error:
@@ -238,17 +237,20 @@ class Agent:
 
     def _decide(self, verdict: Verdict) -> None:
         quota = verdict.quota
-        log.info(
+        spell = self._episodes.heard(verdict, self._clock())
+        armed = verdict.decision is Decision.ARMED and self._arms(verdict)
+        tell = log.debug if spell is None or (verdict.decision is Decision.ARMED and not armed) else log.info
+        tell(
             "judged", reason=str(Reason.OVER_QUOTA), decision=str(verdict.decision), namespace=quota.namespace,
             pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=verdict.used_mib,
             quota_mib=quota.memory_mib, over_for=round(verdict.over_for, 1),
         )  # fmt: skip
         if action := _ACTIONS.get(verdict.decision):
             self._parts.metrics.violations.labels(action).inc()
-        if (spell := self._episodes.heard(verdict, self._clock())) is not None:
+        if spell is not None:
             self._tell(verdict, spell)
-        if verdict.decision is Decision.ARMED:
-            self._record_armed(verdict)
+        if armed:
+            self._record(Kind.ARMED, verdict)
         if verdict.decision is Decision.KILL:
             self._pending[self._workers.submit(self._carry_out, self._kept, verdict)] = verdict
 
@@ -258,16 +260,16 @@ class Agent:
         if verdict.decision is Decision.WARNED:
             self._record(Kind.WARNED, verdict, spell.times)
 
-    def _record_armed(self, verdict: Verdict) -> None:
-        """Try the disk when grace begins: that it is dead is known before somebody is to be ended.
+    def _arms(self, verdict: Verdict) -> bool:
+        """Whether to try the disk when grace begins: that it is dead is known before somebody is to be ended.
 
         Once in a while for each place is enough: who goes over and back with every sample does not fill the disk.
         """
         now, place = self._clock(), place_of(verdict.quota)
         self._armed = {each: at for each, at in self._armed.items() if now - at < self._rules.window}
-        if place not in self._armed:
-            self._armed[place] = now
-            self._record(Kind.ARMED, verdict)
+        fresh = place not in self._armed
+        self._armed.setdefault(place, now)
+        return fresh
 
     def _record(self, kind: Kind, verdict: Verdict, times: int = 1) -> None:
         self._parts.kill_log.post(kind, warning_fields(self._node, verdict, times), self._unrecorded)

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import structlog
 import yaml
 
+from enforcer import plainfile
 from enforcer.dra import cdi
 from enforcer.dra.prepared import Prepared, safe_uid
 from enforcer.model import Mode
@@ -196,7 +197,7 @@ def put(path: Path, data: bytes) -> None:
         OSError: it could not be written; no half of it is left.
     """
     with suppress(OSError):
-        if path.read_bytes() == data:
+        if plainfile.read(path, len(data) + 1) == data:
             return
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from enforcer import plainfile
 from enforcer.checkpoint import replace
 from enforcer.dra.prepared import Prepared, decode, encode, safe_uid
 from enforcer.model import Mode
@@ -133,8 +134,7 @@ class ClaimStore:
 
 
 def _read(file: Path) -> Prepared:
-    with file.open("rb") as opened:
-        claim = decode(opened.read(MAX_BYTES))
+    claim = decode(plainfile.read(file, MAX_BYTES))
     if claim.uid != file.stem:
         raise ConfigError(f"it holds claim {claim.uid}", Reason.CHECKPOINT_UNREADABLE)
     return claim

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enforcer.attribute import Attributor, Identity, Owner
-from enforcer.proc import numbers
+from enforcer.proc import DEAD, numbers, read_stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def members(attributor: Attributor, owner: Owner, proc: Path = Path("/proc")) ->
     found = []
     for folder in (each for each in proc.iterdir() if each.name.isascii() and each.name.isdigit()):
         pid = int(folder.name)
-        identity = attributor.identify(pid) if _mentions(folder / "cgroup", owner) else None
+        identity = attributor.identify(pid) if _may_be_in(folder, owner) else None
         if identity is not None and identity.owner == owner and (own := numbers(pid, proc)):
             found.append(Member(identity, own))
     return found
@@ -47,9 +47,16 @@ def first_of(family: Sequence[Member], cgroup_inode: int | None) -> Member | Non
     return found[0] if len(found) == 1 and found[0].identity.cgroup_inode == cgroup_inode else None
 
 
-def _mentions(file: Path, owner: Owner) -> bool:
-    """Whether it is worth to read who this is: a machine has hundreds of processes, a container a few."""
+def _may_be_in(folder: Path, owner: Owner) -> bool:
+    """Whether it is worth to read who this is: a machine has hundreds of processes, a container a few.
+
+    One whose leader has ended may have threads that live on; in cgroup v1 its own file names no container any more.
+    """
     try:
-        return owner.container_id.encode() in file.read_bytes()
+        said = (folder / "cgroup").read_bytes()
     except OSError:
         return False
+    if owner.container_id.encode() in said:
+        return True
+    stat = read_stat(folder / "stat") if b":/\n" in said else None
+    return stat is not None and stat.state in DEAD

@@ -5,11 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from enforcer import plainfile
 from enforcer.model import ComputeMode
 from enforcer.mps.launch import folder_of
 from gpushare.errors import MpsError
 
 FILE: Final = "daemon.json"
+MAX_BYTES: Final = 64 * 1024
 MAX_PID: Final = 2**22
 """The kernel's own limit."""
 
@@ -68,7 +70,7 @@ class Notes:
 
 def _read(file: Path) -> Note:
     try:
-        note = Note(**json.loads(file.read_text()))
+        note = Note(**json.loads(plainfile.read(file, MAX_BYTES)))
     except (OSError, ValueError, TypeError, RecursionError):
         return Note()
     return note if note.plausible else Note()

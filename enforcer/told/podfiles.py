@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import structlog
 
+from enforcer import plainfile
 from enforcer.aside import Aside
 from enforcer.killlog.audit import utc_now
 from enforcer.model import Quota
@@ -164,8 +165,7 @@ class PodFiles:
 def recalled(file: Path) -> tuple[Message, ...]:
     """Read the messages of a file written before; none from what is no such file."""
     with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-        with file.open("rb") as opened:
-            raw = json.loads(opened.read(MAX_BYTES))
+        raw = json.loads(plainfile.read(file, MAX_BYTES))
         return tuple(Message(str(each["time"]), str(each["text"])) for each in raw["messages"][-KEPT:])
     return ()
 

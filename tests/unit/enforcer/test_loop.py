@@ -294,29 +294,6 @@ def test_a_driver_that_goes_and_comes_back_is_met_again(world: World) -> None:
     assert not any(gpu["blind"] for gpu in world.look()["gpus"])
 
 
-def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: World) -> None:
-    for turn in range(150):
-        world.reader.held[GPU] = {101: 1000 if turn % 2 else 5000}
-        world.look()
-    world.agent._parts.kill_log.close()
-    assert world.kinds() == ["ARMED", "ARMED"]
-
-
-def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_minutes_that_counts(
-    world: World,
-) -> None:
-    world.quotas[0] = quota(grace_seconds=60.0)
-    for turn in range(800):
-        world.reader.held[GPU] = {101: 1000 if turn % 8 >= 6 else 5000}
-        world.look()
-    world.agent._parts.kill_log.close()
-    assert world.verdicts == []
-    assert 'gpu_share_limit_violations_total{action="warned"} 100.0' in world.scrape(), "it went over that often"
-    assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BACK_UNDER_QUOTA] * 2
-    assert "for the 76th time in 5 min; its processes are ended" in world.notices[2].note
-    assert [record.get("times") for record in world.records() if record["kind"] == "WARNED"] == [None, 76]
-
-
 def test_a_disk_that_hangs_stops_no_look_and_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     back = threading.Event()
 

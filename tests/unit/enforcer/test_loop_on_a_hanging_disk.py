@@ -85,17 +85,18 @@ def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_said(name: str
 
 
 def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
-    checkpoint = Checkpoint(world.folder)
+    checkpoint, answers = Checkpoint(world.folder), threading.Event()
     checkpoint.write([quota(grace_seconds=3600)])
-    object.__setattr__(world.agent._parts, "quotas", checkpoint.read)
+    answers.set()
+    object.__setattr__(world.agent._parts, "quotas", lambda: answers.wait() and checkpoint.read())
     world.reader.held[GPU] = {101: 9000}
     turns(world, 3)
     world.written()
-    disk = Hanging(checkpoint.path)
+    answers.clear()
     turns(world, 3)
     assert seen(world) == 9000
     assert "the disk of" in problems(world)
-    disk.let_go(reading=True)
+    answers.set()
 
 
 def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None:

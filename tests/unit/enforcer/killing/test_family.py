@@ -49,6 +49,19 @@ def test_only_those_whose_cgroup_mentions_it_are_looked_at_and_only_its_own_are_
     assert sorted(who.asked) == [7, 8, 9]
 
 
+@pytest.mark.parametrize(("state", "text", "asked"), [("Z", "/", [9]), ("S", "/", []), ("Z", "/other", [])])
+def test_one_whose_leader_has_ended_is_looked_at_though_its_own_cgroup_file_names_nothing(
+    tmp_path: Path, state: str, text: str, asked: list[int]
+) -> None:
+    """So it is in cgroup v1: other threads of it may live on in the container."""
+    who = Attributor()
+    ours = _process(tmp_path, who, 9, numbers="\t12")
+    (tmp_path / "9" / "cgroup").write_text(f"5:memory:{text}\n4:cpu,cpuacct:{text}\n")
+    (tmp_path / "9" / "stat").write_text(f"9 (a) b) {state} {' '.join(map(str, range(4, 30)))}\n")
+    assert members(who, OURS, tmp_path) == ([Member(ours, (9, 12))] if asked else [])
+    assert who.asked == asked
+
+
 @pytest.mark.parametrize("name", ["self", "irq", "7x", "\u0667", "1\u0660"])
 def test_what_is_no_process_is_passed_over(tmp_path: Path, name: str) -> None:
     who = Attributor()

@@ -1,0 +1,43 @@
+"""Who goes over its quota and back, again and again: what is logged, told and recorded of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, quota
+from tests.unit.enforcer.test_loop import World, make
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from make(tmp_path, enforcing=True)
+
+
+def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: World) -> None:
+    for turn in range(150):
+        world.reader.held[GPU] = {101: 1000 if turn % 2 else 5000}
+        world.look()
+    world.agent._parts.kill_log.close()
+    assert world.kinds() == ["ARMED", "ARMED"]
+
+
+def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_minutes_that_counts(
+    world: World,
+) -> None:
+    world.quotas[0] = quota(grace_seconds=60.0)
+    with capture_logs() as logs:
+        for turn in range(800):
+            world.reader.held[GPU] = {101: 1000 if turn % 8 >= 6 else 5000}
+            world.look()
+    world.agent._parts.kill_log.close()
+    judged = Counter(each["decision"] for each in logs if each["event"] == "judged" and each["log_level"] == "info")
+    assert judged == {"Armed": 7, "Warned": 2, "BackUnder": 2}, "once a minute, and twice in ten"
+    assert world.verdicts == []
+    assert 'gpu_share_limit_violations_total{action="warned"} 100.0' in world.scrape(), "it went over that often"
+    assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BACK_UNDER_QUOTA] * 2
+    assert "for the 76th time in 5 min; its processes are ended" in world.notices[2].note
+    assert [record.get("times") for record in world.records() if record["kind"] == "WARNED"] == [None, 76]
