@@ -78,6 +78,16 @@ def test_who_is_over_but_not_for_long_is_not_within_its_quota_either() -> None:
     assert not state.open
 
 
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("now", [True, False])
+def test_whether_one_is_over_its_quota_is_what_this_look_says(*, before: bool, now: bool) -> None:
+    both, third = [*_crowd(1), *_crowd(1, "tts", 2)], _crowd(1, "chat", 3)
+    kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
+    cases = {**_cases(both), **(_cases(third, over_for=0.5) if before else {})}
+    state, _ = _decided(State(cases=cases, kills=kills), both + third, both[:1] + (third if now else []))
+    assert state.open is now
+
+
 def test_one_container_alone_is_no_storm_however_often() -> None:
     kills = tuple(Kill(30.0 + n, "asr", PLACE) for n in range(9))
     state, said = _look(State(cases={KEY: _due()}, kills=kills), 100.0, quota(), over=_held(OVER))
