@@ -1,5 +1,6 @@
 """Processes that are held on to: known for as long as they are as they were, and not a moment longer."""
 
+import errno
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ import pytest
 from enforcer import held
 from enforcer.attribute import Identity
 from enforcer.held import LINGER, Found, Held, Hold
+from enforcer.proc import CgroupAttributor
 
 
 class Clock:
@@ -181,4 +183,94 @@ def test_nothing_is_held_where_the_pid_is_nobodys(process: subprocess.Popen[byte
     process.wait()
     files = _open_files()
     assert Hold.on(process.pid) is None
+    assert _open_files() == files
+
+
+def test_whether_it_has_ended_is_asked_and_not_waited_for(process: subprocess.Popen[bytes], folder: Path) -> None:
+    hold, asked = _hold(process.pid), list[int]()
+
+    def ended(milliseconds: int) -> list[tuple[int, int]]:
+        asked.append(milliseconds)
+        return []
+
+    hold.ended = ended
+    assert hold.is_as(_found(process.pid, folder))
+    assert asked == [0]
+    hold.close()
+
+
+def test_where_there_is_no_room_for_its_second_file_the_first_is_let_go_of(
+    process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    files = _open_files()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        assert Hold.on(process.pid) is None
+    assert _open_files() == files
+
+
+def test_nobody_is_let_go_of_before_all_its_time_is_over(process: subprocess.Popen[bytes], folder: Path) -> None:
+    clock, files = Clock(), _open_files()
+    kept = Held(clock)
+    clock.now += 1
+    kept.keep(_hold(process.pid), _found(process.pid, folder))
+    clock.now += LINGER
+    kept.still(1)
+    assert _open_files() == files + 2, "it is looked through, and this one's time is just over"
+    clock.now += LINGER
+    kept.still(1)
+    assert _open_files() == files + 2, "it is not looked through so soon"
+    clock.now += 0.25
+    kept.still(1)
+    assert _open_files() == files
+
+
+class _Looks:
+    """Stands in for making a process out, and counts how often that is done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, identity: Identity, found: Found | None) -> None:
+        self.taken = 0
+        self._answer = identity, found
+        monkeypatch.setattr(CgroupAttributor, "_made_out", lambda _, pid: self._look(pid))
+
+    def _look(self, pid: int) -> tuple[Identity, Found | None]:
+        self.taken += 1
+        assert pid == self._answer[0].pid
+        return self._answer
+
+
+def _identified(who: CgroupAttributor, pid: int, times: int = 3) -> list[Identity | None]:
+    return [who.identify(pid) for _ in range(times)]
+
+
+def test_one_in_a_container_is_made_out_before_and_after_it_is_held_on_to_and_then_known(
+    process: subprocess.Popen[bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _found(process.pid, folder)
+    looks = _Looks(monkeypatch, found.identity, found)
+    assert _identified(CgroupAttributor(), process.pid) == [found.identity] * 3
+    assert looks.taken == 2
+
+
+def test_one_that_cannot_be_held_on_to_is_made_out_at_each_look(
+    process: subprocess.Popen[bytes], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, files = _found(process.pid, folder), _open_files()
+    looks = _Looks(monkeypatch, found.identity, None)
+    assert _identified(CgroupAttributor(), process.pid) == [found.identity] * 3
+    assert looks.taken == 3, "it is in no container"
+    looks = _Looks(monkeypatch, found.identity, found)
+    assert _identified(CgroupAttributor(tmp_path), process.pid) == [found.identity] * 3
+    assert looks.taken == 3, "its pid is not one that the kernel knows"
+    with monkeypatch.context() as patched:
+        patched.setattr(Held, "full", True)
+        assert _identified(CgroupAttributor(), process.pid) == [found.identity] * 3
+    assert looks.taken == 6, "there is no room"
+    with monkeypatch.context() as patched:
+        patched.setattr(Hold, "on", lambda _: None)
+        assert _identified(CgroupAttributor(), process.pid) == [found.identity] * 3
+    assert looks.taken == 9, "it has ended"
     assert _open_files() == files
