@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from enforcer import held
 from enforcer.attribute import Identity
 from enforcer.held import LINGER, Found, Held, Hold
 from enforcer.proc import CgroupAttributor
+from tests.unit.enforcer.test_proc import GROUP, OURS, OWN_GROUP, process_files
 
 
 class Clock:
@@ -226,6 +228,23 @@ def test_nobody_is_let_go_of_before_all_its_time_is_over(process: subprocess.Pop
     clock.now += 0.25
     kept.still(1)
     assert _open_files() == files
+
+
+@pytest.mark.parametrize("mounted", ["", "unified"])
+def test_what_is_found_of_one_in_a_container_is_all_that_tells_later_whether_it_is_as_it_was(
+    tmp_path: Path, mounted: str
+) -> None:
+    process_files(tmp_path / "proc")
+    group = tmp_path / "cgroup" / mounted / OWN_GROUP
+    who = CgroupAttributor(tmp_path / "proc", tmp_path / "cgroup")
+    plain = Identity(pid=77, start=4711, owner=OURS)
+    assert who._made_out(77) == (plain, None), "its cgroup cannot be seen"
+    group.mkdir(parents=True)
+    inode = group.stat().st_ino
+    identity = replace(plain, cgroup_inode=inode)
+    folder = f"{tmp_path}/cgroup/{mounted}/{OWN_GROUP}"
+    assert who._made_out(77) == (identity, Found(identity, GROUP.encode(), folder, inode))
+    assert who._made_out(78) == (None, None)
 
 
 class _Looks:
