@@ -2,12 +2,14 @@
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from tests.controlplane.bed import PODS, Bed
+from tests.scale.calls import writes
 from tests.scale.cpu import between, spent
 from tests.scale.figures import Figure, at_most, none_of
 from tests.scale.fleet import Arm, check_templates, clear, create_all, judge, namespaces, pod, stored
@@ -35,6 +37,8 @@ class Placed:
     seconds: float
     cpu: Mapping[str, float]
     """Seconds of processor time that each program spent until the last pod was bound."""
+    writes: Mapping[str, int]
+    """What the API server was asked to write until then, by resource."""
     problems: tuple[str, ...]
 
     @property
@@ -43,33 +47,46 @@ class Placed:
         return self.pods / self.seconds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Pods that were created: their ledger and namespaces, and how all stood right before the first."""
+
+    ledger: Ledger
+    spaces: list[str]
+    started: float
+    cpu: Mapping[str, float]
+    writes: Counter[str]
+
+
 @contextmanager
-def asked(bed: Bed, arm: Arm, tag: str, sizes: Sequence[Size], of: str) -> Iterator[tuple[Ledger, list[str], float]]:
-    """Create all pods. Yields their ledger, namespaces, and when the first was created; deletes them in the end."""
+def asked(bed: Bed, arm: Arm, tag: str, sizes: Sequence[Size], of: str) -> Iterator[Asked]:
+    """Create all pods; delete them in the end."""
     spaces = namespaces(bed, arm, NAMESPACES, sizes)
     with watched(bed.cluster, of) as ledger:
-        started = time.monotonic()
+        cpu, wrote, started = spent(bed.plane.processes), writes(bed.cluster), time.monotonic()
         bodies = [pod(arm, f"{tag}-{number}", size, of) for number, size in enumerate(sizes)]
         for body, size in zip(bodies, sizes, strict=True):
             need = (0, 0) if arm is Arm.PLAIN else (size.memory_mib, size.compute)
             ledger.ask(body["metadata"]["name"], *need, started)
         create_all(bed, spaces, bodies)
-        yield ledger, spaces, started
+        yield Asked(ledger=ledger, spaces=spaces, started=started, cpu=cpu, writes=wrote)
     clear(bed, spaces)
 
 
 def place(bed: Bed, arm: Arm, tag: str, sizes: Sequence[Size], of: str) -> Placed:
     """Create all pods, wait until each has a node, have it judged, and clear up."""
-    before = spent(bed.plane.processes)
-    with asked(bed, arm, tag, sizes, of) as (ledger, spaces, started):
+    with asked(bed, arm, tag, sizes, of) as all_of_them:
+        ledger, spaces, started = all_of_them.ledger, all_of_them.spaces, all_of_them.started
         creating = time.monotonic() - started
         bed.until(f"all {len(sizes)} pods are bound", lambda: len(ledger.bound) == len(sizes), PATIENCE)
-        cpu = between(before, spent(bed.plane.processes))
+        cpu, wrote = between(all_of_them.cpu, spent(bed.plane.processes)), writes(bed.cluster) - all_of_them.writes
         problems = _problems(bed, arm, ledger, spaces, len(sizes))
         if arm is Arm.SHARES:
             check_templates(bed, spaces)
         seconds = max(each.at for each in ledger.settled()) - started
-    return Placed(arm=arm, pods=len(sizes), creating=creating, seconds=seconds, cpu=cpu, problems=problems)
+    return Placed(
+        arm=arm, pods=len(sizes), creating=creating, seconds=seconds, cpu=cpu, writes=wrote, problems=problems
+    )
 
 
 def _problems(bed: Bed, arm: Arm, ledger: Ledger, spaces: Sequence[str], count: int) -> tuple[str, ...]:
@@ -105,7 +122,8 @@ def overfill(bed: Bed, seed: int, count: int, of: str, gpus: int) -> Overfilled:
     """Ask for more than there is and wait until nothing changes any more."""
     sizes = mixed(seed, count)
     assert asks_too_much(sizes, gpus, GPU_MIB)
-    with asked(bed, Arm.SHARES, f"over-{seed}", sizes, of) as (ledger, spaces, _):
+    with asked(bed, Arm.SHARES, f"over-{seed}", sizes, of) as all_of_them:
+        ledger, spaces = all_of_them.ledger, all_of_them.spaces
         bed.until("nothing changes any more", lambda: _quiet(ledger), PATIENCE)
         bed.until("each is bound or unschedulable", lambda: not _unsaid(bed, spaces), 60)
         found = judge(bed, spaces)
@@ -155,15 +173,18 @@ def speeds(rate: str, placed: Sequence[Placed]) -> list[Figure]:
         per_second = statistics.median(each.rate for each in mine)
         creating = statistics.median(each.pods / each.creating for each in mine)
         cpu = statistics.median(1000 * sum(each.cpu.values()) / each.pods for each in mine)
-        text = f"{per_second:.1f} bound, {creating:.0f} created, {cpu:.0f} ms of processor each"
+        wrote = statistics.median(sum(each.writes.values()) / each.pods for each in mine)
+        text = f"{per_second:.1f} bound, {creating:.0f} created, {cpu:.0f} ms of processor and {wrote:.1f} writes each"
         found.append(Figure(run="main", what=f"{arm} a second, client rate {rate}", found=text))
     return found
 
 
 def told(placed: Placed, what: str) -> str:
     """One line about a run that has ended."""
+    most = sorted(placed.writes.items(), key=lambda item: -item[1])
+    wrote = ", ".join(f"{name} {count / placed.pods:.2f}" for name, count in most if count > placed.pods / 10)
     cpu = ", ".join(f"{name} {1000 * seconds / placed.pods:.0f}" for name, seconds in placed.cpu.items())
     return (
         f"{what}: {placed.arm}: {placed.pods} created in {placed.creating:.1f} s, bound after {placed.seconds:.1f} s,"
-        f" {placed.rate:.1f} a second; ms of processor a pod: {cpu}"
+        f" {placed.rate:.1f} a second; ms of processor a pod: {cpu}; writes a pod: {wrote}"
     )
