@@ -22,6 +22,7 @@ class Gate:
         self.port: Final = free_ports(1)[0]
         self._target, self._loop = target, asyncio.new_event_loop()
         self._open: asyncio.Event = asyncio.Event()
+        self._forgotten: list[asyncio.Event] = []
         self._listens = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -45,7 +46,8 @@ class Gate:
 
     def _reopen(self, lost: bool) -> None:  # noqa: FBT001 - the loop passes it by position
         if lost:
-            self._open = asyncio.Event()  # those that wait for the old one wait for ever
+            self._forgotten.append(self._open)  # who waits for it waits for ever, as long as somebody knows it
+            self._open = asyncio.Event()
         self._open.set()
 
     def _run(self) -> None:
