@@ -187,7 +187,7 @@ def resource_slices(
 
     Args:
         node: name of the node, also of the pool.
-        devices: in order of choice.
+        devices: in order of choice; the status device is laid out first.
         node_uid: of the Node object, so that the slices go when it goes.
         left_out: what is not offered, noted in an annotation of each slice.
     """
@@ -195,7 +195,9 @@ def resource_slices(
     more = (
         {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}]} if node_uid else {}
     )
-    chunks = [devices[at : at + MAX_DEVICES] for at in range(0, len(devices), MAX_DEVICES)]
+    # The scheduler tries devices in order, on each node, and every sharing pod wants the status device.
+    laid = sorted(devices, key=lambda each: each["name"] != STATUS_DEVICE)
+    chunks = [laid[at : at + MAX_DEVICES] for at in range(0, len(laid), MAX_DEVICES)]
     pool = {"name": node, "generation": 1, "resourceSliceCount": len(chunks)}
     return tuple(
         {

@@ -149,10 +149,10 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
     api = Api()
     offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
-    assert api.devices() == [DEVICE, OTHER_DEVICE, "status"]
+    assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["annotations"] = {contract.NODE_GPUS: "1"}
     offering.publish(VIEWS, [])
-    assert api.devices() == [OTHER_DEVICE, "status"]
+    assert api.devices() == ["status", OTHER_DEVICE]
     assert offering.problem is None
 
 
@@ -161,13 +161,13 @@ def test_a_gpu_that_changes_offers_nothing_until_its_last_tenant_has_gone() -> N
     modes.follow(lambda: held)
     offering = Offering(api, "gpu-7", InventoryPolicy(), modes=modes)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
-    assert api.devices() == [DEVICE, OTHER_DEVICE, "status"]
+    assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["labels"][contract.NODE_MODE] = "time-slicing"
     offering.publish(VIEWS, [])
-    assert api.devices() == [OTHER_DEVICE, "status"]
+    assert api.devices() == ["status", OTHER_DEVICE]
     held.clear()
     offering.publish(VIEWS, [])
-    assert api.devices() == [DEVICE, OTHER_DEVICE, "status"]
+    assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["labels"][contract.NODE_MODE] = "mpss"
     offering.publish(VIEWS, [])
     assert api.devices() == ["status"]
@@ -183,7 +183,7 @@ def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
     offering = Offering(api, "gpu-7", POLICY, servers=lambda: servers.pop(0))  # type: ignore[arg-type]
     for _ in range(2):
         offering.publish(views, [])
-        device = api.slices["gpu-7-gpu-share.io-0"]["spec"]["devices"][0]
+        device = api.slices["gpu-7-gpu-share.io-0"]["spec"]["devices"][1]
         assert device["capacity"]["memory"]["value"] == "15872Mi"
 
 
@@ -208,10 +208,10 @@ def test_without_nvml_what_an_agent_before_us_offered_is_taken_back(tmp_path: Pa
     assert (api.slices, offering.problem) == ({}, None)
     reader.all_broken = False
     turns.offer()
-    assert api.devices() == [OTHER_DEVICE, "status"]
+    assert api.devices() == ["status", OTHER_DEVICE]
     reader.all_broken = True
     turns.offer()
-    assert api.devices() == [OTHER_DEVICE, "status"], "what was seen once is known"
+    assert api.devices() == ["status", OTHER_DEVICE], "what was seen once is known"
 
 
 def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
@@ -248,7 +248,7 @@ class Kubelet:
         return frozenset()
 
 
-@pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, [DEVICE, OTHER_DEVICE, "status"])])
+@pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, ["status", DEVICE, OTHER_DEVICE])])
 def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offered: list[str], tmp_path: Path) -> None:
     api = Api()
     offering = Offering(api, "gpu-7", InventoryPolicy())  # type: ignore[arg-type]

@@ -130,13 +130,13 @@ def test_mixed_generations_left_by_a_crash_are_repaired(server: Any, publisher: 
 @pytest.mark.parametrize(
     "tamper",
     [
-        lambda spec: spec["devices"][0]["attributes"].update(extra={"string": "x"}),
-        lambda spec: spec["devices"][0]["capacity"].pop("clients"),
-        lambda spec: spec["devices"][0]["capacity"]["memory"].update(value="15Gi"),
+        lambda spec: spec["devices"][1]["attributes"].update(extra={"string": "x"}),
+        lambda spec: spec["devices"][1]["capacity"].pop("clients"),
+        lambda spec: spec["devices"][1]["capacity"]["memory"].update(value="15Gi"),
         lambda spec: spec["devices"].reverse(),
         lambda spec: spec["devices"].pop(),
         lambda spec: spec["pool"].update(resourceSliceCount=2),
-        lambda spec: spec["devices"][0].update(allowMultipleAllocations=False),
+        lambda spec: spec["devices"][1].update(allowMultipleAllocations=False),
     ],
     ids=["more", "less", "other amount", "other order", "device gone", "other count", "exclusive"],
 )
@@ -255,7 +255,7 @@ def test_once_the_gate_is_on_everything_is_written_again(server: Any, publisher:
     server._store = store
     assert publisher.publish(_wanted()), "the fourth time"
     assert not publisher.publish(_wanted())
-    next(iter(server.items.values()))["spec"]["devices"][0]["allowMultipleAllocations"] = False
+    next(iter(server.items.values()))["spec"]["devices"][1]["allowMultipleAllocations"] = False
     assert publisher.publish(_wanted()), "and what somebody changes is set right again"
 
 
@@ -263,4 +263,4 @@ def test_others_who_keep_changing_a_slice_are_no_missing_gate(server: Any, publi
     for _ in range(3 * VAIN):
         assert publisher.publish(_wanted())
         for item in server.items.values():
-            item["spec"]["devices"][0]["capacity"] = {}
+            item["spec"]["devices"][1]["capacity"] = {}
