@@ -146,7 +146,9 @@ class Agent:
             views = self._look()
             readings = {view.gpu.uuid: view.reading for view in views}
             judged = quotas if self._enforcing else tuple(replace(q, on_exceed=OnExceed.WARN) for q in quotas)
-            self._state, verdicts = judge(self._breaker.told(self._state), judged, readings, now, self._rules)
+            pursued = {place_of(verdict.quota) for verdict in self._pending.values()}
+            told = self._breaker.told(self._state)
+            self._state, verdicts = judge(told, judged, readings, now, self._rules, pursued=pursued)
             self._breaker.keep(self._state)
             self._remember()  # first: should we die over a kill, the next enforcer counts it
             for verdict in verdicts:

@@ -143,7 +143,13 @@ class _Due:
 
 
 def judge(
-    state: State, quotas: Sequence[Quota], readings: Mapping[str, Reading | None], now: float, rules: Rules
+    state: State,
+    quotas: Sequence[Quota],
+    readings: Mapping[str, Reading | None],
+    now: float,
+    rules: Rules,
+    *,
+    pursued: AbstractSet[Place] = frozenset(),
 ) -> tuple[State, tuple[Verdict, ...]]:
     """Take in one sample of every GPU.
 
@@ -153,11 +159,12 @@ def judge(
         readings: by GPU UUID; ``None``, or no entry, where the GPU could not be read.
         now: seconds on a clock that never jumps and goes on while the machine sleeps.
         rules: how careful to be.
+        pursued: whom somebody is acting upon still, also where the container has restarted meanwhile.
     """
     cases: dict[Key, Case] = {}
     verdicts: list[Verdict] = []
     due: list[_Due] = []
-    busy = {place_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).acting}
+    busy = {place_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).acting}.union(pursued)
     state = _aged(state, busy, now, rules)
     for quota in quotas:
         if quota.container_id is None:

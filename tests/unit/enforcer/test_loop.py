@@ -29,6 +29,7 @@ from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota
 
 CARD = 16384
+RESTARTED = "d" * 64
 
 
 def card(uuid: str, index: int) -> Gpu:
@@ -99,12 +100,12 @@ class World:
 
 
 class Attributor:
-    """Pid 1xx is our container's, 2xx another's, 9xx nobody's, 666 has ended."""
+    """Pid 1xx is our container's, 2xx another's, 3xx ours after its restart, 9xx nobody's, 666 has ended."""
 
     def identify(self, pid: int) -> Identity | None:
         if pid == 666:
             return None
-        owner = {1: Owner(POD, CONTAINER), 2: Owner("other", "e" * 64)}.get(pid // 100)
+        owner = {1: Owner(POD, CONTAINER), 2: Owner("other", "e" * 64), 3: Owner(POD, RESTARTED)}.get(pid // 100)
         return Identity(pid=pid, start=pid, owner=owner)
 
 
@@ -210,6 +211,18 @@ def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
     assert world.look(20)["containers"][0]["state"] == "Acting"
     assert not all(future.done() for future in world.agent._pending)
     release.set()
+
+
+def test_a_container_that_restarts_while_it_is_pursued_is_not_pursued_twice(world: World) -> None:
+    proceed = threading.Event()
+    world.carry_out = lambda _: Result(Reason.KILLED if proceed.wait(30) else Reason.GONE)
+    world.reader.held[GPU] = {101: 9000}
+    world.look(3)
+    world.quotas[:] = [quota(container_id=RESTARTED, grace_seconds=0.0)]
+    world.reader.held[GPU] = {301: 9000}
+    world.look(6)
+    proceed.set()
+    assert [each.quota.container_id for each in world.verdicts] == [CONTAINER]
 
 
 def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_stop(world: World) -> None:

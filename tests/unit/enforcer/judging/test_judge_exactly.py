@@ -238,6 +238,15 @@ def test_what_is_being_carried_out_counts_as_of_now_however_long_it_takes() -> N
     assert later.kills == (Kill(900.0, "asr", PLACE),)
 
 
+def test_who_is_pursued_is_not_sentenced_again_though_the_container_has_restarted() -> None:
+    state = State(cases={KEY: _due()}, kills=(Kill(100.0, "asr", PLACE),))
+    reading = {GPU: {CONTAINER: (OVER,)}}
+    later, said = judge(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES, pursued={PLACE})
+    assert (said, later.kills) == ((), (Kill(101.0, "asr", PLACE),))
+    _, said = judge(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES)
+    assert [each.decision for each in said] == [Decision.KILL]
+
+
 def test_a_process_exactly_at_what_is_left_is_let_be() -> None:
     held = [holder(1, 4096), holder(2, 1)]
     assert targets(quota(), held) == (held[0],)
