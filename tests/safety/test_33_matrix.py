@@ -54,7 +54,7 @@ def test_34_faults_at_4_moments_break_no_invariant(mount: Path, folder: Path) ->
     print(f"{len(found)} runs of {seconds:.0f} s together, which stand for {seconds * SCALE / 3600:.0f} h")
     kinds = {kind(each): each for each in broken}
     assert not broken, "\n\n".join([str(Counter(map(kind, broken))), *map(shown, kinds.values())])
-    assert sorted(tuple(each["case"]) for each in found) == sorted(rows, key=str)
+    assert sorted(str(tuple(each["case"])) for each in found) == sorted(map(str, rows))
     killing = {fault.name for fault in FAULTS if fault.ends is Ends.KILLED}
     assert all(each["counts"]["signal"] for each in found if each["case"][0] in killing)
     safety.figure("33", "runs of the fault matrix that broke an invariant", f"{len(broken)} in {len(found):,}")
