@@ -267,8 +267,8 @@ def _agent(patient: Patient, kill_log: Scribe) -> Agent:
 def _tell_decisions(patient: Patient) -> None:
     judge = vars(loop)["judge"]
 
-    def told(*args: Any) -> Any:
-        state, verdicts = judge(*args)
+    def told(*args: Any, **more: Any) -> Any:
+        state, verdicts = judge(*args, **more)
         for verdict in verdicts:
             if verdict.decision is Decision.KILL:
                 patient.trace.tell("decided", container=verdict.quota.container_id)
