@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -158,9 +158,8 @@ class ControlPlane:
 
     def again(self, dropped: Iterable[Process]) -> None:
         """Start dropped programs with the same command lines (in this process's environment); wait for the API."""
-        for process in dropped:
-            self.add(process.name, list(process.command))
-        self.wait("the API server is ready", self._ready)
+        started = [self.add(process.name, list(process.command)) for process in dropped]
+        self.wait("the API server is ready", self._ready, alive=started)
 
     def log(self, name: str) -> Path:
         """File with the output of one program."""
@@ -186,11 +185,21 @@ class ControlPlane:
         self.add("kube-controller-manager", command)
         self.wait("the controller-manager works", self._controllers_work)
 
-    def wait(self, what: str, check: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
-        """Poll until ``check()``; a dead server or the end of patience raises ``BedError`` with the logs' ends."""
+    def wait(
+        self,
+        what: str,
+        check: Callable[[], bool],
+        seconds: float = READY_SECONDS,
+        *,
+        alive: Sequence[Process] | None = None,
+    ) -> None:
+        """Poll until ``check()``; a dead server or the end of patience raises ``BedError`` with the logs' ends.
+
+        Who has to be ``alive`` is everybody by default: tests end some of their own programs on purpose.
+        """
 
         def held() -> bool:
-            require_alive(self.processes)
+            require_alive(self.processes if alive is None else alive)
             return check()
 
         if not holds_within(held, seconds):
