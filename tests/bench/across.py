@@ -137,7 +137,7 @@ class Field:
         for app in apps:
             spec = {"selector": {"app": app}, "ports": [{"port": 80}]}
             body = {"metadata": {"name": app}, "spec": spec}
-            stubborn(lambda body=body: self.plane.cluster().create(path(CORE_V1, "services", namespace=name), body))  # type: ignore[misc]
+            stubborn(lambda body=body: self.plane.cluster().create(path(CORE_V1, "services", namespace=name), body))  # type: ignore[misc] # bound now
 
     def pending(self, name: str) -> int:
         """How many pods have no node yet."""
@@ -204,7 +204,7 @@ def made(name: str, mib: int, way: str, dress: Dress | None = None, number: int 
     for each in (dress, constraint if way == "constraint" else None):
         if each:
             each(pod, number)
-    settings = Settings(across_nodes="none" if way == "constraint" else way)  # type: ignore[arg-type]
+    settings = Settings(across_nodes="none" if way == "constraint" else way)  # type: ignore[arg-type] # one of its choices
     after = copy.deepcopy(dict(decide(pod, policy=NamespacePolicy(), settings=settings).pod))
     del after["metadata"]["namespace"]
     return after
@@ -248,7 +248,7 @@ def packed(there: Field, way: str, seed: int) -> str:
         gone = rng.sample(range(len(first)), len(first) // 2)
         for number in gone:
             where = path(CORE_V1, PODS, f"a-{number}", name)
-            stubborn(lambda where=where: there.plane.cluster().delete(where, NOW))  # type: ignore[misc]
+            stubborn(lambda where=where: there.plane.cluster().delete(where, NOW))  # type: ignore[misc] # bound now
         assert holds_within(
             lambda: len(there.held(name)) > 0 and not _leaving(there, name, len(first) - len(gone)), 300
         )

@@ -130,7 +130,7 @@ def test_a_server_on_path_is_taken_only_in_the_right_version(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     said: str,
-    taken: bool,  # noqa: FBT001
+    taken: bool,  # noqa: FBT001 - pytest passes it by name
 ) -> None:
     given = tmp_path / "bin" / "kube-apiserver"
     executable(given, f"#!/bin/sh\necho '{said}'\n")

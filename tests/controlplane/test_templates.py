@@ -146,7 +146,7 @@ def test_a_namespace_that_comes_to_take_part_again_has_its_templates_made(bed: B
 def test_pods_that_come_and_go_leave_no_template(bed: Bed, namespace: str) -> None:
     for first in (4000, 5000):
         wanted = create_many(bed, namespace, first)
-        bed.until("all templates are there", lambda expected=wanted: names(bed, namespace) == expected)  # type: ignore[misc]
+        bed.until("all templates are there", lambda expected=wanted: names(bed, namespace) == expected)  # type: ignore[misc] # bound now
         bed.empty(namespace)
         bed.until("none is left", lambda: names(bed, namespace) == set(), seconds=60)
     bed.until("no claim is left", lambda: bed.list(CLAIMS, namespace) == [])

@@ -72,6 +72,7 @@ def test_where_gpus_are_shared_through_mps_two_for_one_container_are_refused_wit
     body["spec"]["containers"][0]["command"] = ["sh", "-c", f"{other} & exec gpu-share-tenant hold 1Gi"]
     site.create(namespace, body)
     site.bed.wait_unschedulable(namespace, "wide")
+    # It ends with 1 where a pod is not fine, which is what is asked about here.
     assert "shares them by turns" in site.shell(f"gpu-share explain {namespace}/wide || true")
 
 
@@ -101,6 +102,7 @@ def test_by_turns_one_container_has_a_share_of_each_of_two_gpus_and_is_judged_on
     site.until("nothing is held there", lambda: (pods.MAIN, second, 0, 4096) in uses(site, "wide"))
     assert (pods.MAIN, first, 1024, 4096) in uses(site, "wide"), "what it holds of the first is within its quota there"
     assert set(restarts(site.bed.pod(namespace, "wide")).values()) == {0}
+    # As above: it ends with 1.
     explained = site.shell(f"gpu-share explain {namespace}/wide || true")
     assert first in explained
     assert second in explained

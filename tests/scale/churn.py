@@ -86,7 +86,7 @@ class Coming:
             self._over.wait(max(0.0, self.began + number / self.course.rate - time.monotonic()))
             body, space = pod(Arm.SHARES, f"c-{number}", size, self.of), self._space(number)
             where = path(CORE_V1, PODS, namespace=space)
-            pool.submit(self._ask, lambda w=where, b=body: tenant.create(w, b), body["metadata"]["name"], size)  # type: ignore[misc]
+            pool.submit(self._ask, lambda w=where, b=body: tenant.create(w, b), body["metadata"]["name"], size)  # type: ignore[misc] # bound now
 
     def _ask(self, create: Callable[[], object], name: str, size: Size) -> None:
         self.ledger.ask(name, size.memory_mib, size.compute, time.monotonic())

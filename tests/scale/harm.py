@@ -69,8 +69,8 @@ class Harm:
         at = self.chance.uniform(1, 4)
         while at < self.seconds:
             replica = self.chance.choice(self.bed.replicas)
-            yield at, "replica killed", lambda each=replica: self._kill(each)  # type: ignore[misc]
-            yield at + self.chance.uniform(0.5, 4), "replica started", lambda each=replica: self._start(each)  # type: ignore[misc]
+            yield at, "replica killed", lambda each=replica: self._kill(each)  # type: ignore[misc] # bound now
+            yield at + self.chance.uniform(0.5, 4), "replica started", lambda each=replica: self._start(each)  # type: ignore[misc] # bound now
             at += self.chance.uniform(3, 8)
 
     def _kill(self, replica: Replica) -> None:

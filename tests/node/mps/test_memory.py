@@ -135,7 +135,7 @@ def test_the_host_process_has_it_before_it_serves(root: Path) -> None:
     with subprocess.Popen(["unshare", "--mount", "--propagation=private", *host], cwd=ROOT) as process:
         until(lambda: (root / "mps" / "host.sock").exists() or process.poll() is not None, 30)
         try:
-            about = os.statvfs(f"/proc/{process.pid}/root/dev/shm")
+            about = os.statvfs(Path("/proc", str(process.pid), "root", "dev", "shm"))
             assert about.f_blocks * about.f_frsize == 8 << 20
         finally:
             process.terminate()

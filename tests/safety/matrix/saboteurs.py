@@ -80,8 +80,8 @@ def _believes_its_verdict(_: Patient) -> None:
             most[container] = max(most.get(container, ()), tuple(holders), key=total)
         return views
 
-    setattr(watch.Watch, "look", look)  # noqa: B010
-    setattr(watch.Watch, "holders", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010
+    setattr(watch.Watch, "look", look)  # noqa: B010 - mypy lets nobody assign to a method
+    setattr(watch.Watch, "holders", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010 - mypy, as above
 
 
 def _appending(change: Callable[[Callable[..., Head], Any, Kind, Any], Head]) -> Callable[[Patient], None]:
