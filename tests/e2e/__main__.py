@@ -24,6 +24,8 @@ NODES: Final = 4
 PATIENCE: Final = 3.0
 EVERY_SECONDS: Final = 60.0
 TAIL_LINES: Final = 120
+SUMMARY_LINES: Final = 6
+SUMMARY_WIDTH: Final = 250
 WRONG_USE: Final = 2
 
 
@@ -61,13 +63,14 @@ def run(running: Running, every: float = EVERY_SECONDS) -> int:
     began = time.monotonic()
     for lane in running.lanes:
         print(f"{' then '.join(each.name for each in lane)}: {sum(len(each.files) for each in lane)} files", flush=True)
-    failed, stopped = False, True
+    troubles: list[Result] = []
+    stopped = True
     running.start()
     try:
         while running.under_way and not running.stopping:
             result = running.next(every)
             lines = running.progress() if result is None else tell(running, result)
-            failed = failed or bool(result and result.trouble)
+            troubles += [result] if result and result.trouble else []
             minutes, seconds = divmod(int(time.monotonic() - began), 60)
             print("\n".join(f"{minutes:>3}:{seconds:02} {line}" for line in lines), flush=True)
         stopped = running.stopping
@@ -76,7 +79,8 @@ def run(running: Running, every: float = EVERY_SECONDS) -> int:
             print("stopping: every lane ends its clusters", flush=True)
             running.stop()
         running.end()
-    return STOPPED if stopped else int(failed)
+        print("".join(f"{line[:SUMMARY_WIDTH]}\n" for line in summary(running, troubles)), end="", flush=True)
+    return STOPPED if stopped else int(bool(troubles))
 
 
 def tell(running: Running, result: Result) -> list[str]:
@@ -87,6 +91,16 @@ def tell(running: Running, result: Result) -> list[str]:
     log = running.log(result.session.name)
     ends = ending(log.read_text(errors="replace").splitlines())
     return [f"{result.session.name:<14} FAILED: {result.trouble}; {log} ends:", *ends, *took]
+
+
+def summary(running: Running, troubles: Sequence[Result]) -> list[str]:
+    """What failed in all sessions, once more and in few lines: often no more than the end of our output is kept."""
+    found: list[str] = []
+    for result in troubles:
+        log = running.log(result.session.name).read_text(errors="replace").splitlines()
+        failures = [line for line in log if line.startswith(("FAILED ", "ERROR "))]
+        found += [f"{result.session.name} FAILED: {result.trouble}", *failures[:SUMMARY_LINES]]
+    return found
 
 
 def ending(lines: list[str]) -> list[str]:

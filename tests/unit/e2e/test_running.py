@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster import versions
 from tests.e2e import clock
-from tests.e2e.__main__ import ending, run
+from tests.e2e.__main__ import SUMMARY_WIDTH, ending, run
 from tests.e2e.lanes import Session
 from tests.e2e.running import STOPPED, Running
 from tests.support.patience import holds_within
@@ -75,6 +75,24 @@ def test_a_lane_that_fails_is_told_with_its_end_and_the_others_go_on(
     assert said.count("what went wrong") == 1
     assert (tmp_path / "good").exists()
     assert (tmp_path / "later").exists()
+
+
+def test_the_last_lines_name_every_test_that_failed(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those who read our output may have no more than its end, and a lane that went well may end last."""
+    script = """
+print(f"FAILED {files[0].name}::test - " + "why " * 100)
+ran(*files)
+time.sleep(0.5 * (files[0].name == "good"))
+sys.exit(files[0].name != "good")
+"""
+    lanes = [(session(name, tmp_path / name),) for name in ("bad", "worse", "good")]
+    assert run(make(script, *lanes)) == 1
+    *_, last = capsys.readouterr().out.partition("good           passed")
+    told = last.splitlines()[2:]
+    assert sorted(line[:12] for line in told) == ["FAILED bad::", "FAILED worse", "bad FAILED: ", "worse FAILED"]
+    assert max(map(len, told)) == SUMMARY_WIDTH
 
 
 @pytest.mark.parametrize("script", ["ran(files[0])", "pass"], ids=["one forgotten", "no times at all"])
