@@ -245,11 +245,14 @@ def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str,
     ]
 
 
-def without_development(folder: Path) -> None:
-    """Hide what the images do not have, and libraries of theirs would load where it is there."""
+def as_in_the_image(folder: Path) -> None:
+    """Hide what the image does not have, as libraries would load it; compile what it has, as compiling takes memory."""
     for name in DEVELOPMENT:
         (folder / f"{name}.py").write_text("raise ImportError\n")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    subprocess.run([sys.executable, "-P", "-c", "import enforcer.main, enforcer.nvml.child"], check=True)
 
 
 def measured(folder: Path, stack: ExitStack, seconds: float, polls: int) -> list[tuple[str, str]]:
@@ -257,7 +260,7 @@ def measured(folder: Path, stack: ExitStack, seconds: float, polls: int) -> list
     stack.callback(node.end)
     node.library = remembering(folder)
     os.environ.update(node.sim.environment(node.library))
-    without_development(folder)
+    as_in_the_image(folder)
     idle = running(node, run, seconds)
     with crowd(stack, node) as quotas:
         for quota in quotas:
