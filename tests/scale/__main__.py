@@ -35,22 +35,27 @@ def main(argv: Sequence[str]) -> int:
 
 
 def main_job(asked: argparse.Namespace) -> list[Figure]:
-    """Pairs, plain pods and the overfilled fleet at a raised client rate; one pair and plain pods at the default."""
-    pairs: list[tuple[placing.Placed, placing.Placed]] = []
-    nodes, few = asked.nodes, max(1, asked.pods // 25)
+    """Pairs and plain pods at the default client rate and at a raised one, and the overfilled fleet."""
+    few = max(1, asked.pods // 25)
+    with installed(None) as bed:
+        usual = _pairs(bed, asked, "default rate")
     with installed(RAISED) as bed:
-        with fleet(bed, "wide", nodes, placing.MACHINE):
-            plain = _plain(bed, asked)
-            for seed in range(asked.seed, asked.seed + asked.pairs):
-                pairs.append(placing.pair(bed, seed, asked.pods, "wide", nodes * placing.PER_NODE))
-                _tell(f"seed {seed}", pairs[-1])
+        raised = _pairs(bed, asked, f"{RAISED}/s")
         with fleet(bed, "narrow", few, placing.MACHINE):
             over = placing.overfill(bed, asked.seed, asked.pods, "narrow", few * placing.PER_NODE)
-    with installed(None) as bed, fleet(bed, "wide", nodes, placing.MACHINE):
-        slow = [_plain(bed, asked), *placing.pair(bed, asked.seed, asked.pods, "wide", nodes * placing.PER_NODE)]
-        _tell("default rate", slow)
-    fast = [plain, *(placed for each in pairs for placed in each)]
-    return [*placing.figures(pairs, over), *placing.speeds(f"{RAISED}/s", fast), *placing.speeds("default", slow)]
+    return [*placing.figures("default", usual), *placing.figures(f"{RAISED}/s", raised), *placing.overfilled(over)]
+
+
+def _pairs(bed: Bed, asked: argparse.Namespace, rate: str) -> placing.AtRate:
+    gpus = asked.nodes * placing.PER_NODE
+    with fleet(bed, "wide", asked.nodes, placing.MACHINE):
+        plain = placing.place(bed, Arm.PLAIN, "plain", mixed(asked.seed, asked.pods), "wide")
+        _tell(rate, [plain])
+        pairs = []
+        for seed in range(asked.seed, asked.seed + asked.pairs):
+            pairs.append(placing.pair(bed, seed, asked.pods, "wide", gpus))
+            _tell(f"{rate}, seed {seed}", pairs[-1])
+    return placing.AtRate(plain=plain, pairs=pairs)
 
 
 def chaos_job(asked: argparse.Namespace) -> list[Figure]:
@@ -68,13 +73,6 @@ def churn_job(asked: argparse.Namespace) -> list[Figure]:
     course = churn.Course(rate=asked.rate, warm=asked.warm, seconds=asked.seconds, seed=asked.seed)
     with installed(RAISED) as bed, fleet(bed, "busy", course.nodes(), placing.MACHINE):
         return churn.figures(churn.churn(bed, course, "busy"))
-
-
-def _plain(bed: Bed, asked: argparse.Namespace) -> placing.Placed:
-    sizes = mixed(asked.seed, asked.pods)
-    placed = placing.place(bed, Arm.PLAIN, "plain", sizes, "wide")
-    _tell(f"seed {asked.seed}", [placed])
-    return placed
 
 
 def _tell(what: str, placed: Sequence[placing.Placed]) -> None:

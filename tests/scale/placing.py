@@ -150,33 +150,48 @@ def _unschedulable(waiting: dict[str, object]) -> bool:
     return any((each["type"], each.get("reason")) == ("PodScheduled", "Unschedulable") for each in conditions)
 
 
-def figures(pairs: Sequence[tuple[Placed, Placed]], over: Overfilled) -> list[Figure]:
-    """What the raised rate's pairs and the overfilled fleet say."""
-    ratios = sorted(shares.seconds / claims.seconds for shares, claims in pairs)
-    problems = [problem for each in pairs for placed in each for problem in placed.problems] + list(over.problems)
-    count = sum(placed.pods for each in pairs for placed in each)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtRate:
+    """What was placed at one client rate of the controller-manager: plain pods, and shares beside claims by hand."""
+
+    plain: Placed
+    pairs: Sequence[tuple[Placed, Placed]]
+
+
+def figures(rate: str, found: AtRate) -> list[Figure]:
+    """How shares compare with claims by hand at this client rate, and what each arm took."""
+    ratios = sorted(shares.seconds / claims.seconds for shares, claims in found.pairs)
+    placed = [each for both in found.pairs for each in both]
+    problems = [problem for each in placed for problem in each.problems]
+    what = f"time of shares / {Arm.CLAIMS}, client rate {rate}"
     more = f", the median of {', '.join(f'{ratio:.2f}' for ratio in ratios)}"
     return [
-        at_most("main", f"time of shares / {Arm.CLAIMS}", statistics.median(ratios), MOST_RATIO, more=more),
-        none_of("main", "problems that auditor and ledger found", problems, f"{count + over.bound} allocations"),
+        at_most("main", what, statistics.median(ratios), MOST_RATIO, more=more),
+        none_of(
+            "main", f"problems found, client rate {rate}", problems, f"{sum(each.pods for each in placed)} allocations"
+        ),
+        *(_speed(rate, arm, [each for each in [found.plain, *placed] if each.arm is arm]) for arm in Arm),
+    ]
+
+
+def overfilled(over: Overfilled) -> list[Figure]:
+    """What came of the fleet that was too small."""
+    return [
+        none_of("main", "overfilled: problems found", over.problems, f"{over.bound} allocations"),
         none_of("main", "overfilled: pods left waiting beside room", over.left_although_room, f"{over.pods}"),
         none_of("main", "overfilled: pods neither bound nor Unschedulable", over.not_said, f"{over.pods}"),
         Figure(run="main", what="overfilled: memory given away", found=f"{over.fill:.1%}, to {over.bound} pods"),
     ]
 
 
-def speeds(rate: str, placed: Sequence[Placed]) -> list[Figure]:
-    """Pods a second of each arm, at one client rate of the controller-manager."""
-    found = []
-    for arm in Arm:
-        mine = [each for each in placed if each.arm is arm]
-        per_second = statistics.median(each.rate for each in mine)
-        creating = statistics.median(each.pods / each.creating for each in mine)
-        cpu = statistics.median(1000 * sum(each.cpu.values()) / each.pods for each in mine)
-        wrote = statistics.median(sum(each.writes.values()) / each.pods for each in mine)
-        text = f"{per_second:.1f} bound, {creating:.0f} created, {cpu:.0f} ms of processor and {wrote:.1f} writes each"
-        found.append(Figure(run="main", what=f"{arm} a second, client rate {rate}", found=text))
-    return found
+def _speed(rate: str, arm: Arm, placed: Sequence[Placed]) -> Figure:
+    """Pods a second of one arm, the median of its runs."""
+    per_second = statistics.median(each.rate for each in placed)
+    creating = statistics.median(each.pods / each.creating for each in placed)
+    cpu = statistics.median(1000 * sum(each.cpu.values()) / each.pods for each in placed)
+    wrote = statistics.median(sum(each.writes.values()) / each.pods for each in placed)
+    text = f"{per_second:.1f} bound, {creating:.0f} created, {cpu:.0f} ms of processor and {wrote:.1f} writes each"
+    return Figure(run="main", what=f"{arm} a second, client rate {rate}", found=text)
 
 
 def told(placed: Placed, what: str) -> str:
