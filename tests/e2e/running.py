@@ -60,10 +60,10 @@ class Running:
     _stopping: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
-    def start(self) -> None:
-        """Start all lanes."""
+    def start(self, lanes: Sequence[Lane]) -> None:
+        """Start lanes beside each other."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for lane in self.lanes:
+        for lane in lanes:
             self._threads.append(threading.Thread(target=self._run_lane, args=(lane,)))
             self._threads[-1].start()
 

@@ -95,6 +95,44 @@ sys.exit(files[0].name != "good")
     assert max(map(len, told)) == SUMMARY_WIDTH
 
 
+FAILS = """
+ran(*files)
+here = files[0].parent
+for file in files:
+    with (here / f"{file.stem}.runs").open("a") as runs: runs.write("x")
+    if (here / f"{file.stem}.runs").stat().st_size <= int(file.suffix[1:]): print(f"FAILED {file}::test"); code = 1
+sys.exit(globals().get("code", 0))
+"""
+"""Each file fails as often as its name says."""
+
+
+@pytest.mark.parametrize(
+    ("files", "runs", "code", "said"),
+    [
+        (("a.1", "b.0"), (2, 1), 0, "FLAKY, passed by itself"),
+        (("a.2", "b.0"), (2, 1), 1, "lane-again FAILED"),
+        (("a.1", "b.1", "c.1"), (1, 1, 1), 1, "lane FAILED"),
+        (("a.0", "b.0"), (1, 1), 0, "lane           passed"),
+    ],
+    ids=["passes then", "fails again", "too many", "none failed"],
+)
+def test_files_of_few_failures_run_once_more_by_themselves(
+    make: Make, files: tuple[str, ...], runs: tuple[int, ...], code: int, said: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert run(make(FAILS, (session("lane", *(tmp_path / name for name in files)),))) == code
+    assert tuple(len((tmp_path / f"{name[0]}.runs").read_text()) for name in files) == runs
+    out = capsys.readouterr().out
+    assert said in out
+    assert ("FLAKY" in out) == ("FLAKY" in said)
+
+
+def test_a_session_that_crashed_is_not_run_again(make: Make, tmp_path: Path) -> None:
+    script = FAILS.replace('sys.exit(globals().get("code", 0))', "sys.exit(3)")
+    assert run(make(script, (session("lane", tmp_path / "a.1"),))) == 1
+    assert (tmp_path / "a.runs").read_text() == "x"
+
+
 @pytest.mark.parametrize("script", ["ran(files[0])", "pass"], ids=["one forgotten", "no times at all"])
 def test_a_session_that_runs_nothing_of_a_file_has_failed(
     make: Make, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
