@@ -1,11 +1,11 @@
 """Which test file runs in which lane: a lane is a row of pytest sessions, one after the other, on clusters of its own.
 
-The first lane has the tests of the control plane, and then what starts nodes of its own. The other lanes have a node
-each. The rest is dealt so that all end together; the first lane may get some of it too.
+The first lane has the tests of the control plane, the others have a node each. All is dealt so that they end together;
+the first lane may get a node too.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,28 +20,28 @@ MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
-    "tests/cluster/test_node.py": 109,
-    "tests/realnode/test_blocked.py": 99,
-    "tests/realnode/test_churn.py": 735,
-    "tests/realnode/test_deletion.py": 115,
-    "tests/realnode/test_failures.py": 130,
-    "tests/realnode/test_grace.py": 185,
-    "tests/realnode/test_kill.py": 25,
-    "tests/realnode/test_limits.py": 195,
-    "tests/realnode/test_modes.py": 180,
-    "tests/realnode/test_mps.py": 110,
-    "tests/realnode/test_namespaces.py": 30,
-    "tests/realnode/test_nvml_away.py": 27,
-    "tests/realnode/test_outages.py": 185,
-    "tests/realnode/test_resize.py": 123,
-    "tests/realnode/test_running.py": 90,
-    "tests/realnode/test_several_gpus.py": 160,
-    "tests/realnode/test_tampering.py": 26,
-    "tests/realnode/test_trouble.py": 280,
-    "tests/realnode/test_upgrade_and_uninstall.py": 130,
+    "tests/cluster/test_node.py": 55,
+    "tests/realnode/test_blocked.py": 119,
+    "tests/realnode/test_churn.py": 825,
+    "tests/realnode/test_deletion.py": 154,
+    "tests/realnode/test_failures.py": 81,
+    "tests/realnode/test_grace.py": 237,
+    "tests/realnode/test_kill.py": 24,
+    "tests/realnode/test_limits.py": 303,
+    "tests/realnode/test_modes.py": 187,
+    "tests/realnode/test_mps.py": 106,
+    "tests/realnode/test_namespaces.py": 27,
+    "tests/realnode/test_nvml_away.py": 21,
+    "tests/realnode/test_outages.py": 187,
+    "tests/realnode/test_resize.py": 131,
+    "tests/realnode/test_running.py": 48,
+    "tests/realnode/test_several_gpus.py": 124,
+    "tests/realnode/test_tampering.py": 19,
+    "tests/realnode/test_trouble.py": 293,
+    "tests/realnode/test_upgrade_and_uninstall.py": 115,
 }
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
-CONTROL_PLANE: Final = 580
+CONTROL_PLANE: Final = 870
 """Seconds of all files that need no node, which are one session."""
 OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
@@ -55,7 +55,7 @@ OLDER: Final = (
     "tests/controlplane/test_gates.py",
 )
 """Files that run on each older Kubernetes as well: those that depend on the version most."""
-OLDER_SECONDS: Final = 200
+OLDER_SECONDS: Final = 160
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
@@ -95,32 +95,35 @@ def deal(files: dict[str, bool], nodes: int, kubernetes: Sequence[str] = (NEWEST
     ``kubernetes``: the version for all that needs no node, then those for ``OLDER`` alone. Nodes are the newest.
     """
     plain = [file for file in files if not files[file]]
-    own = [file for file in OWN if file in files]
-    older = [each for version in kubernetes[1:] for each in _older(files, version)]
-    before = CONTROL_PLANE * bool(plain) + OLDER_SECONDS * len(older) + sum(map(seconds, own))
-    hands = _hands((file for file in files if files[file] and file not in own), before, nodes)
-    first = (*_session("control-plane", plain, kubernetes[0]), *older, *_session("node-0", [*own, *hands[0]]))
-    rest = [_session(f"node-{number}", hand) for number, hand in enumerate(hands[1:], 1)]
-    return [lane for lane in (first, *rest) if lane]
-
-
-def _older(files: Iterable[str], version: str) -> Lane:
-    return _session(f"plane-{version}", [file for file in files if file in OLDER], version)
+    older = {version: [file for file in plain if file in OLDER] for version in kubernetes[1:]}
+    parts = dict.fromkeys(older, OLDER_SECONDS) | {file: seconds(file) for file in files if files[file]}
+    lanes: list[Lane] = []
+    for number, hand in enumerate(_hands(parts, CONTROL_PLANE * bool(plain), nodes)):
+        lane = _session("control-plane", plain, kubernetes[0]) if number == 0 else ()
+        for version in filter(older.get, hand):
+            lane += _session(f"plane-{version}", older[version], version)
+        lanes.append(lane + _session(f"node-{number}", sorted((each for each in hand if each in files), key=_turn)))
+    return [lane for lane in lanes if lane]
 
 
 def _session(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
     return (Session(name=name, files=tuple(files), kubernetes=kubernetes),) if files else ()
 
 
-def _hands(files: Iterable[str], before: int, nodes: int) -> list[list[str]]:
+def _hands(parts: Mapping[str, int], before: int, nodes: int) -> list[list[str]]:
     """The longest first, each to the hand that has least so far; the first hand has work of ``before`` seconds."""
-    load = [before + START, *[START] * nodes]
+    load = [before, *[START] * nodes]
     hands: list[list[str]] = [[] for _ in load]
-    for file in sorted(files, key=lambda each: (-seconds(each), each)):
+    for part in sorted(parts, key=lambda each: (-parts[each], each)):
         least = load.index(min(load))
-        hands[least].append(file)
-        load[least] += seconds(file)
-    return [sorted(hand, key=lambda file: (LAST.index(file) if file in LAST else -1, file)) for hand in hands]
+        hands[least].append(part)
+        load[least] += parts[part]
+    return hands
+
+
+def _turn(file: str) -> tuple[int, str]:
+    """When a file of a node's session runs: see ``OWN`` and ``LAST``."""
+    return (LAST.index(file) + 1 if file in LAST else -(file in OWN), file)
 
 
 def seconds(file: str) -> int:
