@@ -80,23 +80,23 @@ class Cluster:
 
     def get(self, where: str, *, timeout: float = DEFAULT_TIMEOUT, **query: str) -> Object:
         """Read one object, or one page of a list."""
-        return self._call("GET", where, query=query, timeout=timeout)
+        return self._call("GET", where, query=query, timeout=timeout)[0]
 
     def create(self, where: str, body: Object, **query: str) -> Object:
         """Create an object; an existing one is a ``ClusterError`` with status 409."""
-        return self._call("POST", where, body, query=query)
+        return self._call("POST", where, body, query=query)[0]
 
     def replace(self, where: str, body: Object) -> Object:
         """Write an object whole; a newer one in the way is a ``ClusterError`` with status 409."""
-        return self._call("PUT", where, body)
+        return self._call("PUT", where, body)[0]
 
     def patch(self, where: str, body: object, content_type: str = MERGE_PATCH, **query: str) -> Object:
         """Change an object by merge patch (default), JSON patch, or server-side apply."""
-        return self._call("PATCH", where, body, query=query, content_type=content_type)
+        return self._call("PATCH", where, body, query=query, content_type=content_type)[0]
 
     def delete(self, where: str, body: Object | None = None, **query: str) -> Object:
         """Delete an object; one that is gone is a ``ClusterError`` with status 404."""
-        return self._call("DELETE", where, body, query=query)
+        return self._call("DELETE", where, body, query=query)[0]
 
     def list(self, where: str, **query: str) -> tuple[list[Object], str]:
         """Read a whole list, page by page. Returns its items and the resource version to watch from."""
@@ -105,7 +105,7 @@ class Cluster:
 
     def listing(self, where: str, **query: str) -> "Listing":
         """Read a list that may be too long to be held: an iterator, which reads page after page as it goes."""
-        return Listing(lambda **page: self._sized("GET", where, query={**query, **page}), where)
+        return Listing(lambda **page: self._call("GET", where, query={**query, **page}), where)
 
     def watch(self, where: str, version: str, **query: str) -> Iterator[tuple[str, Object]]:
         """Yield (type, object) from one watch until the server ends it.
@@ -144,18 +144,6 @@ class Cluster:
         return official.run(self._access, f"{where}?{urlencode(query)}", self._authorization(), silence)
 
     def _call(
-        self,
-        method: str,
-        where: str,
-        body: object = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> Object:
-        return self._sized(method, where, body, query=query, content_type=content_type, timeout=timeout)[0]
-
-    def _sized(
         self,
         method: str,
         where: str,

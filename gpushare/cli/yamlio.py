@@ -36,7 +36,7 @@ _PLAIN: Final = {
 _ELSEWHERE: Final[Any] = yaml.resolver.Resolver()
 
 
-class _Loader(_Base):  # type: ignore[misc]
+class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where it is there
     """Reads scalars as Kubernetes does and refuses what has no one meaning."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -95,7 +96,7 @@ class Bed:
             if replica.process is None or not alive(replica.process):
                 self.launch(replica, kubeconfig)
         for replica in chosen:
-            self.until(f"{replica.name} is ready", lambda r=replica: _ready(r.admin_port))  # type: ignore[misc]
+            self.until(f"{replica.name} is ready", partial(_ready, replica.admin_port))
 
     def launch(self, replica: Replica, kubeconfig: Path) -> None:
         """Start a replica and wait for nothing; ``kubeconfig`` is for one without a way of its own."""

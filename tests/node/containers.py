@@ -87,7 +87,7 @@ def _mount() -> Path:
         try:
             with _one(mount) as container:
                 process = container.spawn("sleep", "30")
-                wait_for(lambda pid=process.pid: pid in container.pids(), 2)  # type: ignore[misc]
+                wait_for(lambda pid=process.pid: pid in container.pids(), 2)  # type: ignore[misc] # bound now
                 if owner_of(Path(f"/proc/{process.pid}/cgroup").read_text()) is not None:
                     return mount
                 tried.append(f"{mount}: /proc does not show it")

@@ -91,7 +91,7 @@ class Node:
         """Let the enforcer look so many times more."""
         for _ in range(count):
             before = self.status()["time"]
-            wait_for(lambda before=before: self.status()["time"] != before, 10)  # type: ignore[misc]
+            wait_for(lambda before=before: self.status()["time"] != before, 10)  # type: ignore[misc] # bound now
 
     def log(self) -> str:
         return (self._folder / "enforcer.log").read_text()

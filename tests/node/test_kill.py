@@ -127,8 +127,7 @@ def test_the_whole_container_where_that_is_wanted(node: Node) -> None:
     tenants = [container.tenant(node.sim, "--mib", "2500"), container.tenant(node.sim, "--mib", "2000")]
     node.allow(container.quota(node.gpu, 4096, on_exceed=OnExceed.KILL_CONTAINER))
     node.start()
-    for tenant in tenants:
-        wait_for(lambda tenant=tenant: not alive(tenant), 20)  # type: ignore[misc]
+    wait_for(lambda: not any(map(alive, tenants)), 20)
     assert outcome(node)["ended"] == 2
 
 

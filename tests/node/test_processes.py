@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_process_in_a_container_is_its_containers_wherever_below_it_moves() ->
         process.wait(5)
         assert attributor.identify(process.pid) is None
         for path in (victim, victim.parent, victim.parent.parent):
-            wait_for(lambda path=path: _removed(path), 5)  # type: ignore[misc]
+            wait_for(partial(_removed, path), 5)
 
 
 def test_a_process_that_is_held_on_to_is_another_containers_as_soon_as_it_is_moved_there() -> None:

@@ -92,7 +92,7 @@ def test_a_fault_keeps_new_shares_away_until_the_clients_it_met_are_gone(
     timed(site, "it is told", lambda: pinned.told(site, "MpsFault", gpus[0]))
     site.until("the GPU gets no new shares", lambda: tainted(site, gpus[0]))
     for name in names:
-        site.until(f"{name} is let go of", lambda name=name: "terminated" in site.logs(namespace, name, pods.MAIN))  # type: ignore[misc]
+        site.until(f"{name} is let go of", lambda name=name: "terminated" in site.logs(namespace, name, pods.MAIN))  # type: ignore[misc] # bound now
         assert set(restarts(site.bed.pod(namespace, name)).values()) == {0}, "and not ended"
     assert tainted(site, gpus[0])
     for name in names:

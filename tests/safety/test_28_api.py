@@ -149,8 +149,8 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Scaled: a call waits 0.5 s, and a new attempt 0.2 s at most."""
     monkeypatch.setattr(Follower, "MIN_DELAY", 0.02)
     monkeypatch.setattr(Follower, "MAX_DELAY", 0.2)
-    for call in (Cluster._call, Cluster._sized):
-        monkeypatch.setattr(call, "__kwdefaults__", {**(call.__kwdefaults__ or {}), "timeout": 0.5})
+    defaults = Cluster._call.__kwdefaults__ or {}
+    monkeypatch.setattr(Cluster._call, "__kwdefaults__", {**defaults, "timeout": 0.5})
     monkeypatch.setattr(road, "BODY_SECONDS", 1.0)
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     yield

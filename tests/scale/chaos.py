@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -84,7 +85,7 @@ class Writing:
             number, size = item
             body, space = pod(Arm.SHARES, f"p-{number}", size, self.of), self.spaces[number % len(self.spaces)]
             self.ledger.ask(body["metadata"]["name"], size.memory_mib, size.compute, time.monotonic())
-            self._insist(lambda b=body, s=space: tenant.create(path(CORE_V1, PODS, namespace=s), b))  # type: ignore[misc] # bound now
+            self._insist(partial(tenant.create, path(CORE_V1, PODS, namespace=space), body))
 
     def thin_out(self) -> None:
         """Delete some of those that are bound while new ones come."""
@@ -93,7 +94,7 @@ class Writing:
                 number = int(name.removeprefix("p-"))
                 if number % ONE_IN == 0 and name not in self.deleted:
                     where = path(CORE_V1, PODS, name, self.spaces[number % len(self.spaces)])
-                    self._insist(lambda w=where: self.bed.cluster.delete(w, NOW))  # type: ignore[misc] # bound now
+                    self._insist(partial(self.bed.cluster.delete, where, NOW))
                     self.deleted.add(name)
 
     def _insist(self, deed: Callable[[], object]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from gpushare.cluster import CORE_V1, path
@@ -86,7 +87,7 @@ class Coming:
             self._over.wait(max(0.0, self.began + number / self.course.rate - time.monotonic()))
             body, space = pod(Arm.SHARES, f"c-{number}", size, self.of), self._space(number)
             where = path(CORE_V1, PODS, namespace=space)
-            pool.submit(self._ask, lambda w=where, b=body: tenant.create(w, b), body["metadata"]["name"], size)  # type: ignore[misc] # bound now
+            pool.submit(self._ask, partial(tenant.create, where, body), body["metadata"]["name"], size)
 
     def _ask(self, create: Callable[[], object], name: str, size: Size) -> None:
         self.ledger.ask(name, size.memory_mib, size.compute, time.monotonic())

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -69,8 +70,8 @@ class Harm:
         at = self.chance.uniform(1, 4)
         while at < self.seconds:
             replica = self.chance.choice(self.bed.replicas)
-            yield at, "replica killed", lambda each=replica: self._kill(each)  # type: ignore[misc] # bound now
-            yield at + self.chance.uniform(0.5, 4), "replica started", lambda each=replica: self._start(each)  # type: ignore[misc] # bound now
+            yield at, "replica killed", partial(self._kill, replica)
+            yield at + self.chance.uniform(0.5, 4), "replica started", partial(self._start, replica)
             at += self.chance.uniform(3, 8)
 
     def _kill(self, replica: Replica) -> None:

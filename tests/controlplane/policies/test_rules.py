@@ -193,7 +193,7 @@ def test_only_operators_decide_which_namespaces_share_and_how_much(world: World)
     for change in changes:
         for at in (where, f"{where}/status"):
             assert "set by cluster operators" in refusal(lambda c=change, a=at: lead.patch(a, c))
-        until("the operator's role works", lambda c=change: refusal(lambda: chief.patch(where, c)) == "")  # type: ignore[misc]
+        until("the operator's role works", lambda c=change: refusal(lambda: chief.patch(where, c)) == "")  # type: ignore[misc] # bound now
     assert "set by cluster operators" in refusal(
         lambda: lead.patch(where, {"metadata": {"annotations": {MAX_MEMORY: None}}})
     )

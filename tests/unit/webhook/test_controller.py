@@ -2,109 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from gpushare.errors import ClusterError
+from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_templates import managed, name_in, template
-from webhook.claims import template_for
 from webhook.controller import Controller
 from webhook.metrics import Metrics
-from webhook.templates import Existing, Key
-
-
-class Server:
-    """Stores templates like the API server and, like its watch, tells the controllers what changed."""
-
-    def __init__(self) -> None:
-        self.stored: dict[Key, dict[str, Any]] = {}
-        self.writes: list[tuple[str, Key]] = []
-        self.failures: list[ClusterError] = []
-        self.watchers: list[Controller] = []
-        self.watched = True
-        self._lock = threading.Lock()
-        self._version = 0
-
-    def create(self, namespace: str, body: dict[str, Any]) -> str:
-        key = (namespace, body["metadata"]["name"])
-        with self._lock:
-            self.writes.append(("create", key))
-            if self.failures:
-                raise self.failures.pop()
-            if key in self.stored:
-                return "exists"
-            self._version += 1
-            metadata = {**body["metadata"], "namespace": namespace, "uid": f"t{self._version}"}
-            self.stored[key] = {**body, "metadata": {**metadata, "resourceVersion": str(self._version)}}
-            self.tell("ADDED", self.stored[key])
-        return "ok"
-
-    def delete(self, item: Existing) -> str:
-        with self._lock:
-            self.writes.append(("delete", item.key))
-            there = self.stored.get(item.key)
-            if there is None or there["metadata"]["uid"] != item.uid:
-                return "gone"
-            self.tell("DELETED", self.stored.pop(item.key))
-        return "ok"
-
-    def tell(self, kind: str, item: dict[str, Any]) -> None:
-        for watcher in self.watchers if self.watched else ():
-            watcher.template_event(kind, item)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture(name="server")
-def _server() -> Server:
-    return Server()
-
-
-@pytest.fixture(name="clock")
-def _clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(name="metrics")
-def _metrics() -> Metrics:
-    return Metrics()
-
-
-@pytest.fixture(name="controller")
-def _controller(server: Server, clock: Clock, metrics: Metrics) -> Controller:
-    return make(server, clock, metrics)
-
-
-def make(
-    server: Server,
-    clock: Callable[[], float],
-    metrics: Metrics,
-    *,
-    listed: bool = True,
-    retention: float = 300.0,
-    opted_in: Callable[[str], bool] = "team".__eq__,
-) -> Controller:
-    controller = Controller(
-        server, metrics, template_for=template_for, opted_in=opted_in, retention=retention, clock=clock
-    )
-    server.watchers.append(controller)
-    if listed:
-        controller.reset_templates(list(server.stored.values()))
-        controller.reset_pods([])
-    return controller
-
-
-def settle(controller: Controller) -> None:
-    for write in controller.step():
-        write()
+from webhook.templates import Existing
 
 
 def test_a_pod_gets_its_template(server: Server, controller: Controller) -> None:

@@ -7,31 +7,11 @@ import pytest
 
 from gpushare.errors import ClusterError
 from tests.support.patience import holds_within
-from tests.unit.webhook.test_controller import Clock, Server, make, settle
+from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_templates import managed, name_in, template
 from webhook.controller import SETTLE_SECONDS, Controller
 from webhook.metrics import Metrics
 from webhook.templates import Existing
-
-
-@pytest.fixture(name="server")
-def _server() -> Server:
-    return Server()
-
-
-@pytest.fixture(name="clock")
-def _clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(name="metrics")
-def _metrics() -> Metrics:
-    return Metrics()
-
-
-@pytest.fixture(name="controller")
-def _controller(server: Server, clock: Clock, metrics: Metrics) -> Controller:
-    return make(server, clock, metrics)
 
 
 def pods(count: int) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from gpushare.cluster import Cluster, Follower
-from tests.unit.webhook.test_controller import Clock, Server, make, settle
+from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_known import claim, namespace
 from tests.unit.webhook.test_templates import managed, template
 from webhook import cluster

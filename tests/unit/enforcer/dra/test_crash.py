@@ -83,7 +83,7 @@ def test_preparing_again_after_a_crash_anywhere_ends_the_same(tmp_path: Path, po
     steps = 0
     while True:
         world, ref = make()
-        crashed = power.fails_after(steps, lambda world=world, ref=ref: world.driver.prepare(ref))  # type: ignore[misc]
+        crashed = power.fails_after(steps, partial(world.driver.prepare, ref))
         world.restart()
         assert world.driver.prepare(ref) == answer
         assert world.tree() == undisturbed.tree()
@@ -99,7 +99,7 @@ def test_a_pod_that_is_given_up_after_a_crash_anywhere_leaves_nothing(tmp_path: 
     steps = 0
     while True:
         world, ref = make()
-        crashed = power.fails_after(steps, lambda world=world, ref=ref: world.driver.prepare(ref))  # type: ignore[misc]
+        crashed = power.fails_after(steps, partial(world.driver.prepare, ref))
         world.restart()
         world.driver.unprepare(ref)
         assert world.tree() == undisturbed.tree()
