@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.e2e import __main__ as e2e
 from tests.e2e import clock
 from tests.e2e.lanes import Lane, Session
+from tests.e2e.rounds import run
 from tests.e2e.running import STOPPED, Running
 from tests.support import safety
 from tests.support.table import Row, with_rows
@@ -60,7 +60,7 @@ def _in_turns() -> int:
         running = Running(turn, LOGS, 1.0, command)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_, running=running: running.stop())
-        codes.append(e2e.run(running))
+        codes.append(run(running))
         if codes[-1] == STOPPED:
             break
     return max(codes)

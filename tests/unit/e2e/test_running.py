@@ -13,8 +13,8 @@ import pytest
 
 from tests.cluster import versions
 from tests.e2e import clock
-from tests.e2e.__main__ import SUMMARY_WIDTH, ending, run
 from tests.e2e.lanes import Session
+from tests.e2e.rounds import SUMMARY_WIDTH, ending, run
 from tests.e2e.running import STOPPED, Running
 from tests.support.patience import holds_within
 
@@ -120,16 +120,21 @@ def test_files_of_few_failures_run_once_more_by_themselves(
     make: Make, files: tuple[str, ...], runs: tuple[int, ...], code: int, said: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    assert run(make(FAILS, (session("lane", *(tmp_path / name for name in files)),))) == code
+    assert run(make(FAILS, (session("lane", *(tmp_path / name for name in files)),)), second_round=True) == code
     assert tuple(len((tmp_path / f"{name[0]}.runs").read_text()) for name in files) == runs
     out = capsys.readouterr().out
     assert said in out
     assert ("FLAKY" in out) == ("FLAKY" in said)
 
 
+def test_who_does_not_ask_for_a_second_round_has_none(make: Make, tmp_path: Path) -> None:
+    assert run(make(FAILS, (session("lane", tmp_path / "a.1"),))) == 1
+    assert (tmp_path / "a.runs").read_text() == "x"
+
+
 def test_a_session_that_crashed_is_not_run_again(make: Make, tmp_path: Path) -> None:
     script = FAILS.replace('sys.exit(globals().get("code", 0))', "sys.exit(3)")
-    assert run(make(script, (session("lane", tmp_path / "a.1"),))) == 1
+    assert run(make(script, (session("lane", tmp_path / "a.1"),)), second_round=True) == 1
     assert (tmp_path / "a.runs").read_text() == "x"
 
 
@@ -232,7 +237,7 @@ class Waits(Running):
     def __init__(self, lanes, folder, factor):
         words = (sys.executable, "-c", "import signal; print('::waits', flush=True); signal.pause()")
         super().__init__(lanes, folder, factor, words)
-command.Running, command.FOLDER, command.EVERY_SECONDS = Waits, Path({str(tmp_path)!r}), 0.1
+command.Running, command.FOLDER = Waits, Path({str(tmp_path)!r})
 command.images.targets = list
 sys.exit(command.main(["tests/controlplane/test_check.py", "tests/realnode/test_kill.py"]))
 """
