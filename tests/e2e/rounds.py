@@ -1,4 +1,4 @@
-"""Lanes to their end: where each is, now and then; what failed and why; a second round for the files of a few failures."""
+"""Lanes to their end: where each is, now and then; what failed and why; a second round for a few failures."""
 
 import time
 from collections.abc import Sequence
