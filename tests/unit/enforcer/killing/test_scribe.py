@@ -235,6 +235,17 @@ def test_its_thread_keeps_no_program_from_ending_and_ends_when_all_is_written(di
     assert holds_within(lambda: not writers(), 10, SHORT)
 
 
+def test_a_writer_that_has_not_begun_yet_is_the_only_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    log, begun = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[threading.Thread]()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", begun.append)
+        log.owe(Kind.OUTCOME, {"n": 1})
+        log.owe(Kind.OUTCOME, {"n": 2})
+    (writer,) = begun
+    writer.run()
+    assert [record["n"] for record in records(tmp_path / "audit")] == [1, 2]
+
+
 def test_who_posts_a_record_that_cannot_be_written_is_told_why(disk: Disk, tmp_path: Path) -> None:
     log, failed = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[str]()
     log.post(Kind.WARNED, {"n": 1}, lambda error: failed.append(str(error)))
