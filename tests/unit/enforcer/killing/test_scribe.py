@@ -237,8 +237,12 @@ def test_its_thread_keeps_no_program_from_ending_and_ends_when_all_is_written(di
 
 def test_a_writer_that_has_not_begun_yet_is_the_only_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log, begun = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[threading.Thread]()
+
+    def late(writer: threading.Thread) -> None:
+        begun.append(writer)
+
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", begun.append)
+        patched.setattr(threading.Thread, "start", late)
         log.owe(Kind.OUTCOME, {"n": 1})
         log.owe(Kind.OUTCOME, {"n": 2})
     (writer,) = begun
