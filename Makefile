@@ -37,7 +37,7 @@ scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "cha
 placement: $(STAMP) ## Simulate placement on up to 5,000 nodes and compare with docs/placement.md (minutes; ARGS=--write renews it)
 	@$(RUN)/python -m tests.sim $(ARGS)
 
-mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (up to an hour; ARGS=MODULE)
+mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (a quarter of an hour; ARGS=MODULE)
 	@nice $(RUN)/python -m tests.mutants $(ARGS)
 
 e2e: $(STAMP) ## The product on real control planes and nodes, in lanes (first run builds Kubernetes; ARGS=FILE runs a part)
