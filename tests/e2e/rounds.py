@@ -67,7 +67,7 @@ def again(running: Running, troubles: Sequence[Result]) -> Lane:
 
 def files(running: Running, result: Result) -> tuple[str, ...]:
     """Files of which a test failed; none where the session came to an end otherwise."""
-    failed = {line.split()[1].partition("::")[0] for line in failures(running, result)}
+    failed = {line.partition(" ")[2].partition("::")[0] for line in failures(running, result)}
     return tuple(
         file for file in result.session.files if result.code == pytest.ExitCode.TESTS_FAILED and file in failed
     )
@@ -96,7 +96,7 @@ def summary(running: Running, first: Sequence[Result], second: Sequence[Result])
     for result in first if second is first else (*first, *second):
         flaky = second is not first and result not in second and _again(result) not in late
         verdict = "FLAKY, passed by itself" if flaky else "FAILED"
-        found += [f"{result.session.name} {verdict}: {result.trouble}", *failures(running, result)[:SUMMARY_LINES]]
+        found += [f"{result.session.name} {verdict}: {result.trouble}", *failures(running, result)[-SUMMARY_LINES:]]
     return found
 
 
