@@ -7,12 +7,14 @@ and plain, without any claim.
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import CAPACITY_COMPUTE, CAPACITY_MEMORY, COMPUTE, DEVICE_CLASS, DRIVER
+from gpushare.errors import ClusterError
 from tests.cluster.controlplane import TENANT
 from tests.controlplane import objects
 from tests.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, template_name
@@ -109,12 +111,26 @@ def check_templates(bed: Bed, spaces: Sequence[str]) -> None:
     assert there == named
 
 
-def clear(bed: Bed, spaces: Sequence[str]) -> None:
-    """Delete all pods; wait until no claim is left, and no template that was not written by hand."""
+def clear(bed: Bed, spaces: Sequence[str], *, let_go: bool = False) -> None:
+    """Delete all pods; wait until no claim is left, and no template that was not written by hand.
+
+    ``let_go``: do not leave the claims to the controller-manager, which at its default client rate is longer about
+    them than a run took.
+    """
     for namespace in spaces:
         bed.empty(namespace)
+    if let_go:
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(partial(_let_go, bed), stored(bed, spaces, CLAIMS)))
     bed.until("no template is left over", lambda: _templates(bed, spaces) == [], CLEARING_SECONDS)
     bed.until("no claim is left over", lambda: stored(bed, spaces, CLAIMS) == [], CLEARING_SECONDS)
+
+
+def _let_go(bed: Bed, claim: Object) -> None:
+    where = path(RESOURCE_V1, CLAIMS, claim["metadata"]["name"], namespace=claim["metadata"]["namespace"])
+    with suppress(ClusterError):  # the controller-manager was first
+        bed.cluster.patch(where, {"metadata": {"finalizers": None}})
+        bed.cluster.delete(where)
 
 
 def _templates(bed: Bed, spaces: Sequence[str]) -> list[str]:

@@ -70,7 +70,7 @@ def asked(bed: Bed, arm: Arm, tag: str, sizes: Sequence[Size], of: str) -> Itera
             ledger.ask(body["metadata"]["name"], *need, started)
         create_all(bed, spaces, bodies)
         yield Asked(ledger=ledger, spaces=spaces, started=started, cpu=cpu, writes=wrote)
-    clear(bed, spaces)
+    clear(bed, spaces, let_go=True)
 
 
 def place(bed: Bed, arm: Arm, tag: str, sizes: Sequence[Size], of: str) -> Placed:
