@@ -236,13 +236,13 @@ def figures(idle: list[Cost], busy: list[Cost], turns: Turns) -> list[tuple[str,
     middle = sum(each.middle for each in busy)
     wall, cpu, computing = (at(each, 0.99) * 1e3 for each in (turns.took, turns.cpu, turns.computing))
     rss, own, pss = (sum(each) for each in zip(*((each.rss, each.own, each.pss) for each in busy), strict=True))
-    alone = f"{megabytes(busy[0].both)} where nobody else has the image's libraries, of no file {megabytes(own)}"
+    both = f"{megabytes(busy[0].both)}, what they share counted once; of no file {megabytes(own)}"
     return [
         (
             "64 GPU processes of 500, a look every 0.5 s: CPU",
             f"{100 * core:.2f} % of a core, {100 * middle:.2f} % in the middle window; {core / none:.1f} times idle",
         ),
-        ("... memory, both processes (PSS)", f"{megabytes(pss)}; {alone}; RSS {megabytes(rss)}"),
+        ("... memory, both processes", f"{both}; PSS here {megabytes(pss)}; RSS {megabytes(rss)}"),
         ("... one decision, p99", f"{wall:.1f} ms; its CPU {cpu:.1f} ms; as much pure computing {computing:.1f} ms"),
     ]
 

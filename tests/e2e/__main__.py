@@ -1,9 +1,9 @@
 """``python -m tests.e2e [FILE ...]``: the tests that need a cluster, in lanes beside each other; ``make e2e`` runs it.
 
 Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
-those run once more by themselves, and what passes then is told as flaky at the end. Exit code 0 when all passed, then
-or before, 1 when a lane failed or ran nothing of one of its files, 2 wrong use, 130 when stopped: no cluster is left
-behind in any case.
+those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
+code 0 when all passed, 1 when a lane failed or ran nothing of one of its files, 2 wrong use, 130 when stopped: no
+cluster is left behind in any case.
 """
 
 import argparse

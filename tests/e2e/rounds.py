@@ -21,7 +21,8 @@ MOST_AGAIN: Final = 2
 def run(running: Running, every: float = EVERY_SECONDS, *, second_round: bool = False) -> int:
     """Start the lanes, say how they stand, and return the exit code once all have ended.
 
-    With a second round the files of a few tests that failed run once more with nothing beside them.
+    With a second round the files of a few tests that failed run once more with nothing beside them: that tells what
+    fails now and then from what always does, and excuses neither.
     """
     began, stopped = time.monotonic(), True
     first: list[Result] = []
@@ -37,7 +38,7 @@ def run(running: Running, every: float = EVERY_SECONDS, *, second_round: bool = 
             running.stop()
         running.end()
         print("".join(f"{line[:SUMMARY_WIDTH]}\n" for line in summary(running, first, second)), end="", flush=True)
-    return STOPPED if stopped else int(bool(second))
+    return STOPPED if stopped else int(bool(first))
 
 
 def follow(running: Running, lanes: Sequence[Lane], began: float, every: float) -> list[Result]:
@@ -58,7 +59,7 @@ def follow(running: Running, lanes: Sequence[Lane], began: float, every: float) 
 def again(running: Running, troubles: Sequence[Result]) -> Lane:
     """The files of the few tests that failed, to be run once more with nothing beside them; empty where many did.
 
-    What fails then has failed. What passes is told as flaky, with the name of the test.
+    What passes then is told as flaky, with the name of the test; it has failed all the same.
     """
     sessions = [replace(each.session, name=_again(each), files=files(running, each)) for each in troubles]
     few = 0 < sum(len(each.files) for each in sessions) <= MOST_AGAIN

@@ -30,11 +30,6 @@ def _clocks() -> Clocks:
     return Clocks()
 
 
-@pytest.fixture(name="metrics")
-def _metrics() -> Metrics:
-    return Metrics()
-
-
 @pytest.fixture(name="authority", scope="module")
 def _authority() -> pki.Authority:
     return pki.Authority()
