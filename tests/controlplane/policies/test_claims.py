@@ -5,6 +5,7 @@ import pytest
 from gpushare.cluster import RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER
 from tests.cluster.controlplane import RBAC_V1
+from tests.controlplane import objects
 from tests.controlplane.objects import Object
 from tests.controlplane.policies.world import Acting, World, refusal, template, until
 
@@ -38,14 +39,25 @@ def finalizers(*names: str) -> Object:
 
 
 def claimed(world: World, name: str, driver: str = DRIVER) -> str:
-    """Make a claim that is protected and allocated; return its path."""
+    """Make a claim that is protected, allocated and held by a pod; return its path.
+
+    From a claim nobody holds, the claims' controller takes allocation and protection away as soon as it is deleted.
+    """
     where = path(RESOURCE_V1, "resourceclaims", name, world.namespace)
     spec = template(name)["spec"]["spec"]
     metadata = {"name": name, "finalizers": [PROTECTION]}
     world.cluster.create(path(RESOURCE_V1, "resourceclaims", "", world.namespace), {"metadata": metadata, "spec": spec})
     given = {"request": "main", "driver": driver, "pool": "node-a", "device": "gpu-0"}
-    world.cluster.patch(f"{where}/status", {"status": {"allocation": {"devices": {"results": [given]}}}})
+    status = {"allocation": {"devices": {"results": [given]}}, "reservedFor": [holder(world, name)]}
+    world.cluster.patch(f"{where}/status", {"status": status})
     return where
+
+
+def holder(world: World, name: str) -> Object:
+    """A pod that stays as it is, as a claim names it."""
+    pod = objects.pod(name)
+    pod["spec"] |= {"automountServiceAccountToken": False, "schedulingGates": [{"name": "example.org/stays"}]}
+    return {"resource": "pods", "name": name, "uid": world.cluster.create(world.pods(), pod)["metadata"]["uid"]}
 
 
 def test_who_may_bring_claims_may_not_unprotect_one_that_is_allocated(world: World, bringer: Cluster) -> None:
@@ -68,5 +80,5 @@ def test_who_writes_allocations_may(world: World) -> None:
 def test_claims_of_others_and_such_as_hold_nothing_are_left_alone(world: World, bringer: Cluster) -> None:
     bringer.patch(claimed(world, "theirs", "example.org"), finalizers())
     where = claimed(world, "free")
-    world.cluster.patch(f"{where}/status", {"status": {"allocation": None}})
+    world.cluster.patch(f"{where}/status", {"status": {"allocation": None, "reservedFor": None}})
     bringer.patch(where, finalizers())
