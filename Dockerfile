@@ -19,8 +19,7 @@ RUN awk '/^[a-z]/ {keep = /^(hatchling|packaging|pathspec|pluggy|tomlkit|trove-c
       > build-tool.txt \
  && /opt/tools/bin/pip install --require-hashes -r build-tool.txt \
  && /opt/tools/bin/pip --python /opt/gpu-share/bin/python install --require-hashes --no-compile -r requirements.txt
-# The asynchronous half of the Kubernetes client is a second copy of it that nothing here imports; its typed models and
-# calls are loaded one by one where somebody asks for them, which is nobody: they get no bytecode.
+# The asynchronous half of the Kubernetes client is a second copy of it that nothing here imports.
 RUN rm -r /opt/gpu-share/lib/python3*/site-packages/kubernetes/aio \
  && find /opt/gpu-share/lib -type d \( -name tests -o -name test \) -prune -exec rm -r {} +
 COPY pyproject.toml README.md LICENSE ./
@@ -30,8 +29,14 @@ COPY enforcer enforcer
 COPY sidecar sidecar
 COPY certs certs
 RUN /opt/tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
- && /opt/tools/bin/pip --python /opt/gpu-share/bin/python install --no-index --no-deps --no-compile /wheels/*.whl \
- && /opt/gpu-share/bin/python -m compileall -q -j 0 -x 'kubernetes/client/(api|models)/' /opt/gpu-share/lib
+ && /opt/tools/bin/pip --python /opt/gpu-share/bin/python install --no-index --no-deps --no-compile /wheels/*.whl
+# Containers cannot write bytecode, and base images come without that of Python's own library: what is missing here is
+# compiled at every start. Without docstrings and asserts, which nothing here relies on, each process is 2 MiB smaller. The
+# client's typed models and calls are loaded one by one where somebody asks for them, which is nobody.
+RUN PYTHONPYCACHEPREFIX=/opt/gpu-share/bytecode /opt/gpu-share/bin/python -m compileall -q -j 0 -o 2 \
+      --invalidation-mode unchecked-hash \
+      -x 'kubernetes/client/(api|models)/|/(test|tests|idlelib|lib2to3|ensurepip|pydoc_data|tkinter|turtledemo)/|dist-packages/' \
+      "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" /opt/gpu-share/lib
 
 # The simulated driver's library, compiled.
 FROM ${BASE} AS fake
@@ -44,7 +49,8 @@ RUN python3 -m tests.fakegpu.build tests/fakegpu/lib && rm -f tests/fakegpu/*.c 
 
 FROM ${BASE} AS product
 COPY --from=build /opt/gpu-share /opt/gpu-share
-ENV PATH=/opt/gpu-share/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+ENV PATH=/opt/gpu-share/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
+    PYTHONPYCACHEPREFIX=/opt/gpu-share/bytecode PYTHONOPTIMIZE=2
 # A number, so that runAsNonRoot can be checked. The agent's manifest asks for root by itself.
 USER 65532:65532
 

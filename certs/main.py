@@ -1,8 +1,4 @@
-"""``gpu-share certs``: one run brings authority, serving pair and published bundle into order, and ends.
-
-Safe to repeat and to run twice at once. Exit codes: 0 in order (or waiting for the next step of a rotation), 1 the
-cluster or the folder failed, 2 wrong use.
-"""
+"""``gpu-share certs``: one run brings authority, serving pair and published bundle into order, and ends."""
 
 import argparse
 import ipaddress
@@ -25,6 +21,10 @@ from gpushare.errors import ConfigError, GpuShareError
 from gpushare.reasons import Reason
 from gpushare.stopping import stopped_by_signal
 
+ABOUT: Final = (
+    "Bring authority, serving pair and published bundle into order, and end; safe to repeat and to run twice at once. "
+    "Exit codes: 0 in order, or waiting for a rotation's next step; 1 the cluster or the folder failed; 2 wrong use."
+)
 FINE: Final = 0
 NOT_FINE: Final = 1
 WRONG_USE: Final = 2
@@ -77,7 +77,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gpu-share certs", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="gpu-share certs", description=ABOUT, allow_abbrev=False)
     add = parser.add_argument
     add("--dir", type=Path, help="keep the pair in this folder (ca.crt tls.crt tls.key), the CA's key in DIR/ca")
     add("--secret", metavar="NS/NAME", help="keep the pair in this Secret, the CA's key in NAME-ca")

@@ -25,6 +25,7 @@ from enforcer.dra.running import KubeletSide, Setup
 from enforcer.driver_root import DriverRoot
 from enforcer.endings.inquest import Inquest, both
 from enforcer.endings.running import departing, released_in_time
+from enforcer.gpus import GpuReader
 from enforcer.judging.judge import Rules
 from enforcer.killing.act import Executor, Tools
 from enforcer.killing.breaker import unless_open
@@ -35,7 +36,7 @@ from enforcer.limits.cgroups import CgroupFolders
 from enforcer.limits.limiter import Limiter
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import GpuReader, Mode
+from enforcer.model import Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.launch import HostPod

@@ -1,8 +1,8 @@
-"""The enforcer's plain data: what NVML says, who may use how much. Frozen values, no behaviour beyond arithmetic."""
+"""The enforcer's plain data: who may use how much. Frozen values, no behaviour beyond arithmetic."""
 
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
-from typing import Final, Protocol
+from enum import StrEnum
+from typing import Final
 
 from gpushare.reasons import Reason
 
@@ -12,14 +12,6 @@ TOLERANCE_SHARE: Final = 20
 """One twentieth, 5 %: a process that fills its pinned limit is never over quota."""
 MOST: Final = 2**53
 """No number in a file of ours is larger: metrics are floating-point, and what they cannot hold would end us."""
-
-
-class ComputeMode(IntEnum):
-    """Who may open contexts on a GPU: NVML's numbers. MPS wants ``EXCLUSIVE_PROCESS``: who misses it gets nothing."""
-
-    DEFAULT = 0
-    PROHIBITED = 2
-    EXCLUSIVE_PROCESS = 3
 
 
 class Mode(StrEnum):
@@ -32,59 +24,6 @@ class Mode(StrEnum):
     MPS = "mps"
     TIME_SLICING = "time-slicing"
     MIG = "mig"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One GPU as NVML describes it. Memory in MiB; ``reserved_mib`` is what the driver keeps for itself.
-
-    A MIG instance is one with a ``parent``, the UUID of the GPU it was cut from, and a ``profile`` such as ``1g.10gb``.
-    """
-
-    uuid: str
-    index: int
-    minor: int
-    model: str
-    memory_mib: int
-    reserved_mib: int
-    compute_capability: tuple[int, int]
-    pci_bus_id: str
-    driver_version: str
-    cuda_version: tuple[int, int]
-    mig_enabled: bool = False
-    parent: str | None = None
-    profile: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """One process on one GPU: the union of NVML's compute, graphics and MPS lists. ``used_mib`` in MiB."""
-
-    pid: int
-    used_mib: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSample:
-    """What one GPU held at one moment, already checked for plausibility. ``used_mib`` excludes the driver's reserve."""
-
-    uuid: str
-    total_mib: int
-    used_mib: int
-    processes: tuple[GpuProcess, ...]
-
-
-class GpuReader(Protocol):
-    """A door to the GPUs: NVML in production, the simulator where there is no compiler."""
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Enumerate the GPUs. Raises ``NvmlError``."""
-
-    def sample(self, uuid: str) -> GpuSample:
-        """Read one GPU. Raises ``NvmlError`` when it does not answer or answers nonsense: blind means no kill."""
-
-    def close(self) -> None:
-        """Let go of the library."""
 
 
 class OnExceed(StrEnum):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from enforcer.attribute import Identity
-from enforcer.model import GpuProcess
+from enforcer.gpus import GpuProcess
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import structlog
 from enforcer.attribute import Attributor
 from enforcer.cluster import NodeNews, PodListener
 from enforcer.driver_root import HERE
+from enforcer.gpus import Gpu
 from enforcer.health import Standing
 from enforcer.limits.backends import Backend
 from enforcer.metrics import Metrics
-from enforcer.model import Gpu, Mode, Proven, Quota
+from enforcer.model import Mode, Proven, Quota
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.incidents import Incidents

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from enforcer.attribute import Owner
+from enforcer.gpus import Gpu, GpuSample
 from enforcer.judging.judge import Holder, Reading
-from enforcer.model import Gpu, GpuSample
 from gpushare.errors import NvmlError
 
 

@@ -3,15 +3,15 @@
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from itertools import count
 from typing import Final
 
 import structlog
 
 from enforcer.attribute import Attributor, Identity
+from enforcer.gpus import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.judging.judge import Holder
-from enforcer.model import Gpu, GpuProcess, GpuReader, GpuSample, Quota
+from enforcer.model import Quota
 from enforcer.remains import Known, lasting, listed
 from enforcer.view import View
 from gpushare.errors import NvmlError
@@ -157,11 +157,11 @@ def merged(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
     present = {gpu.uuid: gpu for gpu in found}
     # A MIG instance is another matter: it is destroyed on purpose, and nothing falls off.
     stays = [gpu for gpu in before if gpu.uuid in present or gpu.parent is None]
-    old = [replace(present.get(gpu.uuid, gpu), index=gpu.index) for gpu in stays]
+    old = [present.get(gpu.uuid, gpu)._replace(index=gpu.index) for gpu in stays]
     taken = {gpu.index for gpu in stays}
     new = []
     for gpu in (each for each in found if each.uuid not in known):
         index = next(free for free in count(gpu.index) if free not in taken)
         taken.add(index)
-        new.append(replace(gpu, index=index))
+        new.append(gpu._replace(index=index))
     return tuple(sorted([*old, *new], key=lambda gpu: gpu.index))

@@ -14,6 +14,7 @@ from gpushare.contract import STATUS_PATH
 from sidecar import files, metrics, status
 from sidecar.server import Server
 
+ABOUT: Final = "Watch the pod's status file, print what is new in it, serve /metrics; ends on SIGTERM."
 FINE: Final = 0
 WRONG_USE: Final = 2
 LISTEN: Final = "0.0.0.0:9403"
@@ -165,7 +166,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gpu-share sidecar", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="gpu-share sidecar", description=ABOUT, allow_abbrev=False)
     parser.add_argument("--status", default=STATUS_PATH, metavar="DIR", help=f"where {status.FILE} is ({STATUS_PATH})")
     parser.add_argument("--listen", default=LISTEN, metavar="HOST:PORT", help=f"where to serve /metrics ({LISTEN})")
     return parser

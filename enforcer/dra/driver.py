@@ -22,7 +22,8 @@ from enforcer.dra.files import NodeFiles
 from enforcer.dra.prepare import Ask, prepare, still_fits, user_of
 from enforcer.dra.prepared import Prepared, safe_uid
 from enforcer.dra.store import ClaimStore
-from enforcer.model import Gpu, Mode
+from enforcer.gpus import Gpu
+from enforcer.model import Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.offers.inventory import device_name
 from enforcer.quotas import Object

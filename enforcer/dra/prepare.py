@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enforcer.dra.prepared import Granted, Limit, Prepared
-from enforcer.model import Gpu
+from enforcer.gpus import Gpu
 from enforcer.offers.inventory import STATUS_DEVICE
 from enforcer.quotas import Object, claim_names, literal, mib_of, number_of, terms_of
 from gpushare import contract

@@ -25,6 +25,8 @@ SERVICE_VERSION: Final = "v1.DRAPlugin"
 WORKERS: Final = 128
 """Calls at once: each may wait, for its daemon or for room, and must not keep others from being answered."""
 GRACE: Final = 5.0
+NOWHERE: Final = 0
+"""No file has this inode."""
 MAX_SOCKET_PATH: Final = 107
 """The kernel's limit for the path of a Unix socket."""
 BUG: Final = "an internal error of the node's agent; its log says more"
@@ -145,32 +147,46 @@ class Sockets:
         self.registration: Final = RegistrationService(self._plugin_socket, registered)
         self._plugin = plugin
         self._servers: dict[Path, tuple[grpc.Server, int]] = {}
+        self._wanted: tuple[Path, ...] = ()
         self._lock = threading.Lock()
 
     def start(self) -> None:
         """Serve: the plugin first, for registering means being called."""
         with self._lock:
-            for socket in (self._plugin_socket, self._registration_socket):
+            self._wanted = self._plugin_socket, self._registration_socket
+            for socket in self._wanted:
                 self._serve(socket)
 
     def check(self) -> None:
         """Serve again what is not reachable any more: a kubelet set up anew has an empty directory."""
         with self._lock:
-            for socket in (self._plugin_socket, self._registration_socket):
-                if socket in self._servers and _inode(socket) != self._servers[socket][1]:
+            for socket in self._wanted:
+                if not self._reachable(socket):
                     log.warning("socket made again", reason=str(Reason.DRIVER_NOT_REGISTERED), socket=str(socket))
-                    self._servers.pop(socket)[0].stop(GRACE)
+                    self._end(socket)
                     self._serve(socket)
 
     def stop(self) -> None:
         """Let calls come to their end, and take the sockets away: the registration first."""
         with self._lock:
-            for socket in (self._registration_socket, self._plugin_socket):
-                if socket in self._servers:
-                    server, inode = self._servers.pop(socket)
-                    server.stop(GRACE).wait()
-                    if _inode(socket) == inode:
-                        socket.unlink(missing_ok=True)
+            for socket in reversed(self._wanted):
+                inode = self._end(socket)
+                if _inode(socket) == inode != NOWHERE:
+                    socket.unlink(missing_ok=True)
+            self._wanted = ()
+
+    def _reachable(self, socket: Path) -> bool:
+        return socket in self._servers and _inode(socket) == self._servers[socket][1] != NOWHERE
+
+    def _end(self, socket: Path) -> int:
+        """End a server, if there is one, and wait: on its way out it takes away whatever is at its path by then.
+
+        Returns the inode its socket had.
+        """
+        server, inode = self._servers.pop(socket, (None, NOWHERE))
+        if server is not None:
+            server.stop(GRACE).wait()
+        return inode
 
     def _serve(self, socket: Path) -> None:
         service = "pluginregistration.Registration"
@@ -202,7 +218,7 @@ def _listen(socket: Path, service: str, handlers: Handlers, workers: int) -> tup
 def _inode(socket: Path) -> int:
     with suppress(OSError):
         return socket.stat().st_ino
-    return 0
+    return NOWHERE
 
 
 def _method(answer: Callable[[Any, grpc.ServicerContext], Any], request: Any) -> "grpc.RpcMethodHandler[Any, Any]":

@@ -14,8 +14,9 @@ from typing import Final, Protocol
 import structlog
 
 from enforcer.attribute import Owner
+from enforcer.gpus import Gpu
 from enforcer.limits.backends import Ability, Backend, Choice, Wanted, choose
-from enforcer.model import Gpu, Quota
+from enforcer.model import Quota
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode
 from enforcer.mps import protocol
 from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline, MpsControl

@@ -2,8 +2,6 @@
 
 It decides nothing, so that it hardly ever has to be replaced: which GPUs are shared, limits, health and the end of a
 daemon are the agent's business. When it is told to stop it ends its daemons, and with them their tenants' contexts.
-
-Exit codes: 0 stopped when asked to, 1 the socket or the shared memory cannot be made, 2 wrong use.
 """
 
 import argparse
@@ -44,6 +42,10 @@ from gpushare.errors import GpuShareError, QuantityError
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 
+ABOUT: Final = (
+    "Start this node's MPS control daemons when the agent asks, and end them, with their tenants' contexts, when told "
+    "to stop. Exit codes: 0 stopped when asked to; 1 the socket or the shared memory cannot be made; 2 wrong use."
+)
 POLL_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 5.0
 NVML_SECONDS: Final = 5.0
@@ -197,7 +199,7 @@ def serve(listener: socket.socket, host: Host, patience: float = POLL_SECONDS) -
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gpu-share mps", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="gpu-share mps", description=ABOUT, allow_abbrev=False)
     add = parser.add_argument
     add("--run", type=Path, default=Path("/run/gpu-share"), help="directory shared with the agent (%(default)s)")
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")

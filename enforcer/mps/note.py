@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer import plainfile
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode
 from enforcer.mps.launch import folder_of
 from gpushare.errors import MpsError
 

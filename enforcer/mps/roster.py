@@ -18,7 +18,8 @@ from typing import Final
 
 import structlog
 
-from enforcer.model import Gpu, Mode
+from enforcer.gpus import Gpu
+from enforcer.model import Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
 from enforcer.mps.incidents import Incidents

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from enforcer.model import Gpu, GpuProcess, GpuSample
+from enforcer.gpus import MIB, Gpu, GpuProcess, GpuSample
 from gpushare.errors import NvmlError
-from gpushare.quantity import MIB
 from gpushare.reasons import Reason
 
 SLACK_MIB: Final = 256

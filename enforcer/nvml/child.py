@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from enforcer.driver_root import DriverRoot
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode
 from enforcer.nvml import wire
 from enforcer.nvml.gpu import NvmlReader, read_rows_lightly
 from gpushare.errors import NvmlError

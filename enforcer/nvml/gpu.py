@@ -10,16 +10,14 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
-from enforcer.model import ComputeMode, Gpu, GpuProcess, GpuSample
+from enforcer.gpus import MIB, ComputeMode, Gpu, GpuProcess, GpuSample
 from enforcer.nvml.answers import check, check_gpu, failure, united
 from gpushare.errors import NvmlError
-from gpushare.quantity import MIB
 from gpushare.reasons import Reason
 
 ATTEMPTS: Final = 3
@@ -180,7 +178,7 @@ class NvmlReader:
             raise NvmlError("the driver has lost every GPU; they need a reset", Reason.GPU_LOST)
         self._seen = {index: gpu for index, gpu in found.items() if gpu is not None}
         instances = [each for gpu in self._seen.values() for each in self._instances(gpu)]
-        return (*self._seen.values(), *(replace(each, index=len(found) + n) for n, each in enumerate(instances)))
+        return (*self._seen.values(), *(each._replace(index=len(found) + n) for n, each in enumerate(instances)))
 
     def _instances(self, gpu: Gpu) -> tuple[Gpu, ...]:
         """Describe the MIG instances of a GPU; as they were where it is lost now."""
@@ -197,8 +195,8 @@ class NvmlReader:
     def _instance(self, parent: Gpu, handle: Any) -> Gpu:
         memory = self._memory(handle)
         name = self._nvml.nvmlDeviceGetName(handle)
-        return check_gpu(replace(
-            parent, uuid=self._nvml.nvmlDeviceGetUUID(handle), memory_mib=memory["total"],
+        return check_gpu(parent._replace(
+            uuid=self._nvml.nvmlDeviceGetUUID(handle), memory_mib=memory["total"],
             reserved_mib=memory["reserved"], mig_enabled=False, parent=parent.uuid,
             profile=self._profile(name, handle),
         ))  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.model import ComputeMode, Gpu, GpuSample
+from enforcer.gpus import ComputeMode, Gpu, GpuSample
 from enforcer.nvml import wire
 from enforcer.nvml.kept import Gone, Kept
 from gpushare.errors import NvmlError

@@ -6,10 +6,9 @@ A question is ``{"n": 7, "ask": "sample", "with": ["GPU-..."]}``, its answer ``{
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
-from enforcer.model import ComputeMode, Gpu, GpuProcess, GpuSample
+from enforcer.gpus import ComputeMode, Gpu, GpuProcess, GpuSample
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
@@ -100,7 +99,7 @@ QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 """What can be asked, by the reader's own names, and how the answer is read."""
 _WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "gpus": lambda gpus: [asdict(gpu) for gpu in gpus],
+    "gpus": lambda gpus: [gpu._asdict() for gpu in gpus],
     "sample": _rows,
     "compute_mode": int,
 }

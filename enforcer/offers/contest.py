@@ -7,7 +7,7 @@ publishes ResourceSlices.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from enforcer.model import Gpu
+from enforcer.gpus import Gpu
 from gpushare.contract import DRIVER
 
 UUID_NAMES: Final = frozenset({"uuid", "gpuuuid", "parentuuid"})

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from enforcer.cluster import NodeNews, NodeReporter
-from enforcer.model import Gpu
+from enforcer.gpus import Gpu
 from enforcer.offers.contest import UNSURE, Allocatable, by_plugins, by_slices
 from gpushare.cluster import RESOURCE_V1, Cluster, path
 from gpushare.errors import ClusterError, KubeletError

@@ -12,8 +12,9 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Any, Final, TypeVar
 
+from enforcer.gpus import Gpu
 from enforcer.health import Effect, Standing
-from enforcer.model import Gpu, Mode
+from enforcer.model import Mode
 from enforcer.modes import Ways
 from gpushare.contract import (
     ATTRIBUTE_MODEL,

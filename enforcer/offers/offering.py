@@ -7,8 +7,9 @@ from typing import Final
 
 import structlog
 
+from enforcer.gpus import Gpu
 from enforcer.health import Standing
-from enforcer.model import Gpu, Quota
+from enforcer.model import Quota
 from enforcer.modeswitch import GpuModes
 from enforcer.offers.foreign import Steady, foreign_mib, leaving_mib, rounded, steadied
 from enforcer.offers.inventory import (

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from enforcer.cluster import NodeReporter
 from enforcer.doctor import Doctor, Examiner
+from enforcer.gpus import Gpu
 from enforcer.health import LOOK_EVERY, Standing
-from enforcer.model import Gpu
 from enforcer.offers.contest import Allocatable
 from enforcer.offers.contests import Contests
 from enforcer.offers.slices import SlicePublisher

@@ -1,7 +1,4 @@
-"""``gpu-share audit``: read the kill log of this node or of all, and find out whether anybody changed it.
-
-Exit codes: 0 the log holds, 1 it does not or could not all be read, 2 wrong use or nothing there to read.
-"""
+"""``gpu-share audit``: read the kill log of this node or of all, and find out whether anybody changed it."""
 
 import argparse
 import json
@@ -28,6 +25,10 @@ from gpushare.cli.terminal import Colour, Terminal, table
 from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError
 
+ABOUT: Final = (
+    "Read the kill log of this node or of all, and find out whether anybody changed it. Exit codes: 0 the log holds; 1 "
+    "it does not, or could not all be read; 2 wrong use, or nothing there to read."
+)
 FINE: Final = 0
 NOT_FINE: Final = 1
 DEFAULT: Final = Path("/var/lib/gpu-share")
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 def add_parser(verbs: Any) -> None:
     """Add ``audit`` and what can be done with it."""
-    parser = verbs.add_parser("audit", help="show the kill log and verify its chain", description=__doc__)
+    parser = verbs.add_parser("audit", help="show the kill log and verify its chain", description=ABOUT)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_show(actions.add_parser("show", help="list the records"))
     _add_follow(actions.add_parser("follow", help="show records as they are written, until interrupted"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.driver_root import PROGRAM, DriverRoot
-from enforcer.model import GpuReader
+from enforcer.gpus import GpuReader
 from enforcer.nvml.kept import command
 from enforcer.nvml.remote import RemoteReader, Waits
 from enforcer.proc import in_initial_pid_namespace

@@ -252,7 +252,7 @@ def as_in_the_image(folder: Path) -> None:
     for name in DEVELOPMENT:
         (folder / f"{name}.py").write_text("raise ImportError\n")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    os.environ |= {"PYTHONPYCACHEPREFIX": str(folder / "compiled"), "PYTHONOPTIMIZE": "2"}
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     subprocess.run([sys.executable, "-P", "-c", "import enforcer.main, enforcer.nvml.child"], check=True)
 

@@ -20,11 +20,12 @@ from typing import Final
 import structlog
 
 from enforcer.attribute import Identity, Owner
+from enforcer.gpus import Gpu, GpuSample
 from enforcer.judging.judge import Holder
 from enforcer.limits.backends import Wanted
 from enforcer.limits.cgroups import CgroupFolders
 from enforcer.limits.limiter import Limiter
-from enforcer.model import Gpu, GpuSample, Quota
+from enforcer.model import Quota
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.nvml.gpu import NvmlReader
 from enforcer.proc import read_stat

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from enforcer.model import Gpu, Mode
+from enforcer.gpus import Gpu
+from enforcer.model import Mode
 from enforcer.offers.inventory import InventoryPolicy, device_name
 from gpushare.cluster import RESOURCE_V1, path
 from gpushare.contract import COMPUTE, DRIVER, GPUS, GPUS_OF, MEMORY_OF

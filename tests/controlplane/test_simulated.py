@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -57,7 +56,7 @@ class Node:
         self.orders += 1
         model, probe = f"M{self.orders}", f"probe-{self.orders}"
         memory = LEFT_MIB + POLICY.context_mib
-        marker = replace(self.gpus[0], uuid=f"GPU-marker-{self.orders}", index=99, memory_mib=memory, model=model)
+        marker = self.gpus[0]._replace(uuid=f"GPU-marker-{self.orders}", index=99, memory_mib=memory, model=model)
         held = {gpu.uuid: self.fleet.card.memory - left for gpu, left in zip(self.gpus, self.fleet.memory, strict=True)}
         self.publisher.publish(resource_slices(NODE, offer([*self.gpus, marker], POLICY, held_mib=held).devices))
         self.bed.create(self.namespace, objects.pod(probe, "512Mi", node=NODE, **{GPU_MODEL: model}))

@@ -3,7 +3,7 @@
 import json
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
@@ -22,7 +22,7 @@ from tests.fakegpu.state import Machine
 
 pytestmark = pytest.mark.controlplane
 CARDS = [
-    replace(card, index=4 * half + card.index, uuid=f"{card.uuid[:-1]}{4 * half + card.index}")
+    card._replace(index=4 * half + card.index, uuid=f"{card.uuid[:-1]}{4 * half + card.index}")
     for half in range(2)
     for card in gpus_of(Machine.named("h100x4"))
 ]

@@ -1,7 +1,5 @@
 """The published GPUs as a real API server keeps them: accepted, spelled its way, and not written twice."""
 
-from dataclasses import replace
-
 import pytest
 
 from enforcer.health import Effect, Standing
@@ -39,7 +37,7 @@ def test_every_machine_is_accepted_and_written_once(plane: ControlPlane, name: s
 @pytest.mark.parametrize("left_mib", [513, 1024, 15872, 1024 * 1024, 1536 * 1024])
 def test_every_amount_comes_back_as_the_same_amount(plane: ControlPlane, left_mib: int) -> None:
     cluster = plane.cluster()
-    card = replace(gpus_of(Machine.named("single-16g"))[0], memory_mib=left_mib, reserved_mib=0)
+    card = gpus_of(Machine.named("single-16g"))[0]._replace(memory_mib=left_mib, reserved_mib=0)
     wanted = resource_slices("slices-amount", offer([card], InventoryPolicy(context_mib=0)).devices)
     publisher = SlicePublisher(cluster, "slices-amount")
     assert publisher.publish(wanted)
@@ -50,7 +48,7 @@ def test_every_amount_comes_back_as_the_same_amount(plane: ControlPlane, left_mi
 def test_a_large_node_takes_several_slices_of_one_generation(plane: ControlPlane) -> None:
     cluster = plane.cluster()
     card = gpus_of(Machine.named("single-16g"))[0]
-    cards = [replace(card, index=i, uuid=f"GPU-{i}") for i in range(130)]
+    cards = [card._replace(index=i, uuid=f"GPU-{i}") for i in range(130)]
     publisher = SlicePublisher(cluster, "slices-large")
     for count, generation, slices in ((130, 1, 3), (63, 2, 1), (64, 3, 2)):
         publisher.publish(resource_slices("slices-large", offer(cards[:count], InventoryPolicy()).devices))

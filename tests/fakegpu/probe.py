@@ -6,7 +6,6 @@ Reads JSON lines ``[what, *arguments]`` from standard input and answers each wit
 GPU's handle).
 """
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any, Self
 
 import pynvml  # noqa: TID251 - the library under test
 
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode, Gpu, GpuProcess, GpuSample
 from enforcer.nvml.gpu import NvmlReader
 from gpushare.errors import NvmlError
 from tests.fakegpu.state import Sim
@@ -76,10 +75,10 @@ def _raw(name: str, *arguments: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """A value as JSON can carry it."""
+    if isinstance(value, Gpu | GpuSample | GpuProcess):
+        return {name: plain(item) for name, item in value._asdict().items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
     if isinstance(value, pynvml.nvmlFriendlyObject):
         return vars(value)
     fields = getattr(value, "_fields_", None)

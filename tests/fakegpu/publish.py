@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from enforcer.model import Gpu
+from enforcer.gpus import Gpu
 from enforcer.offers.inventory import InventoryPolicy, offer, resource_slices
 from enforcer.offers.slices import SlicePublisher
 from gpushare.cluster import Cluster

@@ -19,6 +19,7 @@ import structlog
 
 from enforcer.attribute import Identity, Owner
 from enforcer.checkpoint import Checkpoint
+from enforcer.gpus import GpuProcess, GpuSample
 from enforcer.judging.judge import Verdict
 from enforcer.killing import breaker
 from enforcer.killing.act import Result
@@ -26,7 +27,7 @@ from enforcer.killing.scribe import Scribe
 from enforcer.killlog.audit import KillLog
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import GpuProcess, GpuSample, OnExceed
+from enforcer.model import OnExceed
 from enforcer.told.notice import Ending, Notice
 from enforcer.watch import Watch
 from gpushare.errors import NvmlError

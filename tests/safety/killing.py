@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from enforcer.gpus import Gpu, GpuProcess, GpuSample
 from enforcer.judging.judge import Decision, Verdict, targets
 from enforcer.killing.act import Executor, Result, Tools
 from enforcer.killing.ladder import MpsClient, NoMps, Patience
 from enforcer.killing.scribe import Scribe
 from enforcer.killlog.audit import KillLog, segments
 from enforcer.killlog.record import read, verify
-from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
+from enforcer.model import Quota
 from enforcer.proc import CgroupAttributor, PidHandle
 from enforcer.told.notice import Notice
 from enforcer.watch import Watch

@@ -23,6 +23,7 @@ from typing import Any, Final, TextIO
 import structlog
 
 from enforcer.attribute import Identity, Owner
+from enforcer.gpus import GpuProcess, GpuSample
 from enforcer.judging import memory
 from enforcer.judging.judge import Verdict
 from enforcer.killing.act import Result
@@ -30,7 +31,6 @@ from enforcer.killing.scribe import Scribe
 from enforcer.killlog.audit import KillLog
 from enforcer.loop import Agent, Parts, boot_clock
 from enforcer.metrics import Metrics
-from enforcer.model import GpuProcess, GpuSample
 from enforcer.told.notice import Notice
 from enforcer.watch import Watch
 from gpushare.reasons import Reason

@@ -25,13 +25,14 @@ import structlog
 
 import enforcer.mps.daemon
 from enforcer.attribute import Identity
+from enforcer.gpus import Gpu, GpuProcess, GpuSample
 from enforcer.judging.judge import Decision, Verdict
 from enforcer.killing.act import Executor, Tools
 from enforcer.killing.ladder import Patience
 from enforcer.killing.scribe import Scribe
 from enforcer.killlog.audit import KillLog
 from enforcer.killlog.record import Head, Kind
-from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
+from enforcer.model import Quota
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager

@@ -12,9 +12,9 @@ import pytest
 
 from enforcer.attribute import Identity, Owner
 from enforcer.driver_root import HERE
+from enforcer.gpus import GpuProcess
 from enforcer.judging.judge import Decision, Rules, State, judge
 from enforcer.judging.sight import Change, Sight, looked
-from enforcer.model import GpuProcess
 from enforcer.nvml.kept import command
 from enforcer.nvml.remote import RemoteReader, Waits
 from enforcer.view import View

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from enforcer.attribute import Identity, Owner
+from enforcer.gpus import Gpu, GpuProcess, GpuSample
 from enforcer.judging.judge import Decision, Holder, Rules, State, Verdict, judge
-from enforcer.model import Gpu, GpuProcess, GpuSample, OnExceed, Quota
+from enforcer.model import OnExceed, Quota
 from enforcer.view import View
 from tests.support import safety
 

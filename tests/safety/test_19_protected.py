@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from enforcer.attribute import Identity, Owner
+from enforcer.gpus import Gpu, GpuProcess, GpuSample
 from enforcer.judging.judge import Decision, Holder, Verdict, targets, total
 from enforcer.killing.act import Executor, Result, Tools
 from enforcer.killing.family import Member
 from enforcer.killing.ladder import Patience
 from enforcer.killlog.record import GENESIS, Head, Kind
-from enforcer.model import Gpu, GpuProcess, GpuSample, OnExceed, Quota
+from enforcer.model import OnExceed, Quota
 from enforcer.proc import CgroupAttributor, PidHandle
 from enforcer.told.notice import Notice
 from enforcer.watch import Watch

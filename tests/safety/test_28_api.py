@@ -21,13 +21,13 @@ import structlog
 from enforcer.attribute import Identity, Owner
 from enforcer.checkpoint import Checkpoint
 from enforcer.cluster import Books, follow_quotas
+from enforcer.gpus import GpuProcess, GpuSample
 from enforcer.judging.judge import Verdict
 from enforcer.killing.act import Result
 from enforcer.killing.scribe import Scribe
 from enforcer.killlog.audit import KillLog
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import GpuProcess, GpuSample
 from enforcer.told.notice import Ending, Notice
 from enforcer.watch import Watch
 from gpushare import cluster as road

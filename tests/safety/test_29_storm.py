@@ -18,12 +18,13 @@ import structlog
 from prometheus_client import generate_latest
 
 from enforcer.attribute import Identity, Owner
+from enforcer.gpus import GpuProcess, GpuSample
 from enforcer.judging.judge import Rules, Verdict
 from enforcer.killing import breaker
 from enforcer.killing.act import Result
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import GpuProcess, GpuSample, OnExceed, Quota
+from enforcer.model import OnExceed, Quota
 from enforcer.told.notice import Ending, Notice
 from enforcer.watch import Watch
 from gpushare.reasons import Reason

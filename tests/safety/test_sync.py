@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import pytest
 
+from enforcer.gpus import GpuProcess, GpuSample
 from enforcer.judging.judge import Verdict
 from enforcer.killing.act import Executor, Result, Tools
 from enforcer.killing.ladder import NoMps, Patience
@@ -30,7 +31,6 @@ from enforcer.killlog.audit import FOLDER, KillLog, segments
 from enforcer.killlog.record import read, verify
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import GpuProcess, GpuSample
 from enforcer.proc import CgroupAttributor, PidHandle
 from enforcer.told.notice import Notice
 from enforcer.watch import Watch

@@ -1,7 +1,5 @@
 """The order of a slice: that of the agent's own code, and as old as the agent's last look."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,7 @@ from tests.sim.fleet import Fleet
 from tests.sim.order import Agents, Order, wanted
 from tests.sim.sizes import GIB, Card, Size
 
-GPUS = [replace(gpu, index=number, uuid=f"GPU-{number}") for number, gpu in enumerate(gpus_of(Machine.named("h100x4")))]
+GPUS = [gpu._replace(index=number, uuid=f"GPU-{number}") for number, gpu in enumerate(gpus_of(Machine.named("h100x4")))]
 OFFERED = {Order.BINPACK: Offered.BINPACK, Order.SPREAD: Offered.SPREAD}
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from enforcer.attribute import Identity, Owner
+from enforcer.gpus import Gpu, GpuReader, GpuSample
 from enforcer.judging.judge import Decision, Holder, Rules, Verdict
 from enforcer.killing.act import Executor, Result, Tools
 from enforcer.killing.ladder import MpsClient, NoMps, Patience, never
@@ -22,7 +23,7 @@ from enforcer.killlog.audit import FOLDER, KillLog, segments
 from enforcer.killlog.record import read, verify
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import Gpu, GpuReader, GpuSample, Quota
+from enforcer.model import Quota
 from enforcer.proc import CgroupAttributor, PidHandle
 from enforcer.told.notice import Notice
 from enforcer.watch import Watch

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode
 from enforcer.nvml.gpu import NvmlReader
 from gpushare.errors import GpuShareError
 from tests.gpu.kit import facts as looking

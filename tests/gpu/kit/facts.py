@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.model import ComputeMode, Gpu
+from enforcer.gpus import ComputeMode, Gpu
 from enforcer.nvml.gpu import NvmlReader
 from enforcer.proc import in_initial_pid_namespace
 from gpushare.errors import NvmlError

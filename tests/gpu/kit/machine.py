@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.launch import MULTIUSER
 from enforcer.nvml.gpu import NvmlReader

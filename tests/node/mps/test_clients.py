@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode
 from enforcer.mps.control import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import ServerStatus

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode
 from enforcer.mps.control import TIMEOUT, Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.driver_root import DriverRoot
-from enforcer.model import ComputeMode
+from enforcer.gpus import ComputeMode
 from enforcer.mps import host as mps_host
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.launch import HostPod, folder_of, read_request

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from enforcer import lock, loop, pages
 from enforcer.checkpoint import Checkpoint
+from enforcer.gpus import Gpu, GpuProcess, GpuSample
 from enforcer.judging.judge import Decision, Rules, Verdict
 from enforcer.killing.act import Executor, Tools
 from enforcer.killing.ladder import Patience, never
@@ -22,7 +23,6 @@ from enforcer.killing.scribe import Scribe
 from enforcer.killlog.audit import FOLDER, KillLog
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import Gpu, GpuProcess, GpuSample
 from enforcer.nvml.answers import check
 from enforcer.outlet import log_to_stderr
 from enforcer.proc import CgroupAttributor, lives

@@ -68,6 +68,21 @@ def test_nothing_heavy_is_imported_before_the_verb_is_known() -> None:
         assert f"'{heavy}'" not in found
 
 
+def test_the_images_interpreter_which_drops_docstrings_gives_the_same_help() -> None:
+    code = """if True:
+        import contextlib
+        from gpushare.cli.main import PARTS, VERBS, main
+        for word in (*sorted(VERBS), *sorted(PARTS)):
+            with contextlib.suppress(SystemExit):
+                main([word, "--help"])
+    """
+    full, bare = (
+        subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=True).stdout
+        for options in ((), ("-OO",))
+    )
+    assert (bare, full.count("usage: gpu-share ")) == (full, len(VERBS) + len(PARTS))
+
+
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     command = f"{sys.executable} -m gpushare.cli completion fish | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)

@@ -8,10 +8,11 @@ import pytest
 
 from enforcer import main as program
 from enforcer.checkpoint import Checkpoint
+from enforcer.gpus import GpuSample
 from enforcer.killlog.retention import Retention
 from enforcer.loop import Agent
 from enforcer.main import main
-from enforcer.model import GpuSample, Mode
+from enforcer.model import Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.offers.inventory import InventoryPolicy
 from enforcer.offers.offering import Offering, held_mib

@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 
 from enforcer import checkpoint
 from enforcer.attribute import Identity, Owner
+from enforcer.gpus import Gpu, GpuProcess, GpuSample
 from enforcer.judging import memory
 from enforcer.judging.judge import Decision, Verdict
 from enforcer.killing import breaker
@@ -20,7 +21,7 @@ from enforcer.killlog.audit import KillLog, segments
 from enforcer.killlog.record import Head, read
 from enforcer.loop import Agent, Parts
 from enforcer.metrics import Metrics
-from enforcer.model import Gpu, GpuProcess, GpuSample, Quota
+from enforcer.model import Quota
 from enforcer.told.notice import Notice
 from enforcer.told.statusfile import LOOKS
 from enforcer.watch import Watch

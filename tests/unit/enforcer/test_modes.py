@@ -1,7 +1,6 @@
 """How GPUs are shared: who says it, and when it changes."""
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,7 +125,7 @@ def test_a_pod_waits_for_a_daemon_only_where_its_gpu_is_shared_through_one() -> 
 
 
 def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
-    parent = replace(card(OTHER_GPU, 1), mig_enabled=True)
-    views = [View(gpu=card(GPU, 0)), View(gpu=parent), View(gpu=replace(card(INSTANCE, 2), parent=OTHER_GPU))]
+    parent = card(OTHER_GPU, 1)._replace(mig_enabled=True)
+    views = [View(gpu=card(GPU, 0)), View(gpu=parent), View(gpu=card(INSTANCE, 2)._replace(parent=OTHER_GPU))]
     assert Side(modes=GpuModes.fixed(Mode.MIG)).now(views).modes == {GPU: "mps", INSTANCE: "mig"}
     assert Side(modes=GpuModes()).now(views).modes == {}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from enforcer.attribute import Identity
-from enforcer.model import Gpu
+from enforcer.gpus import Gpu
 from enforcer.watch import ENUMERATE_EVERY, Watch
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason

@@ -15,7 +15,8 @@ from enforcer.dra.driver import Ref
 from enforcer.dra.enforced import joined, quotas_of_prepared
 from enforcer.dra.prepared import Prepared
 from enforcer.dra.tidying import Forgotten, Strays, living_pods
-from enforcer.model import GpuSample, OnExceed, Quota
+from enforcer.gpus import GpuSample
+from enforcer.model import OnExceed, Quota
 from enforcer.offers.foreign import foreign_mib, leaving_mib
 from enforcer.offers.offering import held_mib
 from enforcer.view import View

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from prometheus_client import generate_latest
 
@@ -137,6 +138,54 @@ def test_a_socket_that_was_removed_is_made_again(served: Served) -> None:
     served.kubelet.register()
     ref = served.world.tenant("tts")
     assert served.kubelet.prepare(key(ref))[ref.uid].error == ""
+
+
+class Lingering:
+    """A server that takes its time to go."""
+
+    def __init__(self, server: grpc.Server) -> None:
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def stop(self, grace: float | None) -> threading.Event:
+        gone = threading.Event()
+
+        def go() -> None:
+            time.sleep(0.2)
+            self._server.stop(grace).wait()
+            gone.set()
+
+        threading.Thread(target=go).start()
+        return gone
+
+
+def test_a_server_that_goes_takes_no_socket_of_the_next_with_it(tmp_path: Path, monkeypatch: Any) -> None:
+    usual = grpc.server
+    monkeypatch.setattr(grpc, "server", lambda *arguments: Lingering(usual(*arguments)))
+    served = Served(tmp_path)
+    for name in (REGISTRATION_SOCKET, DRIVER_SOCKET):
+        (served.root / name).unlink()
+    served.sockets.check()
+    time.sleep(0.5)
+    assert all((served.root / name).exists() for name in (REGISTRATION_SOCKET, DRIVER_SOCKET))
+    served.kubelet.close()
+    served.sockets.stop()
+
+
+def test_a_socket_that_could_not_be_made_again_is_tried_each_time(served: Served) -> None:
+    folder = (served.root / REGISTRATION_SOCKET).parent
+    (served.root / REGISTRATION_SOCKET).unlink()
+    folder.rmdir()
+    folder.write_text("")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="cannot be listened on"):
+            served.sockets.check()
+    folder.unlink()
+    served.sockets.check()
+    served.kubelet.register()
+    assert served.registered == [True]
 
 
 def test_a_root_whose_sockets_would_be_too_long_is_wrong_use(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_instances_and_the_status_device_are_not_held_together() -> None:
     held = allocated("mine", made, gpu("cards", 3000), gpu("cards", 3000, device="status"))
     with pytest.raises(PrepareError, match="no whole GPUs; ask for one device in each request"):
         prepared(made, held)
-    instance = replace(DEVICES[OTHER_DEVICE], parent=GPU, profile="1g.10gb")
+    instance = DEVICES[OTHER_DEVICE]._replace(parent=GPU, profile="1g.10gb")
     held = allocated("mine", made, gpu("cards", 3000), gpu("cards", 3000, device=OTHER_DEVICE))
     with pytest.raises(PrepareError, match="no whole GPUs"):
         prepare(NODE, Ask(held, made, namespace()), {**DEVICES, OTHER_DEVICE: instance})

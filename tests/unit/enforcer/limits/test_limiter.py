@@ -1,6 +1,5 @@
 """Setting limits of cgroups: as soon as there is one, again where another is read back, and never for anybody else."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,7 +164,7 @@ def test_a_name_that_only_holds_the_id_is_nobodys(tmp_path: Path) -> None:
 def test_a_mig_instance_is_limited_by_itself_whatever_is_wanted(tmp_path: Path) -> None:
     node = Node(tmp_path, Wanted.DRIVER_CGROUP)
     node.container()
-    node.limiter.turn([replace(GPUS[0], parent="GPU-parent")], [quota()])
+    node.limiter.turn([GPUS[0]._replace(parent="GPU-parent")], [quota()])
     assert node.limiter.backends() == {GPU: Backend.MIG_INSTANCE}
     assert not node.driver.limits
 

@@ -1,13 +1,13 @@
 """Which GPUs have a daemon, and that nothing which is not known takes one away."""
 
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from enforcer.model import Gpu, Mode
+from enforcer.gpus import Gpu
+from enforcer.model import Mode
 from enforcer.modeswitch import GpuModes
 from enforcer.mps.launch import folder_of
 from enforcer.mps.manager import MpsManager
@@ -115,9 +115,9 @@ def test_those_that_label_and_annotation_do_not_give_away_get_none(node: Node) -
 
 def test_contested_ones_and_those_mps_cannot_share_get_none(node: Node) -> None:
     node.rivals = {GPU}
-    node.cards[1] = replace(node.cards[1], mig_enabled=True)
+    node.cards[1] = node.cards[1]._replace(mig_enabled=True)
     assert (node.turn(), node.there) == (Duty(), set())
-    node.cards[1] = replace(node.cards[1], mig_enabled=False)
+    node.cards[1] = node.cards[1]._replace(mig_enabled=False)
     node.policy = InventoryPolicy(context_mib=2048)
     node.rivals = set()
     assert node.turn() == Duty(BOTH)

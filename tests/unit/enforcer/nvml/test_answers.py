@@ -1,12 +1,10 @@
 """What NVML's answers are worth: every error has a meaning, and what cannot be true is refused."""
 
-from dataclasses import replace
-
 import pynvml  # noqa: TID251 - the numbers there are
 import pytest
 
 from enforcer.doctor import WORDS
-from enforcer.model import GpuProcess, GpuSample
+from enforcer.gpus import GpuProcess, GpuSample
 from enforcer.nvml.answers import ERRORS, MOST_MIB, MOST_PID, check, check_gpu, failure, united
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -71,5 +69,5 @@ def test_a_card_that_cannot_exist_is_not_counted(memory: int, reserved: int) -> 
     fine = card(GPU, 0)
     assert check_gpu(fine) is fine
     with pytest.raises(NvmlError) as caught:
-        check_gpu(replace(fine, memory_mib=memory, reserved_mib=reserved))
+        check_gpu(fine._replace(memory_mib=memory, reserved_mib=reserved))
     assert caught.value.reason is Reason.IMPLAUSIBLE_SAMPLE

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml  # noqa: TID251 - its error classes are what the reader catches
 import pytest
 
-from enforcer.model import ComputeMode, GpuProcess, GpuSample
+from enforcer.gpus import ComputeMode, GpuProcess, GpuSample
 from enforcer.nvml.answers import check
 from enforcer.nvml.gpu import LISTS, NvmlReader, Row, read_rows_lightly
 from gpushare.errors import NvmlError

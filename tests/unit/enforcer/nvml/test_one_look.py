@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from enforcer.model import GpuSample
+from enforcer.gpus import GpuSample
 from enforcer.nvml import wire
 from enforcer.nvml.kept import Kept
 from enforcer.nvml.remote import RemoteReader, Waits

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.model import ComputeMode, Gpu, GpuProcess, GpuSample
+from enforcer.gpus import ComputeMode, Gpu, GpuProcess, GpuSample
 from enforcer.nvml import wire
 from enforcer.nvml.kept import Kept, command
 from enforcer.nvml.remote import MOST_LEFT, RemoteReader, Waits

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,8 +6,8 @@ from enforcer.offers.contest import address, by_plugins, by_slices
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import card
 
-FIRST = replace(card(GPU, 0), pci_bus_id="00000000:08:00.0", minor=0)
-SECOND = replace(card(OTHER_GPU, 1), pci_bus_id="00000000:18:00.0", minor=12)
+FIRST = card(GPU, 0)._replace(pci_bus_id="00000000:08:00.0", minor=0)
+SECOND = card(OTHER_GPU, 1)._replace(pci_bus_id="00000000:18:00.0", minor=12)
 CARDS = (FIRST, SECOND)
 
 

@@ -1,6 +1,6 @@
 from enforcer.attribute import Identity
+from enforcer.gpus import GpuSample
 from enforcer.judging.judge import Holder
-from enforcer.model import GpuSample
 from enforcer.offers.foreign import LOWER_AFTER, Steady, foreign_mib, steadied
 from enforcer.view import View
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota

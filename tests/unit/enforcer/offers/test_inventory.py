@@ -1,15 +1,15 @@
 """What a node offers: which GPUs, how much of each, in which order, in how many slices."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enforcer.gpus import Gpu
 from enforcer.health import Standing
-from enforcer.model import Gpu, Mode
+from enforcer.model import Mode
 from enforcer.modes import Ways
 from enforcer.offers.inventory import (
     MAX_DEVICES,
@@ -82,7 +82,7 @@ def test_a_gpu_is_offered_with_what_shares_can_have() -> None:
     ],
 )
 def test_a_device_is_called_by_its_uuid_whatever_its_index(uuid: str, name: str) -> None:
-    assert {device_name(replace(FOUR[0], uuid=uuid, index=index)) for index in range(3)} == {name}
+    assert {device_name(FOUR[0]._replace(uuid=uuid, index=index)) for index in range(3)} == {name}
 
 
 def test_the_status_device_comes_last_and_has_no_capacity() -> None:
@@ -120,7 +120,7 @@ def test_full_is_measured_against_the_size_of_the_card() -> None:
 def test_what_cannot_be_shared_is_left_out_with_a_reason() -> None:
     found = offer(MIXED, InventoryPolicy())
     assert [(out.uuid, "MIG" in out.why) for out in found.left_out] == [(MIXED[1].uuid, True)]
-    old = replace(FOUR[0], compute_capability=(6, 1))
+    old = FOUR[0]._replace(compute_capability=(6, 1))
     assert "Volta" in offer([old], InventoryPolicy()).left_out[0].why
     assert offer([old], InventoryPolicy(mode=Mode.TIME_SLICING)).left_out == ()
 
@@ -159,8 +159,8 @@ def test_an_entry_that_names_no_gpu_is_an_error_that_lists_them(wanted: str) -> 
 
 
 def test_devices_are_laid_out_over_as_many_slices_as_they_need() -> None:
-    card = replace(FOUR[0], model="NVIDIA " + "x" * 80)
-    gpus = [replace(card, index=i, uuid=f"GPU-{i}") for i in range(130)]
+    card = FOUR[0]._replace(model="NVIDIA " + "x" * 80)
+    gpus = [card._replace(index=i, uuid=f"GPU-{i}") for i in range(130)]
     devices = offer(gpus, InventoryPolicy()).devices
     slices = resource_slices("node-1", devices, "u-1")
     assert [len(s["spec"]["devices"]) for s in slices] == [MAX_DEVICES, MAX_DEVICES, 3]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from enforcer.dra.prepare import Ask, prepare
+from enforcer.gpus import Gpu
 from enforcer.health import Standing
-from enforcer.model import Gpu, Mode
+from enforcer.model import Mode
 from enforcer.modes import Ways
 from enforcer.nvml.gpu import NvmlReader
 from enforcer.offers.inventory import InventoryPolicy, device_name, narrowed, offer

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from enforcer.gpus import GpuSample
 from enforcer.limits.backends import Backend
 from enforcer.limits.limiter import Applied
-from enforcer.model import GpuSample, Proven, Quota
+from enforcer.model import Proven, Quota
 from enforcer.proof.prover import Outlets, Pace, Prover
 from enforcer.proof.said import Said
 from enforcer.told.notice import Notice

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from enforcer.gpus import GpuSample
 from enforcer.judging.judge import Holder, Phase, Rules, State, judge
 from enforcer.killlog.record import Head
-from enforcer.model import GpuSample, Quota
+from enforcer.model import Quota
 from enforcer.told import podfiles, podstatus
 from enforcer.told.notice import Notice
 from enforcer.told.podfiles import KEPT, REFRESH, PodFiles

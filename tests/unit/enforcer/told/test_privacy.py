@@ -15,9 +15,10 @@ from enforcer.attribute import Identity, Owner
 from enforcer.cluster import event_of
 from enforcer.endings.postmortem import Failure, likely, told
 from enforcer.endings.pressure import marked
+from enforcer.gpus import GpuSample
 from enforcer.judging.judge import Decision, Holder, Rules, State, Verdict, judge
 from enforcer.killlog.record import Head
-from enforcer.model import GpuSample, OnExceed, Quota
+from enforcer.model import OnExceed, Quota
 from enforcer.told import notice
 from enforcer.told.notice import Ending, Notice
 from enforcer.told.podstatus import Message, Seen, by_pod, message, pod_status

@@ -1,0 +1,69 @@
+"""What NVML says, as plain data: the GPUs and who holds how much of them.
+
+Tuples with names: what it takes to define data classes would be a tenth of the process that asks NVML, which loads only
+what it needs.
+"""
+
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol
+
+MIB: Final = 2**20
+"""Bytes. ``gpushare.quantity`` has it too, with all it takes to read what people write."""
+
+
+class ComputeMode(IntEnum):
+    """Who may open contexts on a GPU: NVML's numbers. MPS wants ``EXCLUSIVE_PROCESS``: who misses it gets nothing."""
+
+    DEFAULT = 0
+    PROHIBITED = 2
+    EXCLUSIVE_PROCESS = 3
+
+
+class Gpu(NamedTuple):
+    """One GPU as NVML describes it. Memory in MiB; ``reserved_mib`` is what the driver keeps for itself.
+
+    A MIG instance is one with a ``parent``, the UUID of the GPU it was cut from, and a ``profile`` such as ``1g.10gb``.
+    """
+
+    uuid: str
+    index: int  # type: ignore[assignment]  # hides a method of tuples that nobody wants
+    minor: int
+    model: str
+    memory_mib: int
+    reserved_mib: int
+    compute_capability: tuple[int, int]
+    pci_bus_id: str
+    driver_version: str
+    cuda_version: tuple[int, int]
+    mig_enabled: bool = False
+    parent: str | None = None
+    profile: str = ""
+
+
+class GpuProcess(NamedTuple):
+    """One process on one GPU: the union of NVML's compute, graphics and MPS lists. ``used_mib`` in MiB."""
+
+    pid: int
+    used_mib: int
+
+
+class GpuSample(NamedTuple):
+    """What one GPU held at one moment, already checked for plausibility. ``used_mib`` excludes the driver's reserve."""
+
+    uuid: str
+    total_mib: int
+    used_mib: int
+    processes: tuple[GpuProcess, ...]
+
+
+class GpuReader(Protocol):
+    """A door to the GPUs: NVML in production, the simulator where there is no compiler."""
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Enumerate the GPUs. Raises ``NvmlError``."""
+
+    def sample(self, uuid: str) -> GpuSample:
+        """Read one GPU. Raises ``NvmlError`` when it does not answer or answers nonsense: blind means no kill."""
+
+    def close(self) -> None:
+        """Let go of the library."""
