@@ -32,6 +32,7 @@ APPLY: Final = "application/apply-patch+yaml"
 FIELD_MANAGER: Final = "gpu-share-tests"
 WORKLOADS: Final = frozenset({"CronJob", "DaemonSet", "Deployment", "Job", "NetworkPolicy", "PodDisruptionBudget"})
 WEBHOOK_CONFIGURATION: Final = "MutatingWebhookConfiguration"
+PROBE: Final = "probe-of-policies"
 CLUSTER_WIDE: Final = frozenset(
     {
         "ClusterRole",
@@ -96,23 +97,57 @@ def delete(cluster: Cluster, objects: Iterable[Object]) -> None:
 
 
 def wait_for_policies(cluster: Cluster, namespace: str, *, seconds: float = 30.0) -> None:
-    """Return once the API server acts on the policies: a forged managed label is refused in a dry run.
+    """Return once the API server acts on every policy written so far: another one, written now, refuses a dry run.
 
-    Policies take effect about a second after they are written. ``namespace`` has to be opted in.
+    It looks about once a second which there are, in the order in which they were written: the first of ours can be in
+    force a second before the last. ``namespace`` has to be opted in; a forged managed label is refused in it, too.
 
     Raises:
         TimeoutError: they are not in force after ``seconds``.
     """
-    pod = {
-        "metadata": {"name": "probe-of-policies", "labels": {"gpu-share.io/managed": "true"}},
-        "spec": {"containers": [{"name": "a", "image": "a"}], "automountServiceAccountToken": False},
-    }
+    labels = {"gpu-share.io/managed": "true"}
+    last = [_policy(), _binding()]
+    apply(cluster, last)
+    try:
+        for name, refused_by in ((PROBE, PROBE), ("forged", "gpu-share-last-word")):
+            pod = {
+                "metadata": {"name": name, "labels": labels if name != PROBE else {}},
+                "spec": {"containers": [{"name": "a", "image": "a"}], "automountServiceAccountToken": False},
+            }
+            _wait_for_refusal(cluster, path("/api/v1", "pods", namespace=namespace), pod, refused_by, seconds)
+    finally:
+        delete(cluster, last)
+
+
+def _wait_for_refusal(cluster: Cluster, where: str, pod: Object, by: str, seconds: float) -> None:
     deadline = time.monotonic() + patient(seconds)
     while time.monotonic() < deadline:
         try:
-            cluster.create(path("/api/v1", "pods", namespace=namespace), pod, dryRun="All")
+            cluster.create(where, pod, dryRun="All")
         except ClusterError as error:
-            if "gpu-share-last-word" in error.message:
+            if by in error.message:
                 return
         time.sleep(0.1)
     raise TimeoutError(f"the policies are not in force after {seconds} s")
+
+
+def _policy() -> Object:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": PROBE},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": f"object.metadata.?name.orValue('') != '{PROBE}'"}],
+        },
+    }
+
+
+def _binding() -> Object:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": PROBE},
+        "spec": {"policyName": PROBE, "validationActions": ["Deny"]},
+    }
