@@ -10,9 +10,8 @@ import json
 import os
 import secrets
 import shutil
-import socket
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -25,6 +24,7 @@ from tests.cluster import cgroups, pki, servers
 from tests.cluster.binaries import find_all
 from tests.cluster.errors import BedError
 from tests.cluster.network import Network
+from tests.cluster.ports import free_ports
 from tests.cluster.processes import Process, alive, end, require_alive, spawn, start_time, tail
 from tests.support.patience import holds_within, patient
 
@@ -291,15 +291,6 @@ def sweep(parent: Path) -> None:
             owner = json.loads(state.read_text())["owner"]
             if start_time(owner["pid"]) != owner["started"]:
                 remove(state.parent)
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports nobody listens on, all different."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _end_all(processes: list[Process]) -> None:

@@ -75,7 +75,7 @@ def test_everything_is_built_once_with_a_line_for_each(tmp_path: Path) -> None:
         "etcd go.etcd.io/etcd/server/v3",
     ]
     assert lines[0] == "building kube-apiserver (1/4) ..."
-    assert lines[-1] == "built etcd (4/4) in 0 s"
+    assert re.fullmatch(r"built etcd \(4/4\) in \d+ s", lines[-1])
     assert {path.read_text() for path in binaries.find_all().values()} == {"whole"}
 
 
@@ -84,7 +84,7 @@ def test_progress_is_shown_while_a_long_build_runs(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(build, "PROGRESS_SECONDS", 0.1)
     lines: list[str] = []
     build.build_missing(lines.append)
-    assert "building etcd (4/4) ... 0 s" in lines
+    assert any(re.fullmatch(r"building etcd \(4/4\) \.\.\. \d+ s", line) for line in lines)
 
 
 def test_a_failed_build_leaves_no_half_binary_and_says_why(tmp_path: Path) -> None:

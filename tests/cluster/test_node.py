@@ -99,7 +99,8 @@ def test_pods_reach_the_api_server_by_its_service_and_it_reaches_pods_by_theirs(
         )
     )
     cluster_ip = node.plane.cluster().get(path(CORE_V1, "services", "served", "default"))["spec"]["clusterIP"]
-    _until(lambda: _kubectl(node, "exec", "asking", "--", "wget", "-q", "-O-", f"http://{cluster_ip}/") == "here\n")
+    asking = "exec", "asking", "--", "sh", "-c", f"wget -q -O- http://{cluster_ip}/ || true"
+    _until(lambda: _kubectl(node, *asking) == "here\n")
     assert _kubectl(node, "get", "--raw", "/api/v1/namespaces/default/services/served:80/proxy/") == "here\n"
 
 

@@ -20,7 +20,8 @@ from typing import Any, Final
 from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import CLAIM, DRIVER, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
-from tests.cluster.controlplane import RBAC_V1, TENANT, ControlPlane, free_ports
+from tests.cluster.controlplane import RBAC_V1, TENANT, ControlPlane
+from tests.cluster.ports import free_ports
 from tests.cluster.processes import Process, alive, end
 from tests.controlplane import manifests, objects, programs
 from tests.controlplane.objects import Object
@@ -220,10 +221,17 @@ class Bed:
         )
         return self.pod(namespace, name)
 
-    def wait_unschedulable(self, namespace: str, name: str) -> str:
-        """Wait until the scheduler has said no; returns its words."""
-        self.until(f"{namespace}/{name} is found unschedulable", lambda: bool(_verdict(self.pod(namespace, name))))
-        return _verdict(self.pod(namespace, name))
+    def wait_unschedulable(self, namespace: str, name: str, saying: str = "") -> str:
+        """Wait until the scheduler has said no, in these words; returns all it said."""
+        said = ""
+
+        def refused() -> bool:
+            nonlocal said
+            said = _verdict(self.pod(namespace, name))
+            return bool(said) and saying in said
+
+        self.until(f"{namespace}/{name} is found unschedulable {saying}".strip(), refused)
+        return said
 
     def claim_of(self, pod: Object) -> Object:
         """The ResourceClaim that was made for a pod's share."""

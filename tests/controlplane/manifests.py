@@ -9,14 +9,16 @@ How to use it (``cluster`` is a ``gpushare.cluster.Cluster`` of an administrator
     manifests.wait_for_policies(cluster, "team-a")  # an opted-in namespace: until policies and webhook are in force
 
 ``load()`` gives every document untouched, ``control_plane()`` leaves out what needs nodes (``WORKLOADS``) and changes
-one thing: ``webhooks[*].clientConfig`` becomes ``{url, caBundle}``, or only loses its Service's bundle when no URL is
+webhooks alone: ``clientConfig`` becomes ``{url, caBundle}`` with a longer ``timeoutSeconds``, and stays where no URL is
 given. ``without_webhook(objects)`` leaves the webhook configuration out, so that the policies are met alone.
 """
 
 import base64
 import copy
+import os
 import time
 from collections.abc import Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +35,9 @@ FIELD_MANAGER: Final = "gpu-share-tests"
 WORKLOADS: Final = frozenset({"CronJob", "DaemonSet", "Deployment", "Job", "NetworkPolicy", "PodDisruptionBudget"})
 WEBHOOK_CONFIGURATION: Final = "MutatingWebhookConfiguration"
 PROBE: Final = "probe-of-policies"
+WEBHOOK_SECONDS: Final = 30
+"""Instead of the few that are shipped: a busy machine is no reason to refuse a pod."""
+_probes: Final = count()
 CLUSTER_WIDE: Final = frozenset(
     {
         "ClusterRole",
@@ -64,6 +69,7 @@ def control_plane(url: str | None = None, *, ca_bundle: bytes = b"") -> list[Obj
         for webhook in configuration["webhooks"]:
             if url is not None:
                 webhook["clientConfig"] = {"url": url, "caBundle": base64.b64encode(ca_bundle).decode()}
+                webhook["timeoutSeconds"] = WEBHOOK_SECONDS
     return objects
 
 
@@ -105,13 +111,16 @@ def wait_for_policies(cluster: Cluster, namespace: str, *, seconds: float = 30.0
     Raises:
         TimeoutError: they are not in force after ``seconds``.
     """
-    labels = {"gpu-share.io/managed": "true"}
-    last = [_policy(), _binding()]
+    # Of a name of its own: one that was deleted is in force until the next look.
+    probe = f"{PROBE}-{os.getpid()}-{next(_probes)}"
+    last = [_policy(probe), _binding(probe)]
     apply(cluster, last)
     try:
-        for name, refused_by in ((PROBE, PROBE), ("forged", "gpu-share-last-word")):
+        for name, labels, refused_by in (
+            (probe, {}, probe), ("forged", {"gpu-share.io/managed": "true"}, "gpu-share-last-word"),
+        ):  # fmt: skip
             pod = {
-                "metadata": {"name": name, "labels": labels if name != PROBE else {}},
+                "metadata": {"name": name, "labels": labels},
                 "spec": {"containers": [{"name": "a", "image": "a"}], "automountServiceAccountToken": False},
             }
             _wait_for_refusal(cluster, path("/api/v1", "pods", namespace=namespace), pod, refused_by, seconds)
@@ -131,23 +140,23 @@ def _wait_for_refusal(cluster: Cluster, where: str, pod: Object, by: str, second
     raise TimeoutError(f"the policies are not in force after {seconds} s")
 
 
-def _policy() -> Object:
+def _policy(name: str) -> Object:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": PROBE},
+        "metadata": {"name": name},
         "spec": {
             "matchConstraints": {"resourceRules": [rule]},
-            "validations": [{"expression": f"object.metadata.?name.orValue('') != '{PROBE}'"}],
+            "validations": [{"expression": f"object.metadata.?name.orValue('') != '{name}'"}],
         },
     }
 
 
-def _binding() -> Object:
+def _binding(name: str) -> Object:
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": PROBE},
-        "spec": {"policyName": PROBE, "validationActions": ["Deny"]},
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
     }

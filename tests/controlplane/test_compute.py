@@ -42,7 +42,7 @@ def test_one_container_has_all_of_a_gpu_at_most_however_much_is_offered(bed: Bed
     pod = objects.pod("greedy", node="compute-once")
     pod["spec"]["resourceClaims"] = [{"name": "mine", "resourceClaimName": "greedy"}]
     bed.create(namespace, pod)
-    assert "cannot allocate all claims" in bed.wait_unschedulable(namespace, "greedy")
+    bed.wait_unschedulable(namespace, "greedy", "cannot allocate all claims")
 
 
 def test_a_lower_offer_evicts_nobody_and_places_nothing_until_the_sum_is_below_it(bed: Bed) -> None:

@@ -205,6 +205,7 @@ def test_a_quota_is_changed_while_its_container_runs(machine: Machine, capsys: p
     container = machine.kubelet.run(pod, "main", tenant(uuid, 3000), machine.sim.environment())
     mine = container.container_id
     bed.until("the quota has its container", lambda: machine.quotas().get("elastic", {}).get("containerId") == mine)
+    bed.until("it holds its memory", lambda: "ready" in machine.kubelet.output(container))
 
     def resize(*arguments: str, who: str = ADMIN) -> tuple[int, str]:
         connection = f"--kubeconfig={bed.plane.kubeconfig(who)}"

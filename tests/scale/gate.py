@@ -9,7 +9,7 @@ import threading
 from contextlib import closing, suppress
 from typing import Final, Self
 
-from tests.cluster.controlplane import free_ports
+from tests.cluster.ports import free_ports
 
 READ: Final = 65536
 START_SECONDS: Final = 10.0

@@ -12,6 +12,7 @@ from gpushare.contract import MEMORY, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
 from tests.cluster.controlplane import RBAC_V1, TENANT, ControlPlane
 from tests.controlplane import manifests, objects
+from tests.controlplane.bed import may
 from tests.controlplane.objects import Object
 from tests.support.patience import holds_within
 from webhook.decide import decide
@@ -67,6 +68,9 @@ class World:
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": TENANT}
         binding = {"metadata": {"name": "tenant"}, "roleRef": role, "subjects": [subject]}
         self.cluster.create(path(RBAC_V1, "rolebindings", namespace=name), binding)
+        account = path(CORE_V1, "serviceaccounts", "default", name)
+        until("its service account is there", lambda: refusal(lambda: self.cluster.get(account)) == "")
+        until("the tenant may edit there", lambda: may(self.tenant, "patch", "", "pods", name))
         return name
 
     @property
