@@ -126,8 +126,9 @@ class Checkpoint:
 
     def __init__(self, state: Path) -> None:
         self.path: Final = state / NAME
-        self._seen: tuple[int, ...] | None = None
-        self._quotas: tuple[Quota, ...] = ()
+        # Read by several threads: which file it was and what it said change together, so that a thread that comes late
+        # with an older one is put right by the next look.
+        self._known: tuple[tuple[int, ...] | None, tuple[Quota, ...]] = None, ()
         self.problem: str | None = None
         """Why the file as it is now is not in force; ``None`` while it is."""
 
@@ -136,15 +137,12 @@ class Checkpoint:
         try:
             found = self.path.stat()
         except FileNotFoundError:
-            return self._quotas
+            return self._known[1]
         except OSError as error:
             self._complain(str(error))
-            return self._quotas
-        seen = (found.st_ino, found.st_size, found.st_mtime_ns)
-        if seen != self._seen:
-            self._seen = seen
-            self._load()
-        return self._quotas
+            return self._known[1]
+        seen, known = (found.st_ino, found.st_size, found.st_mtime_ns), self._known
+        return known[1] if known[0] == seen else self._load(seen)
 
     def in_force(self, judged: Quota) -> Quota | None:
         """Return what a container may hold that was judged by an earlier quota, no less than by that one.
@@ -169,14 +167,20 @@ class Checkpoint:
                 return
         replace(self.path, data, durable=True)
 
-    def _load(self) -> None:
+    def _load(self, seen: tuple[int, ...]) -> tuple[Quota, ...]:
         try:
-            self._quotas = decode(plainfile.read(self.path, MAX_BYTES))
-        except (OSError, ConfigError) as error:
+            quotas = decode(plainfile.read(self.path, MAX_BYTES))
+        except OSError as error:  # may pass: the next look tries again
             self._complain(str(error))
+            return self._known[1]
+        except ConfigError as error:
+            self._complain(str(error))
+            quotas = self._known[1]
         else:
             self.problem = None
-            log.info("quotas read", quotas=len(self._quotas))
+            log.info("quotas read", quotas=len(quotas))
+        self._known = seen, quotas
+        return quotas
 
     def _complain(self, problem: str) -> None:
         if problem != self.problem:

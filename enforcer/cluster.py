@@ -214,9 +214,9 @@ class PodEvents:
         except queue.Full:
             log.warning("notice dropped", reason=str(notice.reason), note=notice.note)
 
-    def start(self, stopped: threading.Event) -> None:
-        """Deliver from a thread that ends with the process."""
-        _thread("events", partial(self._deliver, stopped))
+    def start(self) -> None:
+        """Deliver from a thread that ends with the process: kills that end while the agent stops are told as well."""
+        _thread("events", self._deliver)
 
     def flush(self, seconds: float) -> None:
         """Wait up to so long for what is queued."""
@@ -224,14 +224,15 @@ class PodEvents:
         while self._queue.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(SETTLE)
 
-    def _deliver(self, stopped: threading.Event) -> None:
-        while not (stopped.is_set() and self._queue.empty()):
+    def _deliver(self) -> None:
+        while True:
+            notice, when = self._queue.get()
             try:
-                notice, when = self._queue.get(timeout=PATIENCE)
-            except queue.Empty:
-                continue
-            self._post(event_of(self._node, notice, when))
-            self._queue.task_done()
+                self._post(event_of(self._node, notice, when))
+            except Exception:  # whatever it is, it must not be the end of telling
+                log.exception("event not delivered", reason=str(Reason.INTERNAL))
+            finally:
+                self._queue.task_done()
 
     def _post(self, event: Object) -> None:
         where = path(EVENTS_V1, "events", namespace=event["metadata"]["namespace"])

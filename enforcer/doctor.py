@@ -60,7 +60,8 @@ class Doctor:
     @property
     def ill(self) -> Mapping[str, Reason]:
         """By UUID, what is wrong with the GPUs that are not fit for new shares."""
-        return {gpu: health.ill for gpu, health in self._known.items() if health.ill is not None}
+        # Asked from another thread, while a turn may add a GPU.
+        return {gpu: health.ill for gpu, health in dict(self._known).items() if health.ill is not None}
 
     def remember(self, ill: Mapping[str, Reason]) -> None:
         """Take over what an agent before us found: a restart heals nothing."""

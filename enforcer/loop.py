@@ -116,6 +116,9 @@ class Agent:
         self._disk = Aside(f"the disk of {state}")
         self._quotas: tuple[Quota, ...] = ()
         self._told: tuple[str, ...] = ()
+        self._knows = False
+        """Whether quotas and problems were asked for with success. Before, nobody is judged: what a restart has to take
+        over of grace periods would be judged by no quota, and forgotten."""
         self._remembered, self._kept = b"", Future[None]()
         self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
@@ -141,21 +144,25 @@ class Agent:
             now = self._clock()
             self._disk.turn()
             self._take_results(now)
-            self._quotas, self._told = self._disk.soon("asked", self._ask, (self._quotas, self._told))
-            quotas = self._quotas
+            if (found := self._disk.soon("asked", self._ask, None)) is not None:
+                (self._quotas, self._told), self._knows = found, True
             views = self._look()
-            readings = {view.gpu.uuid: view.reading for view in views}
-            judged = quotas if self._enforcing else tuple(replace(q, on_exceed=OnExceed.WARN) for q in quotas)
-            pursued = {place_of(verdict.quota) for verdict in self._pending.values()}
-            told = self._breaker.told(self._state)
-            self._state, verdicts = judge(told, judged, readings, now, self._rules, pursued=pursued)
-            self._breaker.keep(self._state)
-            self._remember()  # first: should we die over a kill, the next enforcer counts it
-            for verdict in verdicts:
+            for verdict in self._judge(views, now) if self._knows else ():
                 self._decide(verdict)
             self._parts.look_after()
             self._parts.kill_log.catch_up()
-            self._report(views, quotas, now)
+            self._report(views, self._quotas, now)
+
+    def _judge(self, views: Sequence[View], now: float) -> Sequence[Verdict]:
+        readings = {view.gpu.uuid: view.reading for view in views}
+        warned = (replace(each, on_exceed=OnExceed.WARN) for each in self._quotas)
+        judged = self._quotas if self._enforcing else tuple(warned)
+        pursued = {place_of(verdict.quota) for verdict in self._pending.values()}
+        told = self._breaker.told(self._state)
+        self._state, verdicts = judge(told, judged, readings, now, self._rules, pursued=pursued)
+        self._breaker.keep(self._state)
+        self._remember()  # first: should we die over a kill, the next enforcer counts it
+        return verdicts
 
     def _ask(self) -> tuple[tuple[Quota, ...], tuple[str, ...]]:
         """Ask for all that may wait for a disk, at once: each time that another thread is waited for costs."""
@@ -166,7 +173,8 @@ class Agent:
         self._workers.shutdown(wait=True, cancel_futures=True)
         self._disk.turn()
         self._take_results(self._clock())
-        self._remember()
+        if self._knows:
+            self._remember()
 
     def _recall(self) -> State:
         try:

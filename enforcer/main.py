@@ -116,7 +116,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         side.hindrances.append(lambda: watch.problem)
         seeing = Seeing(watch, attributor, Metrics())
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
-        sink = _sink(cluster, options.node, side)
+        sink = _sink(cluster, options.node)
         _know_sharing(options, cluster, side)
         mps = _mps(options, watch, cluster, checkpoint, side)
         limiter = _limits(options, watch, checkpoint, side)
@@ -205,11 +205,11 @@ def _open(kill_log: Scribe, side: Side) -> None:
     side.complain(lambda: kill_log.problem)
 
 
-def _sink(cluster: Cluster | None, node: str, side: Side) -> Sink:
+def _sink(cluster: Cluster | None, node: str) -> Sink:
     if cluster is None:
         return LoggedNotices()
     events = PodEvents(cluster, node)
-    events.start(side.stopped)
+    events.start()
     return events
 
 

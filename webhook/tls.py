@@ -192,7 +192,7 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     try:
         descriptor = os.memfd_create("gpu-share-serving-pair", os.MFD_CLOEXEC)
     except OSError as error:
-        raise Rejected("unreadable", f"the pair cannot be loaded now: {error}", passing=True) from error
+        raise _not_now(error) from error
     try:
         os.write(descriptor, certificate + b"\n" + key)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=_no_password)
@@ -200,8 +200,14 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         torn = error.reason == "KEY_VALUES_MISMATCH"
         says = "do not belong together" if torn else f"cannot be used: {error.reason or error}"
         raise Rejected("torn" if torn else "unreadable", f"{CERTIFICATE} and {KEY} {says}") from error
+    except OSError as error:
+        raise _not_now(error) from error
     finally:
         os.close(descriptor)
+
+
+def _not_now(error: OSError) -> Rejected:
+    return Rejected("unreadable", f"the pair cannot be loaded now: {error}", passing=True)
 
 
 def _no_password() -> str:

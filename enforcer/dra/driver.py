@@ -165,8 +165,9 @@ class Driver:
                 if not kept:
                     self._freeze_when_there_is_room(claim, known, call)
                 devices = self._parts.files.write(claim)
+            if not kept:  # while it is held: what is told of a claim comes in the order in which it happened
+                self._parts.published(claim)
         if not kept:
-            self._parts.published(claim)
             log.info(
                 "claim prepared", reason=str(Reason.CLAIM_PREPARED), namespace=claim.namespace, claim=claim.name,
                 pod=claim.pod, gpus=claim.gpus, memory_mib={each.container: each.memory_mib for each in claim.limits},
@@ -213,7 +214,7 @@ class Driver:
                 self._parts.store.put(claim)
                 self._parts.changed()
             self._parts.files.write(claim)
-        self._parts.published(claim)
+            self._parts.published(claim)
         return claim
 
     def settle(self) -> None:

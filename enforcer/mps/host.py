@@ -123,6 +123,9 @@ def main(argv: Sequence[str]) -> int:
     """Run until SIGTERM; returns the exit code."""
     options = _parser().parse_args(argv)
     log_to_stderr()
+    stopping: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):  # before anything is made that has to be taken away again
+        signal.signal(number, lambda found, _: stopping.append(found))
     try:
         _share_memory(options)
         listener = listen(options.run)
@@ -131,9 +134,6 @@ def main(argv: Sequence[str]) -> int:
         return 1
     modes = RemoteReader(command(options.driver_root), Waits(deadline=NVML_SECONDS))
     host = Host(options.run, DriverRoot(options.driver_root), modes)
-    stopping: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda found, _: stopping.append(found))
     with listener:
         while not stopping:
             serve(listener, host)
@@ -171,18 +171,19 @@ def listen(run: Path) -> socket.socket:
     """Make the socket, which only root can open. Raises ``OSError``."""
     folder = run / FOLDER
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    where = folder / SOCKET
-    where.unlink(missing_ok=True)
+    made = folder / f".{SOCKET}.new"
+    made.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     mask = os.umask(0o177)
     try:
-        listener.bind(str(where))
+        listener.bind(str(made))
+        listener.listen()
+        made.rename(folder / SOCKET)  # whoever sees it can connect
     except BaseException:
         listener.close()
         raise
     finally:
         os.umask(mask)
-    listener.listen()
     return listener
 
 

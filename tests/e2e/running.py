@@ -76,7 +76,8 @@ class Running:
     @property
     def under_way(self) -> bool:
         """Whether a lane still works, or a result waits."""
-        return not self.results.empty() or any(each.is_alive() for each in self._threads)
+        # In this order: a lane puts its last result and ends.
+        return any(each.is_alive() for each in self._threads) or not self.results.empty()
 
     def stop(self) -> None:
         """Ask every session to end with its cluster and start no other; may be called by a signal's handler."""

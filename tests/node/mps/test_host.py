@@ -46,10 +46,26 @@ def _host(root: Path, driver: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "enforcer.mps.host", "--run", str(root), "--driver-root", "/"]
     environment = {**os.environ, "PATH": f"{driver / 'usr' / 'bin'}:{os.environ['PATH']}"}
     process = subprocess.Popen(command, env=environment)
-    until((root / "mps" / "host.sock").exists)
+    until((root / "mps" / "host.sock").exists, 30)
     yield process
     process.terminate()
     process.wait(15)
+
+
+def test_whoever_sees_the_socket_can_connect(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, seen = root / "mps" / "host.sock", []
+
+    class Listener(socket.socket):
+        def listen(self, *backlog: int) -> None:
+            seen.append(where.exists())
+            super().listen(*backlog)
+
+    monkeypatch.setattr(socket, "socket", Listener)
+    for _ in range(2):
+        where.unlink(missing_ok=True)
+        mps_host.listen(root).close()
+        assert where.is_socket()
+    assert seen == [False, False]
 
 
 def daemon(root: Path, real: Path) -> MpsDaemon:

@@ -1,5 +1,6 @@
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enforcer import plainfile
 from enforcer.checkpoint import NAME, Checkpoint, decode, encode
 from enforcer.model import OnExceed
 from gpushare.errors import ConfigError
@@ -102,3 +104,42 @@ def test_nothing_but_whole_files_is_ever_seen(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OSError, match="disk gone"):
         checkpoint.write(())
     assert Checkpoint(tmp_path).read() == BOTH
+
+
+def test_a_disk_that_refuses_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.write(BOTH)
+
+    def refused(*_: object) -> bytes:
+        raise OSError("Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plainfile, "read", refused)
+        assert checkpoint.read() == ()
+        assert "Too many" in (checkpoint.problem or "")
+    assert (checkpoint.read(), checkpoint.problem) == (BOTH, None)
+
+
+def test_a_thread_that_comes_late_with_an_older_file_is_put_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.write(BOTH)
+    usual, read, go = plainfile.read, threading.Event(), threading.Event()
+
+    def slow(path: Path, most: int) -> bytes:
+        data = usual(path, most)
+        if threading.current_thread() is late:
+            read.set()
+            go.wait(30)
+        return data
+
+    late = threading.Thread(target=checkpoint.read)
+    monkeypatch.setattr(plainfile, "read", slow)
+    late.start()
+    assert read.wait(30)
+    Checkpoint(tmp_path).write(BOTH[:1])
+    assert checkpoint.read() == BOTH[:1]
+    go.set()
+    late.join(30)
+    assert checkpoint.read() == BOTH[:1]

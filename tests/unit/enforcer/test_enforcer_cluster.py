@@ -174,13 +174,11 @@ class Api:
 
 
 def deliver(api: Api, *notices: Notice) -> None:
-    stopped = threading.Event()
     events = PodEvents(api, NODE)  # type: ignore[arg-type]
+    events.start()
     for each in notices:
         events.notify(each)
-    events.start(stopped)
-    events.flush(5)
-    stopped.set()
+    events.flush(30)
 
 
 def test_notices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +194,12 @@ def test_a_notice_that_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyP
     api = Api(ClusterError("namespace is being terminated", 403))
     deliver(api, notice("one"), notice("two"))
     assert api.calls == 2
+    assert [event["note"] for event in api.created] == ["two"]
+
+
+def test_a_bug_over_one_notice_is_not_the_end_of_telling() -> None:
+    api = Api(ValueError("a bug"))  # type: ignore[arg-type]
+    deliver(api, notice("one"), notice("two"))
     assert [event["note"] for event in api.created] == ["two"]
 
 

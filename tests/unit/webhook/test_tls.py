@@ -1,7 +1,6 @@
 """The serving certificate: when it is looked at, what is taken up, what is refused."""
 
 import errno
-import os
 import ssl
 import time
 from pathlib import Path
@@ -98,19 +97,20 @@ def test_a_pair_refused_by_a_clock_that_was_ahead_is_taken_up_when_it_is_right(
     assert certificates.loaded
 
 
+@pytest.mark.parametrize("call", ["os.memfd_create", "ssl.SSLContext.load_cert_chain"])
 def test_a_moment_without_descriptors_costs_neither_handshake_nor_renewal(
     certificates: tls.Certificates, clocks: Clocks, authority: pki.Authority, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, call: str,
 ) -> None:  # fmt: skip
     pki.write(tmp_path, authority.issue())
     first = certificates.context()
     pki.write(tmp_path, authority.issue())
 
-    def none_left(*_: object) -> int:
+    def none_left(*_: object, **__: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "memfd_create", none_left)
+        patched.setattr(call, none_left)
         clocks.passed = 2.0
         assert certificates.context() is first
     clocks.passed = 120.0

@@ -1,5 +1,6 @@
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from enforcer.dra import driver as driver_module
 from enforcer.dra import files as files_module
 from enforcer.dra.cdi import file_name
 from enforcer.dra.driver import Locks, Ref
+from enforcer.dra.prepared import Prepared
 from enforcer.dra.ready import MpsReady
 from gpushare import contract
 from gpushare.cluster import CORE_V1, path
@@ -352,6 +354,24 @@ def test_many_at_once_never_take_more_than_there_is(world: World) -> None:
         each.join(20)
     assert sorted(outcomes) == [False] * 3 + [True] * 3
     assert len(list(world.cdi.iterdir())) == 3
+
+
+def test_what_is_told_of_a_claim_is_told_while_nobody_else_changes_it(world: World) -> None:
+    held: list[bool] = []
+
+    def published(claim: Prepared) -> None:
+        other = threading.Thread(target=world.driver.alter, args=(claim.uid, lambda known: known))
+        world.driver._parts = replace(world.driver._parts, published=lambda _: None)
+        other.start()
+        other.join(0.2)
+        held.append(other.is_alive())
+
+    parts = world.driver._parts
+    ref = world.tenant("tts")
+    for change in (lambda: world.driver.prepare(ref), lambda: world.driver.alter(ref.uid, lambda known: known)):
+        world.driver._parts = replace(parts, published=published)
+        change()
+    assert held == [True, True]
 
 
 def test_calls_for_one_claim_wait_for_each_other_and_leave_no_lock() -> None:

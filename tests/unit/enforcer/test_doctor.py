@@ -1,0 +1,26 @@
+from typing import Any
+
+from enforcer.doctor import Doctor
+from enforcer.health import Health
+
+
+def test_who_asks_while_a_gpu_is_found_gets_an_answer() -> None:
+    nothing: Any = None
+    doctor = Doctor(tuple, nothing, dict, nothing)
+
+    class Finding(Health):
+        """As another thread finds one, at the worst moment."""
+
+        __slots__ = ()
+
+        @property
+        def ill(self) -> Any:
+            doctor._known["GPU-new"] = Health()
+
+        @ill.setter
+        def ill(self, _: Any) -> None:
+            pass
+
+    found: Any = Finding
+    doctor._known = {"GPU-old": found.__new__(found)}
+    assert doctor.ill == {}
