@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
 
 GRACE = 1.0
 SLACK = 1.0
-"""What a busy machine may add to any of the times here."""
+"""Seconds that a busy machine may take to end a process, once that is decided."""
 
 
 @pytest.fixture
@@ -37,6 +38,24 @@ def outcome(node: Node, seconds: float = 10) -> dict[str, Any]:
     return node.records("OUTCOME")[0]
 
 
+def gone(node: Node, tenant: subprocess.Popen[str]) -> tuple[float, float]:
+    """Wait for a process's end; returns how long that took, and the longest time between two looks meanwhile.
+
+    It is over its quota: what the enforcer says of it changes with each look, so that each is written down.
+    """
+    times, last = [time.monotonic()], node.status()["time"]
+
+    def ended() -> bool:
+        nonlocal last
+        if (now := node.status()["time"]) != last:
+            last = now
+            times.append(time.monotonic())
+        return not alive(tenant)
+
+    took = wait_for(ended, 20)
+    return took, max(later - earlier for earlier, later in pairwise([*times, time.monotonic()]))
+
+
 def test_over_quota_is_gone_within_grace_and_two_polls_and_its_neighbour_lives(node: Node) -> None:
     greedy, modest = node.container(), node.container()
     neighbour = modest.tenant(node.sim, "--mib", "4096")
@@ -46,9 +65,9 @@ def test_over_quota_is_gone_within_grace_and_two_polls_and_its_neighbour_lives(n
     node.looks(3)
     assert node.state_of(greedy) == "Within"
     node.sim.register(tenant.pid, node.gpu, 9000)
-    took = wait_for(lambda: not alive(tenant), 20)
-    print(f"gone after {took:.2f}s; grace {GRACE}s, poll {POLL}s")
-    assert GRACE - POLL <= took <= GRACE + 2 * POLL + SLACK
+    took, look = gone(node, tenant)
+    print(f"gone after {took:.2f}s; grace {GRACE}s, poll {POLL}s, looks {look:.2f}s apart at most")
+    assert GRACE - POLL <= took <= GRACE + 2 * max(POLL, look) + SLACK
     assert alive(neighbour)
     assert node.sim.used(node.gpu) == 4096
     final = outcome(node)
@@ -75,12 +94,12 @@ def test_a_process_that_ignores_sigterm_is_killed_all_the_same(node: Node) -> No
 def test_back_under_quota_in_time_is_spared(node: Node) -> None:
     container = node.container()
     tenant = container.tenant(node.sim, "--mib", "2000")
-    node.allow(container.quota(node.gpu, 4096, grace_seconds=2.0))
+    node.allow(container.quota(node.gpu, 4096, grace_seconds=10.0))
     node.start()
     node.sim.register(tenant.pid, node.gpu, 9000)
     wait_for(lambda: node.state_of(container) == "Warned", 10)
     node.sim.register(tenant.pid, node.gpu, 2000)
-    time.sleep(3.0)
+    time.sleep(11.0)
     assert alive(tenant)
     assert [record["kind"] for record in node.records()] == ["ARMED", "WARNED"]
 
@@ -90,7 +109,8 @@ def test_only_a_warning_where_only_a_warning_is_wanted(node: Node) -> None:
     tenants = [each.tenant(node.sim, "--mib", "6000") for each in (warned, watched)]
     node.allow(warned.quota(node.gpu, 4096, on_exceed=OnExceed.WARN, grace_seconds=0.0))
     node.start()
-    time.sleep(2.0)
+    wait_for(lambda: len(node.records()) == 2, 20)
+    node.looks(3)
     assert all(map(alive, tenants))
     assert [record["kind"] for record in node.records()] == ["ARMED", "WARNED"]
     strangers = {row["containerId"] for row in node.status()["strangers"]}
@@ -228,15 +248,16 @@ def test_a_log_that_cannot_be_written_spares_everybody(node: Node) -> None:
 def test_a_restart_charges_nobody_and_the_chain_runs_on(node: Node) -> None:
     container, other = node.container(), node.container()
     tenant, neighbour = container.tenant(node.sim, "--mib", "9000"), other.tenant(node.sim, "--mib", "1000")
-    node.allow(container.quota(node.gpu, 4096, grace_seconds=2.0), other.quota(node.gpu, 4096))
+    node.allow(container.quota(node.gpu, 4096, grace_seconds=5.0), other.quota(node.gpu, 4096))
     node.start()
     wait_for(lambda: node.state_of(container) == "Warned", 10)
+    wait_for(lambda: bool(node.records("WARNED")), 10)
     node.stop(signal.SIGKILL)
     assert alive(tenant)
     node.start()
     wait_for(lambda: not alive(tenant), 20)
     assert outcome(node)["result"] == "Killed"
-    assert float(node.records("INTENT")[0]["overFor"].removesuffix("s")) >= 2.0, "not shortened"
+    assert float(node.records("INTENT")[0]["overFor"].removesuffix("s")) >= 5.0, "not shortened"
     assert len(node.records("WARNED")) == 1, "and remembered"
     assert alive(neighbour)
     assert node.verified()

@@ -53,7 +53,7 @@ def _until(what: Callable[[], bool]) -> None:
 
 
 def test_a_tenant_grows_when_it_is_time(sim: Sim, uuid: str, start: Start) -> None:
-    process = start("--mib", "1000", "--grow-to", "3000", "--after", "0.2")
+    process = start("--mib", "1000", "--grow-to", "3000", "--after", "3")
     assert process.stdout is not None
     assert process.stdout.readline() == f"ready pid={process.pid} mib=1000\n"
     assert sim.used(uuid) == 1000

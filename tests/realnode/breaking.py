@@ -1,5 +1,6 @@
 """What tests do to a node from outside: take the API server away, freeze processes, meddle with simulated GPUs."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +35,9 @@ def frozen(pod_uid: str) -> Iterator[bool]:
     The pod's own group is frozen and not its containers': runc thaws those before it kills. Says False where that
     cannot be had: only the freezer of cgroup v1 keeps a killed process from ending, that of v2 lets it die.
     """
-    found = (folder / "freezer.state" for folder in FREEZER.glob(f"**/pod{pod_uid}"))
+    # Other groups come and go meanwhile: this passes over them, where Path.glob fails.
+    folders = (Path(folder) for folder, _, _ in os.walk(FREEZER))
+    found = (folder / "freezer.state" for folder in folders if folder.name == f"pod{pod_uid}")
     states = [state for state in found if state.is_file()]
     for state in states:
         state.write_text("FROZEN")

@@ -153,9 +153,14 @@ class Site:
 
     # What runs in it
 
-    def exec(self, namespace: str, pod: str, *command: str, container: str = MAIN) -> str:
+    def exec(self, namespace: str, pod: str, *command: str, container: str = MAIN, check: bool = True) -> str:
         """``kubectl exec``."""
-        return self.shell(f"kubectl -n {namespace} exec {pod} -c {container} -- {shlex.join(command)}", seconds=60)
+        line = f"kubectl -n {namespace} exec {pod} -c {container} -- {shlex.join(command)}"
+        return self.shell(line, seconds=60, check=check)
+
+    def end_main(self, namespace: str, pod: str) -> None:
+        """End a container's first process. Who does it may go with it before it can say that all went well."""
+        self.exec(namespace, pod, "sh", "-c", "kill 1", check=False)
 
     def logs(self, namespace: str, pod: str, container: str = SIDECAR, *, previous: bool = False) -> str:
         """``kubectl logs``."""
@@ -214,6 +219,11 @@ class Site:
         every = [json.loads(line) for segment in segments for line in segment.read_text().splitlines()]
         whose = {"namespace": namespace, "name": name}
         return [each for each in every if whose.items() <= each.get("pod", {}).items()]
+
+    def record(self, namespace: str, name: str, kind: str) -> Object:
+        """Wait for the first record of that kind about a pod: an OUTCOME comes a moment after the process is gone."""
+        self.until(f"{kind} of {name}", lambda: kind in [each["kind"] for each in self.records(namespace, name)], 90)
+        return next(each for each in self.records(namespace, name) if each["kind"] == kind)
 
     def on_node(self, where: str) -> Path:
         """Where a path of the node is on this machine."""

@@ -43,8 +43,7 @@ def test_a_kill_comes_in_time_and_the_holder_is_named_to_operators_alone(site: S
     daemon = pinned.daemon(site, gpu)
     site.exec(namespace, "holder", "sh", "-c", f"nohup {pinned.PYTHON} -c '{SILENT}' >/tmp/said 2>&1 &")
     site.until("it is ended and started again", lambda: restarts(site.bed.pod(namespace, "greedy"))[pods.MAIN] > 0)
-    mine = site.records(namespace, "greedy")
-    intent, outcome = (next(each for each in mine if each["kind"] == kind) for kind in ("INTENT", "OUTCOME"))
+    intent, outcome = (site.record(namespace, "greedy", kind) for kind in ("INTENT", "OUTCOME"))
     delay = seconds(outcome["time"]) - seconds(intent["time"])
     print(f"the kill took {delay:.1f} s; {outcome['targets'][0]['steps']}")
     assert delay <= DELAY

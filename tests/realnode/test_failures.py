@@ -51,7 +51,8 @@ def test_a_container_that_filled_its_own_quota_is_told_so(site: Site, namespace:
 def test_a_pod_that_is_not_restarted_has_its_event_and_most_often_its_sidecars_last_word(
     site: Site, namespace: str
 ) -> None:
-    once = pods.pod("once", "hold", "1980Mi", "--then", "3Gi", "--after", "5s", memory="2Gi")
+    # It fails only once: by then a busy node's agent has to know the container.
+    once = pods.pod("once", "hold", "1980Mi", "--then", "3Gi", "--after", "20s", memory="2Gi")
     once["spec"]["restartPolicy"] = "Never"
     site.create(namespace, once)
     site.until("an Event says so", lambda: "QuotaReached" in site.events(namespace, "once"), 120)

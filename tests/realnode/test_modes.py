@@ -91,7 +91,7 @@ def test_by_turns_a_tenant_runs_without_mps_and_is_ended_over_its_quota(site: Si
     assert edits[contract.CUDA_VISIBLE_DEVICES].startswith("GPU-")
     site.run(namespace, pods.pod("greedy", *GREEDY))
     site.until("it is ended", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0)
-    (outcome, *_) = [each for each in site.records(namespace, "greedy") if each["kind"] == "OUTCOME"]
+    outcome = site.record(namespace, "greedy", "OUTCOME")
     assert "terminate_client" not in outcome["targets"][0]["steps"]
     assert set(restarts(site.bed.pod(namespace, "modest")).values()) == {0}
     for name in ("greedy", "modest"):

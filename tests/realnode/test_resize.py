@@ -51,7 +51,7 @@ def limits(site: Site, namespace: str, pod: str) -> tuple[str, str]:
 
 def started_again(site: Site, namespace: str, pod: str) -> None:
     before = restarts(site.bed.pod(namespace, pod))[pods.MAIN]
-    site.exec(namespace, pod, "sh", "-c", "kill 1")
+    site.end_main(namespace, pod)
     site.until("its container is started again", lambda: restarts(site.bed.pod(namespace, pod))[pods.MAIN] > before)
     site.running(namespace, pod)
 

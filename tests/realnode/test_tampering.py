@@ -43,7 +43,7 @@ def test_annotations_changed_later_change_nothing_at_a_restart(site: Site, names
     change = {"metadata": {"annotations": {contract.MEMORY: "9Gi"}}}
     with pytest.raises(ClusterError, match=r"gpu-share\.io annotations are read when the pod is created"):
         site.bed.plane.cluster(TENANT).patch(where, change)
-    site.exec(namespace, "patient", "sh", "-c", "kill 1")
+    site.end_main(namespace, "patient")
     site.until("its container is started again", lambda: restarts(site.bed.pod(namespace, "patient"))[pods.MAIN] == 1)
     site.running(namespace, "patient")
     env = site.environ(namespace, "patient")
@@ -58,7 +58,7 @@ def test_low_priority_is_frozen_as_the_limits_are(site: Site, namespace: str) ->
     change = {"metadata": {"annotations": {contract.PRIORITY: "normal"}}}
     with pytest.raises(ClusterError, match=r"gpu-share\.io annotations are read when the pod is created"):
         site.bed.plane.cluster(TENANT).patch(path(CORE_V1, "pods", "meek", namespace), change)
-    site.exec(namespace, "meek", "sh", "-c", "kill 1")
+    site.end_main(namespace, "meek")
     site.until("its container is started again", lambda: restarts(site.bed.pod(namespace, "meek"))[pods.MAIN] == 1)
     site.running(namespace, "meek")
     assert site.environ(namespace, "meek")[contract.MPS_CLIENT_PRIORITY] == "1"

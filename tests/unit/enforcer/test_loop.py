@@ -223,6 +223,7 @@ def test_a_container_that_restarts_while_it_is_pursued_is_not_pursued_twice(worl
     world.reader.held[GPU] = {301: 9000}
     world.look(6)
     proceed.set()
+    wait_for(lambda: bool(world.verdicts))
     assert [each.quota.container_id for each in world.verdicts] == [CONTAINER]
 
 
@@ -318,6 +319,7 @@ def test_a_disk_that_hangs_stops_no_look_and_no_verdict(world: World, monkeypatc
     monkeypatch.setattr(world.agent._parts.kill_log._log, "append", hang)
     world.reader.held[GPU] = {101: 5000}
     world.look(20)
+    wait_for(lambda: bool(world.verdicts))
     assert [verdict.decision for verdict in world.verdicts] == [Decision.KILL]
     back.set()
 

@@ -13,6 +13,7 @@ import pytest
 from gpushare import cluster as road
 from gpushare.cluster import CORE_V1, Cluster, Follower, path
 from gpushare.errors import ClusterError
+from tests.support.patience import patient
 
 BROKEN = "the connection ends in the middle"
 
@@ -219,7 +220,7 @@ def test_a_garbled_watch_is_an_error_and_not_a_crash(cluster: Cluster, server: A
 
 
 def test_a_watch_that_falls_silent_is_given_up(cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(road, "WATCH_SILENCE", 0.2)
+    monkeypatch.setattr(road, "WATCH_SILENCE", patient(2.0))
     forgotten = threading.Event()
     server.answers = [(200, [_event("ADDED", 8), forgotten])]
     watch = cluster.watch("/pods", "7")

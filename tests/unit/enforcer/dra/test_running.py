@@ -72,7 +72,7 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     pod["metadata"]["annotations"][f"{contract.RESIZE_OF}model"] = "2Gi"
     kubelet.books.reset("pods", [pod])
     deadline = time.monotonic() + 20
-    while [each.memory_mib for each in kubelet.books.quotas() or ()] != [2048]:
+    while [each.memory_mib for each in kubelet.books.quotas() or ()] != [2048] or not told:
         assert time.monotonic() < deadline, "the wish for another quota is not carried out"
         time.sleep(0.05)
     assert [each.note[:30] for each in told] == ["container model may hold 2Gi f"]

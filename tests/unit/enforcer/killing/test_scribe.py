@@ -190,6 +190,7 @@ def test_what_nobody_waits_for_does_not_pile_up(disk: Disk, tmp_path: Path) -> N
     assert 9 <= len(failed) <= 10
     assert "records wait" in failed[0]
     disk.answers.set()
+    finish(log)  # else its thread would sync to the real disk during the tests that follow
 
 
 def test_closing_does_not_wait_for_a_disk_that_is_gone(disk: Disk, tmp_path: Path) -> None:

@@ -18,7 +18,10 @@ LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 @pytest.fixture(name="sleeper")
 def _sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={LIMIT: "0=512M"}) as process:
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    with subprocess.Popen(command, env={LIMIT: "0=512M"}, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n", "before it runs its environment may read empty"
         yield process
         process.kill()
 
