@@ -85,7 +85,7 @@ class Node:
 
     def state_of(self, container: Container) -> str:
         rows = [row for row in self.status()["containers"] if row["containerId"] == container.container_id]
-        return str(rows[0]["state"])
+        return str(rows[0]["state"]) if rows else ""
 
     def looks(self, count: int) -> None:
         """Let the enforcer look so many times more."""

@@ -68,10 +68,6 @@ def seen(world: World) -> int:
     return int(next(each["usedMib"] for each in found["containers"] if each["podUid"] == POD))
 
 
-def problems(world: World) -> str:
-    return "; ".join(world.metrics.latest.status["problems"])
-
-
 @pytest.mark.parametrize("name", ["status.json", memory.NAME])
 def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_said(name: str, world: World) -> None:
     ready(world)
@@ -82,7 +78,7 @@ def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_said(name: str
     world.reader.held[GPU] = {101: 8000}
     turns(world, 2)
     assert seen(world) == 8000
-    assert "the disk of" in problems(world)
+    wait_for(lambda: "the disk of" in "".join(look(world)["problems"]))
     disk.let_go()
     wait_for(lambda: "the disk of" not in "".join(look(world)["problems"]))
     world.written()
@@ -101,7 +97,7 @@ def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
     answers.clear()
     turns(world, 3)
     assert seen(world) == 9000
-    assert "the disk of" in problems(world)
+    wait_for(lambda: "the disk of" in "".join(look(world)["problems"]))
     answers.set()
 
 
