@@ -10,7 +10,7 @@ from types import FrameType
 
 from gpushare.cli.terminal import Colour, Terminal
 from gpushare.errors import GpuShareError
-from tests.demo.children import Children, DemoError
+from tests.demo.children import INTERRUPTIONS, Children, DemoError, uninterrupted
 from tests.demo.stage import Stage
 from tests.demo.story import tell
 
@@ -20,21 +20,28 @@ INTERRUPTED = 130
 def main(argv: Sequence[str]) -> int:
     """Run the demo."""
     options = parser().parse_args(argv)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in INTERRUPTIONS:
         signal.signal(number, _interrupt)
     terminal = Terminal.of(sys.stdout, options.color)
-    with tempfile.TemporaryDirectory(prefix="gpu-share-demo-") as name:
-        folder = Path(name)
-        stage = Stage(terminal, folder, Children(folder), with_enforcer=not options.without_enforcer)
-        try:
-            tell(stage)
-        except KeyboardInterrupt:
-            terminal.say("\ninterrupted; everything it started is ended and removed")
-            return INTERRUPTED
-        except (DemoError, GpuShareError, OSError) as error:
-            print(terminal.paint(f"\nthe demo failed in step {stage.steps}: {error}", Colour.RED), file=sys.stderr)
-            return 1
-        finally:
+    try:
+        with tempfile.TemporaryDirectory(prefix="gpu-share-demo-") as name:
+            folder = Path(name)
+            return perform(Stage(terminal, folder, Children(folder), with_enforcer=not options.without_enforcer))
+    except KeyboardInterrupt:
+        terminal.say("\ninterrupted; everything it started is ended and removed")
+        return INTERRUPTED
+
+
+def perform(stage: Stage) -> int:
+    """Show it all, and leave nothing behind; returns the exit code."""
+    try:
+        tell(stage)
+    except (DemoError, GpuShareError, OSError) as error:
+        told = stage.terminal.paint(f"\nthe demo failed in step {stage.steps}: {error}", Colour.RED)
+        print(told, file=sys.stderr)
+        return 1
+    finally:
+        with uninterrupted():
             stage.close()
     return 0
 

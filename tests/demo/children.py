@@ -5,13 +5,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 STOP_SECONDS: Final = 3.0
+INTERRUPTIONS: Final = (signal.SIGINT, signal.SIGTERM)
 _Found = TypeVar("_Found")
 
 
@@ -64,7 +66,7 @@ class Children:
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
         output = self.folder / f"{name}.log"
-        with output.open("wb") as log:
+        with uninterrupted(), output.open("wb") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -74,14 +76,29 @@ class Children:
                 cwd=ROOT,
                 start_new_session=True,
             )
-        child = Child(name, process, output)
-        self.started.append(child)
+            child = Child(name, process, output)
+            self.started.append(child)
         return child
 
     def stop(self) -> None:
+        """End them all."""
         for child in reversed(self.started):
             child.stop()
         self.started.clear()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put an interruption off to the end: what is started has to be known, and what is removed to be gone."""
+    came: list[int] = []
+    before = [(each, signal.signal(each, lambda number, _: came.append(number))) for each in INTERRUPTIONS]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def wait_for(

@@ -21,8 +21,8 @@ DOCUMENTS: Final = (
 PRODUCT: Final = ("gpushare", "enforcer", "webhook", "sidecar", "certs")
 FOREIGN: Final = frozenset(
     {
-        "--annotations", "--clusterrole", "--command", "--group", "--no-deps", "--no-hooks", "--overwrite", "--set",
-        "--strict", "--target", "--wait",
+        "--annotations", "--clusterrole", "--command", "--group", "--local", "--no-deps", "--no-hooks", "--overwrite",
+        "--set", "--strict", "--target", "--wait",
     }
 )  # fmt: skip
 """Options of kubectl, helm, pip and mypy."""
