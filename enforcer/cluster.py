@@ -229,7 +229,7 @@ class PodEvents:
             notice, when = self._queue.get()
             try:
                 self._post(event_of(self._node, notice, when))
-            except Exception:  # whatever it is, it must not be the end of telling
+            except Exception:  # logged; whatever it is, it must not be the end of telling
                 log.exception("event not delivered", reason=str(Reason.INTERNAL))
             finally:
                 self._queue.task_done()

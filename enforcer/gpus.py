@@ -26,7 +26,7 @@ class Gpu(NamedTuple):
     """
 
     uuid: str
-    index: int  # type: ignore[assignment]  # hides a method of tuples that nobody wants
+    index: int  # type: ignore[assignment]  # NVML's word; tuple.index, which it hides, is never asked
     minor: int
     model: str
     memory_mib: int

@@ -99,8 +99,7 @@ def test_pods_reach_the_api_server_by_its_service_and_it_reaches_pods_by_theirs(
         )
     )
     cluster_ip = node.plane.cluster().get(path(CORE_V1, "services", "served", "default"))["spec"]["clusterIP"]
-    asking = "exec", "asking", "--", "sh", "-c", f"wget -q -O- http://{cluster_ip}/ || true"
-    _until(lambda: _kubectl(node, *asking) == "here\n")
+    _until(lambda: _fetched(node, "asking", f"http://{cluster_ip}/") == "here\n")
     assert _kubectl(node, "get", "--raw", "/api/v1/namespaces/default/services/served:80/proxy/") == "here\n"
 
 
@@ -181,8 +180,7 @@ def test_two_nodes_live_beside_each_other_and_their_pods_meet(node: Node) -> Non
         _running(node, "left", "httpd -f -p 8080 -h /etc", on="node-1")
         _running(node, "right", "sleep 600", on="node-2")
         where = f"http://{_pod(node, 'left')['status']['podIP']}:8080/passwd"
-        # Not there yet is no failure of exec; it is asked again.
-        _until(lambda: "root" in _kubectl(node, "exec", "right", "--", "sh", "-c", f"wget -q -O- {where} || true"))
+        _until(lambda: "root" in _fetched(node, "right", where))
     finally:
         second.stop()
 
@@ -281,6 +279,11 @@ def _hook(bundle: bytes) -> dict[str, Any]:
         "admissionReviewVersions": ["v1"],
     }
     return {"metadata": {"name": "hook"}, "webhooks": [hook]}
+
+
+def _fetched(node: Node, pod: str, where: str) -> str:
+    """What a pod gets there: empty where nobody answers yet, which is no failure of exec, for it is asked again."""
+    return _kubectl(node, "exec", pod, "--", "sh", "-c", f"wget -q -O- {where} || true")
 
 
 def _running(node: Node, name: str, script: str, *, labels: dict[str, str] | None = None, on: str = "node-1") -> None:
