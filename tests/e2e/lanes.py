@@ -20,28 +20,28 @@ MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
-    "tests/cluster/test_node.py": 55,
-    "tests/realnode/test_blocked.py": 119,
-    "tests/realnode/test_churn.py": 825,
-    "tests/realnode/test_deletion.py": 154,
-    "tests/realnode/test_failures.py": 81,
-    "tests/realnode/test_grace.py": 237,
-    "tests/realnode/test_kill.py": 24,
-    "tests/realnode/test_limits.py": 303,
-    "tests/realnode/test_modes.py": 187,
-    "tests/realnode/test_mps.py": 106,
-    "tests/realnode/test_namespaces.py": 27,
-    "tests/realnode/test_nvml_away.py": 21,
-    "tests/realnode/test_outages.py": 187,
-    "tests/realnode/test_resize.py": 131,
-    "tests/realnode/test_running.py": 48,
-    "tests/realnode/test_several_gpus.py": 124,
+    "tests/cluster/test_node.py": 119,
+    "tests/realnode/test_blocked.py": 74,
+    "tests/realnode/test_churn.py": 919,
+    "tests/realnode/test_deletion.py": 89,
+    "tests/realnode/test_failures.py": 83,
+    "tests/realnode/test_grace.py": 227,
+    "tests/realnode/test_kill.py": 84,
+    "tests/realnode/test_limits.py": 191,
+    "tests/realnode/test_modes.py": 147,
+    "tests/realnode/test_mps.py": 227,
+    "tests/realnode/test_namespaces.py": 35,
+    "tests/realnode/test_nvml_away.py": 26,
+    "tests/realnode/test_outages.py": 180,
+    "tests/realnode/test_resize.py": 114,
+    "tests/realnode/test_running.py": 88,
+    "tests/realnode/test_several_gpus.py": 128,
     "tests/realnode/test_tampering.py": 19,
-    "tests/realnode/test_trouble.py": 293,
-    "tests/realnode/test_upgrade_and_uninstall.py": 115,
+    "tests/realnode/test_trouble.py": 265,
+    "tests/realnode/test_upgrade_and_uninstall.py": 132,
 }
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
-CONTROL_PLANE: Final = 870
+CONTROL_PLANE: Final = 940
 """Seconds of all files that need no node, which are one session."""
 OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
@@ -55,7 +55,7 @@ OLDER: Final = (
     "tests/controlplane/test_gates.py",
 )
 """Files that run on each older Kubernetes as well: those that depend on the version most."""
-OLDER_SECONDS: Final = 160
+OLDER_SECONDS: Final = 347
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""

@@ -1,9 +1,10 @@
 """``python -m tests.mutants``: break the judge, attribution, the killing and its log in every small way a tool knows.
 
 Each mutant that no unit test notices has to be explained in ``explained.toml``, and few may be. Arguments name modules
-to run alone, such as ``enforcer.killing.act``; then what stands in docs/safety.md of the others stays. ``--again`` goes
-on where the last run ended, and tries those once more that survived or took too long: there may be tests, or time, for
-them now. Exit code: 1 where too many survive, one is not explained, an explanation is of none, or one was not tried.
+to run alone, such as ``enforcer.killing.act``; then what stands in docs/safety.md of the others stays. What took too
+long is tried once more at the end, and so is what is explained but did not survive: a busy machine may have been why.
+``--again`` goes on where the last run ended, and tries survivors once more as well: there may be tests for them now.
+Exit code: 1 where too many survive, one is not explained, an explanation is of none, or one was not tried.
 """
 
 import os
@@ -12,14 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from tests.mutants import explained, table
 from tests.mutants.model import Module
-from tests.mutants.results import doubtful, modules
+from tests.mutants.results import DOUBTFUL, LATE, called, keys, modules
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "safety.md"
@@ -38,10 +39,19 @@ def main(argv: Sequence[str]) -> int:
     if AGAIN not in argv:
         shutil.rmtree("mutants", ignore_errors=True)
     code = _run([f"{name}.*" for name in names]) if AGAIN not in argv or not names else 0
-    if code == 0 and AGAIN in argv and (left := doubtful(ROOT, names)):
+    if code == 0 and (left := _worth_another_look(names, DOUBTFUL if AGAIN in argv else LATE)):
         code = _run(left)
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
-    return code or _told([each for each in modules(ROOT) if not names or each.name in names])
+    return code or _told(_ran(names))
+
+
+def _ran(names: Sequence[str]) -> list[Module]:
+    return [each for each in modules(ROOT) if not names or each.name in names]
+
+
+def _worth_another_look(names: Sequence[str], words: Collection[str]) -> list[str]:
+    dead = explained.dead(_ran(names), explained.load())
+    return sorted({*called(ROOT, names, words), *keys(ROOT, dead)})
 
 
 def _run(patterns: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """Why some mutants may survive: ``explained.toml``, held against those that do."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,10 +42,18 @@ def counted(ran: Sequence[Module], why: dict[Mutant, str]) -> tuple[list[Count],
         )
         for each in ran
     ]  # fmt: skip
-    alive = {mutant for each in ran for mutant in each.survivors}
-    names = {each.name for each in ran}
-    stale = [mutant for mutant in why if mutant.where.partition(":")[0] in names and mutant not in alive]
+    alive = _alive(ran)
     problems = [f"survives and is not explained: {each}" for each in sorted(alive - why.keys(), key=str)]
-    problems += [f"{FILE.name} explains what does not survive: {each}" for each in stale]
+    problems += [f"{FILE.name} explains what does not survive: {each}" for each in dead(ran, why)]
     untried = {each.name: sorted(each.tally.keys() - DECIDED) for each in ran}
     return rows, problems + [f"{name}: mutants are {', '.join(words)}" for name, words in untried.items() if words]
+
+
+def dead(ran: Sequence[Module], why: Iterable[Mutant]) -> list[Mutant]:
+    """Those of ``why`` that did not survive, of the modules that ran."""
+    alive, names = _alive(ran), {each.name for each in ran}
+    return [mutant for mutant in why if mutant.where.partition(":")[0] in names and mutant not in alive]
+
+
+def _alive(ran: Sequence[Module]) -> set[Mutant]:
+    return {mutant for each in ran for mutant in each.survivors}

@@ -13,8 +13,10 @@ from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 from tests.mutants.model import Module, Mutant
 
 SURVIVED: Final = frozenset({"survived", "no tests"})
-DOUBTFUL: Final = SURVIVED | {"timeout", "not checked"}
-"""Worth another look: there may be tests for it now, or time enough."""
+LATE: Final = frozenset({"timeout"})
+"""Worth another look: with less at once there may be time enough to tell a hang from a busy machine."""
+DOUBTFUL: Final = SURVIVED | LATE | {"not checked"}
+"""The same after a while: there may be tests for it now."""
 
 
 def modules(root: Path) -> Iterator[Module]:
@@ -24,10 +26,17 @@ def modules(root: Path) -> Iterator[Module]:
         yield Module(_dotted(source), Counter(status.values()), alive)
 
 
-def doubtful(root: Path, names: Collection[str]) -> list[str]:
-    """List those worth another look, of these modules or of all if none is named, as the tool calls them."""
+def called(root: Path, names: Collection[str], words: Collection[str]) -> list[str]:
+    """List mutants of these modules (all, if none is named) of which the tool says one of ``words``."""
     found = [(source, status) for source, status in _found(root) if not names or _dotted(source) in names]
-    return [key for _, status in found for key, said in status.items() if said in DOUBTFUL]
+    return [key for _, status in found for key, said in status.items() if said in words]
+
+
+def keys(root: Path, mutants: Collection[Mutant]) -> list[str]:
+    """What the tool calls these. The working directory has to be ``root``."""
+    functions = {each.where for each in mutants}  # to find out what a key changes takes long
+    found = [(key, source) for source, status in _found(root) for key in status if _where(key, source) in functions]
+    return [key for key, source in found if _mutant(key, source) in mutants]
 
 
 def _found(root: Path) -> Iterator[tuple[Path, dict[str, str]]]:
@@ -40,10 +49,14 @@ def _found(root: Path) -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def _mutant(key: str, source: Path) -> Mutant:
-    function, owner = orig_function_and_class_names_from_key(key)
     lines = get_diff_for_mutant(key, path=source).splitlines()[2:]
     was, now = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
-    return Mutant(f"{_dotted(source)}:{owner + '.' if owner else ''}{function}", was, now)
+    return Mutant(_where(key, source), was, now)
+
+
+def _where(key: str, source: Path) -> str:
+    function, owner = orig_function_and_class_names_from_key(key)
+    return f"{_dotted(source)}:{owner + '.' if owner else ''}{function}"
 
 
 def _dotted(source: Path) -> str:

@@ -1,8 +1,9 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.mutants import explained, table
+from tests.mutants import explained, results, table
 from tests.mutants.explained import Count
 from tests.mutants.model import Module, Mutant
 
@@ -28,6 +29,21 @@ def test_an_explanation_of_none_is_an_error_unless_its_module_did_not_run() -> N
     gone = Mutant("enforcer.attribute:owner_of", "if a > b:", "if a < b:")
     _, problems = explained.counted([ATTRIBUTE], {LEFT: "the same", gone: "was", OTHER: "elsewhere"})
     assert problems == [f"explained.toml explains what does not survive: {gone}"]
+
+
+def test_what_is_explained_and_did_not_survive_is_found() -> None:
+    gone = Mutant("enforcer.attribute:owner_of", "if a > b:", "if a < b:")
+    assert explained.dead([ATTRIBUTE], [LEFT, gone, OTHER]) == [gone]
+
+
+def test_what_took_too_long_is_found_by_module(tmp_path: Path) -> None:
+    for name, codes in {"proc": {"a": 1, "b": -24, "c": 0}, "held": {"d": 255}, "lock": {}}.items():
+        file = tmp_path / "mutants" / "enforcer" / f"{name}.py.meta"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"exit_code_by_key": codes}))
+    assert results.called(tmp_path, [], results.LATE) == ["d", "b"]
+    assert results.called(tmp_path, ["enforcer.proc"], results.LATE) == ["b"]
+    assert results.called(tmp_path, ["enforcer.proc"], results.DOUBTFUL) == ["b", "c"]
 
 
 @pytest.mark.parametrize("said", ["not checked", "suspicious", "segfault", "skipped", "check was interrupted by user"])
