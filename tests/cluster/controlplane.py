@@ -25,7 +25,7 @@ from tests.cluster.binaries import find_all
 from tests.cluster.errors import BedError
 from tests.cluster.network import Network
 from tests.cluster.ports import free_ports
-from tests.cluster.processes import Process, alive, end, require_alive, spawn, start_time, tail
+from tests.cluster.processes import PATIENCE_SECONDS, Process, alive, end, require_alive, spawn, start_time, tail
 from tests.support.patience import holds_within, patient
 
 ADMIN: Final = "admin"
@@ -148,10 +148,13 @@ class ControlPlane:
         self._save()
         return process
 
-    def drop(self, name: str) -> list[Process]:
-        """End programs of that name, which need not run any more; :meth:`again` takes what is returned."""
+    def drop(self, name: str, patience: float = PATIENCE_SECONDS) -> list[Process]:
+        """End programs of that name, which need not run any more; :meth:`again` takes what is returned.
+
+        ``patience`` is what they have to end by themselves, in seconds: an API server with watchers takes all of it.
+        """
         gone = [process for process in self.processes if process.name == name]
-        end(gone)
+        end(gone, patience)
         self.processes[:] = [process for process in self.processes if process not in gone]
         self._save()
         return gone

@@ -30,7 +30,8 @@ def _ask() -> Iterator[Check]:
     (usual,) = (process.command for process in plane.processes if process.name == "kube-apiserver")
 
     def ask(*flags: str) -> dict[str, tuple[str, str]]:
-        plane.again(replace(each, command=[*usual, *flags]) for each in plane.drop("kube-apiserver"))
+        gone = plane.drop("kube-apiserver", patience=0)
+        plane.again(replace(each, command=[*usual, *flags]) for each in gone)
         return check(str(plane.kubeconfig()))
 
     yield ask

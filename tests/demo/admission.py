@@ -3,7 +3,6 @@
 import base64
 import http.client
 import json
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import yaml
 
 from gpushare import contract
 from gpushare.cli.terminal import Terminal, diff
+from tests.cluster.ports import free_ports
 from tests.demo.children import ROOT, Child, Children, DemoError, wait_for
 
 NAMESPACE: Final = "asr"
@@ -96,7 +96,7 @@ def start(children: Children, folder: Path) -> Webhook:
     _certificates(certificates)
     namespaces = folder / "namespaces.json"
     namespaces.write_text(json.dumps(namespace()))
-    port, admin = free_port(), free_port()
+    port, admin = free_ports(2)
     child = children.python(
         "webhook",
         *("-m", "gpushare.cli", "webhook", "--bind", f"{HOST}:{port}", "--admin", f"{HOST}:{admin}"),
@@ -116,14 +116,6 @@ def ready(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def free_port() -> int:
-    """Return a port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def shown(before: dict[str, Any], after: dict[str, Any], terminal: Terminal) -> list[str]:

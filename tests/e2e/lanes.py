@@ -1,11 +1,11 @@
 """Which test file runs in which lane: a lane is a row of pytest sessions, one after the other, on clusters of its own.
 
 The first lane has the tests of the control plane, the others have a node each. All is dealt so that they end together;
-the first lane may get a node too.
+sessions on control planes of their own may be in any lane, and the first one may get a node too.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,35 +14,38 @@ from tests.cluster.versions import NEWEST
 
 NODE_MARK: Final = "node_e2e"
 MARK: Final = re.compile(r"\bpytest\.mark\.(controlplane|node_e2e)\b")
-START: Final = 45
-"""Seconds until a node has the product on it."""
+START: Final = 75
+"""Seconds until a node has the product on it, which is not counted to the file that waits for it."""
 MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
-    "tests/cluster/test_node.py": 119,
-    "tests/realnode/test_blocked.py": 74,
-    "tests/realnode/test_churn.py": 919,
+    "tests/cluster/test_node.py": 105,
+    "tests/realnode/test_blocked.py": 70,
+    "tests/realnode/test_churn.py": 840,
     "tests/realnode/test_deletion.py": 89,
-    "tests/realnode/test_failures.py": 83,
-    "tests/realnode/test_grace.py": 227,
-    "tests/realnode/test_kill.py": 84,
-    "tests/realnode/test_limits.py": 191,
-    "tests/realnode/test_modes.py": 147,
-    "tests/realnode/test_mps.py": 227,
-    "tests/realnode/test_namespaces.py": 35,
-    "tests/realnode/test_nvml_away.py": 26,
-    "tests/realnode/test_outages.py": 180,
-    "tests/realnode/test_resize.py": 114,
-    "tests/realnode/test_running.py": 88,
-    "tests/realnode/test_several_gpus.py": 128,
-    "tests/realnode/test_tampering.py": 19,
-    "tests/realnode/test_trouble.py": 265,
-    "tests/realnode/test_upgrade_and_uninstall.py": 132,
+    "tests/realnode/test_failures.py": 84,
+    "tests/realnode/test_grace.py": 180,
+    "tests/realnode/test_kill.py": 30,
+    "tests/realnode/test_limits.py": 180,
+    "tests/realnode/test_modes.py": 190,
+    "tests/realnode/test_mps.py": 150,
+    "tests/realnode/test_namespaces.py": 30,
+    "tests/realnode/test_nvml_away.py": 25,
+    "tests/realnode/test_outages.py": 178,
+    "tests/realnode/test_resize.py": 118,
+    "tests/realnode/test_running.py": 70,
+    "tests/realnode/test_several_gpus.py": 105,
+    "tests/realnode/test_tampering.py": 25,
+    "tests/realnode/test_trouble.py": 267,
+    "tests/realnode/test_upgrade_and_uninstall.py": 145,
 }
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
-CONTROL_PLANE: Final = 940
-"""Seconds of all files that need no node, which are one session."""
+CONTROL_PLANE: Final = 800
+"""Seconds of the files that share one control plane, which are one session."""
+APART: Final = ("tests/controlplane/test_chart.py",)
+"""Files that start control planes of their own and take long: a session that may be in any lane."""
+APART_SECONDS: Final = 95
 OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
 OLDER: Final = (
@@ -55,7 +58,7 @@ OLDER: Final = (
     "tests/controlplane/test_gates.py",
 )
 """Files that run on each older Kubernetes as well: those that depend on the version most."""
-OLDER_SECONDS: Final = 347
+OLDER_SECONDS: Final = 300
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
@@ -95,29 +98,45 @@ def deal(files: dict[str, bool], nodes: int, kubernetes: Sequence[str] = (NEWEST
     ``kubernetes``: the version for all that needs no node, then those for ``OLDER`` alone. Nodes are the newest.
     """
     plain = [file for file in files if not files[file]]
-    older = {version: [file for file in plain if file in OLDER] for version in kubernetes[1:]}
-    parts = dict.fromkeys(older, OLDER_SECONDS) | {file: seconds(file) for file in files if files[file]}
+    whole = {session.name: (session, took) for session, took in _anywhere(plain, kubernetes)}
+    shared = [file for file in plain if file not in APART]
+    node = {file: seconds(file) for file in files if files[file]}
+    hands = _hands({name: took for name, (_, took) in whole.items()}, node, CONTROL_PLANE * bool(shared), nodes)
     lanes: list[Lane] = []
-    for number, hand in enumerate(_hands(parts, CONTROL_PLANE * bool(plain), nodes)):
-        lane = _session("control-plane", plain, kubernetes[0]) if number == 0 else ()
-        for version in filter(older.get, hand):
-            lane += _session(f"plane-{version}", older[version], version)
-        lanes.append(lane + _session(f"node-{number}", sorted((each for each in hand if each in files), key=_turn)))
+    for number, hand in enumerate(hands):
+        lane = _session("control-plane", shared, kubernetes[0]) if number == 0 else ()
+        lane += tuple(whole[name][0] for name in hand if name in whole)
+        lanes.append(lane + _session(f"node-{number}", sorted((each for each in hand if each in node), key=_turn)))
     return [lane for lane in lanes if lane]
+
+
+def _anywhere(plain: Sequence[str], kubernetes: Sequence[str]) -> Iterator[tuple[Session, int]]:
+    """Sessions that need neither a node nor the control plane of the first lane, and their seconds."""
+    for session in _session("planes", [file for file in plain if file in APART], kubernetes[0]):
+        yield session, APART_SECONDS
+    for version in kubernetes[1:]:
+        for session in _session(f"plane-{version}", [file for file in plain if file in OLDER], version):
+            yield session, OLDER_SECONDS
 
 
 def _session(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
     return (Session(name=name, files=tuple(files), kubernetes=kubernetes),) if files else ()
 
 
-def _hands(parts: Mapping[str, int], before: int, nodes: int) -> list[list[str]]:
-    """The longest first, each to the hand that has least so far; the first hand has work of ``before`` seconds."""
-    load = [before, *[START] * nodes]
+def _hands(whole: Mapping[str, int], node: Mapping[str, int], before: int, nodes: int) -> list[list[str]]:
+    """The longest first, each to the hand that is done with it first; the first hand has work of ``before`` seconds.
+
+    What needs a node costs its start where the hand has none yet.
+    """
+    parts = {**whole, **node}
+    load = [before, *[0] * nodes]
     hands: list[list[str]] = [[] for _ in load]
     for part in sorted(parts, key=lambda each: (-parts[each], each)):
-        least = load.index(min(load))
+        took = [parts[part] + START * (part in node and not node.keys() & hand) for hand in hands]
+        done = [each + more for each, more in zip(load, took, strict=True)]
+        least = done.index(min(done))
         hands[least].append(part)
-        load[least] += parts[part]
+        load[least] = done[least]
     return hands
 
 

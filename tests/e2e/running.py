@@ -22,7 +22,7 @@ from tests.support import patience
 STOP_SECONDS: Final = 90.0
 """What a session is given to end its cluster, once it is told to stop."""
 STOPPED: Final = 130
-SPARING: Final = {"GOGC": "400", "GOMEMLIMIT": "600MiB"}
+SPARING: Final = {"GOGC": "400", "GOMEMLIMIT": "1200MiB"}
 """Kubernetes and its runtime collect garbage more rarely: memory for processor time, which is what lanes lack."""
 COMMAND: Final = (
     sys.executable, "-m", "pytest", "-v", "-r", "aP", "-p", "no:cacheprovider", "-p", clock.__name__,

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.ports import free_ports
 from tests.support import pki, reviews
-from tests.support.webhook import Webhook, free_port, serving
+from tests.support.webhook import Webhook, serving
 
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("webhook-server")]
 
@@ -309,7 +310,7 @@ def test_the_effective_configuration_is_logged(webhook: Webhook) -> None:
 
 def test_a_port_that_is_taken_ends_it(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", free_port()))
+        taken.bind(("127.0.0.1", free_ports(1)[0]))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with (

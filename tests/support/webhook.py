@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.ports import free_ports
 from tests.support import pki
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,13 +85,6 @@ class Webhook:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def serving(
     folder: Path,
@@ -107,7 +101,7 @@ def serving(
     if certificate:
         pki.write(certs, authority.issue())
     (folder / "namespaces.json").write_text(json.dumps(list(namespaces)))
-    port, admin_port = free_port(), free_port()
+    port, admin_port = free_ports(2)
     command = [sys.executable, "-c", "import sys; from webhook.main import main; sys.exit(main(sys.argv[1:]))"]
     command += ["--bind", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin_port}", "--certs", str(certs)]
     command += [*([] if watching else ["--namespaces", str(folder / "namespaces.json")]), *options]
