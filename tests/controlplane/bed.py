@@ -199,7 +199,7 @@ class Bed:
 
     def until(self, what: str, check: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Poll until ``check()``; otherwise fail with the ends of all logs."""
-        if not holds_within(check, seconds, 0.05):
+        if not holds_within(check, seconds):
             raise AssertionError(f"waited {patient(seconds):.0f} s in vain until {what}\n{self.plane.tails(lines=12)}")
 
     def empty(self, namespace: str) -> None:

@@ -1,11 +1,11 @@
 """Which test file runs in which lane: a lane is a row of pytest sessions, one after the other, on clusters of its own.
 
 The first lane has the tests of the control plane, the others have a node each. All is dealt so that they end together;
-sessions on control planes of their own may be in any lane, and the first one may get a node too.
+an older Kubernetes may be in any lane, and the first one may get a node too.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,11 +41,8 @@ SECONDS: Final = {
     "tests/realnode/test_upgrade_and_uninstall.py": 145,
 }
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
-CONTROL_PLANE: Final = 800
-"""Seconds of the files that share one control plane, which are one session."""
-APART: Final = ("tests/controlplane/test_chart.py",)
-"""Files that start control planes of their own and take long: a session that may be in any lane."""
-APART_SECONDS: Final = 95
+CONTROL_PLANE: Final = 900
+"""Seconds of all files that need no node, which are one session."""
 OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
 OLDER: Final = (
@@ -98,37 +95,28 @@ def deal(files: dict[str, bool], nodes: int, kubernetes: Sequence[str] = (NEWEST
     ``kubernetes``: the version for all that needs no node, then those for ``OLDER`` alone. Nodes are the newest.
     """
     plain = [file for file in files if not files[file]]
-    whole = {session.name: (session, took) for session, took in _anywhere(plain, kubernetes)}
-    shared = [file for file in plain if file not in APART]
+    older = {version: [file for file in plain if file in OLDER] for version in kubernetes[1:]}
     node = {file: seconds(file) for file in files if files[file]}
-    hands = _hands({name: took for name, (_, took) in whole.items()}, node, CONTROL_PLANE * bool(shared), nodes)
+    hands = _hands(dict.fromkeys(older, OLDER_SECONDS), node, CONTROL_PLANE * bool(plain), nodes)
     lanes: list[Lane] = []
     for number, hand in enumerate(hands):
-        lane = _session("control-plane", shared, kubernetes[0]) if number == 0 else ()
-        lane += tuple(whole[name][0] for name in hand if name in whole)
+        lane = _session("control-plane", plain, kubernetes[0]) if number == 0 else ()
+        for version in filter(older.get, hand):
+            lane += _session(f"plane-{version}", older[version], version)
         lanes.append(lane + _session(f"node-{number}", sorted((each for each in hand if each in node), key=_turn)))
     return [lane for lane in lanes if lane]
-
-
-def _anywhere(plain: Sequence[str], kubernetes: Sequence[str]) -> Iterator[tuple[Session, int]]:
-    """Sessions that need neither a node nor the control plane of the first lane, and their seconds."""
-    for session in _session("planes", [file for file in plain if file in APART], kubernetes[0]):
-        yield session, APART_SECONDS
-    for version in kubernetes[1:]:
-        for session in _session(f"plane-{version}", [file for file in plain if file in OLDER], version):
-            yield session, OLDER_SECONDS
 
 
 def _session(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
     return (Session(name=name, files=tuple(files), kubernetes=kubernetes),) if files else ()
 
 
-def _hands(whole: Mapping[str, int], node: Mapping[str, int], before: int, nodes: int) -> list[list[str]]:
+def _hands(plain: Mapping[str, int], node: Mapping[str, int], before: int, nodes: int) -> list[list[str]]:
     """The longest first, each to the hand that is done with it first; the first hand has work of ``before`` seconds.
 
     What needs a node costs its start where the hand has none yet.
     """
-    parts = {**whole, **node}
+    parts = {**plain, **node}
     load = [before, *[0] * nodes]
     hands: list[list[str]] = [[] for _ in load]
     for part in sorted(parts, key=lambda each: (-parts[each], each)):

@@ -268,7 +268,7 @@ class Site:
 
     # Waiting
 
-    def until(self, what: str, check: Check, seconds: float = SECONDS, pause: float = 0.2) -> None:
+    def until(self, what: str, check: Check, seconds: float = SECONDS, pause: float = 0.3) -> None:
         """Poll until it holds; the API server may be away meanwhile."""
         if not holds_within(lambda: _holds(check), seconds, pause):
             raise AssertionError(f"waited {patient(seconds):.0f} s in vain until {what}\n{self.report()}")
