@@ -14,6 +14,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -211,6 +212,7 @@ def _digest(context: Path, *words: str) -> str:
     return digest.hexdigest()[:12]
 
 
+@cache  # to ask pip takes half a second
 def _base_name() -> str:
     uri, suite = debian.mirror()
     bundle = CA_BUNDLE.read_bytes() if CA_BUNDLE.is_file() else b""

@@ -24,6 +24,8 @@ FOLDER: Final = ROOT / ".build" / "lanes"
 CLUSTERS: Final = (ROOT / ".build" / "e2e", ROOT / ".build" / "realnode")
 NODES: Final = 4
 PATIENCE: Final = 3.0
+HEAD_START: Final = 25.0
+"""Seconds until a control plane and a node stand where nobody else is at work."""
 WRONG_USE: Final = 2
 
 
@@ -41,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     if any(chosen.values()):
         for target in images.targets():
             images.image(target)
-    running = Running(lanes.deal(chosen, asked.nodes, kubernetes), FOLDER, PATIENCE)
+    running = Running(lanes.deal(chosen, asked.nodes, kubernetes), FOLDER, PATIENCE, head_start=HEAD_START)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: running.stop())
     try:

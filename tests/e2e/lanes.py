@@ -1,11 +1,11 @@
 """Which test file runs in which lane: a lane is a row of pytest sessions, one after the other, on clusters of its own.
 
 The first lane has the tests of the control plane, the others have a node each. All is dealt so that they end together;
-an older Kubernetes may be in any lane, and the first one may get a node too.
+sessions on control planes of their own may be in any lane, and the first one may get a node too.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,29 +20,32 @@ MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
-    "tests/cluster/test_node.py": 105,
-    "tests/realnode/test_blocked.py": 70,
-    "tests/realnode/test_churn.py": 840,
-    "tests/realnode/test_deletion.py": 89,
+    "tests/cluster/test_node.py": 112,
+    "tests/realnode/test_blocked.py": 50,
+    "tests/realnode/test_churn.py": 827,
+    "tests/realnode/test_deletion.py": 87,
     "tests/realnode/test_failures.py": 84,
-    "tests/realnode/test_grace.py": 180,
-    "tests/realnode/test_kill.py": 30,
+    "tests/realnode/test_grace.py": 176,
+    "tests/realnode/test_kill.py": 25,
     "tests/realnode/test_limits.py": 180,
-    "tests/realnode/test_modes.py": 190,
-    "tests/realnode/test_mps.py": 150,
-    "tests/realnode/test_namespaces.py": 30,
-    "tests/realnode/test_nvml_away.py": 25,
-    "tests/realnode/test_outages.py": 178,
-    "tests/realnode/test_resize.py": 118,
-    "tests/realnode/test_running.py": 70,
-    "tests/realnode/test_several_gpus.py": 105,
-    "tests/realnode/test_tampering.py": 25,
-    "tests/realnode/test_trouble.py": 267,
-    "tests/realnode/test_upgrade_and_uninstall.py": 145,
+    "tests/realnode/test_modes.py": 173,
+    "tests/realnode/test_mps.py": 110,
+    "tests/realnode/test_namespaces.py": 35,
+    "tests/realnode/test_nvml_away.py": 23,
+    "tests/realnode/test_outages.py": 180,
+    "tests/realnode/test_resize.py": 125,
+    "tests/realnode/test_running.py": 65,
+    "tests/realnode/test_several_gpus.py": 115,
+    "tests/realnode/test_tampering.py": 22,
+    "tests/realnode/test_trouble.py": 270,
+    "tests/realnode/test_upgrade_and_uninstall.py": 120,
 }
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
-CONTROL_PLANE: Final = 900
-"""Seconds of all files that need no node, which are one session."""
+CONTROL_PLANE: Final = 800
+"""Seconds of the files that share one control plane, which are one session."""
+APART: Final = ("tests/controlplane/test_chart.py",)
+"""Files that start control planes of their own and take long: a session that may be in any lane."""
+APART_SECONDS: Final = 100
 OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
 OLDER: Final = (
@@ -55,7 +58,7 @@ OLDER: Final = (
     "tests/controlplane/test_gates.py",
 )
 """Files that run on each older Kubernetes as well: those that depend on the version most."""
-OLDER_SECONDS: Final = 300
+OLDER_SECONDS: Final = 280
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
@@ -95,28 +98,37 @@ def deal(files: dict[str, bool], nodes: int, kubernetes: Sequence[str] = (NEWEST
     ``kubernetes``: the version for all that needs no node, then those for ``OLDER`` alone. Nodes are the newest.
     """
     plain = [file for file in files if not files[file]]
-    older = {version: [file for file in plain if file in OLDER] for version in kubernetes[1:]}
+    whole = {session.name: (session, took) for session, took in _anywhere(plain, kubernetes)}
+    shared = [file for file in plain if file not in APART]
     node = {file: seconds(file) for file in files if files[file]}
-    hands = _hands(dict.fromkeys(older, OLDER_SECONDS), node, CONTROL_PLANE * bool(plain), nodes)
+    hands = _hands({name: took for name, (_, took) in whole.items()}, node, CONTROL_PLANE * bool(shared), nodes)
     lanes: list[Lane] = []
     for number, hand in enumerate(hands):
-        lane = _session("control-plane", plain, kubernetes[0]) if number == 0 else ()
-        for version in filter(older.get, hand):
-            lane += _session(f"plane-{version}", older[version], version)
+        lane = _session("control-plane", shared, kubernetes[0]) if number == 0 else ()
+        lane += tuple(whole[name][0] for name in hand if name in whole)
         lanes.append(lane + _session(f"node-{number}", sorted((each for each in hand if each in node), key=_turn)))
     return [lane for lane in lanes if lane]
+
+
+def _anywhere(plain: Sequence[str], kubernetes: Sequence[str]) -> Iterator[tuple[Session, int]]:
+    """Sessions that need neither a node nor the control plane of the first lane, and their seconds."""
+    for session in _session("planes", [file for file in plain if file in APART], kubernetes[0]):
+        yield session, APART_SECONDS
+    for version in kubernetes[1:]:
+        for session in _session(f"plane-{version}", [file for file in plain if file in OLDER], version):
+            yield session, OLDER_SECONDS
 
 
 def _session(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
     return (Session(name=name, files=tuple(files), kubernetes=kubernetes),) if files else ()
 
 
-def _hands(plain: Mapping[str, int], node: Mapping[str, int], before: int, nodes: int) -> list[list[str]]:
+def _hands(whole: Mapping[str, int], node: Mapping[str, int], before: int, nodes: int) -> list[list[str]]:
     """The longest first, each to the hand that is done with it first; the first hand has work of ``before`` seconds.
 
     What needs a node costs its start where the hand has none yet.
     """
-    parts = {**plain, **node}
+    parts = {**whole, **node}
     load = [before, *[0] * nodes]
     hands: list[list[str]] = [[] for _ in load]
     for part in sorted(parts, key=lambda each: (-parts[each], each)):
@@ -131,6 +143,17 @@ def _hands(plain: Mapping[str, int], node: Mapping[str, int], before: int, nodes
 def _turn(file: str) -> tuple[int, str]:
     """When a file of a node's session runs: see ``OWN`` and ``LAST``."""
     return (LAST.index(file) + 1 if file in LAST else -(file in OWN), file)
+
+
+def work(lane: Lane) -> int:
+    """Seconds of a lane, as far as they are known."""
+    return sum(_work(session) for session in lane)
+
+
+def _work(session: Session) -> int:
+    if session.name.startswith("node-"):
+        return START + sum(map(seconds, session.files))
+    return {"control-plane": CONTROL_PLANE, "planes": APART_SECONDS}.get(session.name, OLDER_SECONDS)
 
 
 def seconds(file: str) -> int:

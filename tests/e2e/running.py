@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.cluster import versions
 from tests.e2e import clock
-from tests.e2e.lanes import Lane, Session
+from tests.e2e.lanes import Lane, Session, work
 from tests.support import patience
 
 STOP_SECONDS: Final = 90.0
@@ -48,12 +48,16 @@ class Result:
 
 @dataclass(slots=True)
 class Running:
-    """Lanes under way. ``folder`` takes logs and times, ``factor`` is the patience of their tests."""
+    """Lanes under way. ``folder`` takes logs and times, ``factor`` is the patience of their tests.
+
+    The longest lane, for which all wait in the end, has ``head_start`` seconds in which no other starts its clusters.
+    """
 
     lanes: Sequence[Lane]
     folder: Path
     factor: float
     command: Sequence[str] = COMMAND
+    head_start: float = 0.0
     results: SimpleQueue[Result | None] = field(default_factory=SimpleQueue)
     _now: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -64,7 +68,8 @@ class Running:
         """Start lanes beside each other."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for lane in lanes:
-            self._threads.append(threading.Thread(target=self._run_lane, args=(lane,)))
+            wait = 0.0 if lane is max(lanes, key=work) else self.head_start
+            self._threads.append(threading.Thread(target=self._run_lane, args=(lane, wait)))
             self._threads[-1].start()
 
     def next(self, seconds: float) -> Result | None:
@@ -114,7 +119,8 @@ class Running:
         """File with a session's output."""
         return self.folder / f"{name}.log"
 
-    def _run_lane(self, lane: Lane) -> None:
+    def _run_lane(self, lane: Lane, wait: float) -> None:
+        self._stopping.wait(wait)
         for session in lane:
             if not self._stopping.is_set():
                 self.results.put(self._run(session))

@@ -241,7 +241,7 @@ from pathlib import Path
 from tests.e2e import __main__ as command
 from tests.e2e.running import Running
 class Waits(Running):
-    def __init__(self, lanes, folder, factor):
+    def __init__(self, lanes, folder, factor, head_start):
         words = (sys.executable, "-c", "import signal; print('::waits', flush=True); signal.pause()")
         super().__init__(lanes, folder, factor, words)
 command.Running, command.FOLDER = Waits, Path({str(tmp_path)!r})

@@ -1,6 +1,9 @@
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.lanes import Session
 from tests.e2e.running import Running
 
 
@@ -17,3 +20,17 @@ def test_a_lane_that_ends_right_after_its_last_result_is_still_asked_for_it(tmp_
     lane: Any = Ending()
     running._threads.append(lane)
     assert running.under_way
+
+
+def test_the_longest_lane_starts_ahead_of_the_others_and_none_waits_once_told_to_stop(tmp_path: Path) -> None:
+    short, long = Session(name="planes", files=("a",)), Session(name="control-plane", files=("b",))
+    running = Running([(short,), (long,)], tmp_path, 1.0, (sys.executable, "-c", ""), head_start=60.0)
+    began = time.monotonic()
+    running.start(running.lanes)
+    first = running.next(30.0)
+    assert first is not None
+    assert first.session is long
+    running.stop()
+    running.end()
+    assert time.monotonic() - began < 60.0
+    assert not running.log("planes").exists()
