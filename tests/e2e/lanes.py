@@ -98,25 +98,23 @@ def deal(files: dict[str, bool], nodes: int, kubernetes: Sequence[str] = (NEWEST
     ``kubernetes``: the version for all that needs no node, then those for ``OLDER`` alone. Nodes are the newest.
     """
     plain = [file for file in files if not files[file]]
-    whole = {session.name: (session, took) for session, took in _anywhere(plain, kubernetes)}
+    whole = {session.name: session for session in _anywhere(plain, kubernetes)}
     shared = [file for file in plain if file not in APART]
     node = {file: seconds(file) for file in files if files[file]}
-    hands = _hands({name: took for name, (_, took) in whole.items()}, node, CONTROL_PLANE * bool(shared), nodes)
+    hands = _hands({name: _work(whole[name]) for name in whole}, node, CONTROL_PLANE * bool(shared), nodes)
     lanes: list[Lane] = []
     for number, hand in enumerate(hands):
         lane = _session("control-plane", shared, kubernetes[0]) if number == 0 else ()
-        lane += tuple(whole[name][0] for name in hand if name in whole)
+        lane += tuple(whole[name] for name in hand if name in whole)
         lanes.append(lane + _session(f"node-{number}", sorted((each for each in hand if each in node), key=_turn)))
     return [lane for lane in lanes if lane]
 
 
-def _anywhere(plain: Sequence[str], kubernetes: Sequence[str]) -> Iterator[tuple[Session, int]]:
-    """Sessions that need neither a node nor the control plane of the first lane, and their seconds."""
-    for session in _session("planes", [file for file in plain if file in APART], kubernetes[0]):
-        yield session, APART_SECONDS
+def _anywhere(plain: Sequence[str], kubernetes: Sequence[str]) -> Iterator[Session]:
+    """Sessions that need neither a node nor the control plane of the first lane."""
+    yield from _session("planes", [file for file in plain if file in APART], kubernetes[0])
     for version in kubernetes[1:]:
-        for session in _session(f"plane-{version}", [file for file in plain if file in OLDER], version):
-            yield session, OLDER_SECONDS
+        yield from _session(f"plane-{version}", [file for file in plain if file in OLDER], version)
 
 
 def _session(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
