@@ -1,5 +1,6 @@
 """CUDA programs on a simulated machine: ``tests/gpu/client.py`` and the fake ``libcuda.so.1``, as tests drive them."""
 
+import fcntl
 import json
 import os
 import select
@@ -10,10 +11,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from tests.fakegpu import mps_control
 from tests.fakegpu.state import Sim
+from tests.support.patience import holds_within
 
 CLIENT: Final = Path(__file__).parents[1] / "gpu" / "client.py"
 PATIENCE: Final = 20.0
@@ -89,9 +91,9 @@ class Desk:
         """Start an MPS daemon for one GPU; its pipe directory."""
         pipe = self.folder / f"pipe{gpu}"
         pipe.mkdir()
-        self._pipes.append(pipe)
         environment = self._environment(pipe) | {"CUDA_VISIBLE_DEVICES": self.gpus[gpu]}
         subprocess.run([self.program, "-d", *more], env=environment, check=True, timeout=PATIENCE)
+        self._pipes.append(pipe)
         return pipe
 
     def control(self, pipe: Path, *commands: str) -> str:
@@ -112,6 +114,9 @@ class Desk:
             program.kill()
         for pipe in self._pipes:
             self.control(pipe, "quit")
+            # It has answered and is about to take its files away. The lock is what it holds for life.
+            with (pipe / "control_lock").open() as lock:
+                assert holds_within(lambda: _free(lock), PATIENCE, pause=0.02), f"the daemon at {pipe} does not end"
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +127,14 @@ class Desk:
     def _environment(self, pipe: Path) -> dict[str, str]:
         folders = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
         return {"PATH": os.environ["PATH"], **folders}
+
+
+def _free(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

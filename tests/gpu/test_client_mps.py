@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +81,16 @@ def test_a_daemon_behind_the_pipe_directory_makes_it_a_client(here: Desk, pipe: 
     assert client.ask("gemm 64 2")["ok"]
     assert client.quit() == 0
     assert here.control(pipe, f"get_client_list {server(here, pipe)}") == ""
+
+
+def test_a_desk_outlives_its_daemon(here: Desk, pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = threading.Timer(0.3, here.control, (pipe, "quit"))
+    with monkeypatch.context() as patched:
+        patched.setattr(here, "control", lambda *_: late.start())
+        here.close()
+    left = (pipe / "log").exists()
+    late.join()
+    assert not left, "the daemon was still about to take its files away"
 
 
 def test_a_client_sees_the_daemon_s_gpu_and_no_other(here: Desk) -> None:
