@@ -216,9 +216,9 @@ class Bed:
 
     def wait_bound(self, namespace: str, name: str, seconds: float = PATIENCE) -> Object:
         """Wait until the scheduler has given the pod a node; returns the pod."""
-        self.until(
-            f"{namespace}/{name} is bound", lambda: bool(self.pod(namespace, name)["spec"].get("nodeName")), seconds
-        )
+        if not holds_within(lambda: bool(self.pod(namespace, name)["spec"].get("nodeName")), seconds):
+            tails = self.plane.tails(lines=12)
+            raise AssertionError(f"{namespace}/{name} is not bound:\n{self.report(namespace)}\n{tails}")
         return self.pod(namespace, name)
 
     def wait_unschedulable(self, namespace: str, name: str, saying: str = "") -> str:
