@@ -22,6 +22,8 @@ LIST_LIMITS: Final = (64, 32, 16, 8, 4, 2, 1)
 CUT: Final = "..."
 WIDEST: Final = 12
 """Bytes one character can take: two escaped surrogates."""
+DEEPEST: Final = 16
+"""Levels of a record, itself included: what is deeper was not written here, and might be too deep to be read."""
 HASH: Final = "hash"
 REMOVED: Final = "removed"
 """In a PRUNED record: ``first`` and ``last`` number of what was removed, and the ``hash`` of the last."""
@@ -78,7 +80,7 @@ def seal(previous: Head, kind: Kind, time: str, fields: Mapping[str, Any]) -> tu
         previous: the chain's head.
         kind: what it says.
         time: RFC 3339 in UTC; a label only, nothing is ever decided by it.
-        fields: texts, integers, booleans, ``None``, and lists and objects of them.
+        fields: texts, integers, booleans, ``None``, and lists and objects of them, less than ``DEEPEST`` levels.
 
     Returns:
         The line, its end included, at most ``MAX_BYTES`` long, and the new head.
@@ -92,6 +94,8 @@ def seal(previous: Head, kind: Kind, time: str, fields: Mapping[str, Any]) -> tu
     for text_limit, list_limit in zip(TEXT_LIMITS, LIST_LIMITS, strict=True):
         short = {name: _fitting(value, text_limit, list_limit) for name, value in fields.items()}
         record = {"seq": seq, "time": time, "kind": str(kind), **short, "prev": previous.hash}
+        if _deeper(record, DEEPEST):
+            raise RecordError(f"a {kind} record has more than {DEEPEST} levels of lists and objects; record fewer")
         digest = digest_of(record)
         line = _dump({**record, HASH: digest}) + b"\n"
         if len(line) <= MAX_BYTES:
@@ -111,9 +115,13 @@ def read(line: bytes) -> dict[str, Any]:
         raise RecordError("the line ends in the middle")
     try:
         record = json.loads(line.decode("ascii"))  # of bytes it would guess the encoding
-        canonical = _dump(record) + b"\n"
+        canonical = b"" if _deeper(record, DEEPEST) else _dump(record) + b"\n"
+    except json.JSONDecodeError as error:
+        raise RecordError(f"the line is no JSON: {error.msg} at byte {error.pos + 1}") from error
     except (ValueError, RecursionError) as error:
         raise RecordError(f"the line is no JSON: {str(error)[:100]}") from error
+    if not canonical:
+        raise RecordError(f"the line has more than {DEEPEST} levels of lists and objects; no record has")
     if not isinstance(record, dict) or canonical != line:
         raise RecordError("the line is not written the way records are: it was edited")
     if type(record.get("seq")) is not int or not isinstance(record.get("prev"), str):
@@ -139,13 +147,15 @@ def digest_of(record: Mapping[str, Any]) -> str:
 class Verdict:
     """What verifying found: how many records hold, where the chain stands, and the first bad line if there is one.
 
-    ``line`` counts from 1 over everything read; it is one past the end where something is missing there.
+    ``line`` counts from 1 over everything read; it is one past the end where something is missing there. ``beside`` is
+    a second bad line: where nothing that holds says why a log begins where it does, either may be what was altered.
     """
 
     records: int
     head: Head
     line: int | None = None
     problem: str | None = None
+    beside: tuple[int, str] | None = None
 
     @property
     def holds(self) -> bool:
@@ -169,7 +179,7 @@ def verify(lines: Iterable[bytes], *, anchor: Head | None = None) -> Verdict:
             number = reader.records + 1
             if reader.accounted or any(map(reader.accounts, rest)):
                 return Verdict(reader.records, reader.head, number, problem)
-            return Verdict(0, GENESIS, 1, f"{_gap(1, reader.base.seq + 1)}; and line {number}: {problem}")
+            return Verdict(0, GENESIS, 1, _gap(1, reader.base.seq + 1), (number, problem))
     if not reader.accounted:
         return Verdict(0, GENESIS, 1, _gap(1, reader.base.seq + 1))
     if anchor is not None and not reader.anchored:
@@ -257,6 +267,14 @@ def _follows(record: Mapping[str, Any], head: Head) -> None:
 def _anchored(digest: str, anchor: Head) -> None:
     if digest != anchor.hash:
         raise RecordError(f"record {anchor.seq} is not the one the anchor names: the log was replaced")
+
+
+def _deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects stand in each other by more than so many levels; goes no deeper than that itself."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(each, levels - 1) for each in inner)
 
 
 def _fitting(value: Any, text_limit: int, list_limit: int) -> Any:

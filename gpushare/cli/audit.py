@@ -149,9 +149,11 @@ def _wanted(args: argparse.Namespace) -> Wanted:
 
 def _pod(args: argparse.Namespace) -> tuple[str | None, str | None]:
     """Namespace and name of the pods asked for, however they were written."""
-    namespace, slash, name = (args.pod or "").rpartition("/")
+    namespace, slash, name = (args.pod or "").partition("/")
     if not slash:
         return args.namespace, args.pod
+    if not name or "/" in name:
+        raise ConfigError(f"--pod {args.pod[:100]!r} is no [NAMESPACE/]POD; write it like team-a/trainer or trainer")
     if args.namespace not in {None, namespace}:
         raise ConfigError(f"--pod {args.pod[:100]!r} names another namespace than --namespace; leave one of them out")
     return namespace, name
@@ -189,12 +191,12 @@ def _show(args: argparse.Namespace) -> int:
         print("\n".join(table((killrecords.NODE, *killrecords.HEADERS), rows)))
     else:
         print("\n".join(table(killrecords.HEADERS, [killrecords.row(record) for _, record in shown])))
-    return _code(read, sum(bad for _, (_, bad) in read.found))
+    return _code(read, [(source, picked) for source, (_, picked) in read.found])
 
 
-def _picked(source: Source, wanted: Wanted) -> tuple[list[Record], int]:
+def _picked(source: Source, wanted: Wanted) -> tuple[list[Record], Picked]:
     picked = Picked(Reading(source), wanted)
-    return [record for _, record in picked], picked.bad
+    return [record for _, record in picked], picked
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -204,30 +206,34 @@ def _export(args: argparse.Namespace) -> int:
     if args.format == "csv":
         sys.stdout.write(killrecords.csv_line(killrecords.COLUMNS))
     read = _each(args, lambda source: _exported(source, wanted, csv=args.format == "csv"), at_once=1)
-    return _code(read, sum(bad for _, bad in read.found))
+    return _code(read, read.found)
 
 
-def _exported(source: Source, wanted: Wanted, *, csv: bool) -> int:
+def _exported(source: Source, wanted: Wanted, *, csv: bool) -> Picked:
     picked = Picked(Reading(source), wanted)
     for line, record in picked:
         sys.stdout.write(killrecords.csv_line(killrecords.csv_cells(record)) if csv else line.decode("ascii"))
-    return picked.bad
+    return picked
 
 
 def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
     if wanted != Wanted() or args.all_nodes:
         raise ConfigError("--format raw writes every line of one log; leave filters and -A out, or use --format json")
     sys.stdout.flush()
-    for line in Reading(_local(args)):
-        sys.stdout.buffer.write(line)
+    for part in _local(args).parts:
+        sys.stdout.buffer.writelines(part.lines())
     sys.stdout.buffer.flush()
     return FINE
 
 
-def _code(read: Everywhere[Any], bad: int) -> int:
-    if bad:
+def _code(read: Everywhere[Any], picked: Sequence[tuple[Source, Picked]]) -> int:
+    """Say what was not as it should be; whether anything was not."""
+    if bad := sum(each.bad for _, each in picked):
         warn(f"{bad} lines are no records; run 'gpu-share audit verify'")
-    return NOT_FINE if bad or read.failed else FINE
+    gaps = [(source, gap) for source, each in picked for gap in each.gaps]
+    for source, gap in gaps:
+        warn(f"node {printable(source.node)}: {gap}" if source.node else gap)
+    return NOT_FINE if bad or gaps or read.failed else FINE
 
 
 def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> Everywhere[T]:
@@ -254,6 +260,8 @@ def _follow(args: argparse.Namespace) -> int:
     printer = Printer(args.output, nodes=args.all_nodes)
     if args.all_nodes:
         return killfollow.everywhere(_api(args), args.agents, wanted, printer, until)
+    if args.log is not None:
+        _local(args)  # a copy that is not there will not come either
     return killfollow.here(Tail(_folder(args), args.after), wanted, printer, until)
 
 
@@ -269,7 +277,7 @@ def _verify(args: argparse.Namespace) -> int:
     silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in read.found)}
     for node in sorted(silent):
         warn(f"node {printable(node)}: there are anchors of its log, and it could not be read")
-    return max([*codes, _code(read, 0), NOT_FINE if silent else FINE])
+    return max([*codes, _code(read, []), NOT_FINE if silent else FINE])
 
 
 def _node(args: argparse.Namespace, source: Source, known: Sequence[Anchor]) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer.killing.breaker import NAME, opened_at, reset
+from enforcer.killlog.audit import FOLDER
 from gpushare.cli import top
 from gpushare.cli.killrecords import printable
 from gpushare.errors import ConfigError, GpuShareError
@@ -33,9 +34,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Say it, or reset it. Returns 1 while the breaker is open."""
-    if not args.state.is_dir():
-        raise ConfigError(f"{args.state} is no state directory; run this on a node with the enforcer, or give --state")
     try:
+        if not any((args.state / each).exists() for each in (FOLDER, NAME)):
+            advice = "run this on a node with the enforcer, or give --state"
+            raise ConfigError(f"{args.state} is no state directory; {advice}")
         return _reset(args.state) if args.reset else _say(args.state)
     except OSError as error:
         raise GpuShareError(f"{args.state / NAME}: {error.strerror}; root may read and remove it") from None

@@ -26,6 +26,7 @@ ENDLESS: Final = 1024
 _SEQ: Final = re.compile(rb'\{"seq":(\d{1,15}),')
 _HASH: Final = re.compile(rb'"hash":"(sha256:[0-9a-f]{64})"\}\n')
 _HASH_BYTES: Final = len('"hash":"sha256:"}\n') + 64
+_PREV: Final = re.compile(rb'.*"prev":"(sha256:[0-9a-f]{64})","hash":"sha256:[0-9a-f]{64}"\}\n', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ def local(folder: Path, node: str = "") -> Source:
     try:
         alone = folder.is_file()
         files = [folder] if alone else segments(folder)
+    except PermissionError as error:
+        raise ConfigError(f"{folder} may not be read: {error.strerror}; its owner may, who mostly is root") from error
     except OSError as error:
         raise ConfigError(f"no kill log in {folder}: {error.strerror}; name one with --state or --log") from error
     return Source(node, tuple(Part(str(printable(file.name)), _lines(file), not alone) for file in files))
@@ -103,12 +106,20 @@ class Reading:
         self.first: int | None = None
         """Number of the log's first record."""
         self.heads = {0: GENESIS}
-        """Of the records wanted; before the first every log is the same."""
+        """Of the records wanted, and of the one that the first follows; before record 1 every log is the same."""
+        self.at: dict[int, int] = {}
+        """In which line those heads stand."""
         self.misnamed: str | None = None
         """The first part whose name is not that of its first record, and what is wrong with it."""
         self._next = 1
         """Number of the record that comes next, as far as the lines say theirs."""
         self._last = b""
+
+    @property
+    def since(self) -> int:
+        """Number of the first record that is known: the first one also says what it follows. 0: there is none."""
+        first = self.first or 0
+        return first - 1 if first - 1 in self.at else first
 
     @property
     def node(self) -> str:
@@ -146,11 +157,18 @@ class Reading:
         seq = seq_of(line)
         if seq is None:
             return
-        self.first, self._next, self._last = seq if self.first is None else self.first, seq + 1, line
+        if self.first is None:
+            self.first = seq
+            self._note_head(seq - 1, _PREV.fullmatch(line))
+        self._next, self._last = seq + 1, line
         if number == 1:
             self._name_says(part, seq, f":1: begins with record {seq}: the file was renamed or moved")
-        if seq in self._wanted and (ending := _HASH.fullmatch(line[-_HASH_BYTES:])):
-            self.heads[seq] = Head(seq, ending[1].decode())
+        if seq in self._wanted:
+            self._note_head(seq, _HASH.fullmatch(line[-_HASH_BYTES:]))
+
+    def _note_head(self, seq: int, found: re.Match[bytes] | None) -> None:
+        if found is not None and seq > 0:
+            self.heads[seq], self.at[seq] = Head(seq, found[1].decode()), self.lines
 
     def _name_says(self, part: Part, first: int, otherwise: str) -> None:
         if part.segment and self.misnamed is None and first_of(part.name) != first:
@@ -158,22 +176,27 @@ class Reading:
 
 
 class Picked:
-    """The records of a log that are asked for; what is no record is counted."""
+    """The records of a log that are asked for; lines that are no record are counted, and noted which are missing."""
 
     def __init__(self, lines: Iterable[bytes], wanted: Wanted) -> None:
         self._lines, self._wanted = lines, wanted
         self.bad = 0
+        self.gaps: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[bytes, Record]]:
         """Yield each record's line, and what it says."""
+        last, begins = 0, True
         for line in self._lines:
             try:
                 record = read(line)
             except RecordError:
-                self.bad += 1
+                self.bad += begins  # a long one comes in pieces
             else:
+                self.gaps += filter(None, [missing(last, record["seq"])])
+                last = record["seq"]
                 if self._wanted.takes(record):
                     yield line, record
+            begins = line.endswith(b"\n")
 
 
 def seq_of(line: bytes) -> int | None:
@@ -229,10 +252,8 @@ def verified(
     """
     reading = Reading(source, [head.seq for head, _ in (*anchors, *hints)])
     verdict = verify(reading)
-    problem = (
-        f"{reading.place(verdict.line or 1)}: {verdict.problem}" if verdict.problem is not None else reading.misnamed
-    )
-    first = reading.first or 0
+    problem = reading.misnamed if verdict.problem is None else _placed(reading, verdict)
+    first = reading.since
     compared = [(head, who) for head, who in anchors if head.seq >= first]
     if problem is None:
         strange = [(head, who) for head, who in compared if reading.heads.get(head.seq) != head]
@@ -250,8 +271,15 @@ def verified(
     )
 
 
+def _placed(reading: Reading, verdict: Verdict) -> str:
+    """What is wrong, and where."""
+    said = [(verdict.line or 1, verdict.problem), *([verdict.beside] if verdict.beside else [])]
+    return "; and ".join(f"{reading.place(line)}: {problem}" for line, problem in said)
+
+
 def _missing(reading: Reading, verdict: Verdict, head: Head, who: str) -> str:
     if head.seq > verdict.head.seq:
         end = f"the log ends at record {verdict.head.seq}, the anchor is record {head.seq}: its tail was cut off"
         return f"{reading.place(reading.lines + 1)}: {end} ({who})"
-    return f"record {head.seq} is not the one the anchor names: the log was replaced ({who})"
+    where = reading.place(reading.at.get(head.seq, 1))
+    return f"{where}: record {head.seq} is not the one the anchor names: the log was replaced ({who})"

@@ -20,7 +20,7 @@ class Tail:
     """Reads what was not read before; the first time that is all there is.
 
     Args:
-        folder: of segments.
+        folder: of segments, or one segment.
         after: number of a record; it and all before it count as read, unless the log ends before it: then it is another
             log, which was begun since.
     """
@@ -38,7 +38,7 @@ class Tail:
             ConfigError: there is no log there, or what stands there cannot be read.
         """
         try:
-            files = segments(self._folder)
+            files = [self._folder] if self._folder.is_file() else segments(self._folder)
             if self._after and not self._name:
                 self._skip(files)
             if files and files[-1].name < self._name:  # moved aside, and begun anew

@@ -112,7 +112,7 @@ def located(lines: Lines, changed: Lines, change: Callable[..., Lines]) -> bool:
     """
     verdict = verify(changed)
     expected = first_bad(lines, changed) + (change is rehash)
-    beside = verdict.line == 1 and f"and line {expected}:" in str(verdict.problem)
+    beside = verdict.line == 1 and verdict.beside is not None and verdict.beside[0] == expected
     unsaid = verdict.line == 1 and not any(b"PRUNED" in line for line in changed)
     return not verdict.holds and (verdict.line == expected or beside or (lines is LOGS[5] and unsaid))
 

@@ -337,3 +337,12 @@ def test_a_node_that_never_ends_does_not_keep_the_others_from_us(
     assert "broken" in out or "node liar: its log could not be read: it did not come to its end in" in err
     code, out, err = run(capsys, "show", "-A", "--kind", "INTENT", "-o", "json")
     assert (code, len(json.loads(out)), "node liar: its log could not be read" in err) == (1, 3, True)
+
+
+def test_a_hole_in_a_nodes_log_is_told_with_the_nodes_name(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
+    for node in ("gpu-7", "gpu-8"):
+        write(tmp_path / node, 12, node=node)
+        nodes.add(node, tmp_path / node)
+    segments(tmp_path / "gpu-8" / "audit")[1].unlink()
+    code, _, err = run(capsys, "show", "-A")
+    assert (code, err.count("not there"), "node gpu-8: record" in err) == (1, 1, True), err

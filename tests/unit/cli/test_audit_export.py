@@ -211,3 +211,17 @@ def test_a_part_without_line_ends_is_left_and_the_next_is_read(tmp_path: Path, c
         file.truncate(2**40)  # a hole: it takes no room on the disk
     code, out, _ = run(capsys, "export", "--state", tmp_path)
     assert (code, [json.loads(line)["seq"] for line in out.splitlines()]) == (1, [1, 2, 3, 4, 5, 6])
+
+
+def test_a_raw_export_leaves_nothing_out_and_a_long_line_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: Any
+) -> None:
+    monkeypatch.setattr("gpushare.cli.killlogs.ENDLESS", 3)
+    write(tmp_path)
+    last = segments(tmp_path / "audit")[-1]
+    last.write_bytes(last.read_bytes() + b"x" * 50_000 + b"\nafter it\n")
+    assert main(["audit", "export", "--format", "raw", "--state", str(tmp_path)]) == 0
+    assert capsysbinary.readouterr().out == b"".join(file.read_bytes() for file in segments(tmp_path / "audit"))
+    monkeypatch.undo()
+    assert main(["audit", "show", "--state", str(tmp_path)]) == 1
+    assert b"2 lines are no records" in capsysbinary.readouterr().err

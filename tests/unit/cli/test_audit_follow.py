@@ -100,6 +100,20 @@ def test_follow_without_a_log_is_wrong_use(tmp_path: Path, capsys: Any) -> None:
     assert (code, "no kill log to follow in" in err) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["kills-000000000001.jsonl", "copy", "z.jsonl"])
+def test_a_segment_alone_is_followed_and_a_folder_of_none_is_wrong_use(name: str, tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, 2)
+    (alone,) = segments(tmp_path / "audit")
+    copy = shutil.copy(alone, tmp_path / name)
+    for after, expected in ((0, [1, 2]), (1, [2]), (2, [])):
+        words = ("--log", copy, "--for", "0", "-o", "raw", "--after", after)
+        code, out, _ = run(capsys, "follow", *words)
+        assert (code, [read(line.encode() + b"\n")["seq"] for line in out.splitlines()]) == (0, expected)
+    (tmp_path / "empty").mkdir()
+    code, out, err = run(capsys, "follow", "--log", tmp_path / "empty", "--for", "0")
+    assert (code, out, "no file kills-*.jsonl is there" in err) == (2, "", True)
+
+
 def test_the_log_of_a_folder_that_was_moved_aside_is_followed_from_its_first_record(tmp_path: Path) -> None:
     write(tmp_path, 20)
     tail = Tail(tmp_path / "audit")

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.audit import lines_of, segments
+from enforcer.killlog.audit import KillLog, lines_of, segments
+from enforcer.killlog.record import Kind, head_of, read
+from enforcer.killlog.retention import Retention
 from gpushare.cli import killlogs
 from tests.unit.cli.killlog import run, write
 
@@ -190,3 +192,68 @@ def test_an_option_that_would_be_of_no_effect_is_refused(
     write(tmp_path)
     code, out, err = run(capsys, *words, "--state", tmp_path)
     assert (code, out, said in err, "leave" in err) == (2, "", True, True), err
+
+
+@pytest.mark.parametrize("pod", ["a/b/c", "/", "asr/"])
+def test_what_names_no_pod_is_refused(pod: str, tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path)
+    code, _, err = run(capsys, "show", "--pod", pod, "--state", tmp_path)
+    assert (code, f"--pod '{pod}' is no [NAMESPACE/]POD; write it like" in err) == (2, True), err
+
+
+@pytest.mark.parametrize("words", [["show"], ["show", "-o", "json"], ["export"], ["export", "--format", "csv"]])
+def test_a_hole_in_a_log_is_told_by_whatever_reads_it(words: list[str], tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, 12)
+    assert run(capsys, *words, "--state", tmp_path)[0] == 0
+    first, second, third, *_ = segments(tmp_path / "audit")
+    second.unlink()
+    code, _, err = run(capsys, *words, "--state", tmp_path)
+    which = f"records {int(second.stem[6:])} to {int(third.stem[6:]) - 1} are not there"
+    assert (code, err.count("not there"), which in err) == (1, 1, True), err
+    first.unlink()
+    assert run(capsys, *words, "--state", tmp_path)[0] == 0, "the oldest go first, as settings say"
+
+
+def kept(folder: Path, node: str = "gpu-7") -> list[bytes]:
+    """Write a log of which the oldest segments were removed; returns its lines."""
+    with KillLog(folder / "audit", segment_bytes=600, retention=Retention(segments=4)) as log:
+        for number in range(40):
+            log.append(Kind.WARNED, {"node": node, "n": number})
+    return [line for file in segments(folder / "audit") for line in lines_of(file)]
+
+
+def test_where_a_logs_beginning_is_in_doubt_both_places_are_named_as_files_have_them(
+    tmp_path: Path, capsys: Any
+) -> None:
+    kept(tmp_path)
+    first, *_ = files = segments(tmp_path / "audit")
+    last = [file for file in files if b'"kind":"PRUNED"' in file.read_bytes()][-1]
+    last.write_bytes(last.read_bytes().replace(b'"segments":', b'"segmentz":', 1))
+    said = last.read_bytes().splitlines()
+    line = next(number for number, each in enumerate(said, start=1) if b"segmentz" in each)
+    code, out, _ = run(capsys, "verify", "--state", tmp_path)
+    assert code == 1
+    assert out.startswith(f"broken: {first.name}:1: records 1 to ")
+    assert f"; and {last.name}:{line}: record {int(last.stem[6:]) + line - 1} does not match its own hash" in out
+
+
+def test_an_anchor_is_compared_with_what_the_first_record_follows(tmp_path: Path, capsys: Any) -> None:
+    first, *_, last = map(read, kept(tmp_path))
+    before = f"{first['seq'] - 1}:{first['prev']}"
+    code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", before)
+    assert (code, "1 anchors fit" in out) == (0, True), out
+    false = f"{first['seq'] - 1}:sha256:{'ab' * 32}"
+    for more in ([], ["--anchor", head_of(last)]):
+        code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", false, *more)
+        place = f"{segments(tmp_path / 'audit')[0].name}:1"
+        said = f"broken: {place}: record {first['seq'] - 1} is not the one the anchor names"
+        assert (code, out.startswith(said)) == (1, True), out
+    older = f"{first['seq'] - 2}:sha256:{'ab' * 32}"
+    assert "older than the log" in run(capsys, "verify", "--state", tmp_path, "--anchor", older)[1]
+
+
+def test_a_record_that_is_not_the_anchors_is_named_by_its_place(tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, 12)
+    file = next(each for each in segments(tmp_path / "audit") if int(each.stem[6:]) > 1)
+    code, out, _ = run(capsys, "verify", "--state", tmp_path, "--anchor", f"{int(file.stem[6:])}:sha256:{'ab' * 32}")
+    assert (code, out.startswith(f"broken: {file.name}:1: record ")) == (1, True), out

@@ -6,6 +6,7 @@ import pytest
 from enforcer.aside import Aside
 from enforcer.judging.judge import State
 from enforcer.killing.breaker import NAME, Breaker
+from enforcer.killlog.audit import FOLDER
 from gpushare.cli.main import main
 
 
@@ -15,6 +16,7 @@ def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tup
 
 
 def test_it_says_whether_it_is_open_and_closes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / FOLDER).mkdir()
     assert said(capsys, tmp_path) == (0, "the breaker is closed")
     Breaker(tmp_path, Aside("disk")).keep(State(open=True))
     capsys.readouterr()
@@ -39,8 +41,9 @@ def test_whatever_the_file_says_it_is_open_and_the_terminal_is_not_steered(
 
 
 def test_a_folder_that_is_none_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["breaker", "--state", str(tmp_path / "none")]) == 2
-    assert "none is no state directory; run this on a node" in capsys.readouterr().err
+    for other in (tmp_path / "none", tmp_path):
+        assert main(["breaker", "--state", str(other)]) == 2
+        assert f"{other} is no state directory; run this on a node" in capsys.readouterr().err
     (tmp_path / NAME).mkdir()
     assert main(["breaker", "--state", str(tmp_path), "--reset"]) == 1
     assert f"{NAME}: Is a directory" in capsys.readouterr().err

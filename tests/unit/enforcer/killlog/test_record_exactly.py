@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from enforcer.killlog.record import GENESIS, HASH, MAX_BYTES, Head, Kind, digest_of, head_of, read, seal, verify
+from enforcer.killlog.record import (
+    DEEPEST, GENESIS, HASH, MAX_BYTES, Head, Kind, digest_of, head_of, read, seal, verify,
+)  # fmt: skip
 from gpushare.errors import RecordError
 
 NO_NUMBER = "the line has no number or no predecessor: it is no record"
@@ -154,7 +157,7 @@ def test_each_thing_that_is_wrong_with_a_line_has_its_sentence(line: bytes, why:
 
 
 def test_of_what_is_no_json_it_is_said_why() -> None:
-    assert _refused(b"x\n") == "the line is no JSON: Expecting value: line 1 column 1 (char 0)"
+    assert _refused(b"x\n") == "the line is no JSON: Expecting value at byte 1"
     assert _refused(b"[" * 2000 + b"\n").startswith("the line is no JSON: ")
 
 
@@ -271,5 +274,33 @@ def test_an_edit_before_that_record_is_found_where_it_is_and_without_it_both_are
     why = "record 5 does not match its own hash: it was edited"
     assert _verdict([lines[3], edited, lines[5], b"rubbish\n", said]) == (1, heads[3], 2, why)
     missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
-    assert _verdict([lines[3], edited, lines[5]]) == (0, GENESIS, 1, f"{missing}; and line 2: {why}")
-    assert _verdict([lines[3], edited, b"rubbish\n"]) == (0, GENESIS, 1, f"{missing}; and line 2: {why}")
+    for log in ([lines[3], edited, lines[5]], [lines[3], edited, b"rubbish\n"]):
+        assert _verdict(log) == (0, GENESIS, 1, missing)
+        assert verify(log).beside == (2, why)
+    assert verify([lines[3], edited, lines[5], said]).beside is None
+
+
+def _nested(levels: int, inner: object) -> object:
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"a": value}], ids=["lists", "an object"])
+def test_a_record_has_so_many_levels_and_not_one_more(wrap: Callable[[object], object]) -> None:
+    within = DEEPEST - 1 - (wrap(None) is not None)
+    line, head = seal(GENESIS, Kind.WARNED, "t", {"x": wrap(_nested(within, "text"))})
+    assert head_of(read(line)) == head
+    with pytest.raises(RecordError) as refused:
+        seal(GENESIS, Kind.WARNED, "t", {"x": wrap(_nested(within + 1, "text"))})
+    assert refused.value.message == "a WARNED record has more than 16 levels of lists and objects; record fewer"
+
+
+@pytest.mark.parametrize("levels", [DEEPEST, DEEPEST + 1, *range(900, 1000)])
+def test_a_line_that_is_nested_deeper_is_no_record_however_right_its_hash(levels: int) -> None:
+    before = b'{"seq":1,"time":"t","kind":"ARMED","x":' + b"[" * levels + b"0" + b"]" * levels
+    before += b',"prev":"' + GENESIS.hash.encode() + b'"'
+    line = before + b',"hash":"sha256:' + hashlib.sha256(before + b"}").hexdigest().encode() + b'"}\n'
+    with pytest.raises(RecordError) as refused:
+        read(line)
+    assert refused.value.message.startswith(("the line has more than 16 levels of lists and objects", "the line is no"))
