@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from enforcer.killlog.record import (
-    DEEPEST, GENESIS, HASH, MAX_BYTES, Head, Kind, digest_of, head_of, read, seal, verify,
-)  # fmt: skip
+    DEEPEST,
+    GENESIS,
+    HASH,
+    MAX_BYTES,
+    Head,
+    Kind,
+    digest_of,
+    head_of,
+    read,
+    seal,
+    verify,
+)
 from gpushare.errors import RecordError
 
 NO_NUMBER = "the line has no number or no predecessor: it is no record"
