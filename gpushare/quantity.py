@@ -178,9 +178,20 @@ def _text(value: object, wanted: str) -> str:
 
 
 def _memory_hint(text: str) -> str:
-    if _BARE.fullmatch(text):
+    """Say what to write, and nothing that would be refused as well."""
+    if _BARE.fullmatch(text) and _is_memory(f"{text}Mi"):
         return f"did you mean {text}Mi?"
     if match := _BYTES.fullmatch(text):
         number, unit = match.group(1), match.group(2).upper()
-        return "write Mi, Gi, Ti, M, G or T" if unit == "K" else f"write {number}{unit}i or {number}{unit}"
+        if unit == "K":
+            return "write Mi, Gi, Ti, M, G or T"
+        if _is_memory(f"{number}{unit}i"):
+            return f"write {number}{unit}i or {number}{unit}"
     return "write for example 4Gi or 512Mi (suffixes Mi, Gi, Ti, M, G, T)"
+
+
+def _is_memory(text: str) -> bool:
+    try:
+        return parse_memory(text) > 0
+    except QuantityError:
+        return False

@@ -12,7 +12,7 @@ from gpushare import contract
 from gpushare.errors import PolicyDenied
 from gpushare.quantity import shown
 from webhook.plan import Plan
-from webhook.podview import Container, Json, PodView, mapping, objects
+from webhook.podview import Container, Json, PodView, boolean, mapping, objects
 from webhook.settings import Settings
 
 _POD_FLAGS: Final = {
@@ -55,8 +55,8 @@ def check_container(container: Container) -> Iterator[str]:
         PolicyDenied: it is privileged, mounts devices or asks for a whole GPU.
     """
     security = mapping(container.raw.get("securityContext"), f"{container.field}.securityContext")
-    if security.get("privileged"):
-        field = f"{container.field}.securityContext.privileged"
+    field = f"{container.field}.securityContext.privileged"
+    if boolean(security.get("privileged"), field):
         raise PolicyDenied(field, "true reaches every GPU of the node, around the share; set it to false")
     for index, mount in enumerate(objects(container.raw.get("volumeMounts"), f"{container.field}.volumeMounts")):
         _check_mount(mount, f"{container.field}.volumeMounts[{index}]")
@@ -77,7 +77,7 @@ def _check_spec(pod: PodView) -> None:
     if mapping(pod.spec.get("os"), "spec.os").get("name") == "windows":
         raise PolicyDenied("spec.os.name", "'windows' has no MPS, on which a share rests; remove the annotations")
     for flag, why in _POD_FLAGS.items():
-        if pod.spec.get(flag):
+        if boolean(pod.spec.get(flag), f"spec.{flag}"):
             raise PolicyDenied(f"spec.{flag}", f"true {why}")
 
 

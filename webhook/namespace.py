@@ -53,13 +53,21 @@ def field_of(key: str) -> str:
 def _read(key: str, value: object) -> dict[str, Any]:
     reader = _READERS.get(key)
     if reader is None:
-        near = get_close_matches(key, contract.NAMESPACE_ANNOTATIONS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(contract.NAMESPACE_ANNOTATIONS)}"
-        raise _invalid(key, f"no such annotation of a namespace; {hint}")
+        raise _invalid(key, _unknown_key(key))
     try:
         return reader(value)
     except QuantityError as error:
         raise _invalid(key, error.message) from error
+
+
+def _unknown_key(key: str) -> str:
+    if key == contract.NAMESPACE_LABEL:
+        return "is a label of namespaces and no annotation; move it to metadata.labels"
+    if key == contract.MANAGED_LABEL:
+        return "is a label of pods, which gpu-share itself sets; remove it"
+    near = get_close_matches(key, contract.NAMESPACE_ANNOTATIONS, 1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(contract.NAMESPACE_ANNOTATIONS)}"
+    return f"no such annotation of a namespace; {hint}"
 
 
 def _check_defaults(policy: NamespacePolicy) -> None:

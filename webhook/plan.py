@@ -21,6 +21,14 @@ from webhook.settings import Settings
 
 _MODEL: Final = re.compile(r"[A-Za-z0-9 ._-]{1,63}", re.ASCII)
 _PREFIXES: Final = contract.CONTAINER_PREFIXES
+PRIORITIES: Final = {"low": "gives way to others on its GPU", "normal": "the default"}
+SAME_GPU: Final = {"true": "the default: one GPU for all its containers", "false": "each may have another GPU"}
+"""Values of two annotations, and what they do."""
+_BOOLEANS: Final = {
+    **dict.fromkeys(("yes", "y", "on", "1", "t"), "true"),
+    **dict.fromkeys(("no", "n", "off", "0", "f"), "false"),
+}
+"""What people write for true and false."""
 KEY_SHOWN: Final = 120
 T = TypeVar("T")
 MAX_MODELS: Final = 16
@@ -90,9 +98,9 @@ def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan
     _check_one_gpu(pod, shares)
     return Plan(
         shares=shares,
-        low_priority=_choice(pod, contract.PRIORITY, ("low", "normal")) == "low",
+        low_priority=_choice(pod, contract.PRIORITY, PRIORITIES) == "low",
         models=read_models(pod.annotations),
-        same_gpu=_choice(pod, contract.SAME_GPU, ("true", "false")) != "false",
+        same_gpu=_choice(pod, contract.SAME_GPU, SAME_GPU) != "false",
         warnings=(*warnings, *limits.capped(names - compute.keys() - cut.keys())),
     )
 
@@ -225,13 +233,16 @@ def _no_memory(container: Container) -> NoReturn:
     raise PolicyDenied(field_of(key), message, Reason.MEMORY_MISSING)
 
 
-def _choice(pod: PodView, key: str, allowed: tuple[str, str]) -> str | None:
+def _choice(pod: PodView, key: str, allowed: Mapping[str, str]) -> str | None:
     value = pod.annotations.get(key)
-    if value is None or value in allowed:
+    if value is None or value in tuple(allowed):
         return value
-    meant = str(value).strip().lower()
-    advice = meant if meant in allowed else allowed[0]
-    message = f'{shown(str(value))} is neither "{allowed[0]}" nor "{allowed[1]}"; write "{advice}"'
+    word = str(value).strip().lower()
+    meant = word if word in allowed else _BOOLEANS.get(word)
+    choices = " or ".join(f'"{each}" ({does})' for each, does in allowed.items())
+    advice = f'"{meant}"' if meant in allowed else choices
+    neither = " nor ".join(f'"{each}"' for each in allowed)
+    message = f"{shown(str(value))} is neither {neither}; write {advice}"
     raise PolicyDenied(field_of(key), message, Reason.INVALID_VALUE)
 
 
@@ -257,6 +268,8 @@ def _unknown_key(pod: PodView, key: str) -> str:
         return "is an annotation of namespaces, set by the operator; remove it from the pod"
     if key == contract.NAMESPACE_LABEL:
         return f"is a label of namespaces and nodes; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
+    if key == contract.MANAGED_LABEL:
+        return f"is a label, which gpu-share itself sets; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
     known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in _names(pod))]
     near = get_close_matches(key[:KEY_SHOWN].lower(), known, 1)
     return f"no such annotation; did you mean {near[0]}?" if near else f"no such annotation; known are {_known()}"

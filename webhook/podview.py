@@ -114,6 +114,18 @@ def mapping(value: object, field: str) -> dict[str, Any]:
     return value
 
 
+def boolean(value: object, field: str) -> bool:
+    """Read a flag that has to be off beside a share; ``null`` is off.
+
+    Raises:
+        PolicyDenied: it is no boolean.
+    """
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    what = f"the string {shown(value)}" if isinstance(value, str) else _type(value)
+    raise _invalid(field, f"must be a boolean, not {what}; write false, without quotes")
+
+
 def objects(value: object, field: str) -> list[dict[str, Any]]:
     """Read a list of objects; ``null`` is an empty one.
 
@@ -131,15 +143,14 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
 
 
 def _containers(spec: Json) -> Iterator[Container]:
-    brought, names = 0, set[str]()
+    brought, names = 0, dict[str, str]()
     for section in ("initContainers", "containers", "ephemeralContainers"):
         for index, raw in enumerate(objects(spec.get(section), f"spec.{section}")):
             container = _container(section, f"spec.{section}[{index}]", raw)
             if container.name in names:
-                raise _invalid(
-                    f"{container.field}.name", f"{shown(container.name)} is the name of another container too"
-                )
-            names.add(container.name)
+                message = f"{shown(container.name)} is the name of {names[container.name]} too; rename one of them"
+                raise _invalid(f"{container.field}.name", message)
+            names[container.name] = container.field
             brought += container.name != contract.SIDECAR
             if brought > MAX_CONTAINERS:
                 message = f"a sharing pod may have {MAX_CONTAINERS} containers of its own in all, this one has more"
@@ -149,8 +160,10 @@ def _containers(spec: Json) -> Iterator[Container]:
 
 def _container(section: str, field: str, raw: dict[str, Any]) -> Container:
     name = raw.get("name")
-    if not isinstance(name, str) or not name:
-        raise _invalid(f"{field}.name", "must be a string")
+    if not isinstance(name, str):
+        raise _invalid(f"{field}.name", f"must be a string, not {_type(name)}; give the container a name, such as main")
+    if not name:
+        raise _invalid(f"{field}.name", "is empty; give the container a name, such as main")
     env = objects(raw.get("env"), f"{field}.env")
     return Container(_kind(section, raw), section, field, name, raw, env, _reserved(env, f"{field}.env"))
 

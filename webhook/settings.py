@@ -1,6 +1,7 @@
 """What an operator decides once for the whole cluster: the chart's values, read from the environment at start."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, get_args
@@ -14,6 +15,14 @@ DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
 """GPU nodes are usually tainted, and a share is no extended resource that would be tolerated by itself."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
+
+_IMAGE: Final = re.compile(
+    r"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?"
+    r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9+._-]*:[0-9a-fA-F]{32,})?",
+    re.ASCII,
+)
+"""Registry, path, tag, digest, as container runtimes read them."""
 
 Environment = Mapping[str, str]
 Permission = Literal["allow", "refuse"]
@@ -64,6 +73,17 @@ class Settings:
             if text := environment.get(name, ""):
                 values[attribute] = read(name, text)
         return cls(**values)
+
+
+def image(name: str, text: str) -> str:
+    """Read the reference of a container image, such as ``registry.example:5000/team/gpu-share:0.1.0``.
+
+    Raises:
+        ConfigError: it is none; ``name`` says what held it.
+    """
+    if _IMAGE.fullmatch(text) is None:
+        raise ConfigError(f"{name}: {text!a:.80} is no image; write for example registry.example/gpu-share:0.1.0")
+    return text
 
 
 def _text(_name: str, text: str) -> str:
@@ -128,7 +148,7 @@ def _one_of(name: str, text: str, allowed: tuple[str, ...]) -> str:
 
 
 VARIABLES: Final = {
-    "GPU_SHARE_IMAGE": ("image", _text),
+    "GPU_SHARE_IMAGE": ("image", image),
     "GPU_SHARE_IMAGE_PULL_POLICY": ("image_pull_policy", _pull_policy),
     "GPU_SHARE_MIN_MEMORY": ("min_memory_mib", _memory),
     "GPU_SHARE_MAX_MEMORY": ("max_memory_mib", _memory),

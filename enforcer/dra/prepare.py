@@ -269,7 +269,9 @@ def _read(wanted: Asked, parse: Callable[[object], int]) -> int:
 def _low_priority(pod: Object) -> bool:
     value = (pod["metadata"].get("annotations") or {}).get(contract.PRIORITY, NORMAL)
     if value not in {LOW, NORMAL}:
-        message = f'{shown(str(value))} is neither "{LOW}" nor "{NORMAL}"; write "{LOW}" (gives way to others) or "{NORMAL}"'
+        message = (
+            f'{shown(str(value))} is neither "{LOW}" nor "{NORMAL}"; write "{LOW}" (gives way to others) or "{NORMAL}"'
+        )
         raise PrepareError(f"metadata.annotations[{contract.PRIORITY}]: {message}", Reason.INVALID_VALUE)
     return bool(value == LOW)
 

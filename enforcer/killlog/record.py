@@ -115,13 +115,13 @@ def read(line: bytes) -> dict[str, Any]:
         raise RecordError("the line ends in the middle")
     try:
         record = json.loads(line.decode("ascii"))  # of bytes it would guess the encoding
-        canonical = b"" if _deeper(record, DEEPEST) else _dump(record) + b"\n"
+        if _deeper(record, DEEPEST):
+            raise RecordError(f"the line has more than {DEEPEST} levels of lists and objects; no record has")
+        canonical = _dump(record) + b"\n"
     except json.JSONDecodeError as error:
         raise RecordError(f"the line is no JSON: {error.msg} at byte {error.pos + 1}") from error
     except (ValueError, RecursionError) as error:
         raise RecordError(f"the line is no JSON: {str(error)[:100]}") from error
-    if not canonical:
-        raise RecordError(f"the line has more than {DEEPEST} levels of lists and objects; no record has")
     if not isinstance(record, dict) or canonical != line:
         raise RecordError("the line is not written the way records are: it was edited")
     if type(record.get("seq")) is not int or not isinstance(record.get("prev"), str):

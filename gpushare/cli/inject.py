@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.cli import rewriting
+from gpushare.cli.advice import no_string
 from gpushare.cli.manifest import Document, read, split
 from gpushare.cli.rewriting import Judge, Result
 from gpushare.cli.terminal import Colour, Terminal, diff
@@ -21,7 +22,7 @@ from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 from webhook.decide import Decision, decide
 from webhook.namespace import NamespacePolicy
-from webhook.settings import ACROSS_NODES, Settings
+from webhook.settings import ACROSS_NODES, Settings, image
 from webhook.templates import asks_for
 
 STDIN: Final = "-"
@@ -132,7 +133,7 @@ def _telling(closed: frozenset[str], judged: Judge) -> Judge:
 def settings(args: argparse.Namespace) -> Settings:
     """Return the operator's settings: options win over the webhook's environment variables, these over defaults."""
     given = {
-        "image": args.image,
+        "image": None if args.image is None else image("--image", args.image),
         "min_memory_mib": _mib("--min-memory", args.min_memory),
         "max_memory_mib": _mib("--max-memory", args.max_memory),
         "runtime_class": args.runtime_class,
@@ -147,9 +148,11 @@ def source(filename: str) -> str:
     """Return the text of a file, or of standard input for ``-``.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: there is no such file, or no name of one.
         RequestError: it is no text.
     """
+    if not filename:  # an unset variable of a script; as a path it would be the folder we are in
+        raise ConfigError(f"'' is no name of a file; write one, or {STDIN} for standard input")
     try:
         content = sys.stdin.buffer.read() if filename == STDIN else Path(filename).read_bytes()
     except OSError as error:
@@ -225,7 +228,7 @@ def _strings(namespace: str, annotations: Mapping[str, Any]) -> Annotations:
     for key, value in annotations.items():
         if contract.is_ours(key) and not isinstance(value, str):
             field = f"Namespace {namespace}: metadata.annotations[{key}]"
-            raise PolicyDenied(field, rewriting.no_string(key, value), Reason.INVALID_NAMESPACE)
+            raise PolicyDenied(field, no_string(key, value), Reason.INVALID_NAMESPACE)
     return annotations
 
 

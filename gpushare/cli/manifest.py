@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from gpushare.cli.yamlio import MAX_DIGITS, construct, dump, long_number, no_number, parse
+from gpushare.cli.yamlio import MAX_DIGITS, construct, dump, long_number, no_number, parse, top
 from gpushare.errors import RequestError
 
 _SEPARATOR: Final = re.compile(r"---(?=[ \t\r\n]|\Z)")
@@ -40,10 +40,7 @@ class Document:
         if self.json:
             found = self.value.get(key) if isinstance(self.value, dict) else None
             return found if isinstance(found, str) else ""
-        if not isinstance(self.node, yaml.MappingNode):
-            return ""
-        pairs = [value for name, value in self.node.value if getattr(name, "value", None) == key]
-        return str(pairs[0].value) if pairs and isinstance(pairs[0], yaml.ScalarNode) else ""
+        return top(self.node, key)
 
     def load(self) -> Any:
         """Return the document as plain JSON data. Raises ``RequestError`` with the line of what cannot be."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import jsonpatch
 
 from gpushare import contract
+from gpushare.cli.advice import no_string
 from gpushare.cli.manifest import Document
 from gpushare.cli.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
 from gpushare.cli.yamlio import Misplaced, dump
@@ -22,8 +23,6 @@ Judge = Callable[[Mapping[str, Any], str], Decision]
 SEPARATOR: Final = "---\n"
 SHARES: Final = frozenset({Reason.APPLIED, Reason.UNCHANGED})
 """Decisions about pods that hold a share of ours."""
-_PERCENT: Final = (contract.COMPUTE, contract.DEFAULT_COMPUTE, contract.MAX_COMPUTE)
-_MEMORY: Final = (contract.MEMORY, contract.DEFAULT_MEMORY, contract.MAX_MEMORY, contract.TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,21 +144,6 @@ def _strings_only(pod: Mapping[str, Any]) -> None:
         if isinstance(value, str) or not contract.is_ours(key):
             continue
         raise PolicyDenied(f"metadata.annotations[{key}]", no_string(key, value), Reason.INVALID_VALUE)
-
-
-def no_string(key: str, value: object) -> str:
-    """Say what to write instead of an annotation, of a pod or a namespace, that YAML did not read as a string."""
-    advice = f"{_advice(key, value)}, in quotes where YAML would read it as something else"
-    return f"{json.dumps(value):.40} is not a string, and annotations are strings; write {advice}"
-
-
-def _advice(key: str, value: object) -> str:
-    number = isinstance(value, int) and not isinstance(value, bool)
-    if number and (key in _PERCENT or key.startswith(contract.COMPUTE_OF)):
-        return f"{value}%"
-    if number and (key in _MEMORY or key.startswith(contract.MEMORY_OF)):
-        return f"{value}Mi"
-    return f'"{json.dumps(value):.40}"'
 
 
 def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> dict[str, Any]:

@@ -21,6 +21,8 @@ MAX_NODES: Final = 1_000_000
 
 _HELM: Final = "a Helm template is rendered first: helm template ... | gpu-share inject -f -"
 
+_QUOTE: Final = "put it in quotes, without a tag"
+
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG: Final = "tag:yaml.org,2002:"
 _PLAIN: Final = {
@@ -34,6 +36,14 @@ _PLAIN: Final = {
     "null": (r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
 }
 _ELSEWHERE: Final[Any] = yaml.resolver.Resolver()
+_SHAPES: Final[dict[str, tuple[type[yaml.Node], str]]] = {
+    **{f"{_TAG}{name}": (yaml.ScalarNode, "one value") for name in ("null", "bool", "int", "float", "str")},
+    f"{_TAG}seq": (yaml.SequenceNode, "a list"),
+    f"{_TAG}map": (yaml.MappingNode, "a mapping"),
+}
+"""What may carry each of the tags that JSON has a value for. A tag that somebody wrote may stand at anything."""
+_FOREIGN: Final = ("binary", "timestamp", "set", "omap", "pairs")
+"""Tags of which YAML makes what JSON does not have."""
 
 
 class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where it is there
@@ -42,13 +52,27 @@ class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape
     bool_values: Final = {**_Base.bool_values, "y": True, "n": False}
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's own
+        """Construct one value; what cannot be is refused where it stands, whatever PyYAML makes of it."""
+        shape, wanted = _SHAPES.get(node.tag, (yaml.Node, ""))
+        if not isinstance(node, shape):
+            raise _at(node, f"{_source(node)} is tagged {_tag(node)} and is not {wanted}; remove the tag")
+        if not isinstance(node, yaml.ScalarNode):
+            return super().construct_object(node, deep=deep)
+        try:
+            return super().construct_object(node, deep=deep)
+        except (yaml.MarkedYAMLError, RequestError, RecursionError, MemoryError):
+            raise
+        except Exception:  # noqa: BLE001 - PyYAML's constructors raise whatever their code runs into
+            raise _at(node, f"{shown(node.value)} cannot be read as {_tag(node)}; {_QUOTE}") from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
         """Construct a mapping with string keys, each once; ``<<`` is merged without touching the node."""
         merged: dict[Hashable, Any] = {}
         own: dict[Hashable, Any] = {}
         for key, value in node.value:
             if key.tag == f"{_TAG}merge":
-                for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                for part in _parts(value):
                     merged = self._mapping(part) | merged
                 continue
             name = _key(key)
@@ -90,7 +114,7 @@ _Dumper.add_representer(str, _text)
 
 def long_number(digits: str) -> str:
     """Say that a number is too long to be one."""
-    return f"a number of {len(digits)} digits; put it in quotes"
+    return f"a number of {len(digits)} digits; write a smaller one, or put it in quotes where it is text"
 
 
 def no_number(digits: str) -> str:
@@ -111,8 +135,16 @@ def _float(loader: _Loader, node: yaml.ScalarNode) -> float:
     return value
 
 
+def _foreign(_loader: _Loader, node: yaml.Node) -> Any:
+    """Refuse what JSON does not have."""
+    way_out = _QUOTE if isinstance(node, yaml.ScalarNode) else "remove the tag"
+    raise _at(node, f"{_source(node)} is tagged {_tag(node)}, which is nothing JSON has; {way_out}")
+
+
 _Loader.add_constructor(f"{_TAG}int", _integer)
 _Loader.add_constructor(f"{_TAG}float", _float)
+for _name in _FOREIGN:
+    _Loader.add_constructor(f"{_TAG}{_name}", _foreign)
 
 
 def parse(text: str, line: int = 1) -> yaml.Node | None:
@@ -150,12 +182,29 @@ def construct(node: yaml.Node | None) -> Any:
         return _plain(value)
     except yaml.MarkedYAMLError as error:
         raise _at(node, str(error.problem), error.problem_mark) from None
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise _at(node, str(error)) from None
     except RecursionError:
         raise _at(node, "the document is nested too deeply") from None
     finally:
         loader.dispose()
+
+
+def top(node: yaml.Node | None, key: str) -> str:
+    """Return a string of a mapping, its own or merged in by ``<<``, without constructing it; empty when absent."""
+    waiting, seen = [node], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, yaml.MappingNode) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        for name, value in each.value:
+            if isinstance(name, yaml.ScalarNode) and name.tag != f"{_TAG}merge" and name.value == key:
+                return str(value.value) if isinstance(value, yaml.ScalarNode) else ""
+        waiting += reversed(
+            [part for name, value in each.value if name.tag == f"{_TAG}merge" for part in _parts(value)]
+        )
+    return ""
 
 
 def dump(value: Any) -> str:
@@ -174,6 +223,23 @@ class Misplaced(RequestError):
 
 def _at(node: yaml.Node, message: str, mark: Any = None) -> Misplaced:
     return Misplaced(message, (mark or node.start_mark).line)
+
+
+def _parts(merged: yaml.Node) -> list[yaml.Node]:
+    """Return what a ``<<`` merges, the first of which wins."""
+    return list(merged.value) if isinstance(merged, yaml.SequenceNode) else [merged]
+
+
+def _source(node: yaml.Node) -> str:
+    """Return a value as it is written, or what it is where that is long."""
+    if isinstance(node, yaml.ScalarNode):
+        return shown(node.value)
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+
+
+def _tag(node: yaml.Node) -> str:
+    """Return a tag as people write it."""
+    return str(node.tag).replace(_TAG, "!!", 1)
 
 
 def _key(node: yaml.Node) -> str:
@@ -218,11 +284,9 @@ def _count(value: Any, sizes: dict[int, int], above: set[int]) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Copy, so that nothing is shared between two places, and refuse what JSON does not have."""
+    """Copy, so that nothing is shared between two places."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_plain(part) for part in value]
-    if not isinstance(value, str | int | float | bool | None):
-        raise ValueError(f"a {type(value).__name__} is nothing JSON has; put it in quotes")  # noqa: TRY004
     return value

@@ -49,3 +49,13 @@ def test_every_pod_is_told_about_also_after_a_refusal(tmp_path: Path, capsys: py
 
 def test_a_manifest_without_pods_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explained("a: 1\n", tmp_path, capsys) == (0, ["no pod in this manifest"])
+
+
+def test_a_tag_at_a_value_that_is_none_is_said_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.yaml").write_text("apiVersion: v1\nkind: Pod\nspec:\n  x: !!bool abc\n")
+    assert main(["explain", "-f", str(tmp_path / "in.yaml")]) == 1
+    out, err = capsys.readouterr()
+    told = "gpu-share: document 1, line 4: 'abc' cannot be read as !!bool; put it in quotes, without a tag\n"
+    assert (out, err) == ("", told)

@@ -1,6 +1,5 @@
 import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,30 +13,11 @@ from gpushare.cli.inject import rewritten
 from gpushare.cli.main import build_parser, main
 from gpushare.cli.manifest import split
 from gpushare.cli.rewriting import Result, stream, with_templates
+from tests.unit.cli.injecting import NAMESPACE, Run
 from tests.unit.cli.streams import FOREIGN, STREAMS, WRAPPED, pod, text, wrapped
 
 CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
 LOW = {"gpu-share.io/priority": "low"}
-NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n  annotations: {gpu-share.io/%s: %s}\n"
-
-
-class Run:
-    """One call of the command line."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-        self._capsys, self._folder = capsys, folder
-
-    def __call__(self, source: str | bytes, *options: str) -> tuple[int, str, str]:
-        file = self._folder / "in.yaml"
-        file.write_bytes(source.encode() if isinstance(source, str) else source)
-        code = main(["inject", "-f", str(file), *options])
-        out, err = self._capsys.readouterr()
-        return code, out, err
-
-
-@pytest.fixture(name="inject")
-def _inject(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    return Run(capsys, tmp_path)
 
 
 def inject_twice(source: str) -> tuple[list[Result], list[Result]]:
@@ -186,26 +166,6 @@ def test_a_refusal_names_document_and_field_and_nothing_is_written(inject: Run) 
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("annotation", "says"),
-    [
-        ("gpu-share.io/compute: 25", "write 25%"),
-        ("compute.gpu-share.io/main: 25", "write 25%"),
-        ("gpu-share.io/memory: 4096", "write 4096Mi"),
-        ("gpu-share.io/same-gpu: no", 'write "false"'),
-        ("gpu-share.io/memory: 1e3", 'write "1000.0"'),
-        ("gpu-share.io/memory: ~", 'write "null"'),
-    ],
-)
-def test_what_yaml_reads_as_something_else_than_a_string_is_refused(inject: Run, annotation: str, says: str) -> None:
-    head = "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: main}]}\nmetadata:\n  annotations:\n    "
-    source = head + annotation
-    code, out, err = inject(source)
-    assert (code, out) == (1, "")
-    assert says in err
-    assert f"metadata.annotations[{annotation.split(':', maxsplit=1)[0]}]" in err
-
-
 @pytest.mark.parametrize("last", ["name: b", "annotations: {gpu-share.io/memry: 1Gi}"])
 def test_documents_are_counted_without_the_empty_ones(inject: Run, last: str) -> None:
     empty, metadata = "---\n---\n# nothing\n---\na: 1\n---\n", f"metadata:\n  name: a\n  {last}\n"
@@ -213,38 +173,11 @@ def test_documents_are_counted_without_the_empty_ones(inject: Run, last: str) ->
     assert "gpu-share: document 2" in inject(source)[2]
 
 
-@pytest.mark.parametrize(
-    ("key", "says"),
-    [
-        ("default-memory", "write 4Mi,"),
-        ("max-memory", "write 4Mi,"),
-        ("max-compute", "write 4%,"),
-        ("on-exceed", '"4"'),
-    ],
-)
-def test_a_number_on_a_namespace_is_refused_with_what_to_write(inject: Run, key: str, says: str) -> None:
-    code, out, err = inject(NAMESPACE % (key, "4"))
-    assert (code, out) == (1, "")
-    assert f"Namespace a: metadata.annotations[gpu-share.io/{key}]: 4 is not a string" in err
-    assert says in err
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        (b"\x7fELF\x01\x00\x00", "NUL byte"),
-        (b"\xff\xfe\x00", "not UTF-8"),
-        ("apiVersion: v1\nkind: Pod\nkind: Pod\n", "document 1, line 3: the key 'kind' stands twice"),
-        ("apiVersion: v1\nkind: Pod\nspec: {{ .Values.spec }}", "document 1, line 3: a key must be a string; a Helm"),
-        ("apiVersion: v1\nkind: Pod\nspec:\n  x: 1e400", "document 1, line 4: 1e400 is a number JSON does not have"),
-        ("apiVersion: v1\nkind: Pod\nspec:\n\tcontainers: []", "line 4: not YAML: .* never with tabs"),
-        ("apiVersion: v1\nkind: Pod\nspec: !!binary aGk=", "document 1, line 2: a bytes is nothing|document 1, line 1"),
-    ],
-)
-def test_what_cannot_be_read_is_said_in_one_line(inject: Run, source: str | bytes, says: str) -> None:
-    code, out, err = inject(source)
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert re.search(says, err), err
+@pytest.mark.parametrize("merged", ["<<: {apiVersion: v1, kind: Pod}", "<<: [{apiVersion: v1}, {kind: Pod}]"])
+def test_a_pod_whose_kind_is_merged_in_is_rewritten(inject: Run, merged: str) -> None:
+    asked = pod()
+    code, out, _ = inject(f"{merged}\n{text(asked)}")
+    assert (code, "resourceClaims:" in out, yaml.safe_load(out)["kind"]) == (0, True, "Pod")
 
 
 def test_aliases_do_not_let_one_container_change_another(inject: Run) -> None:
@@ -365,8 +298,3 @@ def test_standard_input_is_read_for_a_dash(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text(wrapped("Pod", pod())).encode())))
     assert main(["inject", "-f", "-"]) == 0
     assert "resourceClaims" in capsys.readouterr().out
-
-
-def test_a_file_that_is_not_there_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inject", "-f", "/nowhere/x.yaml"]) == 2
-    assert capsys.readouterr().err == "gpu-share: /nowhere/x.yaml cannot be read: No such file or directory\n"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.manifest import Document, read, split
-from gpushare.cli.yamlio import dump, parse
+from gpushare.cli.yamlio import Misplaced, dump, parse
 from gpushare.errors import RequestError
 
 SCALARS = (
@@ -111,7 +111,7 @@ def test_lines_are_counted_from_the_start_of_the_stream() -> None:
         ('{"a": 1}\nnonsense', "line 2: what follows"),
         ("a: &a [*a]", "an alias refers to what contains it"),
         ("a: .nan", ".nan is a number JSON does not have"),
-        ("a: !!binary aGk=", "a bytes is nothing JSON has"),
+        ("a: !!binary aGk=", "'aGk=' is tagged !!binary, which is nothing JSON has; put it in quotes, without a tag"),
         ("a: !Ref b", "constructor for the tag '!Ref'"),
         ("? [a, b]\n: c", "a key must be a string"),
         ("a: " + "[" * 20_000, "not YAML|nested too deeply"),
@@ -124,6 +124,77 @@ def test_lines_are_counted_from_the_start_of_the_stream() -> None:
 def test_what_cannot_be_read_is_refused_with_its_line(text: str, says: str) -> None:
     with pytest.raises(RequestError, match=says):
         loaded(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("!!bool abc", "'abc' cannot be read as !!bool; put it in quotes, without a tag"),
+        ('!!bool ""', "'' cannot be read as !!bool"),
+        ("!!int abc", "'abc' cannot be read as !!int"),
+        ('!!int ""', "'' cannot be read as !!int"),
+        ('!!int "-"', "'-' cannot be read as !!int"),
+        ("0x_", "'0x_' cannot be read as !!int"),
+        ("!!float abc", "'abc' cannot be read as !!float"),
+        ('!!float ""', "'' cannot be read as !!float"),
+        ("!!float [1]", "a list is tagged !!float and is not one value; remove the tag"),
+        (f"!!int [{'1, ' * 500}]", "a list is tagged !!int and is not one value"),
+        ("!!str {a: b}", "a mapping is tagged !!str and is not one value"),
+        ("!!map a", "'a' is tagged !!map and is not a mapping; remove the tag"),
+        ("!!seq a", "'a' is tagged !!seq and is not a list; remove the tag"),
+        ("!!timestamp abc", "'abc' is tagged !!timestamp, which is nothing JSON has; put it in quotes"),
+        ("!!timestamp 2020-99-99", "'2020-99-99' is tagged !!timestamp"),
+        ("!!timestamp 2020-01-01", "'2020-01-01' is tagged !!timestamp"),
+        ("!!binary aGk=", "'aGk=' is tagged !!binary"),
+        ("!!set {a}", "a mapping is tagged !!set, which is nothing JSON has; remove the tag"),
+        ("!!omap [a: 1]", "a list is tagged !!omap"),
+        ("!!pairs [a: 1]", "a list is tagged !!pairs"),
+        ("1e400", "1e400 is a number JSON does not have"),
+    ],
+)
+@pytest.mark.parametrize("place", ["a: 1\nb: {}", "a: 1\nb: [{{c: {}}}]", "a: 1\nb: &x {{c: {}}}\nd: {{<<: *x}}"])
+def test_a_value_that_is_not_what_its_tag_says_is_refused_where_it_stands(place: str, value: str, says: str) -> None:
+    with pytest.raises(Misplaced) as error:
+        loaded(place.format(value))
+    assert (error.value.line, error.value.message.startswith(says)) == (1, True), error.value.message
+
+
+@given(
+    st.sampled_from(
+        ["null", "bool", "int", "float", "str", "binary", "timestamp", "set", "omap", "pairs", "seq", "map"]
+    ),
+    st.text("-+0123456789abx_:.eyn ", max_size=8),
+)
+def test_any_tag_at_any_text_is_read_or_refused_where_it_stands(tag: str, text: str) -> None:
+    try:
+        loaded(f"a:\n- !!{tag} '{text}'")
+    except Misplaced as error:
+        assert error.line == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("<<: {kind: Pod}", "Pod"),
+        ("<<: {kind: Pod}\nkind: Job", "Job"),
+        ("<<: [{a: 1}, {kind: Pod}, {kind: Job}]", "Pod"),
+        ("<<: [{<<: {kind: Pod}}, {kind: Job}]", "Pod"),
+        ("a: &x {kind: Pod}\n<<: *x", "Pod"),
+        ('"<<": {kind: Pod}', ""),
+        ("<<: Pod", ""),
+        ("&x\n<<: *x", ""),
+        ("kind: [Pod]", ""),
+    ],
+)
+def test_the_kind_is_found_where_it_is_merged_in(text: str, kind: str) -> None:
+    (document,) = split(text)
+    assert document.top("kind") == kind
+
+
+def test_merges_that_multiply_are_looked_through_once() -> None:
+    more = "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 60))
+    (document,) = split(f"a0: &a0 {{x: 1}}\n{more}<<: *a59\n")
+    assert document.top("kind") == ""
 
 
 def test_aliases_that_multiply_are_refused_quickly() -> None:

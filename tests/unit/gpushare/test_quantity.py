@@ -74,6 +74,11 @@ def test_a_long_value_is_refused_unread_and_cut_in_the_message(read: Any) -> Non
         ("4GB", "write 4Gi or 4G"),
         ("1.5gib", r"write 1\.5Gi or 1\.5G"),
         ("4KB", "write Mi, Gi"),
+        ("0", "write for example 4Gi"),
+        ("000", "write for example 4Gi"),
+        ("0GB", "write for example 4Gi"),
+        ("999999999999999", "write for example 4Gi"),
+        ("999999999999999TB", "write for example 4Gi"),
         ("lots", "for example 4Gi"),
     ],
 )

@@ -83,6 +83,15 @@ def test_flags_that_are_off_stay(flag: str) -> None:
     assert answered({}, {flag: False}) == ()
 
 
+@pytest.mark.parametrize(("value", "what"), [("false", "the string 'false'"), ("true", "the string 'true'"), (1, "a")])
+@pytest.mark.parametrize("flag", ["hostPID", "hostIPC", "shareProcessNamespace", "privileged"])
+def test_a_flag_that_is_no_boolean_is_called_that(flag: str, value: object, what: str) -> None:
+    wrong = {flag: value}
+    container, spec = ({"securityContext": wrong}, {}) if flag == "privileged" else ({}, wrong)
+    with pytest.raises(PolicyDenied, match=f"{flag}: must be a boolean, not {what}.*; write false, without quotes"):
+        answered(container, spec)
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [("/a/b", "/a/b"), ("//a", "/a"), ("a", "/a"), ("/a/../b/.", "/b"), ("/..", "/"), ("", "/"), (None, ""), (3, "")],

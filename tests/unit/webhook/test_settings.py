@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.errors import ConfigError
-from webhook.settings import Settings
+from webhook.settings import Settings, image
 
 
 def test_nothing_set_is_the_defaults() -> None:
@@ -48,6 +48,8 @@ def test_every_variable_is_read() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("GPU_SHARE_IMAGE", "a b"),
+        ("GPU_SHARE_IMAGE", "gpu-share:0.1.0 "),
         ("GPU_SHARE_MIN_MEMORY", "512"),
         ("GPU_SHARE_MAX_MEMORY", "much"),
         ("GPU_SHARE_TOLERATIONS", "{}"),
@@ -64,3 +66,14 @@ def test_every_variable_is_read() -> None:
 def test_a_value_that_cannot_be_used_names_its_variable(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name):
         Settings.from_environment({name: value})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpu-share:0.1.0", "a", "localhost:5000/a", "registry.example/team/gpu-share", "[::1]:5000/a__b/c-d:1_2.3",
+        "ghcr.io/a/b@sha256:" + "0" * 64, "Registry.example/a:v1@sha256:" + "f" * 64,
+    ],
+)  # fmt: skip
+def test_an_image_is_read_as_container_runtimes_read_it(text: str) -> None:
+    assert image("GPU_SHARE_IMAGE", text) == text

@@ -134,6 +134,50 @@ def test_a_pod_that_is_hardly_one(pod: Json) -> None:
     check(pod)
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("spec", "containers", 1, "name"), "", "spec.containers[1].name: is empty; give the container a name"),
+        (("spec", "containers", 1, "name"), None, "spec.containers[1].name: must be a string, not null"),
+        (("spec", "containers", 1, "name"), 7, "spec.containers[1].name: must be a string, not a number"),
+        (
+            ("spec", "containers", 1, "name"),
+            "mesh",
+            "spec.containers[1].name: 'mesh' is the name of spec.initContainers[1] too; rename one of them",
+        ),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused_with_what_it_is(path: tuple[Any, ...], value: object, says: str) -> None:
+    with pytest.raises(PolicyDenied) as error:
+        decide(with_value(POD, path, value), policy=NamespacePolicy(), settings=STRICT)
+    assert error.value.message.startswith(says)
+
+
+BOTH = 'write "true" (the default: one GPU for all its containers) or "false" (each may have another GPU)'
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("same-gpu", "no", 'is neither "true" nor "false"; write "false"'),
+        ("same-gpu", " OFF", 'write "false"'),
+        ("same-gpu", "0", 'write "false"'),
+        ("same-gpu", "yes", 'write "true"'),
+        ("same-gpu", "perhaps", BOTH),
+        ("priority", "high", 'write "low" (gives way to others on its GPU) or "normal" (the default)'),
+        ("priority", "no", 'write "low" (gives way to others on its GPU) or "normal" (the default)'),
+        ("priority", "Low", 'write "low"'),
+        ("managed", "true", "is a label, which gpu-share itself sets; remove it, and ask for a share with"),
+    ],
+)
+def test_a_word_that_means_nothing_is_answered_with_those_that_do(key: str, value: str, says: str) -> None:
+    asked = with_value(POD, ("metadata", "annotations", f"gpu-share.io/{key}"), value)
+    with pytest.raises(PolicyDenied) as error:
+        decide(asked, policy=NamespacePolicy(), settings=STRICT)
+    assert says in error.value.message
+    assert "GPU" in says or error.value.message.endswith(says) or key == "managed"
+
+
 def test_the_refusal_names_the_field() -> None:
     with pytest.raises(PolicyDenied) as error:
         decide(with_value(POD, ("spec", "containers", 1), "x"), policy=NamespacePolicy(), settings=STRICT)
