@@ -20,25 +20,25 @@ MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
-    "tests/cluster/test_node.py": 98,
-    "tests/realnode/test_blocked.py": 20,
+    "tests/cluster/test_node.py": 115,
+    "tests/realnode/test_blocked.py": 55,
     "tests/realnode/test_churn.py": 770,
-    "tests/realnode/test_deletion.py": 74,
-    "tests/realnode/test_failures.py": 94,
-    "tests/realnode/test_grace.py": 168,
-    "tests/realnode/test_kill.py": 25,
-    "tests/realnode/test_limits.py": 182,
-    "tests/realnode/test_modes.py": 188,
-    "tests/realnode/test_mps.py": 108,
-    "tests/realnode/test_namespaces.py": 20,
-    "tests/realnode/test_nvml_away.py": 32,
-    "tests/realnode/test_outages.py": 188,
-    "tests/realnode/test_resize.py": 105,
-    "tests/realnode/test_running.py": 49,
-    "tests/realnode/test_several_gpus.py": 118,
-    "tests/realnode/test_tampering.py": 23,
-    "tests/realnode/test_trouble.py": 283,
-    "tests/realnode/test_upgrade_and_uninstall.py": 116,
+    "tests/realnode/test_deletion.py": 90,
+    "tests/realnode/test_failures.py": 86,
+    "tests/realnode/test_grace.py": 172,
+    "tests/realnode/test_kill.py": 22,
+    "tests/realnode/test_limits.py": 190,
+    "tests/realnode/test_modes.py": 190,
+    "tests/realnode/test_mps.py": 112,
+    "tests/realnode/test_namespaces.py": 30,
+    "tests/realnode/test_nvml_away.py": 23,
+    "tests/realnode/test_outages.py": 175,
+    "tests/realnode/test_resize.py": 131,
+    "tests/realnode/test_running.py": 50,
+    "tests/realnode/test_several_gpus.py": 97,
+    "tests/realnode/test_tampering.py": 22,
+    "tests/realnode/test_trouble.py": 270,
+    "tests/realnode/test_upgrade_and_uninstall.py": 108,
 }
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
 CONTROL_PLANE: Final = 830
@@ -58,7 +58,7 @@ OLDER: Final = (
     "tests/controlplane/test_gates.py",
 )
 """Files that run on each older Kubernetes as well: those that depend on the version most."""
-OLDER_SECONDS: Final = 295
+OLDER_SECONDS: Final = 325
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
