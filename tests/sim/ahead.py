@@ -1,10 +1,10 @@
 """``python -m tests.sim.ahead``: what anybody reaches who takes pods as they come, however much else they know.
 
-Three see every GPU of the fleet at once. ``best fit`` takes the fullest that has room. ``no gaps`` takes one that the pod
-fills to the last GiB, else an empty one, else the fullest. ``ahead`` also knows how sizes are drawn and when the trace
-ends: for each choice it plays so many futures to their end, all of them by ``no gaps``, and takes what comes out best
-(a rollout). None of them refuses a pod that has room. Sizes are the uniform trace, in whole GiB. With 600 futures, as by
-default, it takes three to five minutes.
+Three see every GPU of the fleet at once. ``best fit`` takes the fullest that has room. ``no gaps`` takes one that the
+pod fills to the last GiB, else an empty one, else the fullest. ``ahead`` also knows how sizes are drawn and when the
+trace ends: for each choice it plays so many futures to their end, all of them by ``no gaps``, and takes what comes out
+best (a rollout). None of them refuses a pod that has room. Sizes are the uniform trace, in whole GiB. With 600 futures,
+as by default, it takes three to five minutes.
 """
 
 import argparse
