@@ -19,8 +19,6 @@ MOUNTINFO: Final = Path("/proc/self/mountinfo")
 PROCS: Final = "cgroup.procs"
 LEAF: Final = "system"
 """Where the node's own programs are: version 2 allows no processes beside child groups."""
-WEIGHTS: Final = {"cpu.shares": "8192", "cpu.weight": "800"}
-"""Eight times that of one program: a node is a machine with all its pods, which would share what one server gets."""
 POLL_SECONDS: Final = 0.02
 
 
@@ -114,9 +112,6 @@ def _create(each: Hierarchy, name: str) -> None:
             # Version 1: a process may enter a group only when these are set; a new one has none.
             if not each.unified and (folder / needed).exists() and not (folder / needed).read_text().strip():
                 (folder / needed).write_text((folder.parent / needed).read_text())
-    for file, weight in WEIGHTS.items():
-        if (each.where / name / file).exists():
-            (each.where / name / file).write_text(weight)
 
 
 def _delegate(parent: Path) -> None:

@@ -67,10 +67,6 @@ def test_a_group_is_ended_with_all_below_it(monkeypatch: pytest.MonkeyPatch) -> 
         cgroups.create(name, mounted)
     except BedError as error:
         missing(str(error))
-    files = [each.where / name / file for each in mounted for file in cgroups.WEIGHTS]
-    weights = {file.read_text().strip() for file in files if file.exists()}
-    assert weights, "no controller of processor time is mounted here"
-    assert weights <= set(cgroups.WEIGHTS.values()), "a node weighs what a machine does"
     below = mounted[-1].where / name / cgroups.LEAF / "below"
     below.mkdir()
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
