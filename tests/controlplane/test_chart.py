@@ -26,6 +26,8 @@ APPS: Final = "/apis/apps/v1"
 BATCH: Final = "/apis/batch/v1"
 CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
 UNINSTALL: Final = "app.kubernetes.io/name=gpu-share-uninstall"
+HOOK_SECONDS: Final = {"before": 2.0, "after": 30.0}
+"""What each uninstall job waits at most: one is refused in the end, the other waits for the DaemonSet's controller."""
 OURS: Final = {
     path("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
     path("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
@@ -185,7 +187,7 @@ def test_uninstalling_waits_for_the_last_claim_and_then_leaves_nothing(installed
     made = template("gpu-share-0123456789abcdef")
     installed.cluster.create(path(RESOURCE_V1, "resourceclaimtemplates", namespace=installed.team), made)
     installed.cluster.create(path(RESOURCE_V1, "resourceslices"), objects.resource_slice("n1", [16384]))
-    with jobs_run(installed, timeout=2.0) as said:
+    with jobs_run(installed) as said:
         with pytest.raises(helm.HelmError, match="gpu-share-uninstall-before"):
             installed.helm("uninstall", "--timeout=60s")
         assert "never allocated and wait for a GPU, which they may get at any moment: team/held" in said[-1]
@@ -198,7 +200,7 @@ def test_uninstalling_waits_for_the_last_claim_and_then_leaves_nothing(installed
 
 
 @contextmanager
-def jobs_run(place: Place, timeout: float) -> Iterator[list[str]]:
+def jobs_run(place: Place) -> Iterator[list[str]]:
     """Play the node: run each uninstall job's program as its service account, and report how it ended."""
     said: list[str] = []
     stopped = threading.Event()
@@ -209,7 +211,7 @@ def jobs_run(place: Place, timeout: float) -> Iterator[list[str]]:
             for pod in place.cluster.list(path(CORE_V1, "pods", namespace=SYSTEM), labelSelector=UNINSTALL)[0]:
                 if pod["metadata"]["uid"] not in seen:
                     seen.add(pod["metadata"]["uid"])
-                    _run(place, pod, timeout, said)
+                    _run(place, pod, said)
 
     thread = threading.Thread(target=play, daemon=True)
     thread.start()
@@ -220,11 +222,13 @@ def jobs_run(place: Place, timeout: float) -> Iterator[list[str]]:
         thread.join(30)
 
 
-def _run(place: Place, pod: Object, timeout: float, said: list[str]) -> None:
+def _run(place: Place, pod: Object, said: list[str]) -> None:
     spec = pod["spec"]
+    arguments = spec["containers"][0]["args"]
+    (timeout,) = (seconds for when, seconds in HOOK_SECONDS.items() if when in arguments)
     kubeconfig = place.plane.service_account(SYSTEM, spec["serviceAccountName"])
     log = place.plane.log(f"uninstall-{len(said)}")
-    command = [*programs.PRODUCT, *spec["containers"][0]["args"], f"--timeout={timeout}", f"--kubeconfig={kubeconfig}"]
+    command = [*programs.PRODUCT, *arguments, f"--timeout={timeout}", f"--kubeconfig={kubeconfig}"]
     try:
         programs.run(command, log)
         phase = "Succeeded"
