@@ -63,6 +63,14 @@ def test_the_first_lane_has_the_control_plane() -> None:
     assert set(plain.files) == {file for file in FILES if not FILES[file]} - set(lanes.APART)
 
 
+def test_the_first_lane_has_no_node_beside_it_while_others_have_one() -> None:
+    many = 3 * lanes.CONTROL_PLANE // lanes.UNKNOWN
+    files = {"tests/test_plain.py": False, **{f"tests/realnode/test_{number}.py": True for number in range(many)}}
+    first, second = lanes.deal(files, 1)
+    assert ([each.name for each in first], [each.name for each in second]) == (["control-plane"], ["node-1"])
+    assert [each.name for each in lanes.deal(files, 0)[0]] == ["control-plane", "node-0"], "who has nobody else"
+
+
 def test_what_starts_control_planes_of_its_own_is_a_session_of_its_own() -> None:
     for nodes in (1, 2, 3):
         sessions = [session for lane in lanes.deal(FILES, nodes) for session in lane]
