@@ -57,7 +57,7 @@ def check_room(
             raise PrepareError(
                 f"this pod's share of {format_mib(claim.on(gpu))} does not fit on its GPU yet: "
                 f"{format_mib(others + leaving)} of {format_mib(capacity.get(gpu, 0))} are held by others, "
-                "some of whom are still ending; it is tried again",
+                "who may be ending still; it is tried again. Delete the pod to have it placed anew",
                 Reason.GPU_STILL_HELD,
             )
 

@@ -40,6 +40,7 @@ def test_what_fails_while_pods_come_and_go_leaves_nothing_behind(bed: Bed) -> No
     with fleet(bed, "harmed", 10, placing.MACHINE):
         found = chaos.survive(bed, SEED, 60, "harmed", 10 * placing.PER_NODE, seconds=30, blocked=6)
     assert chaos.trivial(found) == []
+    print(f"\ngiven twice by the scheduler, which lost an answer: {found.twice}")
     assert (found.stuck, found.leaked, found.of_dry_runs, found.problems) == ([], [], set(), ())
 
 

@@ -32,10 +32,10 @@ WRONG_USE: Final = 2
 def main(argv: Sequence[str]) -> int:
     """Run everything, or the given files, and return the exit code."""
     asked = _parser().parse_args(argv)
-    kubernetes = asked.kubernetes or [versions.chosen()]
-    files = lanes.fitting(lanes.marked(ROOT), kubernetes[0])
+    kubernetes = asked.kubernetes or versions.chosen()
+    files = lanes.fitting(lanes.marked(ROOT), kubernetes)
     if unknown := [file for file in asked.files if file not in files]:
-        what = f"that runs on a cluster of Kubernetes {kubernetes[0]}"
+        what = f"that runs on a cluster of Kubernetes {kubernetes}"
         print(f"{', '.join(unknown)}: no test file of this checkout {what}", file=sys.stderr)
         return WRONG_USE
     chosen = {file: files[file] for file in asked.files or files}
@@ -66,9 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--kubernetes",
-        action="append",
         choices=tuple(versions.VERSIONS),
-        help="of the control plane; once more: of a second one, for the files that depend on it most",
+        help=f"of the control planes; all but {versions.NEWEST} run what needs no node",
     )
     return parser
 

@@ -5,7 +5,7 @@ sessions on control planes of their own may be in any lane.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,8 @@ from typing import Final
 from tests.cluster.versions import NEWEST
 
 NODE_MARK: Final = "node_e2e"
+PLANE: Final = "control-plane"
+PLANES: Final = "planes"
 MARK: Final = re.compile(r"\bpytest\.mark\.(controlplane|node_e2e)\b")
 START: Final = 75
 """Seconds until a node has the product on it, which is not counted to the file that waits for it."""
@@ -43,22 +45,15 @@ SECONDS: Final = {
 """Measured with ``python -m tests.e2e``, which prints what each file took."""
 CONTROL_PLANE: Final = 800
 """Seconds of the files that share one control plane, which are one session."""
-APART: Final = ("tests/cluster/test_controlplane.py", "tests/controlplane/test_chart.py")
-"""Files that start control planes of their own and take long: a session that may be in any lane."""
-APART_SECONDS: Final = 130
-OWN: Final = ("tests/cluster/test_node.py",)
-"""Files that start nodes of their own; they come before those that share one."""
-OLDER: Final = (
+APART: Final = (
     "tests/cluster/test_controlplane.py",
-    "tests/controlplane/policies/test_resize.py",
-    "tests/controlplane/policies/test_rules.py",
     "tests/controlplane/test_chart.py",
-    "tests/controlplane/test_check.py",
-    "tests/controlplane/test_dra.py",
     "tests/controlplane/test_gates.py",
 )
-"""Files that run on each older Kubernetes as well: those that depend on the version most."""
-OLDER_SECONDS: Final = 325
+"""Files that start control planes of their own and take long: a session that may be in any lane."""
+APART_SECONDS: Final = 220
+OWN: Final = ("tests/cluster/test_node.py",)
+"""Files that start nodes of their own; they come before those that share one."""
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
@@ -92,29 +87,21 @@ def fitting(files: dict[str, bool], kubernetes: str) -> dict[str, bool]:
     return {file: node for file, node in files.items() if not node or kubernetes == NEWEST}
 
 
-def deal(files: dict[str, bool], nodes: int, kubernetes: Sequence[str] = (NEWEST,)) -> list[Lane]:
+def deal(files: dict[str, bool], nodes: int, kubernetes: str = NEWEST) -> list[Lane]:
     """Deal files (and whether each needs a node) over a first lane and ``nodes`` others; none of them is empty.
 
-    ``kubernetes``: the version for all that needs no node, then those for ``OLDER`` alone. Nodes are the newest.
+    ``kubernetes``: the version of what needs no node. Nodes are the newest.
     """
-    plain = [file for file in files if not files[file]]
-    whole = {session.name: session for session in _anywhere(plain, kubernetes)}
-    shared = [file for file in plain if file not in APART]
+    shared = [file for file in files if not files[file] and file not in APART]
+    planes = _session(PLANES, [file for file in files if not files[file] and file in APART], kubernetes)
     node = {file: seconds(file) for file in files if files[file]}
-    hands = _hands({name: _work(whole[name]) for name in whole}, node, CONTROL_PLANE * bool(shared), nodes)
+    hands = _hands({each.name: _work(each) for each in planes}, node, CONTROL_PLANE * bool(shared), nodes)
     lanes: list[Lane] = []
     for number, hand in enumerate(hands):
-        lane = _session("control-plane", shared, kubernetes[0]) if number == 0 else ()
-        lane += tuple(whole[name] for name in hand if name in whole)
+        lane = _session(PLANE, shared, kubernetes) if number == 0 else ()
+        lane += planes if PLANES in hand else ()
         lanes.append(lane + _session(f"node-{number}", sorted((each for each in hand if each in node), key=_turn)))
     return [lane for lane in lanes if lane]
-
-
-def _anywhere(plain: Sequence[str], kubernetes: Sequence[str]) -> Iterator[Session]:
-    """Sessions that need neither a node nor the control plane of the first lane."""
-    yield from _session("planes", [file for file in plain if file in APART], kubernetes[0])
-    for version in kubernetes[1:]:
-        yield from _session(f"plane-{version}", [file for file in plain if file in OLDER], version)
 
 
 def _session(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
@@ -153,7 +140,7 @@ def work(lane: Lane) -> int:
 def _work(session: Session) -> int:
     if session.name.startswith("node-"):
         return START + sum(map(seconds, session.files))
-    return {"control-plane": CONTROL_PLANE, "planes": APART_SECONDS}.get(session.name, OLDER_SECONDS)
+    return APART_SECONDS if session.name == PLANES else CONTROL_PLANE
 
 
 def seconds(file: str) -> int:

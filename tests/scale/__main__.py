@@ -1,4 +1,4 @@
-"""``python -m tests.scale main|chaos|churn``: placement at scale on a real control plane of this machine.
+"""``python -m tests.scale main|chaos|churn|crash``: placement at scale on a real control plane of this machine.
 
 Needs what ``make e2e`` needs. ``--write`` puts the figures into docs/scale.md. Exit code 0 when each figure is as
 wanted, 1 when one is not, 2 wrong use.
@@ -14,13 +14,15 @@ from typing import Final
 
 from tests.cluster.controlplane import ControlPlane, sweep
 from tests.controlplane.bed import Bed
-from tests.scale import chaos, churn, placing
+from tests.scale import chaos, churn, crash, placing
 from tests.scale.figures import Figure, write
 from tests.scale.fleet import Arm, fleet
 from tests.scale.loads import mixed
 
 BUILD: Final = Path(__file__).parents[2] / ".build" / "scale"
 RAISED: Final = 300
+BURST: Final = 90
+"""Pods of one burst."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -75,6 +77,15 @@ def churn_job(asked: argparse.Namespace) -> list[Figure]:
         return churn.figures(churn.churn(bed, course, "busy"))
 
 
+def crash_job(asked: argparse.Namespace) -> list[Figure]:
+    """The API server is killed while pods come as fast as they can."""
+    nodes = 10
+    with installed(RAISED) as bed, fleet(bed, "harmed", nodes, placing.MACHINE):
+        return crash.figures(
+            list(crash.bursts(bed, asked.seed, asked.bursts, BURST, "harmed", nodes * placing.PER_NODE))
+        )
+
+
 def _tell(what: str, placed: Sequence[placing.Placed]) -> None:
     for each in placed:
         print(placing.told(each, what), flush=True)
@@ -101,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=10, help="churn: pods a second (10)")
     parser.add_argument("--warm", type=float, default=120, help="churn: seconds before those that count (120)")
     parser.add_argument("--blocked", type=float, default=30, help="chaos: seconds without a way to the API server (30)")
+    parser.add_argument("--bursts", type=int, default=20, help="crash: how often the API server is killed (20)")
     parser.add_argument("--write", action="store_true", help="write the figures into docs/scale.md")
     return parser
 
@@ -109,6 +121,7 @@ RUNS: Final[dict[str, Callable[[argparse.Namespace], list[Figure]]]] = {
     "main": main_job,
     "chaos": chaos_job,
     "churn": churn_job,
+    "crash": crash_job,
 }
 
 if __name__ == "__main__":

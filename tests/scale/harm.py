@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from tests.cluster.controlplane import ControlPlane
 from tests.cluster.processes import alive, kill
 from tests.controlplane.bed import SYSTEM, Bed, Replica
 from tests.safety import wallclock
@@ -92,10 +93,14 @@ class Harm:
             gate.open(lost=lost)
 
     def _restart(self) -> None:
-        plane = self.bed.plane
-        for process in [each for each in plane.processes if each.name == "kube-apiserver"]:
-            kill(process)
-        plane.again(plane.drop("kube-apiserver"))
+        restart(self.bed.plane)
+
+
+def restart(plane: ControlPlane) -> None:
+    """Kill the API server and start it again."""
+    for process in [each for each in plane.processes if each.name == "kube-apiserver"]:
+        kill(process)
+    plane.again(plane.drop("kube-apiserver"))
 
 
 @contextmanager

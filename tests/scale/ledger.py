@@ -116,6 +116,8 @@ class Ledger:
     driver: str
     problems: list[str] = field(default_factory=list)
     bound: dict[str, Bound] = field(default_factory=dict)
+    given: dict[str, set[str]] = field(default_factory=dict)
+    """Devices (``driver/pool/name``) by the claim (``namespace/name``) that had them at any time."""
     claims: Room = field(init=False)
     holders: Room = field(init=False)
     _asked: dict[str, float] = field(default_factory=dict)
@@ -153,6 +155,7 @@ class Ledger:
         with self._lock:
             if taken and uid not in self._held:
                 self._held[uid] = _Held(pod=_owner(claim), taken=taken)
+                self.given.setdefault(_named(claim), set()).update("/".join(device) for device, _ in taken)
                 self._take(claim, self._held[uid], now)
             elif not taken and (held := self._held.pop(uid, None)):
                 self._give(self.claims, held, now)
@@ -223,6 +226,10 @@ class Ledger:
 def _owner(claim: Object) -> str:
     owners = claim["metadata"].get("ownerReferences") or []
     return str(next((each["name"] for each in owners if each["kind"] == "Pod"), ""))
+
+
+def _named(claim: Object) -> str:
+    return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
 
 
 def _consumed(result: Object) -> Amount:

@@ -85,7 +85,7 @@ def test_what_starts_nodes_of_its_own_comes_before_the_node_that_its_session_sha
 
 
 def test_lanes_get_about_the_same_work() -> None:
-    dealt = lanes.deal(FILES, 4, [NEWEST, OLDEST])
+    dealt = lanes.deal(FILES, 4)
     work = [lanes.work(lane) for lane in dealt]
     longest = lanes.START + max(map(lanes.seconds, FILES))
     assert len(work) == 5
@@ -93,17 +93,8 @@ def test_lanes_get_about_the_same_work() -> None:
     assert max(each for each in work if each != longest) - min(work) <= lanes.UNKNOWN
 
 
-def test_an_older_version_runs_what_depends_on_it_in_a_session_of_its_own() -> None:
-    sessions = [session for lane in lanes.deal(FILES, 3, [NEWEST, OLDEST]) for session in lane]
-    (older,) = [session for session in sessions if session.kubernetes == OLDEST]
-    assert older.files == lanes.OLDER
-    assert {older.name, "control-plane"} < {session.name for session in sessions}
-    assert set(older.files) < {file for file in FILES if not FILES[file]}
-    assert lanes.deal({FILE: False}, 3, [NEWEST, OLDEST]) == [(lanes.Session(name="control-plane", files=(FILE,)),)]
-
-
-def test_a_control_plane_of_an_older_version_alone_runs_all_that_needs_no_node() -> None:
-    sessions = [session for lane in lanes.deal(lanes.fitting(FILES, OLDEST), 3, [OLDEST]) for session in lane]
+def test_an_older_version_runs_all_that_needs_no_node() -> None:
+    sessions = [session for lane in lanes.deal(lanes.fitting(FILES, OLDEST), 3, OLDEST) for session in lane]
     assert {session.kubernetes for session in sessions} == {OLDEST}
     assert {file for session in sessions for file in session.files} == {file for file in FILES if not FILES[file]}
     assert lanes.fitting(FILES, NEWEST) == FILES

@@ -50,7 +50,7 @@ def test_the_way_is_blocked_as_long_as_asked_and_never_twice_at_a_time() -> None
 
 SOUND = chaos.Survived(
     pods=9, deleted=1, refused=1, dry_runs=1, until_all_bound=1.0, stuck=[], of_dry_runs=set(), leaked=[],
-    problems=(), clock_off=3599.0,
+    twice=(), problems=(), clock_off=3599.0,
     harm={"replica killed": 1, "API server killed and started again": 1, "way to the API server blocked": 1},
 )  # fmt: skip
 

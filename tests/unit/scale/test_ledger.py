@@ -20,7 +20,7 @@ def claim(pod: str, mib: int, device: str = "a", uid: str = "") -> Object:
     result = {"driver": DRIVER, "pool": "n", "device": device, "request": "main", "consumedCapacity": consumed}
     owner = {"kind": "Pod", "name": pod}
     return {
-        "metadata": {"name": f"{pod}-gpu", "uid": uid or pod, "ownerReferences": [owner]},
+        "metadata": {"namespace": "team", "name": f"{pod}-gpu", "uid": uid or pod, "ownerReferences": [owner]},
         "status": {"allocation": {"devices": {"results": [result]}}},
     }
 
@@ -127,3 +127,11 @@ def test_a_waiting_pod_that_is_deleted_waits_no_more() -> None:
     book.ask("x", 5, 0, 1.0)
     book.pod_event("DELETED", pod("x", None), 2.0)
     assert (book.stuck(), book.settled()) == ([], [])
+
+
+def test_what_a_claim_had_is_remembered_when_it_is_gone() -> None:
+    book = ledger(b=10)
+    place(book, "x", 4, 1.0)
+    book.claim_event("DELETED", claim("x", 4), 2.0)
+    place(book, "y", 4, 3.0, "b")
+    assert book.given == {"team/x-gpu": {"test.driver/n/a"}, "team/y-gpu": {"test.driver/n/b"}}

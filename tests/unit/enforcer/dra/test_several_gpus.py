@@ -137,6 +137,18 @@ def test_there_has_to_be_room_on_both(world: World) -> None:
     assert error.value.reason is Reason.GPU_STILL_HELD
 
 
+def test_what_the_scheduler_promised_twice_only_the_first_gets(world: World) -> None:
+    """Where the API server ends before it answers, the claim has its allocation and the scheduler forgets it."""
+    first, second = world.tenant("first", "12Gi"), world.tenant("second", "8Gi")
+    world.driver.prepare(first)
+    with pytest.raises(PrepareError, match=r"it is tried again. Delete the pod to have it placed anew$") as error:
+        world.driver.prepare(second, lambda: False)
+    assert error.value.reason is Reason.GPU_STILL_HELD
+    assert [each.pod for each in world.store.prepared()] == ["first"]
+    world.driver.unprepare(first)
+    assert world.driver.prepare(second)
+
+
 def test_what_is_kept_on_disk_is_read_back() -> None:
     made = pod("llm", TWO)
     found = prepared(made, claim(made, model=BOTH))

@@ -1,0 +1,65 @@
+"""Bursts of pods in which the API server is killed at once: how often does the scheduler give the same room twice?"""
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tests.controlplane.bed import Bed
+from tests.scale.chaos import Writing
+from tests.scale.figures import Figure, none_of
+from tests.scale.fleet import Arm, clear, judge, namespaces
+from tests.scale.harm import restart
+from tests.scale.loads import mixed, must_all_fit
+from tests.scale.placing import GPU_MIB, NAMESPACES
+from tests.scale.unsure import Sorted, sort
+from tests.scale.watching import watched
+
+BURST_SECONDS: Final = 3.0
+EARLIEST: Final = 0.8
+"""Seconds from the first pod of a burst until the API server may be killed."""
+PATIENCE: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """What came of one: problems as they were sorted, and how many pods had no node in the end."""
+
+    told: Sorted
+    unbound: int
+
+
+def bursts(bed: Bed, seed: int, count: int, pods: int, of: str, gpus: int) -> Iterator[Burst]:
+    """Make so many, one after the other, each on an empty fleet."""
+    chance = random.Random(seed)
+    for number in range(count):
+        sizes = mixed(seed + number, pods)
+        assert must_all_fit(sizes, gpus, GPU_MIB)
+        spaces = namespaces(bed, Arm.SHARES, NAMESPACES, sizes)
+        with watched(bed.cluster, of) as ledger:
+            writing = Writing(bed=bed, of=of, spaces=spaces, ledger=ledger)
+            creating = threading.Thread(target=writing.create, args=(sizes, BURST_SECONDS))
+            creating.start()
+            time.sleep(chance.uniform(EARLIEST, BURST_SECONDS))
+            restart(bed.plane)
+            creating.join()
+            deadline = time.monotonic() + PATIENCE
+            while len(ledger.bound) < pods and time.monotonic() < deadline:
+                time.sleep(0.3)
+            log = bed.plane.log("kube-scheduler").read_text(errors="replace")
+            told = sort((*judge(bed, spaces).problems, *ledger.problems), ledger.given, log)
+            yield Burst(told=told, unbound=pods - len(ledger.bound))
+        clear(bed, spaces, let_go=True)
+
+
+def figures(found: Sequence[Burst]) -> list[Figure]:
+    """How often, and that nothing else was wrong."""
+    twice = sum(bool(each.told.twice) for each in found)
+    others = [problem for each in found for problem in each.told.others]
+    return [
+        Figure(run="crash", what="bursts in which a GPU was given twice", found=f"{twice} of {len(found)}"),
+        none_of("crash", "problems of another cause", others, f"{len(found)} bursts"),
+        none_of("crash", "pods without a node", [each for each in found if each.unbound], f"{len(found)} bursts"),
+    ]
