@@ -25,7 +25,8 @@ STOPPED: Final = 130
 SPARING: Final = {"GOGC": "400", "GOMEMLIMIT": "1200MiB"}
 """Kubernetes and its runtime collect garbage more rarely: memory for processor time, which is what lanes lack."""
 COMMAND: Final = (
-    sys.executable, "-m", "pytest", "-v", "-r", "aP", "-p", "no:cacheprovider", "-p", clock.__name__,
+    sys.executable, "-m", "pytest", "-v", "-r", "aP", "--durations=30", "-p", "no:cacheprovider",
+    "-p", clock.__name__,
 )  # fmt: skip
 
 
