@@ -60,7 +60,8 @@ def check_released(site: Site, last: Last, uids: Mapping[str, str]) -> None:
     ahead = sorted(last.ended(name) - moment(told[uid][0]["timestamp"]) for name, uid in uids.items() if uid in told)
     print(f"\n{len(ahead)} of {len(uids)} released before their end; by {ahead[0]:.1f} to {ahead[-1]:.1f} s")
     assert {name: last.exit_code(name) for name in uids} == dict.fromkeys(uids, BY_SIGKILL)
-    assert [name for name, uid in uids.items() if uid not in told] == [], trouble(site)
+    missed = {name: last.ended(name) for name, uid in uids.items() if uid not in told}
+    assert missed == {}, f"never released, with their ends: {missed}; the others: {told}\n{trouble(site)}"
     outcomes = {name: {(row["reason"], row["alive"]) for row in told[uid]} for name, uid in uids.items()}
     assert outcomes == {name: {("ClientTerminated", True)} for name in uids}
 
