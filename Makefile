@@ -1,14 +1,14 @@
 # Each target does its own set-up and is safe to run twice. Python >= 3.11 is all that `demo` and `lint` need;
-# `test` also wants a C compiler, `e2e` and `cluster` also Go >= 1.26 (or ready binaries in KUBEBUILDER_ASSETS).
+# `test` also wants a C compiler, `integration`, `e2e` and `cluster` also Go >= 1.26 (or ready binaries in KUBEBUILDER_ASSETS).
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
-# Whose servers `e2e` runs on; nodes are the newest, so an older one runs what needs none.
-KUBERNETES ?= 1.37
+# Versions whose control planes `integration` runs on; `e2e` runs on nodes of the newest.
+KUBERNETES ?= 1.37 1.36
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test safety scale placement mutants e2e cluster cluster-down lint format bench golden manifests protos lock clean
+.PHONY: help demo test safety scale placement mutants integration e2e cluster cluster-down lint format bench golden manifests protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -40,9 +40,13 @@ placement: $(STAMP) ## Simulate placement on up to 5,000 nodes and compare with 
 mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (a quarter of an hour; ARGS=MODULE)
 	@nice $(RUN)/python -m tests.mutants $(ARGS)
 
-e2e: $(STAMP) ## The product on real control planes and nodes, in lanes (first run builds Kubernetes; ARGS=FILE runs a part)
-	@$(RUN)/python -m tests.cluster build --kubernetes $(KUBERNETES)
-	@$(RUN)/python -m tests.e2e --kubernetes $(KUBERNETES) $(ARGS)
+integration: $(STAMP) ## The product on real control planes of each supported version, without nodes (ARGS=FILE runs a part)
+	@set -e; for each in $(KUBERNETES); do $(RUN)/python -m tests.cluster build --control-plane-only --kubernetes $$each; done
+	@$(RUN)/python -m tests.e2e $(KUBERNETES:%=--planes %) $(ARGS)
+
+e2e: $(STAMP) ## The product on real nodes, in lanes beside each other (first run builds Kubernetes; ARGS=FILE runs a part)
+	@$(RUN)/python -m tests.cluster build
+	@$(RUN)/python -m tests.e2e $(ARGS)
 
 cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root, or ARGS=--control-plane-only)
 	@$(RUN)/python -m tests.cluster up $(ARGS)
@@ -70,7 +74,7 @@ golden: $(STAMP) ## Regenerate tests/golden/*/expected.json (review the diff)
 protos: $(STAMP) ## Generate enforcer/dra/stubs from its .proto files
 	@$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. enforcer/dra/stubs/*.proto
 
-manifests: $(STAMP) ## Render deploy/manifests/install.yaml from the chart (needs helm: on PATH, in HELM, or from make e2e)
+manifests: $(STAMP) ## Render deploy/manifests/install.yaml from the chart (needs helm: on PATH, in HELM, or from make integration)
 	@$(RUN)/python -m tests.support.helm
 
 lock: $(STAMP) ## Pin and hash the dependencies again

@@ -1,4 +1,5 @@
-"""``python -m tests.e2e [FILE ...]``: the tests that need a cluster, in lanes beside each other; ``make e2e`` runs it.
+"""``python -m tests.e2e [FILE ...]``: the tests that need a node (``make e2e``), or with ``--planes`` those that need
+control planes alone (``make integration``), in lanes beside each other.
 
 Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
 those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
@@ -32,18 +33,17 @@ WRONG_USE: Final = 2
 def main(argv: Sequence[str]) -> int:
     """Run everything, or the given files, and return the exit code."""
     asked = _parser().parse_args(argv)
-    kubernetes = asked.kubernetes or versions.chosen()
-    files = lanes.fitting(lanes.marked(ROOT), kubernetes)
+    files = [file for file, node in lanes.marked(ROOT).items() if node is not bool(asked.planes)]
     if unknown := [file for file in asked.files if file not in files]:
-        what = f"that runs on a cluster of Kubernetes {kubernetes}"
-        print(f"{', '.join(unknown)}: no test file of this checkout {what}", file=sys.stderr)
+        what = "needs control planes alone (make e2e)" if asked.planes else "needs a node (make integration)"
+        print(f"{', '.join(unknown)}: no test file of this checkout that {what}", file=sys.stderr)
         return WRONG_USE
-    chosen = {file: files[file] for file in asked.files or files}
+    chosen = asked.files or files
     clean()
-    if any(chosen.values()):
-        for target in images.targets():
-            images.image(target)
-    running = Running(lanes.deal(chosen, asked.nodes, kubernetes), FOLDER, PATIENCE, head_start=HEAD_START)
+    for target in () if asked.planes else images.targets():
+        images.image(target)
+    dealt = lanes.on_planes(chosen, asked.planes) if asked.planes else lanes.on_nodes(chosen, asked.nodes)
+    running = Running(dealt, FOLDER, PATIENCE, head_start=HEAD_START)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: running.stop())
     try:
@@ -65,9 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         "--nodes", type=int, default=NODES, metavar="N", help=f"lanes with a node of their own ({NODES})"
     )
     parser.add_argument(
-        "--kubernetes",
+        "--planes",
+        action="append",
         choices=tuple(versions.VERSIONS),
-        help=f"of the control planes; all but {versions.NEWEST} run what needs no node",
+        metavar="VERSION",
+        help=f"run what needs no node, on control planes of this version (of {', '.join(versions.VERSIONS)}); repeatable",
     )
     return parser
 

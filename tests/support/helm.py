@@ -62,7 +62,9 @@ def need() -> Path:
     """Helm's path; where there is none the test is skipped, in CI failed."""
     found = find()
     if found is None:
-        missing("helm is in none of $HELM, PATH and the test cluster's cache: `make e2e` builds it (or set HELM)")
+        missing(
+            "helm is in none of $HELM, PATH and the test cluster's cache: `make integration` builds it (or set HELM)"
+        )
     return found
 
 

@@ -15,7 +15,7 @@ from gpushare.cli.main import build_parser
 from tests.support import helm
 from webhook.options import Options
 
-pytestmark = pytest.mark.controlplane  # they need helm, which make e2e brings
+pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
 Object = dict[str, Any]
 VALUES: Final[Object] = yaml.safe_load((helm.CHART / "values.yaml").read_text())
 SCHEMA: Final[Object] = json.loads((helm.CHART / "values.schema.json").read_text())

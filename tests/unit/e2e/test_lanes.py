@@ -5,29 +5,40 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.versions import NEWEST, OLDEST
+from tests.cluster.versions import NEWEST, VERSIONS
 from tests.e2e import lanes
 
 ROOT = Path(__file__).parents[3]
 FILES = lanes.marked(ROOT)
-FILE = "tests/controlplane/test_scale.py"
+ON_NODES = [file for file, node in FILES.items() if node]
+ON_PLANES = [file for file, node in FILES.items() if not node]
 
 
-def dealt(files: dict[str, bool], nodes: int) -> list[str]:
-    return [file for lane in lanes.deal(files, nodes) for session in lane for file in session.files]
+def sessions(dealt: list[lanes.Lane]) -> list[lanes.Session]:
+    return [session for lane in dealt for session in lane]
+
+
+def run(dealt: list[lanes.Lane]) -> list[str]:
+    return [file for session in sessions(dealt) for file in session.files]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 30])
-def test_every_file_is_in_exactly_one_lane(nodes: int) -> None:
-    assert len(FILES) > 20
-    assert Counter(dealt(FILES, nodes)) == Counter(list(FILES))
+def test_every_file_that_needs_a_node_is_in_exactly_one_lane(nodes: int) -> None:
+    assert len(ON_NODES) > 10
+    assert Counter(run(lanes.on_nodes(ON_NODES, nodes))) == Counter(ON_NODES)
+
+
+def test_every_other_file_runs_once_on_each_version() -> None:
+    assert len(ON_PLANES) > 10
+    for version in VERSIONS:
+        its = [each for each in sessions(lanes.on_planes(ON_PLANES, [*VERSIONS])) if each.kubernetes == version]
+        assert Counter(file for each in its for file in each.files) == Counter(ON_PLANES)
 
 
 def test_a_file_that_the_table_does_not_know_runs_too() -> None:
-    strangers = {"tests/realnode/test_of_tomorrow.py": True, "tests/controlplane/test_of_tomorrow.py": False}
-    assert not strangers.keys() & lanes.SECONDS.keys()
-    run = dealt({**FILES, **strangers}, 3)
-    assert [run.count(each) for each in strangers] == [1, 1]
+    stranger = "tests/realnode/test_of_tomorrow.py"
+    assert stranger not in lanes.SECONDS
+    assert run(lanes.on_nodes([*ON_NODES, stranger], 3)).count(stranger) == 1
 
 
 def test_marked_files_are_found_however_they_are_marked(tmp_path: Path) -> None:
@@ -51,57 +62,34 @@ def test_marked_files_are_found_however_they_are_marked(tmp_path: Path) -> None:
     }
 
 
-def test_what_ends_the_product_is_the_last_of_its_cluster() -> None:
-    for nodes in (1, 2, 3):
-        sessions = [session for lane in lanes.deal(FILES, nodes) for session in lane]
-        (its,) = [session for session in sessions if lanes.LAST[-1] in session.files]
-        assert its.files[-1] == lanes.LAST[-1]
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_what_ends_the_product_is_the_last_of_its_cluster(nodes: int) -> None:
+    (its,) = [each for each in sessions(lanes.on_nodes(ON_NODES, nodes)) if lanes.LAST[-1] in each.files]
+    assert its.files[-1] == lanes.LAST[-1]
 
 
-def test_the_first_lane_has_the_control_plane() -> None:
-    plain, *_ = lanes.deal(FILES, 3)[0]
-    assert set(plain.files) == {file for file in FILES if not FILES[file]} - set(lanes.APART)
-
-
-def test_the_first_lane_has_no_node_beside_it_while_others_have_one() -> None:
-    many = 3 * lanes.CONTROL_PLANE // lanes.UNKNOWN
-    files = {"tests/test_plain.py": False, **{f"tests/realnode/test_{number}.py": True for number in range(many)}}
-    first, second = lanes.deal(files, 1)
-    assert ([each.name for each in first], [each.name for each in second]) == (["control-plane"], ["node-1"])
-    assert [each.name for each in lanes.deal(files, 0)[0]] == ["control-plane", "node-0"], "who has nobody else"
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_what_starts_nodes_of_its_own_comes_before_the_node_that_its_session_shares(nodes: int) -> None:
+    (its,) = [each for each in sessions(lanes.on_nodes(ON_NODES, nodes)) if lanes.OWN[0] in each.files]
+    assert its.files[0] == lanes.OWN[0]
 
 
 def test_what_starts_control_planes_of_its_own_is_a_session_of_its_own() -> None:
-    for nodes in (1, 2, 3):
-        sessions = [session for lane in lanes.deal(FILES, nodes) for session in lane]
-        assert [session.files for session in sessions if session.name == "planes"] == [lanes.APART]
-
-
-def test_what_starts_nodes_of_its_own_comes_before_the_node_that_its_session_shares() -> None:
-    for nodes in (1, 2, 3):
-        sessions = [session for lane in lanes.deal(FILES, nodes) for session in lane]
-        (its,) = [session for session in sessions if lanes.OWN[0] in session.files]
-        assert its.files[0] == lanes.OWN[0]
+    assert lanes.APART in [each.files for each in sessions(lanes.on_planes(ON_PLANES, [NEWEST]))]
 
 
 def test_lanes_get_about_the_same_work() -> None:
-    dealt = lanes.deal(FILES, 4)
-    work = [lanes.work(lane) for lane in dealt]
-    longest = lanes.START + max(map(lanes.seconds, FILES))
-    assert len(work) == 5
+    work = [lanes.work(lane) for lane in lanes.on_nodes(ON_NODES, 4)]
+    longest = max(map(lanes.seconds, ON_NODES))
+    assert len(work) == 4
     assert max(work) - min(work) <= lanes.UNKNOWN or max(work) == longest, "a file cannot be dealt in halves"
     assert max(each for each in work if each != longest) - min(work) <= lanes.UNKNOWN
 
 
-def test_an_older_version_runs_all_that_needs_no_node() -> None:
-    sessions = [session for lane in lanes.deal(lanes.fitting(FILES, OLDEST), 3, OLDEST) for session in lane]
-    assert {session.kubernetes for session in sessions} == {OLDEST}
-    assert {file for session in sessions for file in session.files} == {file for file in FILES if not FILES[file]}
-    assert lanes.fitting(FILES, NEWEST) == FILES
-
-
 def test_no_lane_is_empty_and_no_two_sessions_share_a_log() -> None:
-    names = [session.name for lane in lanes.deal(FILES, 30) for session in lane]
-    assert len(set(names)) == len(names)
-    assert all(session.files for lane in lanes.deal({"tests/x/test_a.py": True}, 30) for session in lane)
-    assert lanes.deal({}, 3) == []
+    for dealt in (lanes.on_nodes(ON_NODES, 30), lanes.on_planes(ON_PLANES, [*VERSIONS])):
+        names = [session.name for session in sessions(dealt)]
+        assert len(set(names)) == len(names)
+        assert all(session.files for session in sessions(dealt))
+    assert lanes.on_nodes([], 3) == lanes.on_planes([], [NEWEST]) == []
+    assert [each.files for each in sessions(lanes.on_planes(["a.py"], [NEWEST]))] == [("a.py",)]

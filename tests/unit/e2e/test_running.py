@@ -246,10 +246,10 @@ class Waits(Running):
         super().__init__(lanes, folder, factor, words)
 command.Running, command.FOLDER = Waits, Path({str(tmp_path)!r})
 command.images.targets = list
-sys.exit(command.main(["tests/controlplane/test_check.py", "tests/realnode/test_kill.py"]))
+sys.exit(command.main(["tests/realnode/test_mps.py", "tests/realnode/test_kill.py"]))
 """
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        logs = [tmp_path / f"{name}.log" for name in ("control-plane", "node-1")]
+        logs = [tmp_path / f"{name}.log" for name in ("node-1", "node-2")]
         assert holds_within(lambda: all(log.exists() and "::waits" in log.read_text() for log in logs), 30)
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=30)

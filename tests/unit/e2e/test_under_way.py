@@ -23,7 +23,7 @@ def test_a_lane_that_ends_right_after_its_last_result_is_still_asked_for_it(tmp_
 
 
 def test_the_longest_lane_starts_ahead_of_the_others_and_none_waits_once_told_to_stop(tmp_path: Path) -> None:
-    short, long = Session(name="planes", files=("a",)), Session(name="control-plane", files=("b",))
+    short, long = Session(name="short", files=("a",)), Session(name="long", files=("b", "c"))
     running = Running([(short,), (long,)], tmp_path, 1.0, (sys.executable, "-c", ""), head_start=60.0)
     began = time.monotonic()
     running.start(running.lanes)
@@ -33,4 +33,4 @@ def test_the_longest_lane_starts_ahead_of_the_others_and_none_waits_once_told_to
     running.stop()
     running.end()
     assert time.monotonic() - began < 60.0
-    assert not running.log("planes").exists()
+    assert not running.log("short").exists()
