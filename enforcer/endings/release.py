@@ -30,7 +30,9 @@ SLOW: Final = 10.0
 """The same for pods that should long be dead: what is left of them hangs."""
 OVERDUE: Final = 5.0
 ROUND: Final = 4.0
-"""Seconds for which one list of clients is good enough to act on."""
+"""Seconds for which one list of clients is good enough to act on, or so many times what it took: the processes are held
+on to, so an old list misses those that came later and harms nobody, and the time is for the releases.
+"""
 
 
 class Served(Protocol):
@@ -132,7 +134,7 @@ class Lane:
                 began = self._tools.clock()
                 for client in held[each.uid]:
                     self._release(client)
-                if done < len(ready) and self._tools.clock() - listed > ROUND:
+                if done < len(ready) and self._tools.clock() - listed > ROUND * max(1.0, self._asking):
                     return True
                 first = min(other.end for other in leaving)
                 rest = pace(len(held) - done, first - self._tools.clock()) - (self._tools.clock() - began)

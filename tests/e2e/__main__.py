@@ -1,5 +1,6 @@
-"""``python -m tests.e2e [FILE ...]``: the tests that need a node (``make e2e``), or with ``--planes`` those that need
-control planes alone (``make integration``), in lanes beside each other.
+"""``python -m tests.e2e [FILE ...]``: the tests that need a node, in lanes beside each other; ``make e2e`` runs it.
+
+With ``--planes`` it is those that need control planes alone; ``make integration`` runs that.
 
 Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
 those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         choices=tuple(versions.VERSIONS),
         metavar="VERSION",
-        help=f"run what needs no node, on control planes of this version (of {', '.join(versions.VERSIONS)}); repeatable",
+        help=f"run what needs no node, on control planes of this version ({', '.join(versions.VERSIONS)}); repeatable",
     )
     return parser
 

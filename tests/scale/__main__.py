@@ -1,7 +1,7 @@
 """``python -m tests.scale main|chaos|churn|crash``: placement at scale on a real control plane of this machine.
 
-Needs what ``make integration`` needs. ``--write`` puts the figures into docs/scale.md. Exit code 0 when each figure is as
-wanted, 1 when one is not, 2 wrong use.
+Needs what ``make integration`` needs. ``--write`` puts the figures into docs/scale.md. Exit code 0 when each figure is
+as wanted, 1 when one is not, 2 wrong use.
 """
 
 import argparse

@@ -53,6 +53,8 @@ class World:
         self.asked = 0
         self.slow = 0.0
         """Seconds that each answer takes."""
+        self.listing = 0.0
+        """Seconds that a list of clients takes beside."""
         self.answer: Any = self.let_go
         self.on_release: Callable[[int], object] = id
         self.departures = Departures(self.clock, lambda: WALL + timedelta(seconds=self.clock.now - 1000.0))
@@ -97,7 +99,7 @@ class Daemon:
 
     def clients(self) -> dict[int, int]:
         self.world.asked += 1
-        self.world.clock.now += 2 * self.world.slow
+        self.world.clock.now += 2 * self.world.slow + self.world.listing
         return dict.fromkeys(self.world.clients, 77)
 
     def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
@@ -174,6 +176,16 @@ def test_on_a_busy_machine_where_every_question_takes_its_time_all_are_released(
     world.leave(*(f"p{number}" for number in range(28)))
     world.run(1040)
     assert len(world.told) == 28
+    assert world.told[-1][0] < 30.0
+
+
+def test_where_lists_take_long_they_do_not_take_the_time_of_the_releases() -> None:
+    """Measured on a node at load 100: over three seconds a list, 0.7 a release, and four of 14 pods were missed."""
+    world = World(14)
+    world.slow, world.listing = 0.7, 2.0
+    world.leave(*(f"p{number}" for number in range(14)))
+    world.run(1030)
+    assert [pid for _, pid in world.told] == list(range(100, 114))
     assert world.told[-1][0] < 30.0
 
 
