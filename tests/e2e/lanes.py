@@ -20,13 +20,13 @@ UNKNOWN: Final = 90
 SECONDS: Final = {
     "tests/cluster/test_node.py": 115,
     "tests/realnode/test_blocked.py": 55,
-    "tests/realnode/test_churn.py": 770,
+    "tests/realnode/test_churn.py": 600,
     "tests/realnode/test_deletion.py": 90,
     "tests/realnode/test_failures.py": 86,
     "tests/realnode/test_grace.py": 172,
     "tests/realnode/test_kill.py": 22,
     "tests/realnode/test_limits.py": 190,
-    "tests/realnode/test_modes.py": 190,
+    "tests/realnode/test_modes.py": 150,
     "tests/realnode/test_mps.py": 112,
     "tests/realnode/test_namespaces.py": 30,
     "tests/realnode/test_nvml_away.py": 23,
@@ -45,39 +45,6 @@ APART: Final = (
     "tests/controlplane/test_gates.py",
 )
 """Files that start control planes of their own and take long."""
-OWN: Final = 90
-"""Seconds of a file that nobody has measured yet."""
-SECONDS: Final = {
-    "tests/cluster/test_node.py": 115,
-    "tests/realnode/test_blocked.py": 55,
-    "tests/realnode/test_churn.py": 770,
-    "tests/realnode/test_deletion.py": 90,
-    "tests/realnode/test_failures.py": 86,
-    "tests/realnode/test_grace.py": 172,
-    "tests/realnode/test_kill.py": 22,
-    "tests/realnode/test_limits.py": 190,
-    "tests/realnode/test_modes.py": 190,
-    "tests/realnode/test_mps.py": 112,
-    "tests/realnode/test_namespaces.py": 30,
-    "tests/realnode/test_nvml_away.py": 23,
-    "tests/realnode/test_outages.py": 175,
-    "tests/realnode/test_resize.py": 131,
-    "tests/realnode/test_running.py": 50,
-    "tests/realnode/test_several_gpus.py": 97,
-    "tests/realnode/test_tampering.py": 22,
-    "tests/realnode/test_trouble.py": 270,
-    "tests/realnode/test_upgrade_and_uninstall.py": 108,
-}
-"""Measured with ``python -m tests.e2e``, which prints what each file took."""
-CONTROL_PLANE: Final = 800
-"""Seconds of the files that share one control plane, which are one session."""
-APART: Final = (
-    "tests/cluster/test_controlplane.py",
-    "tests/controlplane/test_chart.py",
-    "tests/controlplane/test_gates.py",
-)
-"""Files that start control planes of their own and take long: a session that may be in any lane."""
-APART_SECONDS: Final = 220
 OWN: Final = ("tests/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
 LAST: Final = ("tests/realnode/test_churn.py", "tests/realnode/test_upgrade_and_uninstall.py")
@@ -118,7 +85,8 @@ def on_nodes(files: Iterable[str], nodes: int) -> list[Lane]:
 
 def on_planes(files: Iterable[str], versions: Sequence[str]) -> list[Lane]:
     """Have files run on control planes of each of these versions; no lane is empty."""
-    shared, apart = [], []
+    shared: list[str] = []
+    apart: list[str] = []
     for file in files:
         (apart if file in APART else shared).append(file)
     return [
