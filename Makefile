@@ -31,7 +31,7 @@ safety: $(STAMP) ## Every safety test in full, in two lanes, figures into docs/s
 	@$(RUN)/python -m tests.safety $(ARGS)
 
 scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "chaos", "churn" or "crash"; docs/scale.md; up to half an hour each)
-	@$(RUN)/python -m tests.cluster build
+	@$(RUN)/python -m tests.cluster build --control-plane-only
 	@$(RUN)/python -m tests.scale $(ARGS)
 
 placement: $(STAMP) ## Simulate placement on up to 5,000 nodes and compare with docs/placement.md (minutes; ARGS=--write renews it)
@@ -41,10 +41,12 @@ mutants: $(STAMP) ## Break what judges and kills in every small way; the unit te
 	@nice $(RUN)/python -m tests.mutants $(ARGS)
 
 integration: $(STAMP) ## The product on real control planes of each supported version, without nodes (ARGS=FILE runs a part)
+	@$(if $(strip $(KUBERNETES)),,$(error KUBERNETES is empty; it has to name versions, such as 1.37))
 	@set -e; for each in $(KUBERNETES); do $(RUN)/python -m tests.cluster build --control-plane-only --kubernetes $$each; done
 	@$(RUN)/python -m tests.e2e $(KUBERNETES:%=--planes %) $(ARGS)
 
 e2e: $(STAMP) ## The product on real nodes, in lanes beside each other (first run builds Kubernetes; ARGS=FILE runs a part)
+	@$(if $(filter command,$(origin KUBERNETES)),$(error e2e runs on nodes of the newest Kubernetes; integration takes KUBERNETES))
 	@$(RUN)/python -m tests.cluster build
 	@$(RUN)/python -m tests.e2e $(ARGS)
 

@@ -57,7 +57,8 @@ def check_room(
             raise PrepareError(
                 f"this pod's share of {format_mib(claim.on(gpu))} does not fit on its GPU yet: "
                 f"{format_mib(others + leaving)} of {format_mib(capacity.get(gpu, 0))} are held by others, "
-                "who may be ending still; it is tried again. Delete the pod to have it placed anew",
+                "who may be ending still; it is tried again. If that lasts, delete the pod: "
+                "its controller's next one is placed anew",
                 Reason.GPU_STILL_HELD,
             )
 

@@ -30,8 +30,8 @@ SLOW: Final = 10.0
 """The same for pods that should long be dead: what is left of them hangs."""
 OVERDUE: Final = 5.0
 ROUND: Final = 4.0
-"""Seconds for which one list of clients is good enough to act on, or so many times what it took: the processes are held
-on to, so an old list misses those that came later and harms nobody, and the time is for the releases.
+"""Seconds for which one list of clients is good enough to act on, or so many times what it took, unless the turn of
+another pod has come meanwhile: the processes are held on to, so all that an old list lacks are those that came later.
 """
 
 
@@ -100,8 +100,7 @@ class Lane:
     def step(self) -> float | None:
         """Release those whose time has come; seconds until there may be more to do, ``None`` where nobody leaves."""
         now = self._tools.clock()
-        pods = {quota.pod_uid for quota in self._tools.quotas() if quota.gpu == self._gpu}
-        leaving = self._tools.departures.of(pods)
+        leaving = self._leaving()
         if not leaving:
             return None
         first = min(self._due(each, len(leaving)) for each in leaving)
@@ -116,6 +115,9 @@ class Lane:
         if cut_short:
             return 0.0
         return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
+
+    def _leaving(self) -> list[Departure]:
+        return self._tools.departures.of({each.pod_uid for each in self._tools.quotas() if each.gpu == self._gpu})
 
     def _due(self, departure: Departure, beside: int) -> float:
         """When there is something to do for a pod: at half of its grace a first look, to know how long one takes."""
@@ -132,14 +134,21 @@ class Lane:
             ready = in_turn(users, listed, len(self._crowd), self._asking)
             for done, each in enumerate(ready, 1):
                 began = self._tools.clock()
-                for client in held[each.uid]:
+                for client in held[each.uid] if self._tools.departures.of({each.uid}) else ():
                     self._release(client)
-                if done < len(ready) and self._tools.clock() - listed > ROUND * max(1.0, self._asking):
+                if done < len(ready) and self._is_old(listed, leaving):
                     return True
                 first = min(other.end for other in leaving)
                 rest = pace(len(held) - done, first - self._tools.clock()) - (self._tools.clock() - began)
                 self._tools.stopped.wait(max(0.0, rest) if done < len(ready) else 0.0)
         return False
+
+    def _is_old(self, listed: float, leaving: Sequence[Departure]) -> bool:
+        """Whether to ask again who the clients are, in the midst of those that were leaving at that time."""
+        now, known = self._tools.clock(), {each.uid for each in leaving}
+        if now - listed <= ROUND or now - listed > ROUND * self._asking:
+            return now - listed > ROUND
+        return any(each.due(len(known) + 1, self._asking) <= now for each in self._leaving() if each.uid not in known)
 
     def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:
         """Take hold of the clients that are in these pods, by the pod's UID."""

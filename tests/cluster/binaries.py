@@ -120,10 +120,14 @@ def find_all(*groups: Group) -> dict[str, Path]:
     found = {binary.name: find(binary) for group in asked for binary in wanted(group)}
     if missing := [name for name, path in found.items() if path is None]:
         raise MissingBinariesError(
-            f"{', '.join(missing)} not found in {ASSETS_VARIABLE}, PATH or {cache_root()}: run `make e2e` "
-            f"(or `python -m tests.cluster build`), which builds them with Go >= 1.26 in about 15 minutes"
+            f"{', '.join(missing)} not found in {ASSETS_VARIABLE}, PATH or {cache_root()}: run `{_command(asked)}` "
+            "(or `python -m tests.cluster build`), which builds them with Go >= 1.26 in about 15 minutes"
         )
     return {name: path for name, path in found.items() if path}
+
+
+def _command(groups: tuple[Group, ...]) -> str:
+    return "make e2e" if Group.NODE in groups else "make integration"
 
 
 def fits(binary: Binary, path: Path) -> bool:

@@ -121,8 +121,12 @@ def test_two_builds_at_once_share_the_work(tmp_path: Path) -> None:
 
 def test_missing_binaries_are_named_with_the_command_that_builds_them(tmp_path: Path) -> None:
     executable(tmp_path / "bin" / "etcd", "#!/bin/sh\necho etcd Version: 3.5.16\n")
-    with pytest.raises(MissingBinariesError, match=r"kube-apiserver, kube-scheduler, kube-.* not found .*`make e2e`"):
+    with pytest.raises(
+        MissingBinariesError, match=r"kube-apiserver, kube-scheduler, kube-.* not found .*`make integration`"
+    ):
         binaries.find_all()
+    with pytest.raises(MissingBinariesError, match=r"kubelet.* not found .*`make e2e`"):
+        binaries.find_all(binaries.Group.NODE)
 
 
 @pytest.mark.parametrize(("said", "taken"), [("Kubernetes v1.37.0", True), ("Kubernetes v1.36.4", False), ("", False)])

@@ -1,1 +1,1 @@
-"""``make e2e``: all tests that need a cluster, in lanes beside each other."""
+"""``make integration`` and ``make e2e``: all tests that need a cluster, in lanes beside each other."""

@@ -11,7 +11,7 @@ cluster is left behind in any case.
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,12 +34,12 @@ WRONG_USE: Final = 2
 def main(argv: Sequence[str]) -> int:
     """Run everything, or the given files, and return the exit code."""
     asked = _parser().parse_args(argv)
-    files = [file for file, node in lanes.marked(ROOT).items() if node is not bool(asked.planes)]
-    if unknown := [file for file in asked.files if file not in files]:
-        what = "needs control planes alone (make e2e)" if asked.planes else "needs a node (make integration)"
-        print(f"{', '.join(unknown)}: no test file of this checkout that {what}", file=sys.stderr)
+    marked = lanes.marked(ROOT)
+    files = [file for file, node in marked.items() if node is not bool(asked.planes)]
+    chosen = [*dict.fromkeys(asked.files or files)]
+    if unknown := [file for file in chosen if file not in files]:
+        print("\n".join(_unfit(file, marked) for file in unknown), file=sys.stderr)
         return WRONG_USE
-    chosen = asked.files or files
     clean()
     for target in () if asked.planes else images.targets():
         images.image(target)
@@ -53,17 +53,29 @@ def main(argv: Sequence[str]) -> int:
         clean()
 
 
+def _unfit(file: str, marked: Mapping[str, bool]) -> str:
+    if file not in marked:
+        return f"{file}: no test file of this checkout that needs a cluster"
+    return f"{file}: make {'e2e' if marked[file] else 'integration'} runs it"
+
+
 def clean() -> None:
     """Remove clusters whose owner is gone; those of living sessions are let alone."""
     for folder in CLUSTERS:
         sweep(folder)
 
 
+def _nodes(text: str) -> int:
+    if (found := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{found} is too few; it has to be 1 at least")
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.e2e", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", help="run only these test files (all)")
     parser.add_argument(
-        "--nodes", type=int, default=NODES, metavar="N", help=f"lanes with a node of their own ({NODES})"
+        "--nodes", type=_nodes, default=NODES, metavar="N", help=f"lanes with a node of their own ({NODES})"
     )
     parser.add_argument(
         "--planes",

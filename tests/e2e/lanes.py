@@ -91,7 +91,7 @@ def on_planes(files: Iterable[str], versions: Sequence[str]) -> list[Lane]:
         (apart if file in APART else shared).append(file)
     return [
         _lane(f"{name}-{version}", part, version)
-        for name, part in (("control-plane", shared), ("planes", apart))
+        for name, part in (("shared", shared), ("apart", apart))
         for version in versions
         if part
     ]

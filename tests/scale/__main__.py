@@ -81,9 +81,10 @@ def crash_job(asked: argparse.Namespace) -> list[Figure]:
     """The API server is killed while pods come as fast as they can."""
     nodes = 10
     with installed(RAISED) as bed, fleet(bed, "harmed", nodes, placing.MACHINE):
-        return crash.figures(
-            list(crash.bursts(bed, asked.seed, asked.bursts, BURST, "harmed", nodes * placing.PER_NODE))
-        )
+        found = [*crash.bursts(bed, asked.seed, asked.bursts, BURST, "harmed", nodes * placing.PER_NODE)]
+    if idle := crash.trivial(found):
+        raise SystemExit(f"this run says nothing: {', '.join(idle)}")
+    return crash.figures(found)
 
 
 def _tell(what: str, placed: Sequence[placing.Placed]) -> None:

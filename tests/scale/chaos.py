@@ -18,7 +18,7 @@ from gpushare.errors import ClusterError
 from tests.cluster.controlplane import TENANT
 from tests.controlplane.bed import NOW, PODS, TEMPLATES, Bed, template_name
 from tests.scale.figures import Figure, none_of
-from tests.scale.fleet import WRITERS, Arm, clear, judge, namespaces, pod, stored
+from tests.scale.fleet import WRITERS, Arm, clear, namespaces, pod, promises, stored
 from tests.scale.harm import HOUR, Harm, harmed
 from tests.scale.ledger import Ledger
 from tests.scale.loads import Size, mixed, must_all_fit
@@ -108,7 +108,8 @@ class Writing:
                     return
                 with self._lock:
                     self.refused += 1
-                time.sleep(RETRY_SECONDS)
+                if self._over.wait(RETRY_SECONDS):
+                    return
             else:
                 return
 
@@ -148,9 +149,8 @@ def survive(bed: Bed, seed: int, count: int, of: str, gpus: int, seconds: float,
             bed.start_webhooks()
             holds_within(lambda: not _unbound(bed, spaces), STUCK_SECONDS, 0.5)
             stuck, took = _unbound(bed, spaces), time.monotonic() - ended
-            found, off = judge(bed, spaces), _clock_off(bed)
             log = bed.plane.log("kube-scheduler").read_text(errors="replace")
-            told = sort((*found.problems, *ledger.problems), ledger.given, log)
+            told, off = sort(*promises(bed, spaces), ledger.shortfalls, log), _clock_off(bed)
             leaked = _leaked(bed, spaces)
         return Survived(
             pods=count, deleted=len(writing.deleted), refused=writing.refused, dry_runs=writing.answered,
@@ -206,8 +206,8 @@ def figures(found: Survived) -> list[Figure]:
         none_of("chaos", "templates of dry runs", sorted(found.of_dry_runs), f"{found.dry_runs}"),
         none_of("chaos", "problems that auditor and ledger found", found.problems, f"{found.pods} allocations"),
         Figure(
-            run="chaos", what="the same, of devices given twice after an answer that the API server's end swallowed",
-            found=f"{len(found.twice)}; the node refuses the second",
+            run="chaos", what="the same, of devices given twice by a scheduler that got no answer",
+            found=f"{len(found.twice)}; where memory does not fit, the node refuses the second",
         ),
         Figure(run="chaos", what="last pod bound after the end of all harm", found=f"{found.until_all_bound:.1f} s"),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Final
 from tests.controlplane.bed import Bed
 from tests.scale.chaos import Writing
 from tests.scale.figures import Figure, none_of
-from tests.scale.fleet import Arm, clear, judge, namespaces
+from tests.scale.fleet import Arm, clear, namespaces, promises
 from tests.scale.harm import restart
 from tests.scale.loads import mixed, must_all_fit
 from tests.scale.placing import GPU_MIB, NAMESPACES
@@ -42,24 +42,35 @@ def bursts(bed: Bed, seed: int, count: int, pods: int, of: str, gpus: int) -> It
             writing = Writing(bed=bed, of=of, spaces=spaces, ledger=ledger)
             creating = threading.Thread(target=writing.create, args=(sizes, BURST_SECONDS))
             creating.start()
-            time.sleep(chance.uniform(EARLIEST, BURST_SECONDS))
-            restart(bed.plane)
+            try:
+                time.sleep(chance.uniform(EARLIEST, BURST_SECONDS))
+                restart(bed.plane)
+            except BaseException:
+                writing.over()
+                raise
             creating.join()
             deadline = time.monotonic() + PATIENCE
             while len(ledger.bound) < pods and time.monotonic() < deadline:
                 time.sleep(0.3)
             log = bed.plane.log("kube-scheduler").read_text(errors="replace")
-            told = sort((*judge(bed, spaces).problems, *ledger.problems), ledger.given, log)
+            told = sort(*promises(bed, spaces), ledger.shortfalls, log)
             yield Burst(told=told, unbound=pods - len(ledger.bound))
         clear(bed, spaces, let_go=True)
 
 
 def figures(found: Sequence[Burst]) -> list[Figure]:
     """How often, and that nothing else was wrong."""
+    lost = set().union(*(each.told.lost for each in found))
     twice = sum(bool(each.told.twice) for each in found)
     others = [problem for each in found for problem in each.told.others]
     return [
-        Figure(run="crash", what="bursts in which a GPU was given twice", found=f"{twice} of {len(found)}"),
+        Figure(run="crash", what="allocations of which the scheduler got no answer", found=f"{len(lost)}"),
+        Figure(run="crash", what="bursts in which a GPU was given twice by that", found=f"{twice} of {len(found)}"),
         none_of("crash", "problems of another cause", others, f"{len(found)} bursts"),
         none_of("crash", "pods without a node", [each for each in found if each.unbound], f"{len(found)} bursts"),
     ]
+
+
+def trivial(found: Sequence[Burst]) -> list[str]:
+    """What did not happen although this is about nothing else."""
+    return [] if any(each.told.lost for each in found) else ["no answer was lost"]

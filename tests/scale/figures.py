@@ -11,7 +11,6 @@ from tests.support.table import with_rows
 PAGE: Final = Path(__file__).parents[2] / "docs" / "scale.md"
 BEGIN, END = "<!-- figures: python -m tests.scale -->\n", "<!-- end of figures -->"
 HEAD: Final = ("run", "figure", "found", "wanted")
-RUNS: Final = ("main", "chaos", "churn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,11 +97,16 @@ def stored(bed: Bed, spaces: Iterable[str], kind: str) -> list[Object]:
     return [each for namespace in spaces for each in bed.list(kind, namespace)]
 
 
-def judge(bed: Bed, spaces: Sequence[str]) -> Audit:
-    """What the auditor says of the claims in these namespaces, all as they were at one moment."""
+def promises(bed: Bed, spaces: Sequence[str]) -> tuple[list[Object], list[Object]]:
+    """All slices, and the claims in these namespaces as they were at one moment."""
     claims = bed.cluster.list(path(RESOURCE_V1, CLAIMS))[0]
     mine = [each for each in claims if each["metadata"]["namespace"] in spaces]
-    return audit(bed.cluster.list(path(RESOURCE_V1, SLICES))[0], mine, DRIVER)
+    return bed.cluster.list(path(RESOURCE_V1, SLICES))[0], mine
+
+
+def judge(bed: Bed, spaces: Sequence[str]) -> Audit:
+    """What the auditor says of them."""
+    return audit(*promises(bed, spaces), DRIVER)
 
 
 def check_templates(bed: Bed, spaces: Sequence[str]) -> None:

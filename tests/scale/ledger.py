@@ -8,7 +8,7 @@ been, take the last of it first, its room is gone and its next one counts anew.
 
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -98,10 +98,25 @@ class Room:
         self.free[device] = [has + sign * each for has, each in zip(self.free[device], amount, strict=True)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """More was promised of a device than it has; ``promised`` is what each claim (``namespace/name``) had then."""
+
+    said: str
+    has: Amount
+    promised: tuple[tuple[str, Amount], ...]
+
+    def fits_without(self, claims: Collection[str]) -> bool:
+        """Whether what the other claims had was there for them."""
+        left = [amount for claim, amount in self.promised if claim not in claims]
+        return all(sum(each[number] for each in left) <= has for number, has in enumerate(self.has))
+
+
 @dataclass(slots=True, kw_only=True)
 class _Held:
     """What a claim holds, and for whom."""
 
+    claim: str
     pod: str
     taken: list[tuple[Device, Amount]]
     returned: bool = False
@@ -114,10 +129,8 @@ class Ledger:
 
     devices: Mapping[Device, Amount]
     driver: str
-    problems: list[str] = field(default_factory=list)
+    shortfalls: list[Shortfall] = field(default_factory=list)
     bound: dict[str, Bound] = field(default_factory=dict)
-    given: dict[str, set[str]] = field(default_factory=dict)
-    """Devices (``driver/pool/name``) by the claim (``namespace/name``) that had them at any time."""
     claims: Room = field(init=False)
     holders: Room = field(init=False)
     _asked: dict[str, float] = field(default_factory=dict)
@@ -131,6 +144,11 @@ class Ledger:
     def of(cls, slices: Iterable[Object], driver: str) -> "Ledger":
         """An account of everything that slices offer."""
         return cls({device: _amount(has) for device, has in offers(slices, driver).items() if has}, driver)
+
+    @property
+    def problems(self) -> list[str]:
+        """Every shortfall in a sentence."""
+        return [each.said for each in self.shortfalls]
 
     def ask(self, name: str, memory_mib: int, compute: int, now: float) -> None:
         """A pod of that name is asked for."""
@@ -154,9 +172,8 @@ class Ledger:
         uid, taken = claim["metadata"]["uid"], [] if kind == "DELETED" else self._taken(claim)
         with self._lock:
             if taken and uid not in self._held:
-                self._held[uid] = _Held(pod=_owner(claim), taken=taken)
-                self.given.setdefault(_named(claim), set()).update("/".join(device) for device, _ in taken)
-                self._take(claim, self._held[uid], now)
+                self._held[uid] = _Held(claim=named(claim), pod=_owner(claim), taken=taken)
+                self._take(self._held[uid], now)
             elif not taken and (held := self._held.pop(uid, None)):
                 self._give(self.claims, held, now)
                 self._return(held, now)
@@ -202,12 +219,19 @@ class Ledger:
             if held.pod == name:
                 self._return(held, now)
 
-    def _take(self, claim: Object, held: _Held, now: float) -> None:
+    def _take(self, held: _Held, now: float) -> None:
         for room in (self.claims, self.holders):
             room.claimed(held.pod, now)
             for device, amount in held.taken:
                 if not room.take(device, amount, now) and room is self.claims:
-                    self.problems.append(f"{claim['metadata']['name']}: {'/'.join(device)} had not {amount} left")
+                    said = f"{held.claim}: {'/'.join(device)} had not {amount} left"
+                    self.shortfalls.append(
+                        Shortfall(said=said, has=self.devices[device], promised=self._promised(device))
+                    )
+
+    def _promised(self, device: Device) -> tuple[tuple[str, Amount], ...]:
+        every = [(held.claim, part, amount) for held in self._held.values() for part, amount in held.taken]
+        return tuple((claim, amount) for claim, part, amount in every if part == device)
 
     def _return(self, held: _Held, now: float) -> None:
         if not held.returned:
@@ -228,7 +252,8 @@ def _owner(claim: Object) -> str:
     return str(next((each["name"] for each in owners if each["kind"] == "Pod"), ""))
 
 
-def _named(claim: Object) -> str:
+def named(claim: Object) -> str:
+    """A claim's namespace and name."""
     return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
 
 

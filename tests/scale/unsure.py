@@ -1,45 +1,73 @@
 """Allocations of which the scheduler never learned that they were stored, read from its own log.
 
-It writes an allocation and waits for the answer. Where the API server is killed in between, the scheduler takes what
-may have been stored for failed, and gives the same room to another pod until its watch has caught up (Kubernetes 1.37,
-plugin ``DynamicResources``: ``bindClaim`` fails, ``Unreserve`` forgets). No admission sees this; a node's agent refuses
-the claim that comes second.
+It writes an allocation and waits for the answer. Where that is lost, as when the API server is killed, the scheduler
+takes what may have been stored for failed, and gives the same room to another pod until its watch has caught up
+(Kubernetes 1.37, plugin ``DynamicResources``: ``bindClaim`` fails, ``Unreserve`` forgets). No admission sees this; a
+node's agent refuses the claim that comes second where its memory does not fit.
+
+So what was promised beyond what a device has is the scheduler's doing where it fits without those claims.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from gpushare.contract import DRIVER
+from tests.controlplane.checker import audit
+from tests.scale.ledger import Shortfall, named
+
+Object = dict[str, Any]
 WRITE: Final = re.compile(r'err="add allocation and reservation to claim (?P<claim>[^\s:]+): (?P<why>.*?)" pod=')
-ANSWERED: Final = re.compile(r"connection refused|is forbidden|not found|is invalid|has been modified|in the meantime")
-"""Then nothing was stored, and the scheduler knows."""
-TOO_MUCH: Final = re.compile(r"(?P<device>[^\s/]+/[^\s/]+/[^\s/:]+)(: \S+ \S+ promised of | had not )")
-"""Of an auditor's and a ledger's sentences, those about a device of which more was given away than it has."""
+LOST: Final = re.compile(
+    r"EOF|connection reset|broken pipe|connection lost|GOAWAY|deadline exceeded|awaiting headers|request timed out"
+)
+ANSWERED: Final = re.compile(r"dial tcp|TLS handshake|rate limiter|webhook|Internal error|is forbidden|is invalid")
+"""Then nothing was stored after all, and the scheduler knows."""
+OVER: Final = re.compile(r"(?P<device>[^\s/]+/[^\s/]+/[^\s/:]+): \S+ (?P<capacity>\S+) promised of ")
+"""Of an auditor's sentences, those about a device of which more was given away than it has."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sorted:
-    """Problems by whose doing they are: of devices given ``twice`` after an answer was lost, and ``others``."""
+    """Problems by whose doing they are: what was given ``twice`` after an answer was lost, and ``others``.
 
+    ``lost`` are the claims (``namespace/name``) of those answers.
+    """
+
+    lost: frozenset[str]
     twice: tuple[str, ...]
     others: tuple[str, ...]
 
 
-def unanswered(log: str) -> set[str]:
+def unanswered(log: str) -> frozenset[str]:
     """Claims (``namespace/name``) of which the write of an allocation was never answered."""
-    return {found["claim"] for found in WRITE.finditer(log) if not ANSWERED.search(found["why"])}
+    found = [each for each in WRITE.finditer(log) if LOST.search(each["why"]) and not ANSWERED.search(each["why"])]
+    return frozenset(each["claim"] for each in found)
 
 
-def sort(problems: Iterable[str], given: Mapping[str, Collection[str]], log: str) -> Sorted:
-    """Sort what an auditor and a ledger complained of.
+def sort(slices: Sequence[Object], claims: Sequence[Object], shortfalls: Iterable[Shortfall], log: str) -> Sorted:
+    """Sort what is wrong with all claims as they are now, and what a ledger saw on the way there.
 
     Args:
-        problems: their sentences, which name a device as ``driver/pool/name``.
-        given: devices, so named, by the claim (``namespace/name``) that had them at any time.
+        slices: what is offered.
+        claims: those to be judged.
+        shortfalls: the ledger's.
         log: the scheduler's.
     """
-    devices = {device for claim in unanswered(log) for device in given.get(claim, ())}
-    every = tuple(problems)
-    twice = {each for each in every if (found := TOO_MUCH.search(each)) and found["device"] in devices}
-    return Sorted(tuple(each for each in every if each in twice), tuple(each for each in every if each not in twice))
+    lost = unanswered(log)
+    now = audit(slices, claims, DRIVER).problems
+    left = audit(slices, [each for each in claims if named(each) not in lost], DRIVER).problems
+    still = {_over(each) for each in left}
+    told = {each: _over(each) is not None and _over(each) not in still for each in now}
+    told |= {each.said: each.fits_without(lost) for each in shortfalls}
+    return Sorted(
+        lost=lost,
+        twice=tuple(each for each, excused in told.items() if excused),
+        others=tuple(each for each, excused in told.items() if not excused),
+    )
+
+
+def _over(problem: str) -> tuple[str, str] | None:
+    found = OVER.match(problem)
+    return (found["device"], found["capacity"]) if found else None

@@ -129,9 +129,13 @@ def test_a_waiting_pod_that_is_deleted_waits_no_more() -> None:
     assert (book.stuck(), book.settled()) == ([], [])
 
 
-def test_what_a_claim_had_is_remembered_when_it_is_gone() -> None:
-    book = ledger(b=10)
-    place(book, "x", 4, 1.0)
-    book.claim_event("DELETED", claim("x", 4), 2.0)
-    place(book, "y", 4, 3.0, "b")
-    assert book.given == {"team/x-gpu": {"test.driver/n/a"}, "team/y-gpu": {"test.driver/n/b"}}
+def test_a_shortfall_tells_without_whom_it_would_have_fitted() -> None:
+    book = ledger()
+    for name, mib in (("x", 6), ("y", 3), ("z", 4)):
+        place(book, name, mib, 1.0)
+    (found,) = book.shortfalls
+    without = {name: found.fits_without({f"team/{name}-gpu"}) for name in ("x", "y", "z", "other")}
+    assert without == {"x": True, "y": True, "z": True, "other": False}
+    place(book, "much", 8, 2.0)
+    assert [book.shortfalls[1].fits_without({f"team/{name}-gpu"}) for name in ("z", "much")] == [False, False]
+    assert book.shortfalls[1].fits_without({"team/z-gpu", "team/much-gpu"})

@@ -189,6 +189,33 @@ def test_where_lists_take_long_they_do_not_take_the_time_of_the_releases() -> No
     assert world.told[-1][0] < 30.0
 
 
+def test_a_pod_that_is_deleted_meanwhile_is_not_late_for_a_list_that_took_long() -> None:
+    world = World(29)
+    world.slow, world.listing = 0.3, 2.0
+    world.leave(*(f"p{number}" for number in range(28)), grace=60)
+
+    def deleted(_: int) -> None:
+        if not world.told:
+            world.leave("p28", grace=10)
+
+    world.on_release = deleted
+    world.run(1070)
+    assert {pid for _, pid in world.told} == set(range(100, 129))
+    ends = {pid: 60.0 if pid != 128 else world.told[0][0] + 10 for pid in range(100, 129)}
+    assert [pid for when, pid in world.told if when >= ends[pid]] == []
+
+
+def test_a_pod_that_turns_out_not_to_be_leaving_is_let_be() -> None:
+    world = World(14)
+    world.slow, world.listing = 0.7, 2.0
+    world.leave(*(f"p{number}" for number in range(14)))
+    stays = pod()
+    stays["metadata"]["uid"] = "p13"
+    world.on_release = lambda _: world.departures.changed("MODIFIED", stays)
+    world.run(1040)
+    assert [pid for _, pid in world.told] == list(range(100, 113))
+
+
 def test_the_last_of_many_are_not_left_for_when_the_machine_is_busy_with_killing_the_first() -> None:
     world = World(28)
     world.slow = 0.2
