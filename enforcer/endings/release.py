@@ -5,7 +5,7 @@ A lane for each GPU, in a thread of its own: one daemon that does not answer kee
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -33,6 +33,8 @@ ROUND: Final = 4.0
 """Seconds for which one list of clients is good enough to act on, or so many times what it took, unless the turn of
 another pod has come meanwhile: the processes are held on to, so all that an old list lacks are those that came later.
 """
+LONGEST: Final = 15.0
+"""The same at the very most."""
 
 
 class Served(Protocol):
@@ -89,6 +91,8 @@ class Lane:
         """Pods that are leaving whose clients have been asked for, once at half of their grace."""
         self._asking = 0.0
         """Seconds that it took the last time."""
+        self._tried: set[str] = set()
+        """Pods that had their turn in rounds that came to no end: those that never let go must not hold up the rest."""
         self.woken: Final = threading.Event()
 
     def turn(self) -> None:
@@ -130,25 +134,38 @@ class Lane:
             listed = self._tools.clock()
             self._asking, self._asked = listed - now, {each.uid for each in leaving if each.earliest <= now}
             self._crowd = {each.uid for each in leaving} & (self._crowd | held.keys())
-            users = [each for each in leaving if each.uid in held]
-            ready = in_turn(users, listed, len(self._crowd), self._asking)
-            for done, each in enumerate(ready, 1):
+            done: set[str] = set()
+            while ready := self._ready(held.keys() - done):
                 began = self._tools.clock()
-                for client in held[each.uid] if self._tools.departures.of({each.uid}) else ():
+                for client in held[ready[0].uid]:
                     self._release(client)
-                if done < len(ready) and self._is_old(listed, leaving):
+                done.add(ready[0].uid)
+                if not self._ready(held.keys() - done):
+                    break
+                if self._is_old(listed, leaving):
+                    self._tried |= done
                     return True
-                first = min(other.end for other in leaving)
-                rest = pace(len(held) - done, first - self._tools.clock()) - (self._tools.clock() - began)
-                self._tools.stopped.wait(max(0.0, rest) if done < len(ready) else 0.0)
+                self._rest(len(held) - len(done), leaving, began)
+        self._tried.clear()
         return False
+
+    def _ready(self, users: Collection[str]) -> list[Departure]:
+        """Who is to be released now, as things stand: meanwhile somebody may have less time, or stay after all."""
+        ready = in_turn(self._tools.departures.of(users), self._tools.clock(), len(self._crowd), self._asking)
+        return sorted(ready, key=lambda each: each.uid in self._tried)
 
     def _is_old(self, listed: float, leaving: Sequence[Departure]) -> bool:
         """Whether to ask again who the clients are, in the midst of those that were leaving at that time."""
         now, known = self._tools.clock(), {each.uid for each in leaving}
-        if now - listed <= ROUND or now - listed > ROUND * self._asking:
+        if now - listed <= ROUND or now - listed > min(ROUND * self._asking, LONGEST):
             return now - listed > ROUND
         return any(each.due(len(known) + 1, self._asking) <= now for each in self._leaving() if each.uid not in known)
+
+    def _rest(self, left: int, leaving: Sequence[Departure], began: float) -> None:
+        """Leave the server in peace until the next pod's turn, as far as there is time."""
+        now = self._tools.clock()
+        first = min((each.end for each in self._tools.departures.of({each.uid for each in leaving})), default=now)
+        self._tools.stopped.wait(max(0.0, pace(left, first - now) - (now - began)))
 
     def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:
         """Take hold of the clients that are in these pods, by the pod's UID."""
@@ -171,7 +188,7 @@ class Lane:
 
     def _release(self, client: Client) -> None:
         """Release one client, if it still is the process that was found."""
-        if protected(client.identity) or not self._same(client):
+        if protected(client.identity) or not self._same(client) or not self._goes(client):
             return
         try:
             said = self._served.release(client.server, client.identity.pid, client.handle.ended)
@@ -187,6 +204,11 @@ class Lane:
             "MPS client of a pod that is being deleted", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
             pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, said=said,
         )  # fmt: skip
+
+    def _goes(self, client: Client) -> bool:
+        """Whether its pod still is on its way out."""
+        owner = client.identity.owner
+        return owner is not None and bool(self._tools.departures.of({owner.pod_uid}))
 
     def _same(self, client: Client) -> bool:
         """Whether a process is still the one that was found. What /proc says counts if it is there afterwards."""

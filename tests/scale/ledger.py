@@ -99,17 +99,33 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a claim (``namespace/name``) has of a device, and for how many seconds it has been seen to have it."""
+
+    claim: str
+    amount: Amount
+    age: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """More was promised of a device than it has; ``promised`` is what each claim (``namespace/name``) had then."""
+    """More was promised of a device (``driver/pool/name``) than it has; ``promised`` is all that was at that moment."""
 
     said: str
+    device: str
     has: Amount
-    promised: tuple[tuple[str, Amount], ...]
+    promised: tuple[Promise, ...]
 
-    def fits_without(self, claims: Collection[str]) -> bool:
-        """Whether what the other claims had was there for them."""
-        left = [amount for claim, amount in self.promised if claim not in claims]
-        return all(sum(each[number] for each in left) <= has for number, has in enumerate(self.has))
+    def comes_of(self, claims: Collection[str], seconds: float) -> bool:
+        """Whether some of these claims were given what others were given as well, so many seconds ago at most.
+
+        That is where what is promised fits without them, and another claim is as young.
+        """
+        young = [each for each in self.promised if each.age <= seconds]
+        out = [each for each in young if each.claim in claims]
+        left = [each.amount for each in self.promised if each not in out]
+        fits = all(sum(each[number] for each in left) <= has for number, has in enumerate(self.has))
+        return bool(out) and len(young) > 1 and fits
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +134,7 @@ class _Held:
 
     claim: str
     pod: str
+    since: float
     taken: list[tuple[Device, Amount]]
     returned: bool = False
     """To the account of holders."""
@@ -171,12 +188,13 @@ class Ledger:
         """Take in what the watch says of a claim."""
         uid, taken = claim["metadata"]["uid"], [] if kind == "DELETED" else self._taken(claim)
         with self._lock:
-            if taken and uid not in self._held:
-                self._held[uid] = _Held(claim=named(claim), pod=_owner(claim), taken=taken)
-                self._take(self._held[uid], now)
-            elif not taken and (held := self._held.pop(uid, None)):
+            if (held := self._held.get(uid)) and held.taken != taken:
+                del self._held[uid]
                 self._give(self.claims, held, now)
                 self._return(held, now)
+            if taken and uid not in self._held:
+                self._held[uid] = _Held(claim=named(claim), pod=_owner(claim), since=now, taken=taken)
+                self._take(self._held[uid], now)
 
     def fill(self) -> float:
         """Part of all memory that is taken."""
@@ -224,14 +242,18 @@ class Ledger:
             room.claimed(held.pod, now)
             for device, amount in held.taken:
                 if not room.take(device, amount, now) and room is self.claims:
-                    said = f"{held.claim}: {'/'.join(device)} had not {amount} left"
-                    self.shortfalls.append(
-                        Shortfall(said=said, has=self.devices[device], promised=self._promised(device))
-                    )
+                    self._short(held, device, amount, now)
 
-    def _promised(self, device: Device) -> tuple[tuple[str, Amount], ...]:
-        every = [(held.claim, part, amount) for held in self._held.values() for part, amount in held.taken]
-        return tuple((claim, amount) for claim, part, amount in every if part == device)
+    def _short(self, held: _Held, device: Device, amount: Amount, now: float) -> None:
+        name = "/".join(device)
+        promised = tuple(
+            Promise(claim=each.claim, amount=part, age=now - each.since)
+            for each in self._held.values()
+            for where, part in each.taken
+            if where == device
+        )
+        said = f"{held.claim}: {name} had not {amount} left"
+        self.shortfalls.append(Shortfall(said=said, device=name, has=self.devices[device], promised=promised))
 
     def _return(self, held: _Held, now: float) -> None:
         if not held.returned:

@@ -5,7 +5,8 @@ takes what may have been stored for failed, and gives the same room to another p
 (Kubernetes 1.37, plugin ``DynamicResources``: ``bindClaim`` fails, ``Unreserve`` forgets). No admission sees this; a
 node's agent refuses the claim that comes second where its memory does not fit.
 
-So what was promised beyond what a device has is the scheduler's doing where it fits without those claims.
+So what was promised beyond what a device has is the scheduler's doing where it came within moments, and fits without
+those claims.
 """
 
 import re
@@ -24,6 +25,8 @@ LOST: Final = re.compile(
 )
 ANSWERED: Final = re.compile(r"dial tcp|TLS handshake|rate limiter|webhook|Internal error|is forbidden|is invalid")
 """Then nothing was stored after all, and the scheduler knows."""
+MOMENTS: Final = 60.0
+"""Seconds between the first and the second that was given the same room: until the scheduler's watch has caught up."""
 OVER: Final = re.compile(r"(?P<device>[^\s/]+/[^\s/]+/[^\s/:]+): \S+ (?P<capacity>\S+) promised of ")
 """Of an auditor's sentences, those about a device of which more was given away than it has."""
 
@@ -56,15 +59,18 @@ def sort(slices: Sequence[Object], claims: Sequence[Object], shortfalls: Iterabl
         log: the scheduler's.
     """
     lost = unanswered(log)
-    now = audit(slices, claims, DRIVER).problems
+    told = [(each.said, each.comes_of(lost, MOMENTS), each.device) for each in shortfalls]
+    devices = {device for _, excused, device in told if excused}
     left = audit(slices, [each for each in claims if named(each) not in lost], DRIVER).problems
     still = {_over(each) for each in left}
-    told = {each: _over(each) is not None and _over(each) not in still for each in now}
-    told |= {each.said: each.fits_without(lost) for each in shortfalls}
+    verdicts = [(said, excused) for said, excused, _ in told]
+    for problem in audit(slices, claims, DRIVER).problems:
+        over = _over(problem)
+        verdicts.append((problem, over is not None and over not in still and over[0] in devices))
     return Sorted(
         lost=lost,
-        twice=tuple(each for each, excused in told.items() if excused),
-        others=tuple(each for each, excused in told.items() if not excused),
+        twice=tuple(problem for problem, excused in verdicts if excused),
+        others=tuple(problem for problem, excused in verdicts if not excused),
     )
 
 

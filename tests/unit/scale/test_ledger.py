@@ -134,8 +134,27 @@ def test_a_shortfall_tells_without_whom_it_would_have_fitted() -> None:
     for name, mib in (("x", 6), ("y", 3), ("z", 4)):
         place(book, name, mib, 1.0)
     (found,) = book.shortfalls
-    without = {name: found.fits_without({f"team/{name}-gpu"}) for name in ("x", "y", "z", "other")}
+    without = {name: found.comes_of({f"team/{name}-gpu"}, 60) for name in ("x", "y", "z", "other")}
     assert without == {"x": True, "y": True, "z": True, "other": False}
     place(book, "much", 8, 2.0)
-    assert [book.shortfalls[1].fits_without({f"team/{name}-gpu"}) for name in ("z", "much")] == [False, False]
-    assert book.shortfalls[1].fits_without({"team/z-gpu", "team/much-gpu"})
+    assert [book.shortfalls[1].comes_of({f"team/{name}-gpu"}, 60) for name in ("z", "much")] == [False, False]
+    assert book.shortfalls[1].comes_of({"team/z-gpu", "team/much-gpu"}, 60)
+
+
+@pytest.mark.parametrize("lost", ["team/x-gpu", "team/y-gpu"])
+def test_what_was_long_known_when_another_came_is_not_what_nobody_knew_of(lost: str) -> None:
+    book = ledger()
+    place(book, "x", 6, 1.0)
+    place(book, "y", 6, 62.0)
+    assert [each.comes_of({lost}, 60) for each in book.shortfalls] == [False]
+    assert [each.comes_of({lost}, 61) for each in book.shortfalls] == [True]
+
+
+def test_a_claim_that_moved_while_nobody_watched_has_left_its_old_device() -> None:
+    book = ledger(b=10)
+    place(book, "x", 6, 1.0)
+    book.claim_event("MODIFIED", claim("x", 6, "b"), 2.0)
+    place(book, "y", 6, 3.0)
+    assert book.problems == []
+    place(book, "z", 6, 4.0, "b")
+    assert len(book.problems) == 1

@@ -67,12 +67,12 @@ def test_a_write_that_was_refused_or_never_sent_was_not(why: str) -> None:
     assert unanswered(lines("one", why=why)) == set()
 
 
-def found(log: str, **mib: int) -> tuple[int, int]:
-    """How many problems of these claims are the scheduler's, and how many are not."""
+def found(log: str, apart: float = 0.1, **mib: int) -> tuple[int, int]:
+    """How many problems of these claims, seen so many seconds apart, are the scheduler's, and how many are not."""
     claims = [claim(name, size) for name, size in mib.items()]
     book = Ledger.of([SLICE], "gpu-share.io")
-    for each in claims:
-        book.claim_event("MODIFIED", each, 1.0)
+    for number, each in enumerate(claims):
+        book.claim_event("MODIFIED", each, number * apart)
     told = sort([SLICE], claims, book.shortfalls, log)
     return len(told.twice), len(told.others)
 
@@ -91,3 +91,16 @@ def test_one_of_them_excuses_no_more_than_it_has() -> None:
 
 def test_what_is_no_shortfall_is_never_the_schedulers_doing() -> None:
     assert found(lines("one"), one=1) == (0, 1), "it was asked for 2"
+
+
+@pytest.mark.parametrize("lost", ["one", "two"])
+def test_what_came_long_afterwards_is_not_the_schedulers_doing(lost: str) -> None:
+    assert found(lines(lost), 61.0, one=8, two=8) == (0, 2)
+
+
+def test_a_shortfall_that_is_excused_hides_none_of_the_same_words() -> None:
+    book, one, two = Ledger.of([SLICE], "gpu-share.io"), claim("one", 8), claim("two", 8)
+    for each in (claim("three", 8), two, {**two, "status": {}}, {**claim("three", 8), "status": {}}, one, two):
+        book.claim_event("MODIFIED", each, 1.0)
+    told = sort([SLICE], [], book.shortfalls, lines("one"))
+    assert (len(told.twice), len(told.others)) == (1, 1)

@@ -205,6 +205,56 @@ def test_a_pod_that_is_deleted_meanwhile_is_not_late_for_a_list_that_took_long()
     assert [pid for when, pid in world.told if when >= ends[pid]] == []
 
 
+def test_a_pod_whose_turn_comes_in_the_midst_of_others_is_not_late_for_a_list_that_took_long() -> None:
+    world = World(29)
+    world.slow, world.listing = 0.3, 2.0
+    world.leave(*(f"p{number}" for number in range(28)), grace=60)
+    world.clock.now = 1029.9
+    world.leave("p28", grace=10)
+    world.run(1070)
+    (when,) = [when for when, pid in world.told if pid == 128]
+    assert when < 39.9
+
+
+def test_a_pod_that_has_less_time_than_before_has_its_turn_at_once() -> None:
+    world = World(28)
+    world.slow, world.listing = 0.3, 2.0
+    world.leave(*(f"p{number}" for number in range(28)), grace=60)
+    ends: list[float] = []
+
+    def hurried(_: int) -> None:
+        if not ends:
+            ends.append(world.clock.now - 1000 + 9)
+            world.leave("p27", grace=9)
+
+    world.on_release = hurried
+    world.run(1070)
+    (when,) = [when for when, pid in world.told if pid == 127]
+    assert when < ends[0]
+
+
+@pytest.mark.parametrize(("hung", "seconds"), [(1, 4.5), (12, 0.4)])
+def test_pods_that_never_let_go_hold_up_nobody_else(hung: int, seconds: float) -> None:
+    world = World(hung + 1)
+    world.listing = 0.1
+
+    def answer(pid: int) -> str | None:
+        world.clock.now += seconds
+        if pid < 100 + hung:
+            return "700"
+        world.let_go(pid)
+        return None
+
+    world.answer = answer
+    world.leave(*(f"p{number}" for number in range(hung)))
+    world.run(1060)
+    began = world.clock.now
+    world.leave(f"p{hung}")
+    world.run(began + 60)
+    (when,) = [when for when, pid in world.told if pid == 100 + hung]
+    assert began - 1000 + 15 <= when < began - 1000 + 30
+
+
 def test_a_pod_that_turns_out_not_to_be_leaving_is_let_be() -> None:
     world = World(14)
     world.slow, world.listing = 0.7, 2.0
