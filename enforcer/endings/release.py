@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final, Protocol
 
 import structlog
@@ -26,6 +27,8 @@ log = structlog.get_logger()
 
 RELIST: Final = 1.0
 """Seconds between two questions for the clients, while pods are about to be killed."""
+LOOK: Final = 0.2
+"""Seconds between two looks at who is leaving, where the next pod's turn comes while the list is good enough."""
 SLOW: Final = 10.0
 """The same for pods that should long be dead: what is left of them hangs."""
 OVERDUE: Final = 5.0
@@ -135,34 +138,50 @@ class Lane:
             self._asking, self._asked = listed - now, {each.uid for each in leaving if each.earliest <= now}
             self._crowd = {each.uid for each in leaving} & (self._crowd | held.keys())
             done: set[str] = set()
-            while ready := self._ready(held.keys() - done):
-                began = self._tools.clock()
-                for client in held[ready[0].uid]:
-                    self._release(client)
-                done.add(ready[0].uid)
-                if not self._ready(held.keys() - done):
-                    break
-                if self._is_old(listed, leaving):
+            while turn := self._next(held.keys() - done):
+                each, wait = turn
+                if self._is_old(listed, leaving) or (wait and self._joined(leaving)):
                     self._tried |= done
                     return True
-                self._rest(len(held) - len(done), leaving, began)
+                if wait > self._life(listed) or (wait and self._tools.stopped.wait(min(wait, LOOK))):
+                    break
+                if not wait:
+                    began = self._tools.clock()
+                    for client in held[each.uid]:
+                        self._release(client)
+                    done.add(each.uid)
+                    self._rest(len(held) - len(done), leaving, began)
         self._tried.clear()
         return False
 
-    def _ready(self, users: Collection[str]) -> list[Departure]:
-        """Who is to be released now, as things stand: meanwhile somebody may have less time, or stay after all."""
-        ready = in_turn(self._tools.departures.of(users), self._tools.clock(), len(self._crowd), self._asking)
-        return sorted(ready, key=lambda each: each.uid in self._tried)
+    def _next(self, users: Collection[str]) -> tuple[Departure, float] | None:
+        """Whose turn is next and in how many seconds, as things stand: some may have less time than before, or stay."""
+        now, left = self._tools.clock(), self._tools.departures.of(users)
+        if not left:
+            return None
+        if ready := in_turn(left, now, len(self._crowd), self._asking):
+            return min(ready, key=lambda each: each.uid in self._tried), 0.0
+        due, each = min(((each.due(len(self._crowd), self._asking), each) for each in left), key=itemgetter(0))
+        return each, due - now
 
     def _is_old(self, listed: float, leaving: Sequence[Departure]) -> bool:
         """Whether to ask again who the clients are, in the midst of those that were leaving at that time."""
+        young = self._tools.clock() - listed <= ROUND
+        return not young and (self._life(listed) < 0 or self._joined(leaving))
+
+    def _life(self, listed: float) -> float:
+        """Seconds for which a list is still good enough, if nobody joins those who were leaving then."""
+        return listed + max(ROUND, min(ROUND * self._asking, LONGEST)) - self._tools.clock()
+
+    def _joined(self, leaving: Sequence[Departure]) -> bool:
+        """Whether it is the turn of a pod that was not leaving then."""
         now, known = self._tools.clock(), {each.uid for each in leaving}
-        if now - listed <= ROUND or now - listed > min(ROUND * self._asking, LONGEST):
-            return now - listed > ROUND
         return any(each.due(len(known) + 1, self._asking) <= now for each in self._leaving() if each.uid not in known)
 
     def _rest(self, left: int, leaving: Sequence[Departure], began: float) -> None:
         """Leave the server in peace until the next pod's turn, as far as there is time."""
+        if not left:
+            return
         now = self._tools.clock()
         first = min((each.end for each in self._tools.departures.of({each.uid for each in leaving})), default=now)
         self._tools.stopped.wait(max(0.0, pace(left, first - now) - (now - began)))

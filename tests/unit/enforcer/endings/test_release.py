@@ -1,116 +1,17 @@
 import errno
-import threading
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.endings.departures import Departures
-from enforcer.endings.release import RELIST, SLOW, Lane, LaneTools
+from enforcer.endings.release import RELIST, SLOW
 from enforcer.endings.terminating import PACE
-from enforcer.metrics import Metrics
 from enforcer.proc import PidHandle
 from gpushare.errors import MpsError
-from gpushare.reasons import Reason
-from tests.unit.enforcer.endings.test_departures import Clock
-from tests.unit.enforcer.endings.test_terminating import WALL, pod
-from tests.unit.enforcer.made import GPU, OTHER_GPU, quota
-
-
-class Handle(PidHandle):
-    def __init__(self, pid: int, world: "World") -> None:
-        super().__init__(pid, -1)
-        self.world = world
-
-    def ended(self, seconds: float = 0.0) -> bool:
-        return self.pid not in self.world.clients
-
-
-class Stopped(threading.Event):
-    """Waiting takes the clock's time and nobody else's."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self.clock = clock
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.clock.now += timeout or 0
-        return self.is_set()
-
-
-class World:
-    """A daemon with clients of pods ``p0``, ``p1``, ..., pid 100 and on; what it was told stands in ``told``."""
-
-    def __init__(self, pods: int = 1, gpu: str = GPU) -> None:
-        self.clock = Clock()
-        self.clients = {100 + number: f"p{number}" for number in range(pods)}
-        self.starts: dict[int, int] = {}
-        self.told: list[tuple[float, int]] = []
-        self.asked = 0
-        self.slow = 0.0
-        """Seconds that each answer takes."""
-        self.listing = 0.0
-        """Seconds that a list of clients takes beside."""
-        self.answer: Any = self.let_go
-        self.on_release: Callable[[int], object] = id
-        self.departures = Departures(self.clock, lambda: WALL + timedelta(seconds=self.clock.now - 1000.0))
-        self.metrics = Metrics()
-        quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
-        tools = LaneTools(
-            departures=self.departures, quotas=lambda: quotas, attributor=self, metrics=self.metrics,
-            stopped=Stopped(self.clock), open_handle=self.open, clock=self.clock,
-        )  # fmt: skip
-        self.lane = Lane(GPU, Daemon(self), tools)
-
-    def open(self, pid: int) -> PidHandle | None:
-        return Handle(pid, self) if pid in self.clients else None
-
-    def identify(self, pid: int) -> Identity | None:
-        if pid not in self.clients:
-            return None
-        return Identity(pid=pid, start=self.starts.get(pid, pid), owner=Owner(self.clients[pid], "c" * 64))
-
-    def let_go(self, pid: int) -> None:
-        del self.clients[pid]
-
-    def leave(self, *pods: str, grace: int = 30) -> None:
-        for uid in pods:
-            source = pod(self.clock.now - 1000.0 + grace, grace)
-            source["metadata"]["uid"] = uid
-            self.departures.changed("MODIFIED", source)
-
-    def run(self, until: float) -> None:
-        """Take steps up to a moment, as the lane's thread does."""
-        while self.clock.now < until and (wait := self.lane.step()) is not None:
-            self.clock.now += wait
-
-    def counted(self) -> dict[str, float]:
-        rows = [sample for family in self.metrics.released.collect() for sample in family.samples]
-        return {row.labels["reason"]: row.value for row in rows if row.name.endswith("_total")}
-
-
-class Daemon:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def clients(self) -> dict[int, int]:
-        self.world.asked += 1
-        self.world.clock.now += 2 * self.world.slow + self.world.listing
-        return dict.fromkeys(self.world.clients, 77)
-
-    def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
-        assert server == 77
-        self.world.on_release(pid)
-        if ended():
-            raise MpsError("there was no point in it any more", Reason.GONE)
-        self.world.told.append((self.world.clock.now - 1000.0, pid))
-        self.world.clock.now += self.world.slow
-        said: str | None = self.world.answer(pid)
-        return said
+from tests.unit.enforcer.endings.test_terminating import pod
+from tests.unit.enforcer.endings.world import Daemon, Handle, World
+from tests.unit.enforcer.made import OTHER_GPU
 
 
 def test_a_client_is_released_shortly_before_its_pod_is_killed() -> None:
@@ -187,6 +88,37 @@ def test_where_lists_take_long_they_do_not_take_the_time_of_the_releases() -> No
     world.run(1030)
     assert [pid for _, pid in world.told] == list(range(100, 114))
     assert world.told[-1][0] < 30.0
+
+
+def test_where_lists_take_long_none_is_made_for_who_is_next_soon() -> None:
+    """Measured: four of six were released in 1.5 s, and the list for the other two took until after their end."""
+    world = World(6)
+    world.leave("p0", "p1", "p2", "p3")
+    world.clock.now += 3.0
+    world.leave("p4", "p5")
+    world.on_release = lambda _: setattr(world, "listing", 8.0)
+    world.run(1040)
+    assert [pid for _, pid in world.told] == list(range(100, 106))
+    assert [when < end for (when, _), end in zip(world.told, [30.0] * 4 + [33.0] * 2, strict=True)] == [True] * 6
+
+
+def test_a_forced_deletion_is_not_kept_waiting_by_pods_whose_turn_is_soon() -> None:
+    world = World(3)
+    world.slow = 1.0
+    world.leave("p0")
+    world.clock.now += 4.5
+    world.leave("p1")
+    forced: list[float] = []
+
+    def force(_: int) -> None:
+        if not forced:
+            forced.append(world.clock.now - 1000)
+            world.leave("p2", grace=0)
+
+    world.on_release = force
+    world.run(1040)
+    (when,) = [when for when, pid in world.told if pid == 102]
+    assert when - forced[0] < 4.5, "the release under way, a look, and a list"
 
 
 def test_a_pod_that_is_deleted_meanwhile_is_not_late_for_a_list_that_took_long() -> None:
