@@ -26,8 +26,8 @@ FOLDER: Final = ROOT / ".build" / "lanes"
 CLUSTERS: Final = (ROOT / ".build" / "e2e", ROOT / ".build" / "realnode")
 NODES: Final = 4
 PATIENCE: Final = 3.0
-HEAD_START: Final = 25.0
-"""Seconds until a control plane and a node stand where nobody else is at work."""
+HEAD_START: Final = 60.0
+"""Seconds until a control plane and a node stand where nobody else is at work, and as long again to begin in."""
 WRONG_USE: Final = 2
 
 
