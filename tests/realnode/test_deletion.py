@@ -42,7 +42,7 @@ def start(site: Site, namespace: str, names: list[str]) -> dict[str, str]:
 
 
 def test_a_drain_does_the_same_and_spares_who_ends_by_itself(site: Site, namespace: str, last: Last) -> None:
-    uids = start(site, namespace, [f"drained-{number}" for number in range(6)])
+    uids = start(site, namespace, [f"drained-{number}" for number in range(10)])
     polite = site.run(namespace, stubborn("polite"))["metadata"]
     try:
         print(

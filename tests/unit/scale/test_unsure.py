@@ -8,7 +8,10 @@ from tests.scale.ledger import Ledger
 from tests.scale.unsure import sort, unanswered
 
 PUT = r"Put \"https://127.0.0.1:1/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/one/status\""
-LINE = 'E1123 12:00:00.000000 7 framework.go:1803] "Plugin failed" err="add allocation and reservation to claim {}: {}" pod="a/p"'  # noqa: E501
+LINE = (
+    'E1123 12:00:00.000000 7 framework.go:1803] "Plugin failed" '
+    'err="add allocation and reservation to claim {}: {}" pod="a/p"'
+)
 LOST = f"{PUT}: unexpected EOF"
 SIZE = 10
 SLICE = {
