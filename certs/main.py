@@ -13,13 +13,14 @@ from typing import Final
 
 import structlog
 
-from certs import cluster, plan
-from certs.keeper import Keeper
+from certs import kube_store as cluster
+from certs import rotation_plan as plan
+from certs.rotation import Keeper
 from certs.store import FolderVault, locked
-from gpushare.cluster import Cluster
 from gpushare.errors import ConfigError, GpuShareError
+from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
-from gpushare.stopping import stopped_by_signal
+from gpushare.signals import stopped_by_signal
 
 ABOUT: Final = (
     "Bring authority, serving pair and published bundle into order, and end; safe to repeat and to run twice at once. "

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.plan import Authority, Leaf
+from certs.rotation_plan import Authority, Leaf
 
 MAX_PEM: Final = 64 * 1024
 """Bytes of PEM read at most: parsing time grows with size (856 kB took 750 ms in another project)."""

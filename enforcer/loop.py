@@ -11,27 +11,31 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer import checkpoint, plainfile
-from enforcer.aside import Aside
-from enforcer.health import Standing
-from enforcer.judging import kills, memory, sight
-from enforcer.judging.judge import Decision, Rules, State, Verdict, judge, place_of, settle
-from enforcer.killing.act import Executor, Result
-from enforcer.killing.breaker import Breaker
-from enforcer.killing.deeds import warning_fields
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import utc_now
-from enforcer.killlog.record import Kind
-from enforcer.metrics import Metrics
-from enforcer.model import OnExceed, Proven, Quota
-from enforcer.told import notice, status
-from enforcer.told.editions import Editions
-from enforcer.told.episodes import Episodes, Spell
-from enforcer.told.notice import Sink
-from enforcer.told.status import Snapshot
-from enforcer.told.statusfile import StatusFile
-from enforcer.view import View
-from enforcer.watch import Watch
+from enforcer.attribution.snapshot import View
+from enforcer.attribution.usage import Watch
+from enforcer.audit.kill_records import warning_fields
+from enforcer.audit.log import utc_now
+from enforcer.audit.record import Kind
+from enforcer.audit.writer import Scribe
+from enforcer.detection import kill_history as kills
+from enforcer.detection import nvml_outage as sight
+from enforcer.detection import state_file as memory
+from enforcer.detection.detector import Decision, Rules, State, Verdict, judge, place_of, settle
+from enforcer.kill.circuit_breaker import Breaker
+from enforcer.kill.executor import Executor, Result
+from enforcer.nvml.device_health import Standing
+from enforcer.quota.types import OnExceed, Proven, Quota
+from enforcer.runtime import files
+from enforcer.runtime import files as plainfile
+from enforcer.runtime.background import Aside
+from enforcer.status import messages as notice
+from enforcer.status import node_status as status
+from enforcer.status._merge_editions import Editions
+from enforcer.status.dedup import Episodes, Spell
+from enforcer.status.messages import Sink
+from enforcer.status.metrics import Metrics
+from enforcer.status.node_status import Snapshot
+from enforcer.status.node_status_file import StatusFile
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
 
@@ -203,7 +207,7 @@ class Agent:
 
     def _keep(self, data: bytes) -> None:
         try:
-            checkpoint.replace(self._folder / memory.NAME, data)
+            files.replace(self._folder / memory.NAME, data)
         except OSError as error:
             log.warning("grace periods not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
             self._remembered = b""  # the next look tries again

@@ -15,56 +15,59 @@ from typing import Final
 
 import structlog
 
-from enforcer import lock, pages, rights
-from enforcer.anchor import keep_anchored
-from enforcer.attribute import Attributor
-from enforcer.checkpoint import Checkpoint
-from enforcer.cluster import Books, NodeNews, NodeReporter, PodEvents, follow_quotas
+from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespace, lives
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import FOLDER, KillLog
+from enforcer.audit.writer import Scribe, records_to
+from enforcer.build import LoggedNotices, Seeing, Side
+from enforcer.detection.detector import Rules
+from enforcer.dra.plugin import KubeletSide, Setup
 from enforcer.dra.podresources import allocatable
-from enforcer.dra.running import KubeletSide, Setup
-from enforcer.driver_root import DriverRoot
-from enforcer.endings.inquest import Inquest, both
-from enforcer.endings.running import departing, released_in_time
-from enforcer.gpus import GpuReader
-from enforcer.judging.judge import Rules
-from enforcer.killing.act import Executor, Tools
-from enforcer.killing.breaker import unless_open
-from enforcer.killing.ladder import MpsClient, NoMps, Patience
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import FOLDER, KillLog
-from enforcer.limits.cgroups import CgroupFolders
-from enforcer.limits.limiter import Limiter
+from enforcer.flags import parse
+from enforcer.kill.circuit_breaker import unless_open
+from enforcer.kill.executor import Executor, Tools
+from enforcer.kill.process_kill import MpsClient, NoMps, Patience
+from enforcer.limits._merge_proving import NodeEyes, keep_limits, keep_proving
+from enforcer.limits.applier import Limiter
+from enforcer.limits.cgroup_paths import CgroupFolders
+from enforcer.limits.verifier import Outlets, Prover
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.model import Mode
-from enforcer.modeswitch import GpuModes
-from enforcer.mps.keeper import MpsKeeper
-from enforcer.mps.launch import HostPod
+from enforcer.mps.desired_daemons import MpsTools, Roster, Shared, Sources
+from enforcer.mps.event_reporter import keep_telling
+from enforcer.mps.launcher import HostPod
+from enforcer.mps.log_tailer import LogTail
 from enforcer.mps.manager import MpsManager
-from enforcer.mps.roster import MpsTools, Roster, Shared, Sources
-from enforcer.mps.tail import LogTail
-from enforcer.nvml.kept import command
-from enforcer.nvml.remote import RemoteReader
-from enforcer.offers.contest import Allocatable
-from enforcer.offers.inventory import InventoryPolicy
-from enforcer.offers.offering import Offering
-from enforcer.offers.sharing import Sharing
-from enforcer.offers.turns import Turns
-from enforcer.options import parse
-from enforcer.outlet import log_to_stderr, records_to
-from enforcer.proc import CgroupAttributor, in_initial_pid_namespace, lives
-from enforcer.proof.prover import Outlets, Prover
-from enforcer.proving import NodeEyes, keep_limits, keep_proving
-from enforcer.repeat import every
-from enforcer.side import LoggedNotices, Seeing, Side
-from enforcer.telling import keep_telling
-from enforcer.told.notice import Sink
-from enforcer.told.podfiles import PodFiles
-from enforcer.watch import Watch
-from gpushare.cluster import Cluster
+from enforcer.mps.supervisor import MpsKeeper
+from enforcer.nvml.client import RemoteReader
+from enforcer.nvml.driver_root import DriverRoot
+from enforcer.nvml.types import GpuReader
+from enforcer.nvml.worker_process import command
+from enforcer.oom.reporter import Inquest, both
+from enforcer.pod_deletion._merge_running import departing, released_in_time
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.informer import Books, follow_quotas
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
+from enforcer.resourceslices._merge_turns import Turns
+from enforcer.resourceslices.availability import Sharing
+from enforcer.resourceslices.contention import Allocatable
+from enforcer.resourceslices.controller import Offering
+from enforcer.resourceslices.devices import InventoryPolicy
+from enforcer.resourceslices.kill_log_anchor import keep_anchored
+from enforcer.runtime import capabilities as rights
+from enforcer.runtime import lock
+from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.logs import log_to_stderr
+from enforcer.status import http_server as pages
+from enforcer.status.events import NodeNews, NodeReporter, PodEvents
+from enforcer.status.messages import Sink
+from enforcer.status.metrics import Metrics
+from enforcer.status.pod_status_files import PodFiles
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, RecordError
+from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
-from gpushare.stopping import stopped_by_signal
+from gpushare.signals import stopped_by_signal
 
 FINE: Final = 0
 NOT_FINE: Final = 1

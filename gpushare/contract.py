@@ -30,7 +30,7 @@ MEMORY_OF: Final = f"memory.{GROUP}/"
 COMPUTE_OF: Final = f"compute.{GROUP}/"
 """Prefix: ``compute.gpu-share.io/<container>``."""
 RESIZE_OF: Final = f"resize.{GROUP}/"
-"""Prefix: ``resize.gpu-share.io/<container>``, on a running pod: another quota, see ``gpushare.resizing``."""
+"""Prefix: ``resize.gpu-share.io/<container>``, on a running pod: another quota, see ``gpushare.resize_annotation``."""
 RESIZE_RIGHT: Final = "podresizes"
 """Who may ``update`` this resource of our group may set such annotations; it exists in RBAC only."""
 MIG_PROFILE_OF: Final = f"mig-profile.{GROUP}/"
@@ -65,7 +65,7 @@ NODE_GPUS: Final = f"{GROUP}/gpus"
 UNHEALTHY: Final = f"{GROUP}/unhealthy"
 LEFT_OUT: Final = f"{GROUP}/left-out"
 
-# Annotation of our ResourceSlices: where the node's kill log stands, as ``enforcer.killlog.record.Head`` writes it.
+# Annotation of our ResourceSlices: where the node's kill log stands, as ``enforcer.audit.record.Head`` writes it.
 KILL_LOG: Final = f"{GROUP}/kill-log"
 
 # Foreign annotations we read.

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gpushare.contract import STATUS_PATH
-from sidecar import files, metrics, status
-from sidecar.server import Server
+from sidecar import files, metrics
+from sidecar import pod_status as status
+from sidecar.http_server import Server
 
 ABOUT: Final = "Watch the pod's status file, print what is new in it, serve /metrics; ends on SIGTERM."
 FINE: Final = 0

@@ -5,7 +5,7 @@ Written by hand: the client library would add 13 MiB to every sharing pod for si
 
 from collections.abc import Iterator, Sequence
 
-from sidecar.status import Gpu, Status, Use
+from sidecar.pod_status import Gpu, Status, Use
 
 MIB = 1024 * 1024
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from gpushare.errors import ConfigError
-from webhook import admin
-from webhook import log as logging_setup
-from webhook.app import Deps, create_app
-from webhook.claims import template_for
-from webhook.controller import Controller
-from webhook.gunicorn_conf import Server
-from webhook.known import Namespaces, OwnClaims, static_namespaces
+from webhook.caches import Namespaces, OwnClaims, static_namespaces
+from webhook.claim_templates.controller import Controller
+from webhook.flags import Options
+from webhook.handler import Responder
 from webhook.metrics import Metrics
-from webhook.options import Options
-from webhook.respond import Responder
-from webhook.tls import Certificates
-from webhook.worker import AnswerSocket
+from webhook.mutation.resourceclaims import template_for
+from webhook.serving import admin_server as admin
+from webhook.serving import logs as logging_setup
+from webhook.serving.app import Deps, create_app
+from webhook.serving.gunicorn_conf import Server
+from webhook.serving.gunicorn_worker import AnswerSocket
+from webhook.serving.tls import Certificates
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -97,8 +97,8 @@ class Process:
 
     def _watching(self) -> Sources:
         # Half a second and 40 MB that are not needed without an API server.
-        from gpushare.cluster import Cluster  # noqa: PLC0415
-        from webhook import cluster  # noqa: PLC0415
+        from gpushare.kube_client import Cluster  # noqa: PLC0415
+        from webhook import informers as cluster  # noqa: PLC0415
 
         api = Cluster.connect(self._options.kubeconfig)
         namespaces, claims = Namespaces(cluster.live_namespace(api)), OwnClaims()

@@ -8,8 +8,8 @@ is left to the variables each has of its own: Prepare has compared those with th
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from enforcer.dra.prepared import Granted, Prepared
-from enforcer.model import Mode
+from enforcer.dra.prepared_claim import Granted, Prepared
+from enforcer.quota.types import Mode
 from gpushare import contract
 
 Object = dict[str, Any]

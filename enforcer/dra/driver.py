@@ -17,20 +17,20 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.dra import room
-from enforcer.dra.files import NodeFiles
-from enforcer.dra.prepare import Ask, prepare, still_fits, user_of
-from enforcer.dra.prepared import Prepared, safe_uid
-from enforcer.dra.store import ClaimStore
-from enforcer.gpus import Gpu
-from enforcer.model import Mode
-from enforcer.modeswitch import GpuModes
-from enforcer.offers.inventory import device_name
-from enforcer.quotas import Object
-from enforcer.view import View
-from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
+from enforcer.attribution.snapshot import View
+from enforcer.dra import capacity_check as room
+from enforcer.dra.allocation import Ask, prepare, still_fits, user_of
+from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.prepared_claim import Prepared, safe_uid
+from enforcer.nvml.types import Gpu
+from enforcer.quota.from_claims import Object
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import device_name
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ClusterError, NvmlError, PrepareError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()

@@ -6,7 +6,7 @@ from typing import Any, Final
 import grpc
 
 from enforcer.dra.stubs import podresources_v1_pb2 as wire
-from enforcer.offers.contest import Allocatable
+from enforcer.resourceslices.contention import Allocatable
 from gpushare.errors import KubeletError
 
 SOCKET: Final = "pod-resources/kubelet.sock"

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
-from enforcer.dra.prepare import Use, check_variables, containers, peak
-from enforcer.dra.prepared import Answer, Limit, Prepared, kept
-from enforcer.quotas import Object
+from enforcer.dra.allocation import Use, check_variables, containers, peak
+from enforcer.dra.prepared_claim import Answer, Limit, Prepared, kept
+from enforcer.quota.from_claims import Object
 from gpushare import contract
 from gpushare.errors import PrepareError, QuantityError, ResizeRefused
 from gpushare.quantity import DEFAULT_MIN_MIB, format_mib, parse_memory
 from gpushare.reasons import Reason
-from gpushare.resizing import Wish, parse_wish
+from gpushare.resize_annotation import Wish, parse_wish
 
 AT_ONCE: Final = "at once"
 AT_START: Final = "at next start"

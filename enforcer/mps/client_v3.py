@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from enforcer.mps import protocol, protocol_v3
 from enforcer.mps.client import Asking, Client, LegacyClient
 from enforcer.mps.control import Deadline
-from enforcer.mps.launch import Version
+from enforcer.mps.launcher import Version
 from enforcer.mps.protocol import ServerStatus
 from enforcer.mps.protocol_v3 import ServerRow, Space, SpaceRow
 from gpushare.errors import MpsError

@@ -20,18 +20,18 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.gpus import ComputeMode
+from enforcer.attribution.procfs import PidHandle, read_stat
 from enforcer.mps import protocol
 from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline, MpsControl
-from enforcer.mps.folders import clear, log_tail
 from enforcer.mps.incidents import Incident, Incidents
-from enforcer.mps.launch import Launcher, OwnChildren, Started, Version, variables
-from enforcer.mps.note import Notes
+from enforcer.mps.launcher import Launcher, OwnChildren, Started, Version, variables
+from enforcer.mps.paths import clear, log_tail
 from enforcer.mps.protocol import ServerStatus
-from enforcer.mps.speech import Speech
-from enforcer.mps.vigil import Watched
-from enforcer.proc import PidHandle, read_stat
+from enforcer.mps.state_file import Notes
+from enforcer.mps.version_negotiation import Speech
+from enforcer.mps.watchdog import Watched
+from enforcer.nvml.types import ComputeMode
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
 
@@ -51,7 +51,7 @@ log = structlog.get_logger()
 
 
 class ComputeModes(Protocol):
-    """Reads and changes who may open contexts on a GPU; ``enforcer.nvml.gpu.NvmlReader`` does."""
+    """Reads and changes who may open contexts on a GPU; ``enforcer.nvml.reader.NvmlReader`` does."""
 
     def compute_mode(self, uuid: str) -> ComputeMode:
         """Read it. Raises ``NvmlError``."""

@@ -21,9 +21,8 @@ from typing import Final
 
 import structlog
 
-from enforcer.driver_root import HERE, DriverRoot
 from enforcer.mps.daemon import ComputeModes, MpsDaemon
-from enforcer.mps.launch import (
+from enforcer.mps.launcher import (
     FOLDER,
     LIMIT,
     SECONDS,
@@ -34,10 +33,11 @@ from enforcer.mps.launch import (
     read_request,
     shared_memory_of,
 )
-from enforcer.mps.memory import provide, withdraw
-from enforcer.nvml.kept import command
-from enforcer.nvml.remote import RemoteReader, Waits
-from enforcer.outlet import log_to_stderr
+from enforcer.mps.shared_memory import provide, withdraw
+from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.nvml.driver_root import HERE, DriverRoot
+from enforcer.nvml.worker_process import command
+from enforcer.runtime.logs import log_to_stderr
 from gpushare.errors import GpuShareError, QuantityError
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason

@@ -10,7 +10,7 @@ from typing import Final, Self, TypeVar
 import structlog
 
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon, MpsHealth
-from enforcer.mps.launch import Version
+from enforcer.mps.launcher import Version
 from enforcer.mps.protocol_v3 import Space
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason

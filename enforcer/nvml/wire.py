@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from enforcer.gpus import ComputeMode, Gpu, GpuProcess, GpuSample
+from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 

@@ -23,9 +23,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, TypeVar, cast, get_args
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, path
 from gpushare.contract import DRIVER, MANAGED_LABEL
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from tests.bench.__main__ import cpu_seconds
 from tests.cluster.controlplane import SCHEDULER, ControlPlane
 from tests.controlplane import manifests, objects
@@ -34,10 +34,10 @@ from tests.controlplane.checker import quantity
 from tests.controlplane.objects import HOSTNAME, Object
 from tests.fakegpu.publish import publish_nodes
 from tests.support.patience import holds_within
-from webhook.claims import template_for
-from webhook.decide import decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import AcrossNodes, Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import AcrossNodes, Settings
 
 T = TypeVar("T")
 ROOM: Final = {"cpu": "64", "memory": "512Gi", "pods": "110"}

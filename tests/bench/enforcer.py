@@ -22,19 +22,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from enforcer.driver_root import HERE
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import KillLog
+from enforcer.attribution.procfs import CgroupAttributor
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import KillLog
+from enforcer.audit.writer import Scribe
+from enforcer.build import LoggedNotices
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.model import Quota
-from enforcer.nvml.kept import command
-from enforcer.nvml.remote import RemoteReader
-from enforcer.outlet import log_to_stderr
-from enforcer.proc import CgroupAttributor
-from enforcer.side import LoggedNotices
-from enforcer.told.podfiles import PodFiles
-from enforcer.watch import Watch
+from enforcer.nvml.client import RemoteReader
+from enforcer.nvml.driver_root import HERE
+from enforcer.nvml.worker_process import command
+from enforcer.quota.types import Quota
+from enforcer.runtime.logs import log_to_stderr
+from enforcer.status.metrics import Metrics
+from enforcer.status.pod_status_files import PodFiles
 from tests.bench.library import remembering
 from tests.node.containers import wait_for
 from tests.node.enforcing import Node
@@ -254,7 +254,7 @@ def as_in_the_image(folder: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ |= {"PYTHONPYCACHEPREFIX": str(folder / "compiled"), "PYTHONOPTIMIZE": "2"}
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    subprocess.run([sys.executable, "-P", "-c", "import enforcer.main, enforcer.nvml.child"], check=True)
+    subprocess.run([sys.executable, "-P", "-c", "import enforcer.main, enforcer.nvml.worker"], check=True)
 
 
 def measured(folder: Path, stack: ExitStack, seconds: float, polls: int) -> list[tuple[str, str]]:

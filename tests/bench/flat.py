@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.cluster import WITH_KUBELET, Books
-from enforcer.dra.enforced import quotas_of_prepared
+from enforcer.dra.quotas import quotas_of_prepared
+from enforcer.quota.informer import WITH_KUBELET, Books
 from tests.bench.__main__ import cpu_seconds
 from tests.bench.__main__ import pods as asking
 from tests.bench.client import Load, drive

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from gpushare.contract import CLAIM, NAMESPACE_LABEL
 from tests.bench.__main__ import pods
-from webhook.claims import template_for
-from webhook.decide import decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import Settings
 
 Object = dict[str, Any]
 SIZES: Final = (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384)

@@ -19,19 +19,18 @@ from typing import Final
 
 import structlog
 
-from enforcer.attribute import Identity, Owner
-from enforcer.gpus import Gpu, GpuSample
-from enforcer.judging.judge import Holder
-from enforcer.limits.backends import Wanted
-from enforcer.limits.cgroups import CgroupFolders
-from enforcer.limits.limiter import Limiter
-from enforcer.model import Quota
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.procfs import read_stat
+from enforcer.attribution.snapshot import Holder, View
+from enforcer.limits._merge_proving import LIMIT_EVERY, NodeEyes
+from enforcer.limits.applier import Limiter
+from enforcer.limits.backend import Wanted
+from enforcer.limits.cgroup_paths import CgroupFolders
+from enforcer.limits.verifier import Outlets, Prover
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.nvml.gpu import NvmlReader
-from enforcer.proc import read_stat
-from enforcer.proof.prover import Outlets, Prover
-from enforcer.proving import LIMIT_EVERY, NodeEyes
-from enforcer.view import View
+from enforcer.nvml.reader import NvmlReader
+from enforcer.nvml.types import Gpu, GpuSample
+from enforcer.quota.types import Quota
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT
 from tests.fakegpu import mps_binary
 from tests.fakegpu.need import need_library

@@ -8,14 +8,15 @@ from typing import Any
 from werkzeug.test import EnvironBuilder
 
 from tests.support import reviews
-from webhook import log, review
-from webhook.app import Deps, create_app
-from webhook.decide import decide
-from webhook.known import Namespaces, OwnClaims
+from webhook.caches import Namespaces, OwnClaims
+from webhook.handler import Responder
 from webhook.metrics import Metrics
-from webhook.namespace import NamespacePolicy
-from webhook.respond import Responder
-from webhook.settings import Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.settings import Settings
+from webhook.serving import logs as log
+from webhook.serving import review
+from webhook.serving.app import Deps, create_app
 
 ROUNDS, REPEATS = 7, 200
 

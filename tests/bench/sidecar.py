@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from webhook.sidecar_spec import PROBE
+from webhook.mutation.sidecar_spec import PROBE
 
-COMMAND = (sys.executable, "-m", "gpushare.cli", "sidecar")
+COMMAND = (sys.executable, "-m", "gpushare_cli", "sidecar")
 COLUMNS = "{:<34} {:>9} {:>9} {:>9}"
 TICKS = os.sysconf("SC_CLK_TCK")
 CPU_SECONDS = 10.0
-IN_PYTHON = "import sys; from gpushare.cli import main; from sidecar import files, main, status\n"
+IN_PYTHON = "import sys; from gpushare_cli import main; from sidecar import files, main, status\n"
 IN_PYTHON += "sys.exit(not status.parse(files.read(sys.argv[1], status.MAX_BYTES)).ready)"
 """The probe as it was before it was a shell's, with what the command line loads for it."""
 

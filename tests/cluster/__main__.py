@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.cluster import images, packages, versions
 from tests.cluster.binaries import Group, find_all
 from tests.cluster.build import build_missing, say

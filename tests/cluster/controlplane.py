@@ -18,8 +18,8 @@ from typing import Any, Final, Self
 
 import yaml
 
-from gpushare.cluster import CORE_V1, Cluster, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, Cluster, path
 from tests.cluster import cgroups, pki, servers
 from tests.cluster.binaries import find_all
 from tests.cluster.errors import BedError

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.cluster import archive, cgroups, node_files, packages, pki, versions
 from tests.cluster.binaries import Group, cache_root, find_all
 from tests.cluster.controlplane import NODE_STATE, ControlPlane

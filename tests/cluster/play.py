@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import CLAIM, DRIVER, NAMESPACE_LABEL, NODE_LABEL
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.cluster.binaries import Group, find_all
 from tests.cluster.controlplane import ControlPlane
 from tests.cluster.errors import BedError

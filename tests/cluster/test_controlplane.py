@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.cluster.controlplane import IDENTITIES, ControlPlane, sweep
 from tests.cluster.processes import Process, alive, kill
 

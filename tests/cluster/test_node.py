@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.cluster import cgroups, images, node_files, pki
 from tests.cluster.archive import BUSYBOX_IMAGE
 from tests.cluster.controlplane import ControlPlane, sweep

@@ -17,9 +17,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import CLAIM, DRIVER, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.cluster.controlplane import RBAC_V1, TENANT, ControlPlane
 from tests.cluster.ports import free_ports
 from tests.cluster.processes import Process, alive, end

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gpushare.cluster import CORE_V1, path
+from gpushare.kube_client import CORE_V1, path
 from tests.cluster.processes import Process, end, spawn
 from tests.controlplane.bed import PODS, Bed
 from tests.controlplane.objects import Object

@@ -1,6 +1,6 @@
 """The manifests as shipped in deploy/manifests/install.yaml, made fit for a control plane without nodes.
 
-How to use it (``cluster`` is a ``gpushare.cluster.Cluster`` of an administrator)::
+How to use it (``cluster`` is a ``gpushare.kube_client.Cluster`` of an administrator)::
 
     from tests.controlplane import manifests
 
@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import yaml
 
-from gpushare.cluster import Cluster, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import Cluster, path
 from tests.support.patience import patient
 
 Object = dict[str, Any]

@@ -12,7 +12,7 @@ from tests.support.patience import patient
 SECRET: Final = "gpu-share-webhook-tls"
 SYSTEM: Final = "gpu-share-system"
 ROOT: Final = Path(__file__).parents[2]
-PRODUCT: Final = (sys.executable, "-m", "gpushare.cli")
+PRODUCT: Final = (sys.executable, "-m", "gpushare_cli")
 
 
 def balancer(port: int, backends: Sequence[int]) -> list[str]:

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 
-from gpushare.cluster import CORE_V1, JSON_PATCH, RESOURCE_V1, path
 from gpushare.contract import (
     CUDA_VISIBLE_DEVICES,
     MANAGED_LABEL,
@@ -15,6 +14,7 @@ from gpushare.contract import (
     TOKEN_PATH,
 )
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, JSON_PATCH, RESOURCE_V1, path
 from tests.controlplane import objects
 from tests.controlplane.bed import PODS, TEMPLATES, Bed, template_name
 from tests.controlplane.objects import Object

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from gpushare.cluster import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import NAMESPACE_LABEL
 from gpushare.errors import ClusterError
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
 from tests.cluster.controlplane import ControlPlane
 from tests.cluster.need import require_binaries
 from tests.controlplane import manifests, objects, programs

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from gpushare.cluster import APPS_V1, CORE_V1, Cluster, path
+from gpushare.kube_client import APPS_V1, CORE_V1, Cluster, path
 from tests.cluster.controlplane import RBAC_V1
 from tests.controlplane import programs
 from tests.controlplane.bed import Bed, may

@@ -2,9 +2,9 @@
 
 import pytest
 
-from enforcer.offers.inventory import InventoryPolicy, quantity
-from gpushare.cluster import RESOURCE_V1, path
+from enforcer.resourceslices.devices import InventoryPolicy, quantity
 from gpushare.contract import COMPUTE, DEVICE_CLASS
+from gpushare.kube_client import RESOURCE_V1, path
 from tests.controlplane import objects
 from tests.controlplane.bed import CLAIMS, Bed
 from tests.fakegpu.publish import publish_nodes

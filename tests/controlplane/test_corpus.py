@@ -16,8 +16,8 @@ import jsonpatch
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.controlplane.bed import PODS, TEMPLATES, Bed, template_name
 from tests.controlplane.objects import Object
 from tests.controlplane.paths import flatten, orders

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
-from gpushare.cli.main import main
-from gpushare.cluster import CORE_V1, RESOURCE_V1, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
+from gpushare_cli.main import main
 from tests.cluster.controlplane import ADMIN, TENANT
 from tests.cluster.processes import Process, alive, wait_gone
 from tests.controlplane import objects, programs

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.cluster import CORE_V1, path
 from gpushare.contract import MANAGED_LABEL
+from gpushare.kube_client import CORE_V1, path
 from tests.controlplane.bed import Bed
 from tests.controlplane.objects import Object
 

@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from enforcer.cluster import event_of
-from enforcer.judging.judge import Decision, Verdict
-from enforcer.killlog.record import Head
-from enforcer.model import Quota
-from enforcer.told import notice
-from enforcer.told.notice import Ending, Notice
-from gpushare.cli import anchors
-from gpushare.cli.explain_pod import recorded
-from gpushare.cli.refusals import AGAIN, sentence
-from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from enforcer.audit.kill_records import Ending
+from enforcer.audit.record import Head
+from enforcer.detection.detector import Decision, Verdict
+from enforcer.quota.types import Quota
+from enforcer.status import messages as notice
+from enforcer.status.events import event_of
+from enforcer.status.messages import Notice
 from gpushare.contract import COMPUTE, SIDECAR
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
+from gpushare_cli.api_errors import AGAIN, sentence
+from gpushare_cli.audit import anchors
+from gpushare_cli.explain.pod import recorded
 from tests.cluster.controlplane import RBAC_V1
 from tests.controlplane import objects, programs
 from tests.controlplane.bed import CLAIMS, Bed, may

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.mps.launch import folder_of
-from enforcer.offers.contests import QUIET
-from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, path
+from enforcer.mps.launcher import folder_of
+from enforcer.resourceslices.contention_monitor import QUIET
 from gpushare.contract import LEFT_OUT, UNHEALTHY
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, path
 from gpushare.reasons import Reason
 from tests.controlplane import objects, programs
 from tests.controlplane.bed import SLICES, SYSTEM, Bed

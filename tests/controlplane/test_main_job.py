@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, path
 from gpushare.contract import GRACE_PERIOD
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, path
 from tests.cluster.processes import Process, alive, wait_gone
 from tests.controlplane import objects, programs
 from tests.controlplane.bed import SLICES, SYSTEM, Bed

@@ -2,8 +2,8 @@
 
 import pytest
 
-from enforcer.model import Mode
-from enforcer.offers.inventory import InventoryPolicy, device_name
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import InventoryPolicy, device_name
 from gpushare.contract import MIG_DEVICE_CLASS, MIG_PROFILE, SIDECAR
 from tests.controlplane import objects
 from tests.controlplane.bed import Bed

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import COMPUTE, DRIVER, SAME_GPU, SIDECAR
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.cluster.processes import kill
 from tests.controlplane import manifests, objects
 from tests.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, may, template_name

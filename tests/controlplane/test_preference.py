@@ -4,15 +4,15 @@ from typing import get_args
 
 import pytest
 
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.controlplane import objects
 from tests.controlplane.bed import Bed
 from tests.controlplane.objects import Object
-from webhook.decide import decide
-from webhook.namespace import NamespacePolicy
-from webhook.preference import SECTIONS
-from webhook.settings import AcrossNodes, Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.node_affinity import SECTIONS
+from webhook.mutation.settings import AcrossNodes, Settings
 
 pytestmark = pytest.mark.controlplane
 

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 import yaml
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from tests.cluster.controlplane import ADMIN
 from tests.controlplane import manifests, objects
 from tests.controlplane.bed import PODS, TEMPLATES, Bed, template_name

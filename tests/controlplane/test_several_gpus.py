@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from enforcer.gpus import Gpu
-from enforcer.model import Mode
-from enforcer.offers.inventory import InventoryPolicy, device_name
-from gpushare.cluster import RESOURCE_V1, path
+from enforcer.nvml.types import Gpu
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import InventoryPolicy, device_name
 from gpushare.contract import COMPUTE, DRIVER, GPUS, GPUS_OF, MEMORY_OF
+from gpushare.kube_client import RESOURCE_V1, path
 from tests.controlplane import objects
 from tests.controlplane.bed import CLAIMS, SLICES, Bed
 from tests.controlplane.checker import audit

@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from enforcer.offers.inventory import InventoryPolicy, Order, capacity_mib, device_name, offer, resource_slices
-from enforcer.offers.slices import SlicePublisher
-from gpushare.cluster import CORE_V1, path
+from enforcer.resourceslices.devices import InventoryPolicy, Order, capacity_mib, device_name, offer, resource_slices
+from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import GPU_MODEL, MANAGED_LABEL, SAME_GPU
+from gpushare.kube_client import CORE_V1, path
 from tests.controlplane import objects
 from tests.controlplane.bed import CLAIMS, PODS, Bed
 from tests.controlplane.objects import HOSTNAME, Object

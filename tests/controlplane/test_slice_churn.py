@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import pytest
 
-from enforcer.model import Quota
-from enforcer.offers.inventory import InventoryPolicy, Order, capacity_mib, device_name
-from enforcer.offers.offering import Offering
-from enforcer.offers.slices import SlicePublisher
-from enforcer.view import View
-from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
+from enforcer.attribution.snapshot import View
+from enforcer.quota.types import Quota
+from enforcer.resourceslices.controller import Offering
+from enforcer.resourceslices.devices import InventoryPolicy, Order, capacity_mib, device_name
+from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import MAX_CLIENTS, NODE_LABEL
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.cluster.controlplane import ControlPlane
 from tests.controlplane.objects import Object, node
 from tests.fakegpu.publish import gpus_of

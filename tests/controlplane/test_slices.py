@@ -2,16 +2,16 @@
 
 import pytest
 
-from enforcer.health import Effect, Standing
-from enforcer.model import Mode
-from enforcer.offers import contests
-from enforcer.offers.inventory import InventoryPolicy, device_name, offer, resource_slices
-from enforcer.offers.offering import Offering
-from enforcer.offers.sharing import Sharing
-from enforcer.offers.slices import SlicePublisher
-from enforcer.view import View
-from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from enforcer.attribution.snapshot import View
+from enforcer.nvml.device_health import Effect, Standing
+from enforcer.quota.types import Mode
+from enforcer.resourceslices import contention_monitor as contests
+from enforcer.resourceslices.availability import Sharing
+from enforcer.resourceslices.controller import Offering
+from enforcer.resourceslices.devices import InventoryPolicy, device_name, offer, resource_slices
+from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import LEFT_OUT, NODE_LABEL
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
 from tests.cluster.controlplane import ControlPlane
 from tests.controlplane.objects import node

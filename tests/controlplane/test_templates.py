@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, path
 from gpushare.contract import GPU_MODEL, MANAGED_LABEL, SAME_GPU
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from gpushare.reasons import Reason
 from tests.controlplane import objects
 from tests.controlplane.bed import CLAIMS, NOW, PODS, TEMPLATES, Bed, template_name

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from gpushare.cli.terminal import Colour, Terminal
 from gpushare.errors import GpuShareError
+from gpushare_cli.terminal import Colour, Terminal
 from tests.demo.children import INTERRUPTIONS, Children, DemoError, uninterrupted
 from tests.demo.stage import Stage
 from tests.demo.story import tell

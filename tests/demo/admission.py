@@ -15,7 +15,7 @@ import jsonpatch
 import yaml
 
 from gpushare import contract
-from gpushare.cli.terminal import Terminal, diff
+from gpushare_cli.terminal import Terminal, diff
 from tests.cluster.ports import free_ports
 from tests.demo.children import ROOT, Child, Children, DemoError, wait_for
 
@@ -99,7 +99,7 @@ def start(children: Children, folder: Path) -> Webhook:
     port, admin = free_ports(2)
     child = children.python(
         "webhook",
-        *("-m", "gpushare.cli", "webhook", "--bind", f"{HOST}:{port}", "--admin", f"{HOST}:{admin}"),
+        *("-m", "gpushare_cli", "webhook", "--bind", f"{HOST}:{port}", "--admin", f"{HOST}:{admin}"),
         *("--certs", str(certificates), "--namespaces", str(namespaces)),
     )
     wait_for("the webhook's answer on /readyz", START_SECONDS, lambda: ready(admin), child)
@@ -136,7 +136,7 @@ def _compact(value: dict[str, Any]) -> str:
 
 def _certificates(folder: Path) -> None:
     folder.mkdir()
-    command = [sys.executable, "-m", "gpushare.cli", "certs", "--dir", str(folder), "--ip", HOST, "--settle", "0"]
+    command = [sys.executable, "-m", "gpushare_cli", "certs", "--dir", str(folder), "--ip", HOST, "--settle", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=START_SECONDS)
     if done.returncode != 0:
         raise DemoError(f"gpu-share certs ended with {done.returncode}: {done.stderr.strip()}")

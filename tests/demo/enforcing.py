@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.checkpoint import Checkpoint
-from enforcer.killlog.audit import FOLDER, segments
-from enforcer.killlog.record import Kind
-from enforcer.model import Quota
-from enforcer.proc import in_initial_pid_namespace
-from gpushare.cli import nodestatus
+from enforcer.attribution.procfs import in_initial_pid_namespace
+from enforcer.audit.log import FOLDER, segments
+from enforcer.audit.record import Kind
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.types import Quota
 from gpushare.errors import GpuShareError
+from gpushare_cli import node_status as nodestatus
 from tests.demo.children import ROOT, Child, Children, DemoError, wait_for
 from tests.demo.node import Container, Node
 from tests.demo.stage import Stage
@@ -86,7 +86,7 @@ def start(node: Node, children: Children) -> Child:
     options += ["--no-cluster", "--no-mps"]
     if not in_initial_pid_namespace():
         options.append("--allow-any-pid-namespace")
-    module = ["gpushare.cli", "enforcer"] if node.library and node.cgroups else ["tests.demo.standin"]
+    module = ["gpushare_cli", "enforcer"] if node.library and node.cgroups else ["tests.demo.standin"]
     return children.python("enforcer", "-m", *module, *options, environment=node.environment)
 
 
@@ -155,7 +155,7 @@ def _uses(stage: Stage) -> dict[str, tuple[str, int | None]]:
 
 def cli(*arguments: str) -> tuple[int, str]:
     """Run ``gpu-share`` and return its exit code and everything it said."""
-    command = [sys.executable, "-m", "gpushare.cli", *arguments]
+    command = [sys.executable, "-m", "gpushare_cli", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=START_SECONDS)
     return done.returncode, (done.stdout + done.stderr).strip()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli.terminal import Colour, Terminal
+from gpushare_cli.terminal import Colour, Terminal
 from tests.demo.admission import Webhook
 from tests.demo.children import Child, Children, DemoError
 from tests.demo.node import Container, Node

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from enforcer import main as enforcer
-from enforcer.attribute import Identity, Owner
-from enforcer.proc import read_stat
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.procfs import read_stat
 from tests.fakegpu.build import NoCompilerError, library_folder
 from tests.fakegpu.reader import SimReader
 

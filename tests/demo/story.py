@@ -3,7 +3,7 @@
 import time
 
 from gpushare import contract
-from gpushare.cli.terminal import Colour
+from gpushare_cli.terminal import Colour
 from tests.demo import admission, enforcing
 from tests.demo.admission import QUOTA_MIB
 from tests.demo.node import Node

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gpushare.stopping import stopped_by_signal
+from gpushare.signals import stopped_by_signal
 from tests.fakegpu.build import library_folder
 from tests.fakegpu.share import DEVICE_FOLDER, amount
 from tests.fakegpu.state import Fault, Machine, MachineGpu, Sim

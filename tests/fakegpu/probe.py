@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import pynvml  # noqa: TID251 - the library under test
 
-from enforcer.gpus import ComputeMode, Gpu, GpuProcess, GpuSample
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.reader import NvmlReader
+from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample
 from gpushare.errors import NvmlError
 from tests.fakegpu.state import Sim
 

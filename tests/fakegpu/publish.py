@@ -5,10 +5,10 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from enforcer.gpus import Gpu
-from enforcer.offers.inventory import InventoryPolicy, offer, resource_slices
-from enforcer.offers.slices import SlicePublisher
-from gpushare.cluster import Cluster
+from enforcer.nvml.types import Gpu
+from enforcer.resourceslices.devices import InventoryPolicy, offer, resource_slices
+from enforcer.resourceslices.publisher import SlicePublisher
+from gpushare.kube_client import Cluster
 from tests.fakegpu.state import Machine, MachineGpu
 
 

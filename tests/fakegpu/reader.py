@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.reader import NvmlReader
 from tests.fakegpu.sim_nvml import SimNvml
 from tests.fakegpu.state import Sim
 

@@ -1,6 +1,6 @@
 """The simulator in nvidia-ml-py's words, in Python: the second door, for machines without a C compiler.
 
-Only the functions ``enforcer.nvml.gpu.NvmlReader`` calls. ``nvml.c`` is the first door; a test holds the two together.
+Only the functions ``enforcer.nvml.reader.NvmlReader`` calls. ``nvml.c`` is the first door; a test holds the two together.
 """
 
 import time

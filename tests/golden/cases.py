@@ -13,10 +13,10 @@ from typing import Any
 import yaml
 
 from gpushare.errors import PolicyDenied
-from webhook.claims import template_for
-from webhook.decide import Decision, decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import Settings
 
 ROOT = Path(__file__).parent
 

@@ -7,32 +7,32 @@ from tests.mutants import explained, results, table
 from tests.mutants.explained import Count
 from tests.mutants.model import Module, Mutant
 
-LEFT = Mutant("enforcer.attribute:owner_of", "if a > b:", "if a >= b:")
-OTHER = Mutant("enforcer.proc:lives", "return True", "return False")
-ATTRIBUTE = Module("enforcer.attribute", {"killed": 8, "timeout": 1, "survived": 1}, (LEFT,))
+LEFT = Mutant("enforcer.attribution.cgroup:owner_of", "if a > b:", "if a >= b:")
+OTHER = Mutant("enforcer.attribution.procfs:lives", "return True", "return False")
+ATTRIBUTE = Module("enforcer.attribution.cgroup", {"killed": 8, "timeout": 1, "survived": 1}, (LEFT,))
 PAGE = f"before\n{table.BEGIN}{table.END}\nafter\n"
 
 
 def test_a_survivor_that_is_explained_is_all_right() -> None:
     rows, problems = explained.counted([ATTRIBUTE], {LEFT: "the same"})
-    assert rows == [Count("enforcer.attribute", 10, 9, 1, 1)]
+    assert rows == [Count("enforcer.attribution.cgroup", 10, 9, 1, 1)]
     assert problems == []
 
 
 def test_a_survivor_that_is_not_explained_is_named() -> None:
     rows, problems = explained.counted([ATTRIBUTE], {})
-    assert rows == [Count("enforcer.attribute", 10, 9, 1, 0)]
+    assert rows == [Count("enforcer.attribution.cgroup", 10, 9, 1, 0)]
     assert problems == [f"survives and is not explained: {LEFT}"]
 
 
 def test_an_explanation_of_none_is_an_error_unless_its_module_did_not_run() -> None:
-    gone = Mutant("enforcer.attribute:owner_of", "if a > b:", "if a < b:")
+    gone = Mutant("enforcer.attribution.cgroup:owner_of", "if a > b:", "if a < b:")
     _, problems = explained.counted([ATTRIBUTE], {LEFT: "the same", gone: "was", OTHER: "elsewhere"})
     assert problems == [f"explained.toml explains what does not survive: {gone}"]
 
 
 def test_what_is_explained_and_did_not_survive_is_found() -> None:
-    gone = Mutant("enforcer.attribute:owner_of", "if a > b:", "if a < b:")
+    gone = Mutant("enforcer.attribution.cgroup:owner_of", "if a > b:", "if a < b:")
     assert explained.dead([ATTRIBUTE], [LEFT, gone, OTHER]) == [gone]
 
 
@@ -42,19 +42,21 @@ def test_what_took_too_long_is_found_by_module(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"exit_code_by_key": codes}))
     assert results.called(tmp_path, [], results.LATE) == ["d", "b"]
-    assert results.called(tmp_path, ["enforcer.proc"], results.LATE) == ["b"]
-    assert results.called(tmp_path, ["enforcer.proc"], results.DOUBTFUL) == ["b", "c"]
+    assert results.called(tmp_path, ["enforcer.attribution.procfs"], results.LATE) == ["b"]
+    assert results.called(tmp_path, ["enforcer.attribution.procfs"], results.DOUBTFUL) == ["b", "c"]
 
 
 @pytest.mark.parametrize("said", ["not checked", "suspicious", "segfault", "skipped", "check was interrupted by user"])
 def test_a_mutant_that_was_not_tried_to_the_end_is_an_error(said: str) -> None:
-    _, problems = explained.counted([Module("enforcer.proc", {"killed": 3, said: 1}, ())], {})
-    assert problems == [f"enforcer.proc: mutants are {said}"]
+    _, problems = explained.counted([Module("enforcer.attribution.procfs", {"killed": 3, said: 1}, ())], {})
+    assert problems == [f"enforcer.attribution.procfs: mutants are {said}"]
 
 
 def test_a_mutant_that_no_test_reaches_counts_as_one_that_survives() -> None:
-    rows, problems = explained.counted([Module("enforcer.proc", {"killed": 3, "no tests": 1}, (OTHER,))], {})
-    assert rows == [Count("enforcer.proc", 4, 3, 1, 0)]
+    rows, problems = explained.counted(
+        [Module("enforcer.attribution.procfs", {"killed": 3, "no tests": 1}, (OTHER,))], {}
+    )
+    assert rows == [Count("enforcer.attribution.procfs", 4, 3, 1, 0)]
     assert problems == [f"survives and is not explained: {OTHER}"]
 
 
@@ -72,13 +74,15 @@ def test_an_explanation_that_lacks_a_text_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_page_gets_the_rows_of_what_ran_and_keeps_the_others() -> None:
-    page = table.put(PAGE, [Count("enforcer.proc", 4, 3, 1, 1), Count("enforcer.attribute", 10, 9, 1, 1)])
-    page = table.put(page, [Count("enforcer.attribute", 12, 12, 0, 0)])
+    page = table.put(
+        PAGE, [Count("enforcer.attribution.procfs", 4, 3, 1, 1), Count("enforcer.attribution.cgroup", 10, 9, 1, 1)]
+    )
+    page = table.put(page, [Count("enforcer.attribution.cgroup", 12, 12, 0, 0)])
     assert page.startswith("before\n")
     assert page.endswith(f"{table.END}\nafter\n")
     assert page.splitlines()[4:-2] == [
-        "| enforcer.attribute | 12 | 12 | 0 | 0 |",
-        "| enforcer.proc | 4 | 3 | 1 | 1 |",
+        "| enforcer.attribution.cgroup | 12 | 12 | 0 | 0 |",
+        "| enforcer.attribution.procfs | 4 | 3 | 1 | 1 |",
         "| all | 16 | 15 | 1 | 1 |",
     ]
 

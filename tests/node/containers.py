@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from enforcer.attribute import owner_of
-from enforcer.model import Quota
+from enforcer.attribution.cgroup import owner_of
+from enforcer.quota.types import Quota
 from tests.fakegpu.state import Sim
 from tests.support.need import missing
 

@@ -10,10 +10,10 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from enforcer.checkpoint import Checkpoint
-from enforcer.killlog.audit import segments
-from enforcer.killlog.record import read, verify
-from enforcer.model import Quota
+from enforcer.audit.log import segments
+from enforcer.audit.record import read, verify
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.types import Quota
 from tests.fakegpu.need import need_library
 from tests.fakegpu.state import Sim
 from tests.node.containers import PROJECT, Container, Kubelet, wait_for

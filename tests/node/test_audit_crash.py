@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog.audit import segments
-from enforcer.killlog.record import verify
+from enforcer.audit.log import segments
+from enforcer.audit.record import verify
 from tests.node.containers import PROJECT
 
 pytestmark = pytest.mark.node
@@ -21,8 +21,8 @@ def lines(folder: Path) -> list[bytes]:
 
 FULL = """
 import resource, signal, sys, pathlib
-from enforcer.killlog.audit import KillLog
-from enforcer.killlog.record import Kind
+from enforcer.audit.log import KillLog
+from enforcer.audit.record import Kind
 from gpushare.errors import RecordError
 log = KillLog(pathlib.Path(sys.argv[1]))
 log.open()

@@ -17,21 +17,21 @@ TEMPLATE = manifests.FILE.parents[1] / "helm" / "gpu-share" / "templates" / "age
 NOBODY = "65534"
 LOOK = """
 import sys
-from enforcer.proc import CgroupAttributor
+from enforcer.attribution.procfs import CgroupAttributor
 identity = CgroupAttributor().identify(int(sys.argv[1]))
 sys.exit(identity is None)
 """
 SAID = """
 import sys
 from pathlib import Path
-from enforcer.proc import read_stat
-from enforcer.proof.environ import Environments
+from enforcer.attribution.procfs import read_stat
+from enforcer.limits.process_environ import Environments
 stat = read_stat(Path(f"/proc/{sys.argv[1]}/stat"))
 sys.exit(Environments().said(int(sys.argv[1]), stat.start) is None)
 """
 END = """
 import signal, sys
-from enforcer.proc import PidHandle
+from enforcer.attribution.procfs import PidHandle
 with PidHandle.open(int(sys.argv[1])) as handle:
     sys.exit(not (handle.send(signal.SIGKILL) and handle.ended(5)))
 """

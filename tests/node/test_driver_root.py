@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.checkpoint import Checkpoint
-from enforcer.driver_root import DriverRoot
-from enforcer.killlog.audit import FOLDER, segments
-from enforcer.killlog.record import read
+from enforcer.audit.log import FOLDER, segments
+from enforcer.audit.record import read
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import folder_of
+from enforcer.mps.launcher import folder_of
+from enforcer.nvml.driver_root import DriverRoot
+from enforcer.quota.checkpoint import Checkpoint
 from gpushare import contract
 from tests.fakegpu import node
 from tests.fakegpu.mps_binary import need_mps_control

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Kind
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Kind
 from tests.node.containers import alive, wait_for
 from tests.node.enforcing import Node
 from tests.support.need import missing

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.model import OnExceed
+from enforcer.quota.types import OnExceed
 from tests.fakegpu.state import Fault
 from tests.node.containers import alive, wait_for
 from tests.node.enforcing import POLL, Node

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from enforcer.checkpoint import Checkpoint
-from enforcer.driver_root import DriverRoot
-from enforcer.killlog.audit import FOLDER
-from enforcer.model import Mode
-from enforcer.modeswitch import GpuModes
-from enforcer.mps.keeper import MpsKeeper
+from enforcer.audit.log import FOLDER
+from enforcer.mps.desired_daemons import MpsTools, Roster, Shared, Sources
 from enforcer.mps.manager import MpsManager
-from enforcer.mps.roster import MpsTools, Roster, Shared, Sources
-from enforcer.offers.inventory import InventoryPolicy
+from enforcer.mps.supervisor import MpsKeeper
+from enforcer.nvml.driver_root import DriverRoot
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import InventoryPolicy
 from tests.fakegpu import node, share
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.reader import SimReader

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import folder_of
+from enforcer.mps.launcher import folder_of
 from gpushare.errors import MpsError
 from tests.fakegpu import mps_control
 from tests.node.containers import alive, wait_for

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enforcer.nvml import answers
+from enforcer.nvml import validation as answers
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.fakegpu.need import need_library

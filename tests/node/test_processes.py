@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribute import Owner
-from enforcer.proc import CgroupAttributor, PidHandle, in_initial_pid_namespace, lives, read_stat
+from enforcer.attribution.cgroup import Owner
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle, in_initial_pid_namespace, lives, read_stat
 from tests.node.containers import PROJECT, Kubelet, wait_for
 from tests.support.need import missing
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]  # one at a tim
 
 REUSE = """
 import os, signal, sys
-from enforcer.proc import CgroupAttributor, PidHandle
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 
 def child(wanted):
     if wanted:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.node.containers import PROJECT, Container, alive, wait_for
 from tests.node.enforcing import Node
-from webhook.sidecar_spec import PROBE
+from webhook.mutation.sidecar_spec import PROBE
 
 pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
 
@@ -26,7 +26,7 @@ class Pod:
         self.folder = run / "status" / self.container.pod_uid
         self.folder.mkdir(parents=True)
         self._log = run / f"{self.container.pod_uid}.log"
-        command = [sys.executable, "-m", "gpushare.cli", "sidecar", "--status", str(self.folder), "--listen", "[::1]:0"]
+        command = [sys.executable, "-m", "gpushare_cli", "sidecar", "--status", str(self.folder), "--listen", "[::1]:0"]
         with self._log.open("wb") as log:
             self.sidecar = subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log)
         stack.callback(self.sidecar.wait, 10)

@@ -98,14 +98,14 @@ def test_it_mends_itself_when_a_good_pair_follows(webhook: Webhook) -> None:
 
 def test_it_waits_for_its_first_certificate(tmp_path: Path) -> None:
     with serving(tmp_path, certificate=False) as webhook:
-        assert webhook.admin("/readyz").status == 503
-        assert b"certificate" in webhook.admin("/readyz").body
+        assert webhook.serving.admin_server("/readyz").status == 503
+        assert b"certificate" in webhook.serving.admin_server("/readyz").body
         with pytest.raises((ssl.SSLEOFError, ConnectionResetError)):
             webhook.connect(timeout=5)
 
         pki.write(webhook.certs, webhook.authority.issue())
 
-        eventually(lambda: webhook.admin("/readyz").status == 200)
+        eventually(lambda: webhook.serving.admin_server("/readyz").status == 200)
         assert webhook.post(reviews.encoded(reviews.pod())).status == 200
 
 
@@ -275,9 +275,9 @@ def test_new_clients_find_room_among_idle_ones(tmp_path: Path) -> None:
 def test_health_and_metrics_are_on_a_port_of_their_own(webhook: Webhook) -> None:
     webhook.post(reviews.encoded(reviews.pod()))
 
-    assert webhook.admin("/healthz").status == webhook.admin("/readyz").status == 200
-    assert webhook.admin("/mutate").status == 404
-    text = webhook.admin("/metrics").body.decode()
+    assert webhook.serving.admin_server("/healthz").status == webhook.serving.admin_server("/readyz").status == 200
+    assert webhook.serving.admin_server("/mutate").status == 404
+    text = webhook.serving.admin_server("/metrics").body.decode()
     assert 'gpu_share_admission_requests_total{operation="CREATE",reason="Applied",result="patched"} 1.0' in text
     assert 'gpu_share_build_info{python="' in text
     assert webhook.metric("gpu_share_serving_cert_expiry_timestamp_seconds") > time.time()

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import folder_of
+from enforcer.mps.launcher import folder_of
 from gpushare.errors import MpsError
 from tests.fakegpu import mps_control
 from tests.node.enforcing import Node

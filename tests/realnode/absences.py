@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
-from gpushare.cluster import path
+from gpushare.kube_client import path
 from tests.realnode.pods import Object
 from tests.realnode.site import APPS_V1, SYSTEM, Site
 

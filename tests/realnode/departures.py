@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
-from gpushare.cluster import CORE_V1, Follower, path
+from gpushare.informer import Follower
+from gpushare.kube_client import CORE_V1, path
 from tests.controlplane.bed import PODS
 from tests.realnode import pods
 from tests.realnode.pods import Object

@@ -4,7 +4,7 @@ import json
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, path
 from tests.realnode import pods
 from tests.realnode.pods import Object
 from tests.realnode.site import RUN, SYSTEM, Site

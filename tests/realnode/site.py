@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpushare.cluster import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER, SIDECAR
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from tests.cluster.binaries import Group, find_all
 from tests.cluster.controlplane import TENANT
 from tests.cluster.node import Node

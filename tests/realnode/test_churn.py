@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gpushare.cluster import RESOURCE_V1, path
+from gpushare.kube_client import RESOURCE_V1, path
 from tests.realnode import pods
 from tests.realnode.departures import Last, check_released, followed
 from tests.realnode.pods import Object

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from enforcer.judging.judge import Rules
+from enforcer.detection.detector import Rules
 from gpushare import contract
 from tests.realnode import pods
 from tests.realnode.absences import Looks, kubelet_restarts, looks, no_agent, poll_of, ready_since, seconds

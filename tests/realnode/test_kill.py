@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpushare import contract
-from gpushare.cli.main import main
+from gpushare_cli.main import main
 from tests.realnode import pods
 from tests.realnode.site import Site, restarts
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.mps.launch import pipe_of
+from enforcer.mps.launcher import pipe_of
 from enforcer.mps.protocol_v3 import LIST_SPACES, space_prefix
-from gpushare.cluster import RESOURCE_V1, path
 from gpushare.contract import LIMIT_IN_FORCE, MPS_MEMORY_LIMIT, MPS_PIPE_DIRECTORY
+from gpushare.kube_client import RESOURCE_V1, path
 from tests.realnode import pinned, pods
 from tests.realnode.pods import Object
 from tests.realnode.site import NAME, RUN, STATE, SYSTEM, Site, restarts

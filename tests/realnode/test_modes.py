@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import CORE_V1, path
+from gpushare.kube_client import CORE_V1, path
 from tests.realnode import pods
 from tests.realnode.site import Site, restarts
 

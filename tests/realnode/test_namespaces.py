@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.realnode import pods
 from tests.realnode.site import Site
 

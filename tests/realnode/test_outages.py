@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import path
+from gpushare.kube_client import path
 from tests.realnode import pods
 from tests.realnode.site import APPS_V1, SYSTEM, Site, restarts
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import path
+from gpushare.kube_client import path
 from tests.cluster.controlplane import RBAC_V1, TENANT
 from tests.realnode import pods
 from tests.realnode.site import Site, restarts

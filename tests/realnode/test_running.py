@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import path
+from gpushare.kube_client import path
 from tests.realnode import pods
 from tests.realnode.site import APPS_V1, BATCH_V1, Site, ready, restarts
 

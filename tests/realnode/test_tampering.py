@@ -3,8 +3,8 @@
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import CORE_V1, RESOURCE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from tests.cluster.controlplane import TENANT
 from tests.realnode import pods
 from tests.realnode.site import Site, restarts

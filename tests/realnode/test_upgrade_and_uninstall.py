@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.cluster import RESOURCE_V1, path
+from gpushare.kube_client import RESOURCE_V1, path
 from tests.cluster import images
 from tests.realnode import pods, readme
 from tests.realnode.site import KUBELET, OPTIONS, SYSTEM, TEAM, Site, restarts

@@ -18,20 +18,21 @@ from unittest import mock
 
 import structlog
 
-from enforcer import aside
-from enforcer.attribute import Identity, Owner
-from enforcer.checkpoint import Checkpoint
-from enforcer.gpus import GpuProcess, GpuSample
-from enforcer.judging.judge import Verdict
-from enforcer.killing import breaker
-from enforcer.killing.act import Result
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import KillLog
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.usage import Watch
+from enforcer.audit.kill_records import Ending
+from enforcer.audit.log import KillLog
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Verdict
+from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.model import OnExceed
-from enforcer.told.notice import Ending, Notice
-from enforcer.watch import Watch
+from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.types import OnExceed
+from enforcer.runtime import background as aside
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, quota

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from enforcer.gpus import Gpu, GpuProcess, GpuSample
 from enforcer.main import main as enforce
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import card
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from enforcer.gpus import Gpu, GpuProcess, GpuSample
-from enforcer.judging.judge import Decision, Verdict, targets
-from enforcer.killing.act import Executor, Result, Tools
-from enforcer.killing.ladder import MpsClient, NoMps, Patience
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import read, verify
-from enforcer.model import Quota
-from enforcer.proc import CgroupAttributor, PidHandle
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import read, verify
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Decision, Verdict, targets
+from enforcer.kill.executor import Executor, Result, Tools
+from enforcer.kill.process_kill import MpsClient, NoMps, Patience
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.quota.types import Quota
+from enforcer.status.messages import Notice
 from tests.safety.reuse import CARD, GPU
 
 __all__ = ["GPU", "Bench"]

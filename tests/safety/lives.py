@@ -22,17 +22,17 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from enforcer.attribute import Identity, Owner
-from enforcer.gpus import GpuProcess, GpuSample
-from enforcer.judging import memory
-from enforcer.judging.judge import Verdict
-from enforcer.killing.act import Result
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import KillLog
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import KillLog
+from enforcer.audit.writer import Scribe
+from enforcer.detection import state_file as memory
+from enforcer.detection.detector import Verdict
+from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts, boot_clock
-from enforcer.metrics import Metrics
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import CARD, card

@@ -24,21 +24,21 @@ from typing import Any, Final
 import structlog
 
 import enforcer.mps.daemon
-from enforcer.attribute import Identity
-from enforcer.gpus import Gpu, GpuProcess, GpuSample
-from enforcer.judging.judge import Decision, Verdict
-from enforcer.killing.act import Executor, Tools
-from enforcer.killing.ladder import Patience
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import KillLog
-from enforcer.killlog.record import Head, Kind
-from enforcer.model import Quota
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle, lives
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import KillLog
+from enforcer.audit.record import Head, Kind
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Decision, Verdict
+from enforcer.kill.executor import Executor, Tools
+from enforcer.kill.process_kill import Patience
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
-from enforcer.proc import CgroupAttributor, PidHandle, lives
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.quota.types import Quota
+from enforcer.status.messages import Notice
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 

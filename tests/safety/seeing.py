@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.driver_root import HERE
-from enforcer.gpus import GpuProcess
-from enforcer.judging.judge import Decision, Rules, State, judge
-from enforcer.judging.sight import Change, Sight, looked
-from enforcer.nvml.kept import command
-from enforcer.nvml.remote import RemoteReader, Waits
-from enforcer.view import View
-from enforcer.watch import Watch
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.snapshot import View
+from enforcer.attribution.usage import Watch
+from enforcer.detection.detector import Decision, Rules, State, judge
+from enforcer.detection.nvml_outage import Change, Sight, looked
+from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.nvml.driver_root import HERE
+from enforcer.nvml.types import GpuProcess
+from enforcer.nvml.worker_process import command
 from gpushare.errors import NvmlError
 from tests.fakegpu.state import Sim
 from tests.unit.enforcer.made import CONTAINER, POD, quota

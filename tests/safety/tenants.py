@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from enforcer.proc import read_stat
+from enforcer.attribution.procfs import read_stat
 from tests.fakegpu.build import compiler
 from tests.node.containers import PROJECT, Container, wait_for
 from tests.support.need import missing

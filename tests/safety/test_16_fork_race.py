@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killing.deeds import ESCALATED, NO_FIRST
-from enforcer.model import OnExceed
-from enforcer.proc import PidHandle, leads_namespace
+from enforcer.attribution.procfs import PidHandle, leads_namespace
+from enforcer.audit.kill_records import ESCALATED, NO_FIRST
+from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.node.containers import Container, Kubelet, wait_for
 from tests.safety.killing import GPU, Bench

@@ -4,11 +4,11 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from enforcer.attribute import Identity, Owner
-from enforcer.gpus import Gpu, GpuProcess, GpuSample
-from enforcer.judging.judge import Decision, Holder, Rules, State, Verdict, judge
-from enforcer.model import OnExceed, Quota
-from enforcer.view import View
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.snapshot import Holder, View
+from enforcer.detection.detector import Decision, Rules, State, Verdict, judge
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.quota.types import OnExceed, Quota
 from tests.support import safety
 
 GPUS: Final = ("GPU-a", "GPU-b")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.reader import NvmlReader
 from gpushare.quantity import MIB
 from tests.fakegpu.need import need_library
 from tests.fakegpu.state import KINDS

@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.gpus import Gpu, GpuProcess, GpuSample
-from enforcer.judging.judge import Decision, Holder, Verdict, targets, total
-from enforcer.killing.act import Executor, Result, Tools
-from enforcer.killing.family import Member
-from enforcer.killing.ladder import Patience
-from enforcer.killlog.record import GENESIS, Head, Kind
-from enforcer.model import OnExceed, Quota
-from enforcer.proc import CgroupAttributor, PidHandle
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.container_processes import Member
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle
+from enforcer.attribution.snapshot import Holder, total
+from enforcer.attribution.usage import Watch
+from enforcer.audit.record import GENESIS, Head, Kind
+from enforcer.detection.detector import Decision, Verdict, targets
+from enforcer.kill.executor import Executor, Result, Tools
+from enforcer.kill.process_kill import Patience
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.quota.types import OnExceed, Quota
+from enforcer.status.messages import Notice
 from gpushare.reasons import Reason
 from tests.node.containers import Kubelet, wait_for
 from tests.safety.killing import GPU, Bench

@@ -6,7 +6,7 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enforcer.attribute import Owner, owner_of
+from enforcer.attribution.cgroup import Owner, owner_of
 from tests.support import safety
 
 CASES: Final = Path(__file__).with_name("cgroups.txt")

@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from enforcer.judging.sight import Turn
-from enforcer.nvml.answers import ERRORS
+from enforcer.detection.nvml_outage import Turn
+from enforcer.nvml.validation import ERRORS
 from gpushare.reasons import Reason
 from tests.fakegpu.build import LIBRARIES
 from tests.fakegpu.need import need_library

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.judging.sight import TOLD_AFTER
-from enforcer.proc import lives
+from enforcer.attribution.procfs import lives
+from enforcer.detection.nvml_outage import TOLD_AFTER
 from gpushare.reasons import Reason
 from tests.fakegpu.state import Fault
 from tests.node.containers import alive, wait_for

@@ -8,11 +8,11 @@ from typing import Any, Final
 import pynvml  # noqa: TID251 - its error classes are what the reader catches
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.judging.judge import Decision, Rules, State, judge
-from enforcer.model import Quota
-from enforcer.nvml.gpu import NvmlReader
-from enforcer.watch import Watch
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.usage import Watch
+from enforcer.detection.detector import Decision, Rules, State, judge
+from enforcer.nvml.reader import NvmlReader
+from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason

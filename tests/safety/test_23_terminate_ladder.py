@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killing.ladder import REFUSALS, Patience
+from enforcer.kill.process_kill import REFUSALS, Patience
 from enforcer.mps import protocol
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import BLOCKED_TRIES, MpsDaemon

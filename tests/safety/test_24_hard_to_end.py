@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killing.ladder import Patience
-from enforcer.model import OnExceed
-from enforcer.proc import PidHandle, numbers
+from enforcer.attribution.procfs import PidHandle, numbers
+from enforcer.kill.process_kill import Patience
+from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.node.containers import Container, Kubelet, alive, wait_for
 from tests.safety.freezing import freeze, freezer, thaw

@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer import checkpoint
-from enforcer.checkpoint import Checkpoint
-from enforcer.killlog.audit import FOLDER, segments
-from enforcer.killlog.record import read, verify
-from enforcer.proc import PidHandle
+from enforcer.attribution.procfs import PidHandle
+from enforcer.audit.log import FOLDER, segments
+from enforcer.audit.record import read, verify
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.runtime import files
 from tests.node.containers import PROJECT, Container, Kubelet
 from tests.safety.enforcers import LOOKS
 from tests.support import safety
@@ -132,7 +132,7 @@ class Node:
     def show(self) -> None:
         """Have NVML and the checkpoint say who is there."""
         self.tenants = [each for each in self.tenants if each[1].poll() is None]
-        checkpoint.replace(self.card, json.dumps({process.pid: 9000 for _, process in self.tenants}).encode())
+        files.replace(self.card, json.dumps({process.pid: 9000 for _, process in self.tenants}).encode())
         Checkpoint(self.state).write([each.quota(GPU, 4096, grace_seconds=0.0) for each, _ in self.tenants])
 
     def records(self) -> list[dict[str, Any]]:

@@ -18,20 +18,22 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from enforcer.attribute import Identity, Owner
-from enforcer.checkpoint import Checkpoint
-from enforcer.cluster import Books, follow_quotas
-from enforcer.gpus import GpuProcess, GpuSample
-from enforcer.judging.judge import Verdict
-from enforcer.killing.act import Result
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import KillLog
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.usage import Watch
+from enforcer.audit.kill_records import Ending
+from enforcer.audit.log import KillLog
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Verdict
+from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.told.notice import Ending, Notice
-from enforcer.watch import Watch
-from gpushare import cluster as road
-from gpushare.cluster import Cluster, Follower
+from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.informer import Books, follow_quotas
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
+from gpushare import kube_client as road
+from gpushare.informer import Follower
+from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import safety

@@ -17,16 +17,17 @@ import pytest
 import structlog
 from prometheus_client import generate_latest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.gpus import GpuProcess, GpuSample
-from enforcer.judging.judge import Rules, Verdict
-from enforcer.killing import breaker
-from enforcer.killing.act import Result
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.usage import Watch
+from enforcer.audit.kill_records import Ending
+from enforcer.detection.detector import Rules, Verdict
+from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.model import OnExceed, Quota
-from enforcer.told.notice import Ending, Notice
-from enforcer.watch import Watch
+from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.quota.types import OnExceed, Quota
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.support import safety
 from tests.unit.enforcer.made import GPU, quota

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer import rights
-from enforcer.rights import Right
+from enforcer.runtime import capabilities as rights
+from enforcer.runtime.capabilities import Right
 from tests.node.containers import PROJECT
 from tests.node.test_capabilities import LOOK, NOBODY, SAID, done_with, granted
 from tests.safety.test_27_one_enforcer import Node
@@ -40,7 +40,7 @@ served.recv(1)
 """
 DOOR: Final = """
 import sys
-from enforcer.mps.door import Door
+from enforcer.mps.control_socket import Door
 from enforcer.mps.incidents import Incidents
 sys.exit(not Door("GPU-1", lambda: int(sys.argv[1]), Incidents()).standing(0))
 """

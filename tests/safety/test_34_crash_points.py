@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import REMOVED, Head, Kind, read, verify
-from enforcer.killlog.retention import Retention
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import REMOVED, Head, Kind, read, verify
+from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
 from tests.node.containers import PROJECT
 from tests.support import safety

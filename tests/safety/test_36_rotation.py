@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, lines_of, segments
-from enforcer.killlog.record import Head, Kind, read, verify
+from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.record import Head, Kind, read, verify
 from tests.node.containers import PROJECT
 from tests.support import safety
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.record import GENESIS, HASH, REMOVED, Head, Kind, digest_of, head_of, read, seal, verify
+from enforcer.audit.record import GENESIS, HASH, REMOVED, Head, Kind, digest_of, head_of, read, seal, verify
 from tests.support import safety
 
 TIME = "2026-11-20T22:16:05.123Z"

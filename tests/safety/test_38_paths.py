@@ -14,10 +14,10 @@ from typing import Final
 
 import pytest
 
-from enforcer.killlog import reserve
-from enforcer.killlog.audit import FOLDER, KillLog, segment_name, segments
-from enforcer.killlog.record import Kind
-from enforcer.killlog.retention import Retention
+from enforcer.audit import reserved_space as reserve
+from enforcer.audit.log import FOLDER, KillLog, segment_name, segments
+from enforcer.audit.record import Kind
+from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
 from tests.support import safety
 from tests.support.need import missing

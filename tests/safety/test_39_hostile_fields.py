@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, lines_of, segments
-from enforcer.killlog.record import MAX_BYTES, Kind, read, verify
+from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.record import MAX_BYTES, Kind, read, verify
 from tests.support import safety
 
 HOSTILE = {

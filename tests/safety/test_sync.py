@@ -22,18 +22,18 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.gpus import GpuProcess, GpuSample
-from enforcer.judging.judge import Verdict
-from enforcer.killing.act import Executor, Result, Tools
-from enforcer.killing.ladder import NoMps, Patience
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import FOLDER, KillLog, segments
-from enforcer.killlog.record import read, verify
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import FOLDER, KillLog, segments
+from enforcer.audit.record import read, verify
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Verdict
+from enforcer.kill.executor import Executor, Result, Tools
+from enforcer.kill.process_kill import NoMps, Patience
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.proc import CgroupAttributor, PidHandle
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.node.containers import Container, Kubelet
 from tests.support import safety

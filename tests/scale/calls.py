@@ -6,7 +6,7 @@ from typing import Final
 
 import urllib3
 
-from gpushare.cluster import Cluster
+from gpushare.kube_client import Cluster
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE"})
 LABEL: Final = re.compile(r'(\w+)="([^"]*)"')

@@ -13,8 +13,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.cluster.controlplane import TENANT
 from tests.controlplane.bed import NOW, PODS, TEMPLATES, Bed, template_name
 from tests.scale.figures import Figure, none_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, path
 from tests.cluster.controlplane import TENANT
 from tests.controlplane.bed import NOW, PODS, Bed
 from tests.scale.figures import Figure, at_most, none_of, percentile

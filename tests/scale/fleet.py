@@ -12,9 +12,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import CAPACITY_COMPUTE, CAPACITY_MEMORY, COMPUTE, DEVICE_CLASS, DRIVER
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.cluster.controlplane import TENANT
 from tests.controlplane import objects
 from tests.controlplane.bed import CLAIMS, PODS, SLICES, TEMPLATES, Bed, template_name

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, Follower, path
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError
+from gpushare.informer import Follower
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.controlplane.bed import CLAIMS, PODS, TEMPLATES
 from tests.scale.fleet import offered
 from tests.scale.ledger import Ledger

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from enforcer.offers.inventory import InventoryPolicy, capacity_mib
-from enforcer.offers.offering import APART
-from enforcer.offers.turns import EVERY
+from enforcer.resourceslices._merge_turns import EVERY
+from enforcer.resourceslices.controller import APART
+from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.state import Machine
 from tests.sim import figures

@@ -1,6 +1,6 @@
 """Which GPU of a node its slice lists first, and how late that is said.
 
-The node agent sorts by what claims hold (``enforcer.offers.inventory``), for binpack only once GPUs are out of order by
+The node agent sorts by what claims hold (``enforcer.resourceslices.devices``), for binpack only once GPUs are out of order by
 more than a quarter of a card. It looks every few seconds and writes only what changed. Between two looks the scheduler
 goes by an old order: never wrong, for fitting is exact, only less apt. A write is counted for each look that found
 another order.
@@ -12,8 +12,8 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Final
 
-from enforcer.offers.inventory import LENIENCE
-from enforcer.offers.inventory import Order as Offered
+from enforcer.resourceslices.devices import LENIENCE
+from enforcer.resourceslices.devices import Order as Offered
 from tests.sim.fleet import Fleet
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.offers.inventory import InventoryPolicy, capacity_mib, device_name, offer
-from enforcer.offers.inventory import Order as Offered
+from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib, device_name, offer
+from enforcer.resourceslices.devices import Order as Offered
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.state import Machine
 from tests.sim.fleet import Fleet

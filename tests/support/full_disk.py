@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Head, Kind, read, verify
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Head, Kind, read, verify
 from gpushare.errors import RecordError
 
 BATCH: Final = 20

@@ -18,8 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Kind, read, verify
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Kind, read, verify
 
 BATCH: Final = 100
 """Writers to one log."""

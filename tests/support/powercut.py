@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.killlog import reserve
+from enforcer.audit import reserved_space as reserve
 
 SECTOR: Final = 512
 MAX_VARIANTS: Final = 24

@@ -96,7 +96,7 @@ def serving(
     patience: float = START_SECONDS,
 ) -> Iterator[Webhook]:
     """Start it, wait until it is ready, end it. With ``watching`` namespaces come from an API server instead."""
-    authority, certs, log = pki.Authority(), folder / "certs", folder / "webhook.log"
+    authority, certs, log = pki.Authority(), folder / "certs", folder / "webhook.serving.logs"
     certs.mkdir()
     if certificate:
         pki.write(certs, authority.issue())
@@ -124,9 +124,9 @@ def _wait(webhook: Webhook, where: str, patience: float) -> None:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and webhook.process.poll() is None:
         try:
-            if webhook.admin(where).status == 200:
+            if webhook.serving.admin_server(where).status == 200:
                 return
         except OSError:
             pass
         time.sleep(0.05)
-    raise AssertionError(f"the webhook did not get ready:\n{webhook.log.read_text()[-4000:]}")
+    raise AssertionError(f"the webhook did not get ready:\n{webhook.serving.logs.read_text()[-4000:]}")

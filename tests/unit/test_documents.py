@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gpushare.cli.main import PARTS, VERBS, build_parser
 from gpushare.reasons import Reason
+from gpushare_cli.main import PARTS, VERBS, build_parser
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENTS: Final = (

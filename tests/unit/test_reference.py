@@ -6,12 +6,12 @@ from typing import Final
 
 import pytest
 
-from enforcer.metrics import Latest, Metrics
+from enforcer.mps.event_reporter import IncidentCounts
 from enforcer.mps.incidents import Incidents
-from enforcer.telling import IncidentCounts
+from enforcer.status.metrics import Latest, Metrics
 from gpushare import contract
-from gpushare.cli.main import build_parser
 from gpushare.reasons import Reason
+from gpushare_cli.main import build_parser
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEXT: Final = (ROOT / "docs" / "reference.md").read_text()

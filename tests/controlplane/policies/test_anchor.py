@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.anchor import Anchor
-from enforcer.cluster import NodeReporter, event_of
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Kind
-from enforcer.offers.inventory import InventoryPolicy, offer, resource_slices
-from enforcer.offers.slices import SlicePublisher
-from enforcer.told.notice import Notice
-from gpushare.cli import anchors, killlogs
-from gpushare.cli.anchors import Anchor as Seen
-from gpushare.cluster import EVENTS_V1, path
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Kind
+from enforcer.resourceslices.devices import InventoryPolicy, offer, resource_slices
+from enforcer.resourceslices.kill_log_anchor import Anchor
+from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.status.events import NodeReporter, event_of
+from enforcer.status.messages import Notice
 from gpushare.errors import ClusterError
+from gpushare.kube_client import EVENTS_V1, path
 from gpushare.reasons import Reason
+from gpushare_cli.audit import anchors
+from gpushare_cli.audit import log_reader as killlogs
+from gpushare_cli.audit.anchors import Anchor as Seen
 from tests.controlplane.policies.test_rules import HEADS, anchored_slice
 from tests.controlplane.policies.world import AGENT, NODE_NAME, Acting, World, refusal
 from tests.fakegpu.publish import gpus_of

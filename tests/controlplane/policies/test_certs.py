@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cluster import ADMISSION_V1, CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, path
 from tests.controlplane.objects import Object
 from tests.controlplane.policies.world import World, refusal
 from tests.unit.certs.world import handshake
@@ -60,7 +60,7 @@ def clean(world: World, *objects: str) -> None:
 
 
 def start(kubeconfig: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "gpushare.cli", "certs", "--secret", "gpu-share-system/gpu-share-webhook-tls"]
+    command = [sys.executable, "-m", "gpushare_cli", "certs", "--secret", "gpu-share-system/gpu-share-webhook-tls"]
     command += ["--webhook-configuration", "gpu-share", "--dns", HOST, "--kubeconfig", str(kubeconfig)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 

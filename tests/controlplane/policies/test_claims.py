@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare.cluster import RESOURCE_V1, Cluster, path
 from gpushare.contract import DRIVER
+from gpushare.kube_client import RESOURCE_V1, Cluster, path
 from tests.cluster.controlplane import RBAC_V1
 from tests.controlplane import objects
 from tests.controlplane.objects import Object

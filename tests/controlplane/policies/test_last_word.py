@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpushare.cluster import ADMISSION_V1, path
 from gpushare.contract import COMPUTE, GPUS, MANAGED_LABEL, MIRROR
+from gpushare.kube_client import ADMISSION_V1, path
 from tests.controlplane import manifests, objects
 from tests.controlplane.objects import Object
 from tests.controlplane.policies.world import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare.cluster import MERGE_PATCH, Cluster, path
 from gpushare.contract import MEMORY, RESIZE_OF
+from gpushare.kube_client import MERGE_PATCH, Cluster, path
 from tests.cluster.controlplane import RBAC_V1
 from tests.controlplane.objects import Object
 from tests.controlplane.policies.world import UNRESIZABLE, Acting, World, refusal, rewritten, share, until

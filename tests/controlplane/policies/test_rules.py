@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpushare.cluster import CORE_V1, JSON_PATCH, MERGE_PATCH, RESOURCE_V1, path
 from gpushare.contract import KILL_LOG, MANAGED_LABEL, MAX_MEMORY, MEMORY, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, JSON_PATCH, MERGE_PATCH, RESOURCE_V1, path
 from tests.cluster.controlplane import RBAC_V1
 from tests.controlplane import objects
 from tests.controlplane.policies.world import (

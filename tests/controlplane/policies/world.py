@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Self
 
-from gpushare.cluster import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.contract import MEMORY, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.cluster.controlplane import RBAC_V1, TENANT, ControlPlane
 from tests.controlplane import manifests, objects
 from tests.controlplane.bed import may
 from tests.controlplane.objects import Object
 from tests.support.patience import holds_within
-from webhook.decide import decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.settings import Settings
 
 NODE_NAME: Final = "authentication.kubernetes.io/node-name"
 AGENT: Final = "system:serviceaccount:gpu-share-system:gpu-share-agent"

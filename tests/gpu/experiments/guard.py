@@ -13,20 +13,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from enforcer.attribute import Identity, Owner
-from enforcer.gpus import Gpu, GpuReader, GpuSample
-from enforcer.judging.judge import Decision, Holder, Rules, Verdict
-from enforcer.killing.act import Executor, Result, Tools
-from enforcer.killing.ladder import MpsClient, NoMps, Patience, never
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import FOLDER, KillLog, segments
-from enforcer.killlog.record import read, verify
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle
+from enforcer.attribution.snapshot import Holder
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import FOLDER, KillLog, segments
+from enforcer.audit.record import read, verify
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Decision, Rules, Verdict
+from enforcer.kill.executor import Executor, Result, Tools
+from enforcer.kill.process_kill import MpsClient, NoMps, Patience, never
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.model import Quota
-from enforcer.proc import CgroupAttributor, PidHandle
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.nvml.types import Gpu, GpuReader, GpuSample
+from enforcer.quota.types import Quota
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 
 NODE = "experiment"

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.proc import CgroupAttributor
 from gpushare.errors import GpuShareError
 from gpushare.quantity import MIB
 from tests.gpu.kit.backend import Backend, Container

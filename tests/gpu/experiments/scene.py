@@ -7,11 +7,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from enforcer.attribute import Owner
-from enforcer.judging.judge import Rules
-from enforcer.model import Quota
+from enforcer.attribution.cgroup import Owner
+from enforcer.detection.detector import Rules
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
+from enforcer.quota.types import Quota
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT, MPS_PIPE_DIRECTORY, MPS_THREAD_PERCENTAGE
 from gpushare.errors import NvmlError
 from tests.gpu.experiments.guard import RULES, Guard

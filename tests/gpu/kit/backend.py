@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from enforcer.attribute import Owner
+from enforcer.attribution.cgroup import Owner
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.reader import NvmlReader
 from tests.gpu.kit.client import Client
 from tests.gpu.kit.journal import Journal
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.attribute import Owner, owner_of
+from enforcer.attribution.cgroup import Owner, owner_of
 from tests.gpu.kit.backend import Container
 from tests.gpu.kit.result import NotMeasurable
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from enforcer.gpus import ComputeMode
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.reader import NvmlReader
+from enforcer.nvml.types import ComputeMode
 from gpushare.errors import GpuShareError
 from tests.gpu.kit import facts as looking
 from tests.gpu.kit.backend import Facts

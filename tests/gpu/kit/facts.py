@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.gpus import ComputeMode, Gpu
-from enforcer.nvml.gpu import NvmlReader
-from enforcer.proc import in_initial_pid_namespace
+from enforcer.attribution.procfs import in_initial_pid_namespace
+from enforcer.nvml.reader import NvmlReader
+from enforcer.nvml.types import ComputeMode, Gpu
 from gpushare.errors import NvmlError
 from tests.fakegpu.state import ENV
 from tests.gpu.kit import cgroups

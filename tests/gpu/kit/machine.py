@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.gpus import ComputeMode
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import MULTIUSER
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.mps.launcher import MULTIUSER
+from enforcer.nvml.reader import NvmlReader
+from enforcer.nvml.types import ComputeMode
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_PIPE_DIRECTORY
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from tests.gpu.kit import cgroups, raw_nvml

@@ -1,4 +1,4 @@
-"""NVML as it is, unchecked: for recordings. The product reads through ``enforcer.nvml.gpu.NvmlReader`` instead."""
+"""NVML as it is, unchecked: for recordings. The product reads through ``enforcer.nvml.reader.NvmlReader`` instead."""
 
 from typing import Any, Final
 

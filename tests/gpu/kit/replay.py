@@ -15,7 +15,7 @@ from typing import Any, Final
 import pynvml  # noqa: TID251 - recorded errors are raised as the library's own
 
 from enforcer.mps import protocol
-from enforcer.nvml.gpu import NvmlReader
+from enforcer.nvml.reader import NvmlReader
 from gpushare.errors import GpuShareError, MpsError
 from tests.gpu.kit.setup import ROOT
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from enforcer.cluster import Books
-from enforcer.endings.departures import Departures
-from enforcer.endings.running import released_in_time
-from enforcer.metrics import Metrics
-from enforcer.model import Quota
+from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
-from enforcer.proc import CgroupAttributor
+from enforcer.pod_deletion._merge_running import released_in_time
+from enforcer.pod_deletion.terminating_pods import Departures
+from enforcer.quota.informer import Books
+from enforcer.quota.types import Quota
+from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
 from tests.fakegpu import mps_control
 from tests.fakegpu.state import Sim
@@ -90,7 +90,7 @@ def _stop(daemon: MpsDaemon) -> None:
 @pytest.fixture(name="machine")
 def _machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     # Half of the grace and not its last two seconds: those can be short on a machine that is busy.
-    monkeypatch.setattr("enforcer.endings.terminating.LEAD", 20.0)
+    monkeypatch.setattr("enforcer.pod_deletion.deadlines.LEAD", 20.0)
     # Not pytest's own folder: its paths are too long for sockets.
     folder = Path(tempfile.mkdtemp(prefix="mps"))
     with ExitStack() as stack:
@@ -146,7 +146,7 @@ def test_a_daemon_that_is_blocked_keeps_no_other_gpus_pods_waiting(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whoever stands in the door stays there for as long as this looks.
-    monkeypatch.setattr("enforcer.mps.vigil.PATIENCE", 60.0)
+    monkeypatch.setattr("enforcer.mps.watchdog.PATIENCE", 60.0)
     (here, first), (there, second) = machine.pod(gpu=0), machine.pod(gpu=1)
     told = released(second)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:

@@ -7,7 +7,7 @@ import pytest
 
 from enforcer.mps.client import Client
 from enforcer.mps.client_v3 import NamespaceClient
-from enforcer.mps.launch import Version
+from enforcer.mps.launcher import Version
 from gpushare.errors import ConfigError, MpsError
 from gpushare.reasons import Reason
 from tests.fakegpu.state import MpsFault, Sim

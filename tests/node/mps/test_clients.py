@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from enforcer.gpus import ComputeMode
 from enforcer.mps.control import Deadline
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import ServerStatus
+from enforcer.nvml.types import ComputeMode
 from gpushare.errors import MpsError, NvmlError
 from gpushare.reasons import Reason
 from tests.fakegpu.node import break_down
@@ -150,7 +150,7 @@ def test_a_daemon_that_is_blocked_at_the_start_may_still_have_clients(
 ) -> None:
     monkeypatch.setattr("enforcer.mps.control.Deadline.__init__.__defaults__", (3.0,))
     monkeypatch.setattr("enforcer.mps.daemon.BLOCKED_SECONDS", 0.5)
-    monkeypatch.setattr("enforcer.mps.door.READS", {})
+    monkeypatch.setattr("enforcer.mps.control_socket.READS", {})
     make(stand_in).start()
     again = make(stand_in)
     manager = MpsManager({again.gpu: again})

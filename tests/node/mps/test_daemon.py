@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from enforcer.gpus import ComputeMode
 from enforcer.mps.control import TIMEOUT, Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
+from enforcer.nvml.types import ComputeMode
 from gpushare.errors import ConfigError, MpsError
 from gpushare.reasons import Reason
 from tests.fakegpu.reader import SimReader
@@ -165,7 +165,7 @@ def test_a_silent_client_of_the_socket_costs_no_more_than_the_deadline(binary: P
 
 
 def test_a_blocked_daemon_can_still_be_stopped(binary: Path, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enforcer.mps.vigil.PATIENCE", 60.0)
+    monkeypatch.setattr("enforcer.mps.watchdog.PATIENCE", 60.0)
     monkeypatch.setattr("enforcer.mps.daemon.STOP_SECONDS", 0.5)
     daemon = make(binary)
     daemon.start()

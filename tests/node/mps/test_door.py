@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.mps import door as doors
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.mps import control_socket as doors
 from enforcer.mps.control import Deadline
-from enforcer.mps.door import Door
+from enforcer.mps.control_socket import Door
 from enforcer.mps.incidents import Incidents
-from enforcer.mps.vigil import Watched
+from enforcer.mps.watchdog import Watched
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.node.mps.conftest import Make
@@ -111,7 +111,7 @@ def test_a_dozen_in_a_row_cost_no_more_than_the_deadline(binary: Path, make: Mak
 def test_where_it_cannot_be_looked_the_daemon_stays_blocked_and_alive(
     binary: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enforcer.mps.door.READS", {})
+    monkeypatch.setattr("enforcer.mps.control_socket.READS", {})
     daemon = make(binary)
     daemon.start()
     (pid,) = daemon.pids()

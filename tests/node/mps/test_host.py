@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.driver_root import DriverRoot
-from enforcer.gpus import ComputeMode
 from enforcer.mps import host as mps_host
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import HostPod, folder_of, read_request
-from enforcer.nvml.kept import command
-from enforcer.nvml.remote import RemoteReader, Waits
+from enforcer.mps.launcher import HostPod, folder_of, read_request
+from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.nvml.driver_root import DriverRoot
+from enforcer.nvml.types import ComputeMode
+from enforcer.nvml.worker_process import command
 from gpushare.errors import MpsError
 from tests.node.mps.conftest import LIMIT, daemons_of, until
 

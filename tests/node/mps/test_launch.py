@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.mps import launch
-from enforcer.mps.roster import MpsTools, daemon_of
+from enforcer.mps import launcher as launch
+from enforcer.mps.desired_daemons import MpsTools, daemon_of
 from tests.fakegpu import world
 from tests.fakegpu.reader import SimReader
 from tests.fakegpu.state import Sim

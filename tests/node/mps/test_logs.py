@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.mps.launch import folder_of
-from enforcer.mps.tail import LogTail
+from enforcer.mps.launcher import folder_of
+from enforcer.mps.log_tailer import LogTail
 from tests.node.mps.conftest import Make, until
 
 pytestmark = pytest.mark.node

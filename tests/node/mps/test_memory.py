@@ -17,7 +17,7 @@ pytestmark = pytest.mark.node
 WITH_MOUNTS = """
 import os, sys
 from pathlib import Path
-from enforcer.mps.memory import provide, withdraw
+from enforcer.mps.shared_memory import provide, withdraw
 
 folder, here = Path(sys.argv[1], "shm"), Path(sys.argv[1], "here")
 here.mkdir()
@@ -94,7 +94,7 @@ print("done")
 WITHOUT = """
 import sys
 from pathlib import Path
-from enforcer.mps.memory import provide
+from enforcer.mps.shared_memory import provide
 
 folder = Path(sys.argv[1], "shm")
 assert not provide(folder, 8)

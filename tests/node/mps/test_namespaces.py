@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.files import NodeFiles
-from enforcer.dra.namespaces import MpsNamespaces
-from enforcer.dra.prepared import Granted, Limit, Prepared
-from enforcer.model import Mode
+from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.mps_namespaces import MpsNamespaces
+from enforcer.dra.prepared_claim import Granted, Limit, Prepared
 from enforcer.mps.client_v3 import NamespaceClient
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import Version
+from enforcer.mps.launcher import Version
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import ServerStatus
 from enforcer.mps.protocol_v3 import CAPPED, DEFAULT, SERVER, Space, SpaceRow, space_name
-from enforcer.quotas import terms_of
+from enforcer.quota.from_claims import terms_of
+from enforcer.quota.types import Mode
 from gpushare.contract import MPS_PIPE_DIRECTORY, PIPE_PATH
 from gpushare.errors import ConfigError, MpsError
 from gpushare.reasons import Reason

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from enforcer.attribution.procfs import PidHandle
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.incidents import Incidents
 from enforcer.mps.manager import MpsManager
-from enforcer.proc import PidHandle
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.fakegpu.state import MpsFault, Sim
@@ -101,7 +101,7 @@ def test_a_daemon_that_hangs_with_nobody_in_its_way_is_replaced_at_the_second_lo
     stand_in: Path, make: Make, sim: Sim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("enforcer.mps.control.Deadline.__init__.__defaults__", (3.0,))
-    monkeypatch.setattr("enforcer.mps.vigil.STILL_SECONDS", 1.0)
+    monkeypatch.setattr("enforcer.mps.watchdog.STILL_SECONDS", 1.0)
     monkeypatch.setattr("enforcer.mps.daemon.HUNG_SECONDS", 5.0)
     incidents = Incidents()
     daemon, pid = running(make, stand_in, incidents)
@@ -121,8 +121,8 @@ def test_a_daemon_that_hangs_with_nobody_in_its_way_is_replaced_at_the_second_lo
 def test_one_that_is_held_up_by_somebody_is_not_taken_to_hang(
     binary: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enforcer.mps.vigil.PATIENCE", 60.0)
-    monkeypatch.setattr("enforcer.mps.vigil.STILL_SECONDS", 0.5)
+    monkeypatch.setattr("enforcer.mps.watchdog.PATIENCE", 60.0)
+    monkeypatch.setattr("enforcer.mps.watchdog.STILL_SECONDS", 0.5)
     daemon, pid = running(make, binary, Incidents())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.connect(str(daemon.pipe / "control"))

@@ -10,9 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from enforcer.checkpoint import NAME, Checkpoint
-from enforcer.judging import memory
-from enforcer.lock import NAME as LOCK
+from enforcer.detection import state_file as memory
+from enforcer.quota.checkpoint import NAME, Checkpoint
+from enforcer.runtime.lock import NAME as LOCK
 from tests.safety.matrix.page import Switch
 from tests.safety.matrix.people import Group
 

@@ -13,25 +13,27 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from enforcer import lock, loop, pages
-from enforcer.checkpoint import Checkpoint
-from enforcer.gpus import Gpu, GpuProcess, GpuSample
-from enforcer.judging.judge import Decision, Rules, Verdict
-from enforcer.killing.act import Executor, Tools
-from enforcer.killing.ladder import Patience, never
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import FOLDER, KillLog
+from enforcer import loop
+from enforcer.attribution.procfs import CgroupAttributor, lives
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import FOLDER, KillLog
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Decision, Rules, Verdict
+from enforcer.kill.executor import Executor, Tools
+from enforcer.kill.process_kill import Patience, never
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.nvml.answers import check
-from enforcer.outlet import log_to_stderr
-from enforcer.proc import CgroupAttributor, lives
-from enforcer.repeat import every
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.nvml.validation import check
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.runtime import lock
+from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.logs import log_to_stderr
+from enforcer.status import http_server as pages
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
 from gpushare.errors import ConfigError, MpsError, NvmlError, RecordError
 from gpushare.reasons import Reason
-from gpushare.stopping import stopped_by_signal
+from gpushare.signals import stopped_by_signal
 from tests.safety.matrix.instruments import Instruments
 from tests.safety.matrix.page import Page, Switch
 from tests.safety.matrix.trace import Moment, Moments, Trace, now

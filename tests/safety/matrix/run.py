@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.checkpoint import Checkpoint
-from enforcer.model import OnExceed, Quota
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.types import OnExceed, Quota
 from tests.safety.matrix.checker import unanswered
 from tests.safety.matrix.evidence import Evidence
 from tests.safety.matrix.faults import BY_NAME, OVER, STORM, WITHIN, Ends

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer import watch
-from enforcer.checkpoint import Checkpoint
-from enforcer.judging.judge import Verdict, total
-from enforcer.killing.act import Result
-from enforcer.killlog.audit import KillLog
-from enforcer.killlog.record import Head, Kind
-from enforcer.proc import PidHandle
+from enforcer.attribution import usage as watch
+from enforcer.attribution.procfs import PidHandle
+from enforcer.attribution.snapshot import total
+from enforcer.audit.log import KillLog
+from enforcer.audit.record import Head, Kind
+from enforcer.detection.detector import Verdict
+from enforcer.kill.executor import Result
+from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason
 from tests.safety.matrix.checker import MAX_THREADS, MORE_FDS, MORE_KIB
 from tests.safety.matrix.faults import WITHIN

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from certs import pki
-from certs.plan import Step
+from certs.rotation_plan import Step
 from gpushare.reasons import Reason
 from tests.unit.certs.world import World, accepts, handshake, leaf
 

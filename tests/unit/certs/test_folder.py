@@ -90,7 +90,7 @@ def test_what_is_no_file_or_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 def test_many_runners_at_once_end_with_one_pair(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpushare.cli", "certs", "--dir", str(tmp_path / "tls"), *COMMAND]
+    command = [sys.executable, "-m", "gpushare_cli", "certs", "--dir", str(tmp_path / "tls"), *COMMAND]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
     logs = [process.communicate(timeout=60)[1].decode() for process in running]
     assert [process.returncode for process in running] == [0] * 4

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from cryptography import x509
 
-from certs.plan import BACKDATED, Step
+from certs.rotation_plan import BACKDATED, Step
 from tests.unit.certs.world import HOST, World, accepts, handshake, leaf
 
 DAY = timedelta(days=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from certs.plan import Step
+from certs.rotation_plan import Step
 from tests.unit.certs.world import World, handshake
 
 MOMENTS = 30

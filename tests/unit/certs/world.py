@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from cryptography import x509
 from cryptography.x509 import verification
 
-from certs.keeper import Keeper
-from certs.plan import Plan, Wanted
+from certs.rotation import Keeper
+from certs.rotation_plan import Plan, Wanted
 from certs.store import ConflictError, Files
 
 if TYPE_CHECKING:

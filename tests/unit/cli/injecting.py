@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli.main import main
+from gpushare_cli.main import main
 
 NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n  annotations: {gpu-share.io/%s: %s}\n"
 

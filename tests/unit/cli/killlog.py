@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from enforcer.killlog.audit import KillLog
-from enforcer.killlog.record import Head, Kind
-from gpushare.cli.killfollow import TURN
-from gpushare.cli.killtail import Tail
-from gpushare.cli.main import main
-from gpushare.cluster import SILENCE
+from enforcer.audit.log import KillLog
+from enforcer.audit.record import Head, Kind
 from gpushare.errors import ClusterError
+from gpushare.kube_client import SILENCE
+from gpushare_cli.audit.follow import TURN
+from gpushare_cli.audit.tail import Tail
+from gpushare_cli.main import main
 
 REPORTER = "gpu-share.io/enforcer"
 

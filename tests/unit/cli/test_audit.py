@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import GENESIS, Head, Kind, digest_of
-from gpushare.cli.main import main
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import GENESIS, Head, Kind, digest_of
+from gpushare_cli.main import main
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, lines_of, segments
-from enforcer.killlog.record import GENESIS, Head, Kind, read, seal
-from enforcer.killlog.retention import Retention
-from gpushare.cli import agents
-from gpushare.cluster import Cluster
+from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.record import GENESIS, Head, Kind, read, seal
+from enforcer.audit.retention import Retention
+from gpushare.kube_client import Cluster
+from gpushare_cli.audit import remote as agents
 from tests.unit.cli.killlog import Nodes, run, write
 
 

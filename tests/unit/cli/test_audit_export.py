@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Kind
-from gpushare.cli import killrecords
-from gpushare.cli.killrecords import COLUMNS, Wanted, csv_cells, csv_line, row
-from gpushare.cli.main import main
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
+from gpushare_cli.audit import filters as killrecords
+from gpushare_cli.audit.filters import COLUMNS, Wanted, csv_cells, csv_line, row
+from gpushare_cli.main import main
 from tests.unit.cli.killlog import run, write
 
 NOW = datetime(2026, 11, 20, 22, 30, tzinfo=UTC)
@@ -216,7 +216,7 @@ def test_a_part_without_line_ends_is_left_and_the_next_is_read(tmp_path: Path, c
 def test_a_raw_export_leaves_nothing_out_and_a_long_line_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: Any
 ) -> None:
-    monkeypatch.setattr("gpushare.cli.killlogs.ENDLESS", 3)
+    monkeypatch.setattr("gpushare_cli.audit.log_reader.ENDLESS", 3)
     write(tmp_path)
     last = segments(tmp_path / "audit")[-1]
     last.write_bytes(last.read_bytes() + b"x" * 50_000 + b"\nafter it\n")

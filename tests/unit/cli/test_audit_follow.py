@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, lines_of, segments
-from enforcer.killlog.record import GENESIS, Head, Kind, read, seal
-from gpushare.cli import killfollow
-from gpushare.cli.killtail import Tail
-from gpushare.cli.main import main
-from gpushare.cluster import Cluster
+from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.record import GENESIS, Head, Kind, read, seal
 from gpushare.errors import ClusterError, ConfigError
+from gpushare.kube_client import Cluster
+from gpushare_cli.audit import follow as killfollow
+from gpushare_cli.audit.tail import Tail
+from gpushare_cli.main import main
 from tests.unit.cli.killlog import Nodes, run, write
 
 
@@ -35,7 +35,7 @@ def test_following_shows_each_record_once_over_rotations(tmp_path: Path) -> None
 
 
 def test_following_takes_more_at_once_than_it_reads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpushare.cli.killtail.AT_ONCE", 4096)
+    monkeypatch.setattr("gpushare_cli.audit.tail.AT_ONCE", 4096)
     (tmp_path / "audit").mkdir()
     lines, head = [], GENESIS
     for _ in range(100):

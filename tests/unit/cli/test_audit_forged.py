@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.audit import KillLog, lines_of, segments
-from enforcer.killlog.record import Kind, head_of, read
-from enforcer.killlog.retention import Retention
-from gpushare.cli import killlogs
+from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.record import Kind, head_of, read
+from enforcer.audit.retention import Retention
+from gpushare_cli.audit import log_reader as killlogs
 from tests.unit.cli.killlog import run, write
 
 

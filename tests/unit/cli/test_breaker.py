@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.aside import Aside
-from enforcer.judging.judge import State
-from enforcer.killing.breaker import NAME, Breaker
-from enforcer.killlog.audit import FOLDER
-from gpushare.cli.main import main
+from enforcer.audit.log import FOLDER
+from enforcer.detection.detector import State
+from enforcer.kill.circuit_breaker import NAME, Breaker
+from enforcer.runtime.background import Aside
+from gpushare_cli.main import main
 
 
 def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[int, str]:

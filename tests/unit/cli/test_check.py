@@ -14,16 +14,19 @@ from typing import Any
 import pytest
 
 from certs.pki import make_authority
-from enforcer.driver_root import PROGRAM, DriverRoot
-from enforcer.model import Mode
-from enforcer.modes import Ways
-from enforcer.offers.contest import UNSURE
-from gpushare.cli import check, checks_cluster, checks_node, nodestatus
-from gpushare.cli.findings import Checker, Level, fine, warning, wrong
-from gpushare.cli.main import main
-from gpushare.cli.terminal import Terminal
-from gpushare.cluster import Cluster
+from enforcer.nvml.driver_root import PROGRAM, DriverRoot
+from enforcer.quota.sharing_mode import Ways
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.contention import UNSURE
 from gpushare.errors import ClusterError
+from gpushare.kube_client import Cluster
+from gpushare_cli import node_status as nodestatus
+from gpushare_cli.check import cluster as checks_cluster
+from gpushare_cli.check import command as check
+from gpushare_cli.check import node as checks_node
+from gpushare_cli.check.result import Checker, Level, fine, warning, wrong
+from gpushare_cli.main import main
+from gpushare_cli.terminal import Terminal
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

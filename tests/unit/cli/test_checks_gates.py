@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.cli import checks_gates
 from gpushare.errors import ClusterError
+from gpushare_cli.check import feature_gates as checks_gates
 
 Change = Callable[[Any], None]
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli.main import main
+from gpushare_cli.main import main
 from tests.unit.cli.streams import pod, text, wrapped
 
 

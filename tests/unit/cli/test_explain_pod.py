@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli import explain
-from gpushare.cli.explain_pod import recorded
-from gpushare.cli.main import main
-from gpushare.cli.recorded import Recorded, explained
 from gpushare.errors import ClusterError, GpuShareError
+from gpushare_cli.explain import command as explain
+from gpushare_cli.explain.cluster_state import Recorded, explained
+from gpushare_cli.explain.pod import recorded
+from gpushare_cli.main import main
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/explain"
 GPU = "GPU-a1000000-0000-4000-8000-000000000000"

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
-from gpushare.cli.inject import rewritten
-from gpushare.cli.main import build_parser, main
-from gpushare.cli.manifest import split
-from gpushare.cli.rewriting import Result, stream, with_templates
+from gpushare_cli.inject.command import rewritten
+from gpushare_cli.inject.manifest import split
+from gpushare_cli.inject.rewrite import Result, stream, with_templates
+from gpushare_cli.main import build_parser, main
 from tests.unit.cli.injecting import NAMESPACE, Run
 from tests.unit.cli.streams import FOREIGN, STREAMS, WRAPPED, pod, text, wrapped
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
-from gpushare.cli.main import main
+from gpushare_cli.main import main
 from tests.unit.cli.injecting import NAMESPACE, Run
 from tests.unit.cli.streams import pod, text, wrapped
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from enforcer.killlog.audit import KillLog
-from enforcer.killlog.record import Kind
-from gpushare.cli import main as cli
-from gpushare.cli.completion import bash, fish, words
-from gpushare.cli.main import PARTS, VERBS, main
+from enforcer.audit.log import KillLog
+from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError, GpuShareError
+from gpushare_cli import main as cli
+from gpushare_cli.completion import bash, fish, words
+from gpushare_cli.main import PARTS, VERBS, main
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -62,7 +62,7 @@ def test_processes_get_the_rest_of_the_line(part: str, monkeypatch: pytest.Monke
 
 
 def test_nothing_heavy_is_imported_before_the_verb_is_known() -> None:
-    code = "import sys, gpushare.cli.main; print(sorted({m.partition('.')[0] for m in sys.modules}))"
+    code = "import sys, gpushare_cli.main; print(sorted({m.partition('.')[0] for m in sys.modules}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for heavy in ("yaml", "flask", "kubernetes", "cryptography", "pynvml", "structlog", "jsonpatch"):
         assert f"'{heavy}'" not in found
@@ -71,7 +71,7 @@ def test_nothing_heavy_is_imported_before_the_verb_is_known() -> None:
 def test_the_images_interpreter_which_drops_docstrings_gives_the_same_help() -> None:
     code = """if True:
         import contextlib
-        from gpushare.cli.main import PARTS, VERBS, main
+        from gpushare_cli.main import PARTS, VERBS, main
         for word in (*sorted(VERBS), *sorted(PARTS)):
             with contextlib.suppress(SystemExit):
                 main([word, "--help"])
@@ -84,13 +84,13 @@ def test_the_images_interpreter_which_drops_docstrings_gives_the_same_help() -> 
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    command = f"{sys.executable} -m gpushare.cli completion fish | head -1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m gpushare_cli completion fish | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert (done.stdout.splitlines()[1], done.stderr) == ("0", "")
 
 
 def test_output_that_cannot_be_written_is_said_in_one_sentence() -> None:
-    command = f"{sys.executable} -m gpushare.cli completion fish > /dev/full"
+    command = f"{sys.executable} -m gpushare_cli completion fish > /dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "gpu-share: the output cannot be written: No space left on device\n")
 
@@ -98,7 +98,7 @@ def test_output_that_cannot_be_written_is_said_in_one_sentence() -> None:
 @pytest.mark.parametrize("line", ["version", "completion fish"])
 def test_who_closes_the_output_wants_the_exit_code_alone(line: str) -> None:
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m gpushare.cli {line} >&-"], capture_output=True, text=True, check=False
+        ["bash", "-c", f"{sys.executable} -m gpushare_cli {line} >&-"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -107,7 +107,7 @@ def test_who_closes_the_output_wants_the_exit_code_alone(line: str) -> None:
 def test_letters_that_the_terminal_does_not_know_are_written_as_escapes(asked: list[str], tmp_path: Path) -> None:
     with KillLog(tmp_path / "audit") as log:
         log.append(Kind.WARNED, {"pod": {"name": "caf\u00e9"}})
-    line = [sys.executable, "-m", "gpushare.cli", "audit", *asked, "--state", str(tmp_path)]
+    line = [sys.executable, "-m", "gpushare_cli", "audit", *asked, "--state", str(tmp_path)]
     told = {
         encoding: subprocess.run(
             line, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": encoding}

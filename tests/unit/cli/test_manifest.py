@@ -5,9 +5,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli.manifest import Document, read, split
-from gpushare.cli.yamlio import Misplaced, dump, parse
 from gpushare.errors import RequestError
+from gpushare_cli.inject.kube_yaml import Misplaced, dump, parse
+from gpushare_cli.inject.manifest import Document, read, split
 
 SCALARS = (
     st.none()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli import main as program
-from gpushare.cli.main import main
-from gpushare.cli.refusals import AGAIN, sentence
 from gpushare.errors import ClusterError, GpuShareError
+from gpushare_cli import main as program
+from gpushare_cli.api_errors import AGAIN, sentence
+from gpushare_cli.main import main
 
 ROLES = Path(__file__).parents[3] / "deploy/helm/gpu-share/templates/rbac-people.yaml"
 
@@ -92,6 +92,6 @@ def test_the_command_line_says_it_so(
     def failing(_: object) -> int:
         raise error
 
-    monkeypatch.setattr("gpushare.cli.version.run", failing)
+    monkeypatch.setattr("gpushare_cli.version.run", failing)
     assert main(["version"]) == 1
     assert capsys.readouterr().err.startswith(f"gpu-share: {says}")

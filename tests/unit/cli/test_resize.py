@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.announce import status_of
+from enforcer.dra.claim_status import status_of
 from enforcer.dra.resize import Bounds, Now, answered
-from gpushare.cli import resize
-from gpushare.cli.explain_pod import recorded
-from gpushare.cli.main import main
-from gpushare.cli.recorded import explained
-from gpushare.cluster import Cluster
 from gpushare.contract import RESIZE_OF
 from gpushare.errors import ClusterError
-from gpushare.resizing import parse_wish
+from gpushare.kube_client import Cluster
+from gpushare.resize_annotation import parse_wish
+from gpushare_cli import resize
+from gpushare_cli.explain.cluster_state import explained
+from gpushare_cli.explain.pod import recorded
+from gpushare_cli.main import main
 from tests.unit.cli.test_explain_pod import Api, load
 
 POD = "explained-1/running"

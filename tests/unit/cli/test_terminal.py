@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from gpushare.cli.terminal import Colour, Terminal, diff, table
+from gpushare_cli.terminal import Colour, Terminal, diff, table
 
 
 class Tty(io.StringIO):

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.audit import FOLDER, KillLog
-from enforcer.killlog.record import Kind
-from enforcer.told.status import NAME
-from gpushare.cli import nodestatus
-from gpushare.cli.main import main
+from enforcer.audit.log import FOLDER, KillLog
+from enforcer.audit.record import Kind
+from enforcer.status.node_status import NAME
+from gpushare_cli import node_status as nodestatus
+from gpushare_cli.main import main
 
 GPU = "GPU-a1000000-0000-4000-8000-000000000000"
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from enforcer import lock
-from gpushare.cli import main as cli
-from gpushare.cli import uninstall
-from gpushare.cli.uninstall import Clock
+from enforcer.runtime import lock
 from gpushare.errors import ClusterError
+from gpushare_cli import main as cli
+from gpushare_cli import uninstall
+from gpushare_cli.uninstall import Clock
 
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpu-share"
 

@@ -11,9 +11,9 @@ import yaml
 
 from enforcer.mps import host as mps_host
 from gpushare import contract
-from gpushare.cli.main import build_parser
+from gpushare_cli.main import build_parser
 from tests.support import helm
-from webhook.options import Options
+from webhook.flags import Options
 
 pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
 Object = dict[str, Any]

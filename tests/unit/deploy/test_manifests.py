@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from certs import main as certs
-from enforcer import options as enforcer
+from enforcer import flags as enforcer
 from gpushare import contract
 from tests.controlplane import manifests
-from webhook import options, sidecar_spec
-from webhook.settings import Settings
+from webhook import flags as options
+from webhook.mutation import sidecar_spec
+from webhook.mutation.settings import Settings
 
 OBJECTS = manifests.load()
 SYSTEM = "gpu-share-system"

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from enforcer import options as enforcer
+from enforcer import flags as enforcer
 from tests.support import helm
 from tests.unit.deploy.test_chart import agent, environment
-from webhook.options import Options
+from webhook.flags import Options
 
 
 @pytest.fixture(scope="module", autouse=True)

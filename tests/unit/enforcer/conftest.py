@@ -16,7 +16,7 @@ def _own_logging() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _disk_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look waits for the disk, however busy the machine is. Tests of disks that hang set less, after this."""
-    monkeypatch.setattr("enforcer.aside.WAIT_SECONDS", 60.0)
+    monkeypatch.setattr("enforcer.runtime.background.WAIT_SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from enforcer.attribute import Identity, Owner
-from enforcer.judging.judge import Holder
-from enforcer.model import Quota
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.snapshot import Holder
+from enforcer.quota.types import Quota
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 OTHER_GPU = "GPU-00000000-0000-0000-0000-000000000002"

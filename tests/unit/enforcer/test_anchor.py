@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.anchor import Anchor, anchored, keep_anchored
-from enforcer.cluster import NodeNews
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Kind
-from enforcer.offers.inventory import InventoryPolicy, offer, resource_slices
-from enforcer.offers.slices import SlicePublisher
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Kind
+from enforcer.resourceslices.devices import InventoryPolicy, offer, resource_slices
+from enforcer.resourceslices.kill_log_anchor import Anchor, anchored, keep_anchored
+from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.status.events import NodeNews
 from gpushare.contract import KILL_LOG
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason

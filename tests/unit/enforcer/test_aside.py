@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.aside import Aside
+from enforcer.runtime.background import Aside
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def test_what_is_done_in_time_is_returned_and_what_fails_is_raised() -> None:
 
 
 def test_one_thread_does_all_that_comes_soon_and_ends_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enforcer.aside.LINGER_SECONDS", 60.0)
+    monkeypatch.setattr("enforcer.runtime.background.LINGER_SECONDS", 60.0)
     aside = Aside("the disk", wait=60)
     threads = {aside.soon("a", threading.current_thread, threading.main_thread()) for _ in range(20)}
     assert len(threads) == 1
-    monkeypatch.setattr("enforcer.aside.LINGER_SECONDS", 0.01)
+    monkeypatch.setattr("enforcer.runtime.background.LINGER_SECONDS", 0.01)
     other = Aside("the disk", wait=60)
     for _ in range(3):
         thread = other.soon("a", threading.current_thread, threading.main_thread())
@@ -81,7 +81,7 @@ def test_nobody_waits_for_what_already_hangs(gate: threading.Event) -> None:
 
 def test_in_one_turn_nobody_waits_for_longer_than_once(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     now, waited = [0.0], list[float]()
-    monkeypatch.setattr("enforcer.aside.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("enforcer.runtime.background.time.monotonic", lambda: now[0])
     aside = Aside("the disk", wait=10)
 
     class Slow:

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer import attribute
-from enforcer.attribute import MAX_TEXT, SHORT, Owner, container_cgroups, owner_in, owner_of
+from enforcer.attribution import cgroup as attribute
+from enforcer.attribution.cgroup import MAX_TEXT, SHORT, Owner, container_cgroups, owner_in, owner_of
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 UND = UID.replace("-", "_")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer import plainfile
-from enforcer.checkpoint import NAME, Checkpoint, decode, encode
-from enforcer.model import OnExceed
+from enforcer.quota.checkpoint import NAME, Checkpoint, decode, encode
+from enforcer.quota.types import OnExceed
+from enforcer.runtime import files as plainfile
 from gpushare.errors import ConfigError
 from tests.unit.enforcer.made import neighbour, quota
 

@@ -1,7 +1,7 @@
 from typing import Any
 
-from enforcer.doctor import Doctor
-from enforcer.health import Health
+from enforcer.nvml.device_health import Health
+from enforcer.resourceslices.health_monitor import Doctor
 
 
 def test_who_asks_while_a_gpu_is_found_gets_an_answer() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.driver_root import LIBRARY, PROGRAM, DriverRoot, inside
+from enforcer.nvml.driver_root import LIBRARY, PROGRAM, DriverRoot, inside
 from gpushare.errors import MpsError, NvmlError
 
 DEBIAN = "usr/lib/x86_64-linux-gnu"

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from enforcer import main as program
-from enforcer.checkpoint import Checkpoint
-from enforcer.gpus import GpuSample
-from enforcer.killlog.retention import Retention
+from enforcer.attribution.snapshot import View
+from enforcer.attribution.usage import Watch
+from enforcer.audit.retention import Retention
+from enforcer.build import Side
+from enforcer.flags import parse
 from enforcer.loop import Agent
 from enforcer.main import main
-from enforcer.model import Mode
-from enforcer.modeswitch import GpuModes
-from enforcer.offers.inventory import InventoryPolicy
-from enforcer.offers.offering import Offering, held_mib
-from enforcer.offers.turns import Turns
-from enforcer.options import parse
-from enforcer.repeat import every
-from enforcer.side import Side
-from enforcer.view import View
-from enforcer.watch import Watch
+from enforcer.nvml.types import GpuSample
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
+from enforcer.resourceslices._merge_turns import Turns
+from enforcer.resourceslices.controller import Offering, held_mib
+from enforcer.resourceslices.devices import InventoryPolicy
+from enforcer.runtime._merge_repeat import every
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU, holder, neighbour, quota

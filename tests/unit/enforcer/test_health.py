@@ -2,8 +2,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.health import APPLICATION_XIDS, PATIENCE, WELL_AFTER, XID_LOOKS, Effect, Health, Standing, looked
-from enforcer.offers.inventory import InventoryPolicy, offer
+from enforcer.nvml.device_health import (
+    APPLICATION_XIDS,
+    PATIENCE,
+    WELL_AFTER,
+    XID_LOOKS,
+    Effect,
+    Health,
+    Standing,
+    looked,
+)
+from enforcer.resourceslices.devices import InventoryPolicy, offer
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 from tests.unit.enforcer.test_loop import card

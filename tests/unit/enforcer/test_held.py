@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from enforcer import held
-from enforcer.attribute import Identity
-from enforcer.held import LINGER, Found, Held, Hold
-from enforcer.proc import CgroupAttributor
+from enforcer.attribution import process_cache as held
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.process_cache import LINGER, Found, Held, Hold
+from enforcer.attribution.procfs import CgroupAttributor
 from tests.unit.enforcer.test_proc import GROUP, OURS, OWN_GROUP, process_files
 
 

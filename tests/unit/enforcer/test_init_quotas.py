@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.quotas import quotas_of
+from enforcer.quota.from_claims import quotas_of
 from gpushare import contract
-from webhook.claims import template_for
-from webhook.decide import decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import Settings
 
 DIGITS = "0123456789abcdef" * 4
 SLICE = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer import lock
+from enforcer.runtime import lock
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
 

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from enforcer import checkpoint
-from enforcer.attribute import Identity, Owner
-from enforcer.gpus import Gpu, GpuProcess, GpuSample
-from enforcer.judging import memory
-from enforcer.judging.judge import Decision, Verdict
-from enforcer.killing import breaker
-from enforcer.killing.act import Result
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Head, read
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.usage import Watch
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Head, read
+from enforcer.audit.writer import Scribe
+from enforcer.detection import state_file as memory
+from enforcer.detection.detector import Decision, Verdict
+from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts
-from enforcer.metrics import Metrics
-from enforcer.model import Quota
-from enforcer.told.notice import Notice
-from enforcer.told.statusfile import LOOKS
-from enforcer.watch import Watch
+from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
+from enforcer.quota import checkpoint
+from enforcer.quota.types import Quota
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
+from enforcer.status.node_status_file import LOOKS
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, POD, neighbour, quota

@@ -25,7 +25,7 @@ def test_a_disk_that_is_slow_at_the_start_forgets_no_grace_period(
     world.look(5)
 
     answers = threading.Event()
-    monkeypatch.setattr("enforcer.aside.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("enforcer.runtime.background.WAIT_SECONDS", 0.05)
     parts = replace(world.agent._parts, quotas=lambda: world.quotas if answers.wait(30) else ())
     again = Agent("gpu-7", world.folder, parts, clock=lambda: world.clock[0])
     recalled = again._state.cases

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.checkpoint import Checkpoint
-from enforcer.judging import memory
-from enforcer.judging.judge import State, Verdict
-from enforcer.killing import breaker
-from enforcer.killing.act import Result
+from enforcer.detection import state_file as memory
+from enforcer.detection.detector import State, Verdict
+from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill.executor import Result
 from enforcer.loop import Agent
+from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, POD, quota
 from tests.unit.enforcer.test_loop import World, make, wait_for
@@ -22,7 +22,7 @@ from tests.unit.enforcer.test_loop import World, make, wait_for
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("enforcer.aside.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("enforcer.runtime.background.WAIT_SECONDS", 0.05)
     monkeypatch.setattr("enforcer.loop.DISK_SECONDS", 0.05)
     yield from make(tmp_path, enforcing=True)
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from enforcer.model import Mode
-from enforcer.modes import Ways, mode_for, mode_of
-from enforcer.modeswitch import GpuModes
-from enforcer.side import Side
-from enforcer.view import View
+from enforcer.attribution.snapshot import View
+from enforcer.build import Side
+from enforcer.quota.sharing_mode import Ways, mode_for, mode_of
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from enforcer.killlog.audit import KillLog, lines_of, segments
-from enforcer.killlog.record import Kind, verify
-from enforcer.outlet import MAX_LINE, Outlet, records_to
+from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.record import Kind, verify
+from enforcer.audit.writer import records_to
+from enforcer.runtime.logs import MAX_LINE, Outlet
 from gpushare.errors import RecordError
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from enforcer import checkpoint, plainfile
-from enforcer.dra.files import put
-from enforcer.dra.store import ClaimStore
-from enforcer.judging import memory
-from enforcer.judging.judge import State
-from enforcer.mps.note import FILE, Note, Notes
-from enforcer.told.podfiles import recalled
+from enforcer.detection import state_file as memory
+from enforcer.detection.detector import State
+from enforcer.dra.cdi_files import put
+from enforcer.dra.checkpoint import ClaimStore
+from enforcer.mps.state_file import FILE, Note, Notes
+from enforcer.quota import checkpoint
+from enforcer.runtime import files as plainfile
+from enforcer.status.pod_status_files import recalled
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import World, make
 

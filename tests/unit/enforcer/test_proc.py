@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer import proc
-from enforcer.attribute import SHORT, Identity, Owner
-from enforcer.proc import (
+from enforcer.attribution import procfs as proc
+from enforcer.attribution.cgroup import SHORT, Identity, Owner
+from enforcer.attribution.procfs import (
     INITIAL_PID_NAMESPACE,
     CgroupAttributor,
     PidHandle,
@@ -247,7 +247,7 @@ def test_a_pid_namespace_with_another_inode_is_not_the_hosts(tmp_path: Path, mon
     file.parent.mkdir(parents=True)
     file.touch()
     assert in_initial_pid_namespace(tmp_path) is False
-    monkeypatch.setattr("enforcer.proc.INITIAL_PID_NAMESPACE", file.stat().st_ino)
+    monkeypatch.setattr("enforcer.attribution.procfs.INITIAL_PID_NAMESPACE", file.stat().st_ino)
     assert in_initial_pid_namespace(tmp_path) is True
 
 
@@ -282,7 +282,7 @@ def test_waiting_for_one_that_does_not_end_comes_to_an_end(sleeper: int, monkeyp
     handle = PidHandle.open(sleeper)
     assert handle is not None
     with handle:
-        monkeypatch.setattr("enforcer.proc.select.poll", Poll)
+        monkeypatch.setattr("enforcer.attribution.procfs.select.poll", Poll)
         assert handle.ended(2.5) is False
         assert handle.ended() is False
     assert asked == [1, 2500.0, 1, 0.0], "the kernel counts in milliseconds"
@@ -307,7 +307,7 @@ def test_another_hold_outlives_the_first_and_letting_go_twice_closes_nobody_else
 
 def test_the_descriptor_nought_is_let_go_of_too(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[int] = []
-    monkeypatch.setattr("enforcer.proc.os.close", closed.append)
+    monkeypatch.setattr("enforcer.attribution.procfs.os.close", closed.append)
     PidHandle(1, 0).close()
     assert closed == [0]
 
@@ -316,7 +316,7 @@ def test_where_the_kernel_cannot_say_a_process_lives(monkeypatch: pytest.MonkeyP
     def full(_: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("enforcer.proc.os.pidfd_open", full)
+    monkeypatch.setattr("enforcer.attribution.procfs.os.pidfd_open", full)
     assert lives(77)
 
 

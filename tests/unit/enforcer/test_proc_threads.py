@@ -6,8 +6,8 @@ from typing import Self
 
 import pytest
 
-from enforcer.attribute import Identity
-from enforcer.proc import MOST_THREADS
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.procfs import MOST_THREADS
 from tests.unit.enforcer.test_proc import GROUP, OURS, identify, process_files, stat_text
 
 
@@ -37,8 +37,8 @@ class _Looks:
         return self.alive
 
     def identify(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> Identity | None:
-        monkeypatch.setattr("enforcer.proc._tasks", self.tasks)
-        monkeypatch.setattr("enforcer.proc.lives", self.lives)
+        monkeypatch.setattr("enforcer.attribution.procfs._tasks", self.tasks)
+        monkeypatch.setattr("enforcer.attribution.procfs.lives", self.lives)
         return identify(root)
 
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.model import OnExceed, Quota
-from enforcer.quotas import Terms, devices_of, known, quotas_of, terms_of
+from enforcer.quota.from_claims import Terms, devices_of, known, quotas_of, terms_of
+from enforcer.quota.types import OnExceed, Quota
 from gpushare import contract
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD
 

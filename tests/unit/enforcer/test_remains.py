@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.judging.judge import Decision, Rules, State, judge
-from enforcer.watch import Watch
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.usage import Watch
+from enforcer.detection.detector import Decision, Rules, State, judge
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import Reader
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from enforcer import main as program
-from enforcer import rights
+from enforcer.build import Side
 from enforcer.main import main
-from enforcer.rights import Right, effective
-from enforcer.side import Side
+from enforcer.runtime import capabilities as rights
+from enforcer.runtime.capabilities import Right, effective
 from gpushare.errors import ConfigError
 from tests.support.need import missing
 from tests.unit.enforcer.test_enforcer_main import BASE
@@ -47,7 +47,7 @@ BOUNDED = """
 import ctypes, json, sys, threading
 from pathlib import Path
 from enforcer import rights
-from enforcer.nvml.kept import Kept
+from enforcer.nvml.worker_process import Kept
 
 def started():
     kept = Kept([sys.executable, "-c", "import sys; sys.stdin.read()"])

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from enforcer import checkpoint
-from enforcer.dra import prepared
-from enforcer.dra.prepared import Answer, Granted, Limit, Prepared
-from enforcer.judging import memory
-from enforcer.judging.judge import Case, State
-from enforcer.judging.kills import Kill
-from enforcer.model import Mode
-from enforcer.quotas import Terms
+from enforcer.detection import state_file as memory
+from enforcer.detection.detector import Case, State
+from enforcer.detection.kill_history import Kill
+from enforcer.dra import prepared_claim as prepared
+from enforcer.dra.prepared_claim import Answer, Granted, Limit, Prepared
+from enforcer.quota import checkpoint
+from enforcer.quota.from_claims import Terms
+from enforcer.quota.types import Mode
 from gpushare.errors import ConfigError
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 

@@ -2,9 +2,9 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from enforcer.cluster import NodeNews, NodeReporter
+from enforcer.mps.event_reporter import IncidentCounts, tell
 from enforcer.mps.incidents import Incident, Incidents
-from enforcer.telling import IncidentCounts, tell
+from enforcer.status.events import NodeNews, NodeReporter
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU
 

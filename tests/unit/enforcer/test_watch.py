@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.attribute import Identity
-from enforcer.gpus import Gpu
-from enforcer.watch import ENUMERATE_EVERY, Watch
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.usage import ENUMERATE_EVERY, Watch
+from enforcer.nvml.types import Gpu
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU

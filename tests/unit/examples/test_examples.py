@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from gpushare import contract
-from webhook.claims import template_for
-from webhook.decide import Decision, decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import Settings
 
 FOLDER = Path(__file__).parents[3] / "examples"
 Object = dict[str, Any]

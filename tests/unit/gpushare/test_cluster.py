@@ -10,9 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from gpushare import cluster as road
-from gpushare.cluster import CORE_V1, Cluster, Follower, path
+from gpushare import kube_client as road
 from gpushare.errors import ClusterError
+from gpushare.informer import Follower
+from gpushare.kube_client import CORE_V1, Cluster, path
 from tests.support.patience import patient
 
 BROKEN = "the connection ends in the middle"

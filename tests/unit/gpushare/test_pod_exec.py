@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import yaml
 
-from gpushare.cluster import Cluster
 from gpushare.errors import ClusterError
+from gpushare.kube_client import Cluster
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 OUT, COMPLAINT, END = 1, 2, 3

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gpushare import contract
 from gpushare.errors import QuantityError
-from gpushare.resizing import Wish, parse_wish, wishes, write_wish
+from gpushare.resize_annotation import Wish, parse_wish, wishes, write_wish
 
 
 @pytest.mark.parametrize(

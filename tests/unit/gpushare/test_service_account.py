@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import Cluster
 from gpushare.errors import ClusterError
-from gpushare.serviceaccount import KEEPALIVE, READ_AGAIN, ServiceAccount
+from gpushare.kube_client import Cluster
+from gpushare.service_account import KEEPALIVE, READ_AGAIN, ServiceAccount
 from tests.support import pki
 from tests.unit.gpushare.test_pod_exec import END, FINE, OUT, Server, close, run, say
 

@@ -8,7 +8,7 @@ import pytest
 
 WAITS = """
 import signal
-from gpushare.stopping import stopped_by_signal
+from gpushare.signals import stopped_by_signal
 event = stopped_by_signal()
 with event._cond:  # as Event.wait has it, for an instant at each call
     signal.raise_signal({number})

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from enforcer.told import podstatus
+from enforcer.status import pod_status as podstatus
 from gpushare.contract import STATUS_PATH
-from sidecar import status
-from webhook import sidecar_spec
-from webhook.settings import Settings
+from sidecar import pod_status as status
+from webhook.mutation import sidecar_spec
+from webhook.mutation.settings import Settings
 
 CALM: dict[str, Any] = {"version": 1, "time": "2026-11-20T22:16:05Z", "ready": True, "waiting": "", "messages": []}
 QUOTED = 'container "x": {"ready": true, "waiting": ""}'

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.http_server import MAX_CONNECTIONS, respond
 from sidecar.main import SILENT_SECONDS, Watcher, main
-from sidecar.server import MAX_CONNECTIONS, respond
-from sidecar.status import MAX_BYTES
+from sidecar.pod_status import MAX_BYTES
 
 RSS_LIMIT_KIB = 30 * 1024
 BUSY = 5.0
@@ -31,7 +31,7 @@ def write(folder: Path, content: object) -> None:
     (folder / "new").rename(folder / "status.json")
 
 
-SHIPPED = ("-m", "gpushare.cli", "sidecar")
+SHIPPED = ("-m", "gpushare_cli", "sidecar")
 WAITING = ("-c", "import sys, sidecar.main as m; m.LAST_WORDS = 6.0; sys.exit(m.main(sys.argv[1:]))")
 """Gives the agent more time to say what came of a kill than a busy machine may take to write it."""
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar import metrics, status
-from sidecar.status import MAX_BYTES, MAX_MESSAGES, MAX_TEXT, Gpu, Message, Status, Use, harmless, parse
+from sidecar import metrics
+from sidecar import pod_status as status
+from sidecar.pod_status import MAX_BYTES, MAX_MESSAGES, MAX_TEXT, Gpu, Message, Status, Use, harmless, parse
 
 GPU = "GPU-a1000000-0000-4000-8000-000000000000"
 CONTAINER = {"container": "model", "gpu": GPU, "usedMiB": 3072, "quotaMiB": 4096, "state": "Within"}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.webhook.controlled import Clock, Server, make
-from webhook.controller import Controller
+from webhook.claim_templates.controller import Controller
 from webhook.metrics import Metrics
 
 

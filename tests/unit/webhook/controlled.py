@@ -4,10 +4,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from webhook.claims import template_for
-from webhook.controller import Controller
+from webhook.claim_templates.controller import Controller
+from webhook.claim_templates.references import Existing, Key
 from webhook.metrics import Metrics
-from webhook.templates import Existing, Key
+from webhook.mutation.resourceclaims import template_for
 
 if TYPE_CHECKING:
     from gpushare.errors import ClusterError

@@ -10,14 +10,14 @@ from flask.testing import FlaskClient
 from gpushare.errors import GpuShareError, PolicyDenied
 from gpushare.reasons import Reason
 from tests.support import reviews
-from webhook import review
-from webhook.app import Deps, create_app
-from webhook.framing import MAX_BODY
-from webhook.known import Namespaces, OwnClaims
+from webhook.caches import Namespaces, OwnClaims
+from webhook.handler import Responder
 from webhook.metrics import Metrics
-from webhook.respond import Responder
-from webhook.review import Answer, Review
-from webhook.settings import Settings
+from webhook.mutation.settings import Settings
+from webhook.serving import review
+from webhook.serving.app import Deps, create_app
+from webhook.serving.http_framing import MAX_BODY
+from webhook.serving.review import Answer, Review
 
 Respond = Callable[[Review], Answer]
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gpushare.errors import PolicyDenied
-from webhook.claims import Request, template_for, template_name, template_spec
-from webhook.decide import decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import Request, template_for, template_name, template_spec
+from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
 BASE = (Request("model", 4096, 25),)

@@ -8,9 +8,9 @@ import pytest
 from gpushare.errors import ClusterError
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_templates import managed, name_in, template
-from webhook.controller import Controller
+from webhook.claim_templates.controller import Controller
+from webhook.claim_templates.references import Existing
 from webhook.metrics import Metrics
-from webhook.templates import Existing
 
 
 def test_a_pod_gets_its_template(server: Server, controller: Controller) -> None:
@@ -186,7 +186,7 @@ def test_says_how_many_pods_wait(controller: Controller, metrics: Metrics) -> No
 def test_a_template_is_there_at_once_and_not_when_it_is_looked_again(
     server: Server, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.controller.IDLE_SECONDS", 60.0)
+    monkeypatch.setattr("webhook.claim_templates.controller.IDLE_SECONDS", 60.0)
     controller = make(server, time.monotonic, metrics)
     stop = threading.Event()
     thread = threading.Thread(target=controller.run, args=(stop.is_set,))

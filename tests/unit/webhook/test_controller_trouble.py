@@ -9,9 +9,9 @@ from gpushare.errors import ClusterError
 from tests.support.patience import holds_within
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_templates import managed, name_in, template
-from webhook.controller import SETTLE_SECONDS, Controller
+from webhook.claim_templates.controller import SETTLE_SECONDS, Controller
+from webhook.claim_templates.references import Existing
 from webhook.metrics import Metrics
-from webhook.templates import Existing
 
 
 def pods(count: int) -> list[dict[str, Any]]:

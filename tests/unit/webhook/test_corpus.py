@@ -15,10 +15,10 @@ import pytest
 from gpushare.errors import PolicyDenied
 from tests.support.need import missing
 from tests.unit.webhook.test_decide import assert_survives, without_reserved
-from webhook.claims import template_for
-from webhook.decide import Decision, decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
 USUAL = Path(__file__).parents[4] / "shared" / "corpus" / "pods.jsonl"

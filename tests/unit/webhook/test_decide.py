@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from gpushare.reasons import Reason
 from tests.unit.webhook import oracle
 from tests.unit.webhook.generated import PLAIN_VARIABLES, Generated, pods, variables
-from webhook.claims import template_for
-from webhook.decide import Decision, decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import Settings
 
 EXAMPLES = int(os.environ.get("GPU_SHARE_TEST_EXAMPLES", "60"))
 """Pods per property; a few tens find what breaks often, thousands what breaks rarely."""

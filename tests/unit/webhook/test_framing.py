@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.framing import MAX_BODY, MAX_HEAD, Frame
+from webhook.serving.http_framing import MAX_BODY, MAX_HEAD, Frame
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: a\r\n"
 

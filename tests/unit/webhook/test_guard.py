@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from gpushare.errors import PolicyDenied
-from webhook.decide import decide
-from webhook.guard import normal
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.settings import Settings
+from webhook.mutation.validation import normal
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
-from webhook.known import CLAIM, TEMPLATE, Namespaces, OwnClaims, static_namespaces
+from webhook.caches import CLAIM, TEMPLATE, Namespaces, OwnClaims, static_namespaces
 
 
 def namespace(name: str = "team", **annotations: str) -> dict[str, Any]:

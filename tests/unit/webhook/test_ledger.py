@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from webhook.ledger import Ledger
-from webhook.templates import Existing, Key, Wanted, essence
+from webhook.claim_templates.index import Ledger
+from webhook.claim_templates.references import Existing, Key, Wanted, essence
 
 RETENTION = 100.0
 A: Key = ("team", "gpu-share-a")

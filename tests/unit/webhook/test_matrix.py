@@ -14,9 +14,9 @@ import pytest
 from gpushare.errors import PolicyDenied
 from gpushare.reasons import Reason
 from tests.unit.webhook import oracle
-from webhook.decide import Decision, decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
 KINDS = ("containers", "initContainers", "nativeSidecars", "ephemeralContainers")

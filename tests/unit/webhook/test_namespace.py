@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.errors import PolicyDenied
 from gpushare.reasons import Reason
-from webhook.namespace import NamespacePolicy
+from webhook.mutation.namespace_policy import NamespacePolicy
 
 TWO_GIB = {"default_memory_mib": 2048, "max_memory_mib": 2048}
 READ: list[tuple[dict[str, str], dict[str, Any]]] = [

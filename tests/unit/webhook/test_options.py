@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import ConfigError
-from webhook.options import Options
+from webhook.flags import Options
 
 
 def test_there_are_defaults() -> None:

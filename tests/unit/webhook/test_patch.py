@@ -7,7 +7,7 @@ import jsonpatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.patch import diff, escape
+from webhook.mutation.json_patch import diff, escape
 
 KEYS = st.sampled_from(["a", "b/c", "d~e", "~1", "", "name"])
 VALUES = st.recursive(

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import PolicyDenied
-from webhook.decide import decide
-from webhook.namespace import NamespacePolicy
-from webhook.preference import PREFERRED, SECTIONS, WEIGHT, term, with_preference
-from webhook.settings import AcrossNodes, Settings
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.node_affinity import PREFERRED, SECTIONS, WEIGHT, term, with_preference
+from webhook.mutation.settings import AcrossNodes, Settings
 
 Json = dict[str, Any]
 OTHER: Json = {"weight": 100, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare.errors import RequestError
 from gpushare.reasons import Reason
 from tests.support import reviews
-from webhook import review
+from webhook.serving import review
 
 JSON = st.recursive(
     st.none()

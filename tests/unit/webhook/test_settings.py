@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.errors import ConfigError
-from webhook.settings import Settings, image
+from webhook.mutation.settings import Settings, image
 
 
 def test_nothing_set_is_the_defaults() -> None:

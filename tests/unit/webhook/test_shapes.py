@@ -10,10 +10,10 @@ import yaml
 
 from gpushare.errors import PolicyDenied
 from gpushare.reasons import Reason
-from webhook.claims import template_for
-from webhook.decide import Decision, decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
+from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
 WRONG: list[Any] = [None, True, 0, 7, 1.5, "", "x", [], ["x"], [None], [[]], [{}], {}, {"a": 1}, {"name": None}]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.support import reviews
-from webhook import templates
-from webhook.claims import template_for
-from webhook.decide import decide
-from webhook.namespace import NamespacePolicy
-from webhook.settings import Settings
-from webhook.templates import Wanted, essence
+from webhook.claim_templates import references as templates
+from webhook.claim_templates.references import Wanted, essence
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.settings import Settings
 
 
 def managed(**metadata: Any) -> dict[str, Any]:

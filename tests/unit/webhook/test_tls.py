@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from tests.support import pki
-from webhook import tls
 from webhook.metrics import Metrics
+from webhook.serving import tls
 
 
 class Clocks:

@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from webhook.templates import Key
-from webhook.turns import AT_ONCE, MAX_RETRY_SECONDS, PROBE_SECONDS, RETRY_SECONDS, Outcome, Turns
+from webhook.claim_templates.references import Key
+from webhook.claim_templates.workqueue import AT_ONCE, MAX_RETRY_SECONDS, PROBE_SECONDS, RETRY_SECONDS, Outcome, Turns
 
 A: Key = ("team", "a")
 B: Key = ("team", "b")

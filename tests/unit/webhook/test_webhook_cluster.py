@@ -4,12 +4,13 @@ from typing import Any, cast
 
 import pytest
 
-from gpushare.cluster import Cluster, Follower
+from gpushare.informer import Follower
+from gpushare.kube_client import Cluster
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_known import claim, namespace
 from tests.unit.webhook.test_templates import managed, template
-from webhook import cluster
-from webhook.known import Namespaces, OwnClaims
+from webhook import informers as cluster
+from webhook.caches import Namespaces, OwnClaims
 from webhook.metrics import Metrics
 
 

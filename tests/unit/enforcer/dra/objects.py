@@ -3,15 +3,15 @@
 import uuid
 from typing import Any
 
-from enforcer.offers.inventory import STATUS_DEVICE
+from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
 from tests.unit.enforcer.made import DEVICE
-from webhook.claims import claim_plan, template_for
-from webhook.namespace import NamespacePolicy
-from webhook.plan import read_plan
-from webhook.podview import read_pod
-from webhook.rewrite import rewrite
-from webhook.settings import Settings
+from webhook.mutation.annotations import read_plan
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.podview import read_pod
+from webhook.mutation.resourceclaims import claim_plan, template_for
+from webhook.mutation.rewrite import rewrite
+from webhook.mutation.settings import Settings
 
 Object = dict[str, Any]
 NODE = "gpu-7"

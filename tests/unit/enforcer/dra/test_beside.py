@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.announce import Announcer, status_of
+from enforcer.attribution.snapshot import View
 from enforcer.dra.cdi import file_name
+from enforcer.dra.claim_status import Announcer, status_of
+from enforcer.dra.cleanup import Forgotten, Strays, living_pods
 from enforcer.dra.driver import Ref
-from enforcer.dra.enforced import joined, quotas_of_prepared
-from enforcer.dra.prepared import Prepared
-from enforcer.dra.tidying import Forgotten, Strays, living_pods
-from enforcer.gpus import GpuSample
-from enforcer.model import OnExceed, Quota
-from enforcer.offers.foreign import foreign_mib, leaving_mib
-from enforcer.offers.offering import held_mib
-from enforcer.view import View
+from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.quotas import joined, quotas_of_prepared
+from enforcer.nvml.types import GpuSample
+from enforcer.quota.types import OnExceed, Quota
+from enforcer.resourceslices.controller import held_mib
+from enforcer.resourceslices.foreign_memory import foreign_mib, leaving_mib
 from gpushare import contract
-from gpushare.cluster import APPLY_PATCH, CORE_V1, path
 from gpushare.errors import ClusterError
+from gpushare.kube_client import APPLY_PATCH, CORE_V1, path
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, allocated, by_hand, gpu, made_uid, namespace, using
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, holder, quota
@@ -241,7 +241,7 @@ def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
 
 
 def test_a_status_is_written_once_the_api_server_has_time_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enforcer.dra.announce.PATIENCE", 0.01)
+    monkeypatch.setattr("enforcer.dra.claim_status.PATIENCE", 0.01)
     claim, patch = prepared(world), world.api.patch
     busy = [ClusterError("no answer"), ClusterError("too many requests", 429), RuntimeError("bug")]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.announce import Conditions, proof_of
-from enforcer.dra.enforced import quotas_of_prepared
-from enforcer.dra.prepared import Prepared
-from enforcer.model import Proven, Quota
-from gpushare.cluster import APPLY_PATCH
+from enforcer.dra.claim_status import Conditions, proof_of
+from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.quotas import quotas_of_prepared
+from enforcer.quota.types import Proven, Quota
 from gpushare.errors import ClusterError
+from gpushare.kube_client import APPLY_PATCH
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import namespace
 from tests.unit.enforcer.dra.world import World

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from enforcer.dra import cdi_files as files_module
 from enforcer.dra import driver as driver_module
-from enforcer.dra import files as files_module
 from enforcer.dra.cdi import file_name
 from enforcer.dra.driver import Locks, Ref
-from enforcer.dra.prepared import Prepared
-from enforcer.dra.ready import MpsReady
+from enforcer.dra.mps_readiness import MpsReady
+from enforcer.dra.prepared_claim import Prepared
 from gpushare import contract
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ClusterError, PrepareError
+from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NAMESPACE, allocated, by_hand, gpu, made_uid, pod, using
 from tests.unit.enforcer.dra.objects import claim as claim_of
@@ -317,7 +317,7 @@ def test_a_full_disk_fails_with_a_sentence_and_undoing_works(world: World, monke
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("enforcer.dra.store.replace", full)
+        patch.setattr("enforcer.dra.checkpoint.replace", full)
         assert refused(world, new).reason is Reason.RECORD_UNWRITABLE
         patch.setattr(files_module, "put", full)
         world.driver.unprepare(ref)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from enforcer.dra.driver import Ref
-from enforcer.model import Mode
-from enforcer.modeswitch import GpuModes
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason

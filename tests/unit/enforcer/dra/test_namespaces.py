@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.dra.files import NodeFiles
-from enforcer.dra.namespaces import MpsNamespaces, space_of
-from enforcer.dra.prepared import Granted, Limit, Prepared
-from enforcer.model import Mode
+from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.mps_namespaces import MpsNamespaces, space_of
+from enforcer.dra.prepared_claim import Granted, Limit, Prepared
 from enforcer.mps.protocol_v3 import Space
-from enforcer.quotas import terms_of
+from enforcer.quota.from_claims import terms_of
+from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import GpuShareError, MpsError, PrepareError
 from gpushare.reasons import Reason

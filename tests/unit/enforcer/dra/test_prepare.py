@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enforcer.dra.allocation import Ask, peak, prepare, still_fits
 from enforcer.dra.cdi import document, fraction
-from enforcer.dra.prepare import Ask, peak, prepare, still_fits
-from enforcer.dra.prepared import Prepared, decode, encode
-from enforcer.model import Mode, OnExceed
+from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.quota.types import Mode, OnExceed
 from gpushare import contract
 from gpushare.errors import ConfigError, PrepareError
 from tests.unit.enforcer.dra.objects import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.dra.prepare import Ask, prepare
-from enforcer.dra.prepared import Prepared, decode, encode
+from enforcer.dra.allocation import Ask, prepare
+from enforcer.dra.prepared_claim import Prepared, decode, encode
 from enforcer.dra.resize import (
     AT_ONCE,
     AT_START,

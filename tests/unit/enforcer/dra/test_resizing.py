@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.announce import status_of
-from enforcer.dra.enforced import quotas_of_prepared
+from enforcer.attribution.usage import Watch
+from enforcer.dra.claim_status import status_of
+from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize import Bounds, Now, answered
-from enforcer.dra.resizing import Means, Resizer
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.dra.resize_controller import Means, Resizer
+from enforcer.status.messages import Notice
 from gpushare import contract
-from gpushare.cluster import CORE_V1, path
+from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NAMESPACE, Object, container, made_uid, namespace, pod
 from tests.unit.enforcer.dra.objects import claim as claim_of

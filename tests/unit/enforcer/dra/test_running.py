@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.checkpoint import Checkpoint
+from enforcer.attribution.usage import Watch
 from enforcer.dra.cdi import file_name
-from enforcer.dra.running import KubeletSide, Setup
-from enforcer.metrics import Metrics
-from enforcer.modeswitch import GpuModes
-from enforcer.mps.launch import pipe_of
-from enforcer.offers.inventory import InventoryPolicy
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.dra.plugin import KubeletSide, Setup
+from enforcer.mps.launcher import pipe_of
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.resourceslices.devices import InventoryPolicy
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
 from gpushare import contract
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import ConfigError
+from gpushare.kube_client import CORE_V1, path
 from tests.support.kubelet import KubeletCalls
 from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, allocated, by_hand, gpu, using
 from tests.unit.enforcer.dra.world import World

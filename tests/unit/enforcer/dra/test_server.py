@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from enforcer.dra.driver import Ref
-from enforcer.dra.ready import MpsReady
-from enforcer.dra.server import BUG, PluginService, Sockets
-from enforcer.metrics import Metrics
+from enforcer.dra.kubelet_plugin import BUG, PluginService, Sockets
+from enforcer.dra.mps_readiness import MpsReady
+from enforcer.status.metrics import Metrics
 from gpushare.contract import DRIVER, DRIVER_SOCKET, REGISTRATION_SOCKET
 from gpushare.errors import ConfigError
 from tests.support.kubelet import KubeletCalls

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from enforcer.attribution.usage import Watch
+from enforcer.dra.allocation import Ask, prepare
 from enforcer.dra.cdi import variables
 from enforcer.dra.driver import Ref
-from enforcer.dra.enforced import quotas_of_prepared
-from enforcer.dra.prepare import Ask, prepare
-from enforcer.dra.prepared import Prepared, decode, encode
+from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize import Bounds, most_mib, resized
-from enforcer.dra.resizing import Means, Resizer
-from enforcer.model import Mode
-from enforcer.modeswitch import GpuModes
-from enforcer.told.notice import Notice
-from enforcer.watch import Watch
+from enforcer.dra.resize_controller import Means, Resizer
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
+from enforcer.status.messages import Notice
 from gpushare import contract
-from gpushare.cluster import CORE_V1, path
 from gpushare.errors import PrepareError, ResizeRefused
+from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import (
     NAMESPACE,

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from enforcer.dra.allocation import Ask, prepare
 from enforcer.dra.cdi import document
-from enforcer.dra.files import NodeFiles
-from enforcer.dra.prepare import Ask, prepare
-from enforcer.dra.prepared import Prepared, decode, encode
-from enforcer.model import Mode
+from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import ConfigError
 from tests.unit.enforcer.dra.objects import NODE, Object, claim, container, namespace, pod

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.dra.announce import status_of
+from enforcer.dra.claim_status import status_of
 from gpushare import contract
 from tests.unit.enforcer.dra.objects import claim, container, pod
 from tests.unit.enforcer.dra.world import World

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.dra.driver import Ref
-from enforcer.model import Quota
+from enforcer.quota.types import Quota
 from gpushare import contract
 from tests.unit.enforcer.dra.objects import Object, allocated, by_hand, claim, container, gpu, pod, using
 from tests.unit.enforcer.dra.test_beside import enforced

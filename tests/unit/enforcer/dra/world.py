@@ -5,17 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from enforcer.attribute import Identity, Owner
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.usage import Watch
 from enforcer.dra.cdi import file_name
+from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.driver import Driver, Parts, Ready, Ref
-from enforcer.dra.files import NodeFiles
-from enforcer.dra.ready import AlwaysReady
-from enforcer.dra.store import ClaimStore
-from enforcer.modeswitch import GpuModes
-from enforcer.offers.inventory import InventoryPolicy, capacity_mib
-from enforcer.watch import Watch
+from enforcer.dra.mps_readiness import AlwaysReady
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
 from gpushare import contract
-from gpushare.cluster import CORE_V1, RESOURCE_V1, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from tests.support.api import Api
 from tests.unit.enforcer.dra.objects import NAMESPACE, NODE, Object, claim, namespace, pod
 from tests.unit.enforcer.made import DEVICE

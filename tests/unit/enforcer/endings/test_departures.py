@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.cluster import Books
-from enforcer.endings.departures import GONE_SECONDS, Departures
+from enforcer.pod_deletion.terminating_pods import GONE_SECONDS, Departures
+from enforcer.quota.informer import Books
 from gpushare.errors import ClusterError
 from tests.unit.enforcer.endings.test_terminating import WALL, pod
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.endings.inquest import KEPT, MAX_KNOWN, Inquest, both
-from enforcer.metrics import Metrics
-from enforcer.told.podfiles import PodFiles
-from enforcer.told.status import Snapshot
-from enforcer.told.status import status as of_node
-from gpushare.cli import nodestatus
+from enforcer.oom.reporter import KEPT, MAX_KNOWN, Inquest, both
+from enforcer.status.metrics import Metrics
+from enforcer.status.node_status import Snapshot
+from enforcer.status.node_status import status as of_node
+from enforcer.status.pod_status_files import PodFiles
 from gpushare.reasons import Reason
-from sidecar import status as read_by_sidecar
+from gpushare_cli import node_status as nodestatus
+from sidecar import pod_status as read_by_sidecar
 from tests.unit.enforcer.endings.test_pressure import FINISHED, ended, held, status
 from tests.unit.enforcer.made import CONTAINER, GPU, POD
 from tests.unit.enforcer.told.test_pod_files import Sink

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.endings.postmortem import FROM_OUTSIDE, SLACK, WITHIN, Failure, failures_of, likely, told
-from enforcer.endings.pressure import KEPT, KEPT_SECONDS, Held, Mark, marked
-from enforcer.judging.judge import Case, State
-from enforcer.told.podstatus import Seen
-from enforcer.view import View
+from enforcer.attribution.snapshot import View
+from enforcer.detection.detector import Case, State
+from enforcer.oom.diagnosis import FROM_OUTSIDE, SLACK, WITHIN, Failure, failures_of, likely, told
+from enforcer.oom.memory_pressure import KEPT, KEPT_SECONDS, Held, Mark, marked
+from enforcer.status.pod_status import Seen
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.told.test_pod_files import seen, snapshot

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.endings.release import RELIST, SLOW
-from enforcer.endings.terminating import PACE
-from enforcer.proc import PidHandle
+from enforcer.attribution.procfs import PidHandle
+from enforcer.pod_deletion.client_release import RELIST, SLOW
+from enforcer.pod_deletion.deadlines import PACE
 from gpushare.errors import MpsError
 from tests.unit.enforcer.endings.test_terminating import pod
 from tests.unit.enforcer.endings.world import Daemon, Handle, World

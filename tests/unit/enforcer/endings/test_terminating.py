@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.endings.terminating import (
+from enforcer.pod_deletion.deadlines import (
     MARGIN,
     PACE,
     Departure,

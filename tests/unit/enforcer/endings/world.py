@@ -5,11 +5,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from enforcer.attribute import Identity, Owner
-from enforcer.endings.departures import Departures
-from enforcer.endings.release import Lane, LaneTools
-from enforcer.metrics import Metrics
-from enforcer.proc import PidHandle
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.procfs import PidHandle
+from enforcer.pod_deletion.client_release import Lane, LaneTools
+from enforcer.pod_deletion.terminating_pods import Departures
+from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.endings.test_departures import Clock

@@ -7,21 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enforcer.judging.judge import (
-    Case,
-    Decision,
+from enforcer.attribution.snapshot import (
     Holder,
-    Phase,
-    Reading,
-    Rules,
-    State,
-    Verdict,
-    judge,
-    phase,
-    settle,
-    targets,
-)  # fmt: skip
-from enforcer.model import OnExceed, Quota
+    Reading,  # fmt: skip
+)
+from enforcer.detection.detector import Case, Decision, Phase, Rules, State, Verdict, judge, phase, settle, targets
+from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 
 POLL = 0.5

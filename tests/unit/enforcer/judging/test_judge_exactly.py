@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.judging.judge import (
+from enforcer.attribution.snapshot import (
+    Holder,
+    Reading,
+    total,  # fmt: skip
+)
+from enforcer.detection.detector import (
     Case,
     Decision,
-    Holder,
     Key,
     Phase,
-    Reading,
     Rules,
     State,
     Verdict,
@@ -23,10 +26,9 @@ from enforcer.judging.judge import (
     place_of,
     settle,
     targets,
-    total,
-)  # fmt: skip
-from enforcer.judging.kills import Kill, Place
-from enforcer.model import OnExceed, Quota
+)
+from enforcer.detection.kill_history import Kill, Place
+from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 
 RULES = Rules()

@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from enforcer.judging.judge import Decision, Holder, Phase, closed, phase, settle
-from enforcer.model import OnExceed, Quota
+from enforcer.attribution.snapshot import Holder
+from enforcer.detection.detector import Decision, Phase, closed, phase, settle
+from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.judging.test_judge import OVER, POLL, RULES, UNDER, Bench
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, neighbour, quota
 

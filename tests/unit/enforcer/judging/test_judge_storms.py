@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.judging.judge import Decision, State, place_of
-from enforcer.judging.kills import Kill
+from enforcer.detection.detector import Decision, State, place_of
+from enforcer.detection.kill_history import Kill
 from tests.unit.enforcer.judging.test_judge_exactly import (
     KEY,
     OVER,

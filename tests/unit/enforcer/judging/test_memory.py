@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.judging.judge import Case, Decision, Rules, State, judge, settle
-from enforcer.judging.kills import Kill
-from enforcer.judging.memory import decode, encode
+from enforcer.detection.detector import Case, Decision, Rules, State, judge, settle
+from enforcer.detection.kill_history import Kill
+from enforcer.detection.state_file import decode, encode
 from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 
 BOOT = "0b7f"

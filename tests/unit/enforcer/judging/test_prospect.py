@@ -1,9 +1,9 @@
 from dataclasses import replace
 
-from enforcer.judging.judge import Case, Rules, State
-from enforcer.judging.kills import Kill
-from enforcer.judging.prospect import describe, stops_in
-from enforcer.model import OnExceed, Quota
+from enforcer.detection.detector import Case, Rules, State
+from enforcer.detection.forecast import describe, stops_in
+from enforcer.detection.kill_history import Kill
+from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 
 OVER = Case(used_mib=5000, samples=1, last=1000.0)

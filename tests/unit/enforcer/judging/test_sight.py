@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from enforcer.judging.sight import EVERYWHERE, TOLD_AFTER, Sight, Turn, looked, sentence, told
-from enforcer.metrics import Latest
+from enforcer.detection.nvml_outage import EVERYWHERE, TOLD_AFTER, Sight, Turn, looked, sentence, told
+from enforcer.status.metrics import Latest
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU

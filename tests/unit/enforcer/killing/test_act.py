@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.judging.judge import Decision, Holder, Verdict
-from enforcer.killing.act import Executor, Result, Tools
-from enforcer.killing.family import Member
-from enforcer.killing.hold import protected
-from enforcer.killing.ladder import REFUSALS, NoMps, Patience
-from enforcer.killing.scribe import Scribe
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Kind, read, verify
-from enforcer.model import OnExceed, Quota
-from enforcer.proc import PidHandle
-from enforcer.told.notice import NOTE_BYTES, Notice, cut
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.container_processes import Member
+from enforcer.attribution.procfs import PidHandle
+from enforcer.attribution.snapshot import Holder
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Kind, read, verify
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Decision, Verdict
+from enforcer.kill.executor import Executor, Result, Tools
+from enforcer.kill.pidfd_target import protected
+from enforcer.kill.process_kill import REFUSALS, NoMps, Patience
+from enforcer.quota.types import OnExceed, Quota
+from enforcer.status.messages import NOTE_BYTES, Notice, cut
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, holder, quota

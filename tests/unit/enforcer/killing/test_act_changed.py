@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.checkpoint import Checkpoint
-from enforcer.killing import breaker
-from enforcer.killing.breaker import unless_open
-from enforcer.model import OnExceed, Quota
+from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill.circuit_breaker import unless_open
+from enforcer.quota.checkpoint import Checkpoint
+from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import World, at_look, process
 from tests.unit.enforcer.made import neighbour, quota

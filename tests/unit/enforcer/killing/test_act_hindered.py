@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from enforcer.judging.judge import Decision, Verdict
-from enforcer.killing.act import Result, ended_after_all
-from enforcer.killing.deeds import ending
-from enforcer.killlog.record import Kind
-from enforcer.proc import PidHandle
+from enforcer.attribution.procfs import PidHandle
+from enforcer.audit.kill_records import ending
+from enforcer.audit.record import Kind
+from enforcer.detection.detector import Decision, Verdict
+from enforcer.kill.executor import Result, ended_after_all
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import Handle, World, at_look, process

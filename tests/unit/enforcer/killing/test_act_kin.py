@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.killing.deeds import NO_FIRST
-from enforcer.killing.family import Member, first_of
-from enforcer.killing.ladder import REFUSALS
-from enforcer.killing.pursuit import Kinship
-from enforcer.model import OnExceed
-from enforcer.proc import PidHandle
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.container_processes import Member, first_of
+from enforcer.attribution.procfs import PidHandle
+from enforcer.audit.kill_records import NO_FIRST
+from enforcer.kill.container_kill import Kinship
+from enforcer.kill.process_kill import REFUSALS
+from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import Handle, World, at_look, process
 from tests.unit.enforcer.made import quota

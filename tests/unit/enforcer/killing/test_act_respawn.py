@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killing.deeds import ESCALATED
-from enforcer.killing.ladder import Patience
-from enforcer.proc import PidHandle
+from enforcer.attribution.procfs import PidHandle
+from enforcer.audit.kill_records import ESCALATED
+from enforcer.kill.process_kill import Patience
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import Handle, Process, World, at_look, process
 from tests.unit.enforcer.made import quota

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribute import Owner
-from enforcer.killing.ladder import REFUSALS
-from enforcer.model import OnExceed
+from enforcer.attribution.cgroup import Owner
+from enforcer.kill.process_kill import REFUSALS
+from enforcer.quota.types import OnExceed
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.killing.test_act import World, process

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from enforcer import checkpoint
-from enforcer.aside import Aside
-from enforcer.judging.judge import Case, State
-from enforcer.judging.kills import Kill
-from enforcer.killing.breaker import NAME, OPEN, Breaker, opened_at, reset
+from enforcer.detection.detector import Case, State
+from enforcer.detection.kill_history import Kill
+from enforcer.kill.circuit_breaker import NAME, OPEN, Breaker, opened_at, reset
+from enforcer.quota import checkpoint
+from enforcer.runtime import files
+from enforcer.runtime.background import Aside
 from tests.support.patience import patient
 from tests.unit.enforcer.made import CONTAINER, GPU
 
@@ -83,7 +84,7 @@ def test_a_file_that_cannot_be_written_is_tried_again_and_closes_nothing(tmp_pat
 
 
 def test_the_file_says_since_when_and_whose_kills_opened_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enforcer.killing.breaker.utc_now", lambda: "2026-01-02T03:04:05Z")
+    monkeypatch.setattr("enforcer.kill.circuit_breaker.utc_now", lambda: "2026-01-02T03:04:05Z")
     kept(tmp_path).keep(STORM)
     data = (tmp_path / NAME).read_bytes()
     assert data.endswith(b"}\n")
@@ -94,7 +95,7 @@ def test_the_file_says_since_when_and_whose_kills_opened_it(tmp_path: Path, monk
 
 def test_the_mark_is_durable_before_anything_rests_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    replace = checkpoint.replace
+    replace = files.replace
 
     def seen(path: Path, data: bytes, *, durable: bool = False) -> None:
         asked.append(durable)

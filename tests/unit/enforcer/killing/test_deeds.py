@@ -2,10 +2,11 @@
 
 import pytest
 
-from enforcer.attribute import Identity
-from enforcer.judging.judge import Decision, Holder, Verdict
-from enforcer.killing import deeds
-from enforcer.model import OnExceed
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.snapshot import Holder
+from enforcer.audit import kill_records as deeds
+from enforcer.detection.detector import Decision, Verdict
+from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, quota
 

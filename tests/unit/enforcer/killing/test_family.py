@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.killing.family import Member, members
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.container_processes import Member, members
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD
 
 OURS, THEIRS = Owner(POD, CONTAINER), Owner(POD, NEIGHBOUR)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.attribute import Identity, Owner
-from enforcer.judging.judge import Holder
-from enforcer.killing.deeds import ending
-from enforcer.killing.hold import Grip, Victim
-from enforcer.proc import PidHandle
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.procfs import PidHandle
+from enforcer.attribution.snapshot import Holder
+from enforcer.audit.kill_records import ending
+from enforcer.kill.pidfd_target import Grip, Victim
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, holder, quota
 

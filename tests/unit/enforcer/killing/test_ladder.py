@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.judging.judge import Holder
-from enforcer.killing import ladder as steps_module
-from enforcer.killing.hold import Victim
-from enforcer.killing.ladder import REFUSALS, Climb, Kin, Ladder, NoMps, Patience, never
-from enforcer.proc import PidHandle
+from enforcer.attribution.procfs import PidHandle
+from enforcer.attribution.snapshot import Holder
+from enforcer.kill import process_kill as steps_module
+from enforcer.kill.pidfd_target import Victim
+from enforcer.kill.process_kill import REFUSALS, Climb, Kin, Ladder, NoMps, Patience, never
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder

@@ -2,9 +2,9 @@
 
 import pytest
 
-from enforcer.judging.judge import Holder
-from enforcer.killing.outlook import Outlook, as_judged
-from enforcer.model import OnExceed, Quota
+from enforcer.attribution.snapshot import Holder
+from enforcer.kill.recheck import Outlook, as_judged
+from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import holder, quota
 

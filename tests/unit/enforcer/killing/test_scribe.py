@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.killing.scribe import MAX_WAITING, Scribe
-from enforcer.killlog.audit import KillLog, segments
-from enforcer.killlog.record import Kind, read, verify
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Kind, read, verify
+from enforcer.audit.writer import MAX_WAITING, Scribe
 from gpushare.errors import RecordError
 from tests.support.patience import holds_within, patient
 

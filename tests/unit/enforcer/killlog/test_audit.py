@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog import audit
-from enforcer.killlog.audit import KillLog, segment_name, segments
-from enforcer.killlog.record import GENESIS, Kind, Verdict, read, seal, verify
+from enforcer.audit import log as audit
+from enforcer.audit.log import KillLog, segment_name, segments
+from enforcer.audit.record import GENESIS, Kind, Verdict, read, seal, verify
 from gpushare.errors import RecordError
 
 SMALL = 700

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog import audit, reserve
-from enforcer.killlog.audit import KillLog, segment_name, segments
-from enforcer.killlog.record import GENESIS, REMOVED, Head, Kind, read, seal
-from enforcer.killlog.retention import Retention
+from enforcer.audit import log as audit
+from enforcer.audit import reserved_space as reserve
+from enforcer.audit.log import KillLog, segment_name, segments
+from enforcer.audit.record import GENESIS, REMOVED, Head, Kind, read, seal
+from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
 from tests.support.descriptors import path_of
 

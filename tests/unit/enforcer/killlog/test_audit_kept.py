@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog import audit, reserve
-from enforcer.killlog.audit import KillLog, segment_name, segments
-from enforcer.killlog.logfolder import LogFolder
-from enforcer.killlog.record import REMOVED, Head, Kind, Verdict, head_of, read, seal, verify
-from enforcer.killlog.retention import Retention
+from enforcer.audit import log as audit
+from enforcer.audit import reserved_space as reserve
+from enforcer.audit.log import KillLog, segment_name, segments
+from enforcer.audit.record import REMOVED, Head, Kind, Verdict, head_of, read, seal, verify
+from enforcer.audit.retention import Retention
+from enforcer.audit.segments import LogFolder
 from gpushare.errors import RecordError
 
 ONE_EACH = 10

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog import audit
-from enforcer.killlog.audit import KillLog, segment_name, segments
-from enforcer.killlog.record import Head, Kind, read
-from enforcer.killlog.retention import Retention
+from enforcer.audit import log as audit
+from enforcer.audit.log import KillLog, segment_name, segments
+from enforcer.audit.record import Head, Kind, read
+from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
 from tests.support.descriptors import held_below
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog.logfolder import LogFolder, first_of, lines_of, segment_name, segments
-from enforcer.killlog.record import MAX_BYTES
+from enforcer.audit.record import MAX_BYTES
+from enforcer.audit.segments import LogFolder, first_of, lines_of, segment_name, segments
 from gpushare.errors import RecordError
 from tests.support.descriptors import held_below, path_of
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.killlog.record import GENESIS, HASH, MAX_BYTES, Head, Kind, digest_of, read, seal, verify
+from enforcer.audit.record import GENESIS, HASH, MAX_BYTES, Head, Kind, digest_of, read, seal, verify
 from gpushare.errors import ConfigError, RecordError
 
 TIME = "2026-11-20T22:16:05.123Z"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.killlog.record import (
+from enforcer.audit.record import (
     DEEPEST,
     GENESIS,
     HASH,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog import reserve
-from enforcer.killlog.logfolder import LogFolder
-from enforcer.killlog.reserve import NAME, Reserve, preallocate
+from enforcer.audit import reserved_space as reserve
+from enforcer.audit.reserved_space import NAME, Reserve, preallocate
+from enforcer.audit.segments import LogFolder
 from tests.support.descriptors import held_below, path_of
 
 SIZE = 64 * 1024

@@ -1,6 +1,6 @@
 import pytest
 
-from enforcer.killlog.retention import DAY, MIB, Kept, Retention
+from enforcer.audit.retention import DAY, MIB, Kept, Retention
 
 
 def kept(*sizes: int, age: float = 0.0) -> list[Kept]:

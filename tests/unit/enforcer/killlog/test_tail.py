@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.killlog.logfolder import LogFolder
-from enforcer.killlog.record import GENESIS, MAX_BYTES, Head, Kind, seal
-from enforcer.killlog.tail import lost, mend
+from enforcer.audit.record import GENESIS, MAX_BYTES, Head, Kind, seal
+from enforcer.audit.recovery import lost, mend
+from enforcer.audit.segments import LogFolder
 from gpushare.errors import RecordError
 from tests.support.descriptors import held_below
 

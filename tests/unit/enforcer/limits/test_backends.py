@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.limits.backends import Ability, Backend, Wanted, choose
+from enforcer.limits.backend import Ability, Backend, Wanted, choose
 
 ABILITIES = st.builds(Ability, mps=st.booleans(), spaces=st.booleans(), cgroups=st.booleans(), mig=st.booleans())
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribute import Owner
-from enforcer.limits.backends import Backend, Wanted
-from enforcer.limits.cgroups import CgroupFolders, pod_folders
-from enforcer.limits.limiter import PAUSE, Applied, Limiter
+from enforcer.attribution.cgroup import Owner
+from enforcer.limits.applier import PAUSE, Applied, Limiter
+from enforcer.limits.backend import Backend, Wanted
+from enforcer.limits.cgroup_paths import CgroupFolders, pod_folders
 from gpushare.errors import NvmlError
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, quota
 from tests.unit.enforcer.test_loop import card

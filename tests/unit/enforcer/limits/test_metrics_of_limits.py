@@ -2,11 +2,11 @@
 
 from prometheus_client import generate_latest
 
-from enforcer.judging.judge import Rules, State
-from enforcer.killlog.record import Head
-from enforcer.metrics import Metrics
-from enforcer.model import Proven
-from enforcer.told.status import Snapshot, status
+from enforcer.audit.record import Head
+from enforcer.detection.detector import Rules, State
+from enforcer.quota.types import Proven
+from enforcer.status.metrics import Metrics
+from enforcer.status.node_status import Snapshot, status
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, neighbour, quota
 

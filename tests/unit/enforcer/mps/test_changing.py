@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.model import Mode
-from enforcer.mps.keeper import MpsKeeper
 from enforcer.mps.manager import MpsManager
+from enforcer.mps.supervisor import MpsKeeper
+from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import MpsError
 from tests.unit.enforcer.made import GPU

@@ -2,9 +2,10 @@
 
 import pytest
 
-from enforcer.mps import checkup, incidents
-from enforcer.mps.checkup import Checkup
+from enforcer.mps import health_check as checkup
+from enforcer.mps import incidents
 from enforcer.mps.control import Deadline
+from enforcer.mps.health_check import Checkup
 from enforcer.mps.incidents import Incident, Incidents
 from enforcer.mps.protocol import ServerStatus, whole_gib
 from gpushare.errors import MpsError
@@ -133,7 +134,7 @@ def test_another_server_in_fault_begins_anew(world: World) -> None:
 
 def test_a_server_may_take_its_time_to_come_up_but_not_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("enforcer.mps.checkup.time.monotonic", lambda: now)
+    monkeypatch.setattr("enforcer.mps.health_check.time.monotonic", lambda: now)
     world.client.states[SERVER] = ServerStatus.INITIALIZING
     world.look()
     now += checkup.INITIALIZING_SECONDS

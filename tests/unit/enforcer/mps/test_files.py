@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from enforcer.attribution.procfs import read_stat
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launch import folder_of
+from enforcer.mps.launcher import folder_of
 from enforcer.mps.manager import MpsManager
-from enforcer.proc import read_stat
 from gpushare.errors import MpsError
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 

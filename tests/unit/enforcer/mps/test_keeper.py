@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.ready import MpsReady
+from enforcer.dra.mps_readiness import MpsReady
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.keeper import MpsKeeper
+from enforcer.mps.desired_daemons import Duty
 from enforcer.mps.manager import AT_ONCE, MpsManager, side_by_side
-from enforcer.mps.roster import Duty
+from enforcer.mps.supervisor import MpsKeeper
 from gpushare.errors import MpsError, NvmlError, PrepareError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU
@@ -178,7 +178,7 @@ def test_those_who_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> No
         came.release()
         return time.monotonic()
 
-    monkeypatch.setattr("enforcer.mps.keeper.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("enforcer.mps.supervisor.time", SimpleNamespace(monotonic=clock))
     manager.failure = MpsError("no such program")
     health = manager.health
 

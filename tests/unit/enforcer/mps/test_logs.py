@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.mps.logs import MAX_LINE, SHOWN, Line, Said, Weight, chosen, parsed, read, safe, split
+from enforcer.mps.log_parser import MAX_LINE, SHOWN, Line, Said, Weight, chosen, parsed, read, safe, split
 
 CONTROL = b"[2026-11-21 10:00:00.123 Control 4711] "
 SERVER = b"[2026-11-21 10:00:00.123 Other 4712] "

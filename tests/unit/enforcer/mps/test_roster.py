@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from enforcer.gpus import Gpu
-from enforcer.model import Mode
-from enforcer.modeswitch import GpuModes
-from enforcer.mps.launch import folder_of
+from enforcer.mps.desired_daemons import QUIET, Duty, MpsTools, Roster, Shared, Sources
+from enforcer.mps.launcher import folder_of
 from enforcer.mps.manager import MpsManager
-from enforcer.mps.note import Note, Notes
 from enforcer.mps.protocol import whole_gib
-from enforcer.mps.roster import QUIET, Duty, MpsTools, Roster, Shared, Sources
-from enforcer.offers.inventory import InventoryPolicy, capacity_mib
+from enforcer.mps.state_file import Note, Notes
+from enforcer.nvml.types import Gpu
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, MpsError, NvmlError
 from tests.unit.enforcer.made import GPU, OTHER_GPU

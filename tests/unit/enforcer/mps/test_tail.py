@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.mps import tail
-from enforcer.mps.launch import folder_of
-from enforcer.mps.tail import LINES, LogTail
+from enforcer.mps import log_tailer as tail
+from enforcer.mps.launcher import folder_of
+from enforcer.mps.log_tailer import LINES, LogTail
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 
 HEAD = "[2026-11-21 10:00:00.123 Control 4711] "

@@ -3,9 +3,9 @@
 import pynvml  # noqa: TID251 - the numbers there are
 import pytest
 
-from enforcer.doctor import WORDS
-from enforcer.gpus import GpuProcess, GpuSample
-from enforcer.nvml.answers import ERRORS, MOST_MIB, MOST_PID, check, check_gpu, failure, united
+from enforcer.nvml.types import GpuProcess, GpuSample
+from enforcer.nvml.validation import ERRORS, MOST_MIB, MOST_PID, check, check_gpu, failure, united
+from enforcer.resourceslices.health_monitor import WORDS
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU

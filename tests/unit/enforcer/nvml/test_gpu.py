@@ -7,9 +7,9 @@ from typing import Any
 import pynvml  # noqa: TID251 - its error classes are what the reader catches
 import pytest
 
-from enforcer.gpus import ComputeMode, GpuProcess, GpuSample
-from enforcer.nvml.answers import check
-from enforcer.nvml.gpu import LISTS, NvmlReader, Row, read_rows_lightly
+from enforcer.nvml.reader import LISTS, NvmlReader, Row, read_rows_lightly
+from enforcer.nvml.types import ComputeMode, GpuProcess, GpuSample
+from enforcer.nvml.validation import check
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.fakegpu.sim_nvml import SimNvml

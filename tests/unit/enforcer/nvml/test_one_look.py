@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from enforcer.gpus import GpuSample
+from enforcer.attribution.usage import Watch
 from enforcer.nvml import wire
-from enforcer.nvml.kept import Kept
-from enforcer.nvml.remote import RemoteReader, Waits
-from enforcer.watch import Watch
+from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.nvml.types import GpuSample
+from enforcer.nvml.worker_process import Kept
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.test_loop import Attributor, card
@@ -52,12 +52,12 @@ class Driver(Kept):
 def _slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], tuple[Driver, RemoteReader]]]:
     def make(takes: float) -> tuple[Driver, RemoteReader]:
         driver = Driver(takes)
-        monkeypatch.setattr("enforcer.nvml.remote.time.monotonic", lambda: driver.now)
+        monkeypatch.setattr("enforcer.nvml.client.time.monotonic", lambda: driver.now)
         return driver, RemoteReader([], WAITS, lambda _: driver)
 
     before = time.monotonic
     yield make
-    monkeypatch.setattr("enforcer.nvml.remote.time.monotonic", before)
+    monkeypatch.setattr("enforcer.nvml.client.time.monotonic", before)
 
 
 def test_what_is_not_answered_by_the_deadline_of_a_look_is_not_waited_for(slow: object) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from enforcer.gpus import ComputeMode, Gpu, GpuProcess, GpuSample
 from enforcer.nvml import wire
-from enforcer.nvml.kept import Kept, command
-from enforcer.nvml.remote import MOST_LEFT, RemoteReader, Waits
+from enforcer.nvml.client import MOST_LEFT, RemoteReader, Waits
+from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample
+from enforcer.nvml.worker_process import Kept, command
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.support.patience import holds_within

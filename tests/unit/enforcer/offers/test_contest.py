@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.offers.contest import address, by_plugins, by_slices
+from enforcer.resourceslices.contention import address, by_plugins, by_slices
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import card
 

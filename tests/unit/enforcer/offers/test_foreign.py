@@ -1,8 +1,7 @@
-from enforcer.attribute import Identity
-from enforcer.gpus import GpuSample
-from enforcer.judging.judge import Holder
-from enforcer.offers.foreign import LOWER_AFTER, Steady, foreign_mib, steadied
-from enforcer.view import View
+from enforcer.attribution.cgroup import Identity
+from enforcer.attribution.snapshot import Holder, View
+from enforcer.nvml.types import GpuSample
+from enforcer.resourceslices.foreign_memory import LOWER_AFTER, Steady, foreign_mib, steadied
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.test_loop import card
 

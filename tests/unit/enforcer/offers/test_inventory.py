@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.gpus import Gpu
-from enforcer.health import Standing
-from enforcer.model import Mode
-from enforcer.modes import Ways
-from enforcer.offers.inventory import (
+from enforcer.nvml.device_health import Standing
+from enforcer.nvml.types import Gpu
+from enforcer.quota.sharing_mode import Ways
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import (
     MAX_DEVICES,
     InventoryPolicy,
     Order,

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.prepare import Ask, prepare
-from enforcer.gpus import Gpu
-from enforcer.health import Standing
-from enforcer.model import Mode
-from enforcer.modes import Ways
-from enforcer.nvml.gpu import NvmlReader
-from enforcer.offers.inventory import InventoryPolicy, device_name, narrowed, offer
-from enforcer.watch import merged
+from enforcer.attribution.usage import merged
+from enforcer.dra.allocation import Ask, prepare
+from enforcer.nvml.device_health import Standing
+from enforcer.nvml.reader import NvmlReader
+from enforcer.nvml.types import Gpu
+from enforcer.quota.sharing_mode import Ways
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import InventoryPolicy, device_name, narrowed, offer
 from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.offers.inventory import LENIENCE, InventoryPolicy, Order, capacity_mib, device_name, offer
+from enforcer.resourceslices.devices import LENIENCE, InventoryPolicy, Order, capacity_mib, device_name, offer
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.state import Machine
 

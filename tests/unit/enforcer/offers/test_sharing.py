@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from enforcer.cluster import NodeNews, NodeReporter
-from enforcer.doctor import Doctor
-from enforcer.health import PATIENCE, WELL_AFTER
-from enforcer.offers import contests as contests_module
-from enforcer.offers.contests import Contests
-from enforcer.offers.sharing import Sharing
-from enforcer.offers.slices import SlicePublisher
-from enforcer.view import View
-from enforcer.watch import merged
+from enforcer.attribution.snapshot import View
+from enforcer.attribution.usage import merged
+from enforcer.nvml.device_health import PATIENCE, WELL_AFTER
+from enforcer.resourceslices import contention_monitor as contests_module
+from enforcer.resourceslices.availability import Sharing
+from enforcer.resourceslices.contention_monitor import Contests
+from enforcer.resourceslices.health_monitor import Doctor
+from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.status.events import NodeNews, NodeReporter
 from gpushare.errors import ClusterError, GpuShareError, KubeletError, MpsError, NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.offers.inventory import InventoryPolicy, Order, offer, resource_slices
-from enforcer.offers.slices import VAIN, SlicePublisher, matches
-from gpushare.cluster import Cluster
+from enforcer.resourceslices.devices import InventoryPolicy, Order, offer, resource_slices
+from enforcer.resourceslices.publisher import VAIN, SlicePublisher, matches
 from gpushare.errors import ClusterError
+from gpushare.kube_client import Cluster
 from tests.fakegpu.publish import gpus_of, publish_nodes
 from tests.fakegpu.state import Machine
 

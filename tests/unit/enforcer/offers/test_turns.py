@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from enforcer.model import Mode
-from enforcer.offers import offering as module
-from enforcer.offers import turns
-from enforcer.offers.inventory import InventoryPolicy, Order
-from enforcer.offers.offering import Offering
-from enforcer.offers.turns import Turns
-from enforcer.view import View
+from enforcer.attribution.snapshot import View
+from enforcer.quota.types import Mode
+from enforcer.resourceslices import _merge_turns as turns
+from enforcer.resourceslices import controller as module
+from enforcer.resourceslices._merge_turns import Turns
+from enforcer.resourceslices.controller import Offering
+from enforcer.resourceslices.devices import InventoryPolicy, Order
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.offers.test_foreign import view
 from tests.unit.enforcer.test_enforcer_main import Api

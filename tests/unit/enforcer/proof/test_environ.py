@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.proc import read_stat
-from enforcer.proof.environ import MAX_BYTES, MAX_STUCK, Environments, from_memory
-from enforcer.proof.said import Said
+from enforcer.attribution.procfs import read_stat
+from enforcer.limits.environ_limits import Said
+from enforcer.limits.process_environ import MAX_BYTES, MAX_STUCK, Environments, from_memory
 
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.limits.backends import Backend
-from enforcer.model import Proven
-from enforcer.proof.judge import BAD, Evidence, Known, Process, judge, settle
-from enforcer.proof.said import Said
+from enforcer.limits.backend import Backend
+from enforcer.limits.environ_limits import Said
+from enforcer.limits.verification import BAD, Evidence, Known, Process, judge, settle
+from enforcer.quota.types import Proven
 from gpushare.reasons import Reason
 
 QUOTA, CEILING = 4096, 4352

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.gpus import GpuSample
-from enforcer.limits.backends import Backend
-from enforcer.limits.limiter import Applied
-from enforcer.model import Proven, Quota
-from enforcer.proof.prover import Outlets, Pace, Prover
-from enforcer.proof.said import Said
-from enforcer.told.notice import Notice
-from enforcer.view import View
+from enforcer.attribution.snapshot import View
+from enforcer.limits.applier import Applied
+from enforcer.limits.backend import Backend
+from enforcer.limits.environ_limits import Said
+from enforcer.limits.verifier import Outlets, Pace, Prover
+from enforcer.nvml.types import GpuSample
+from enforcer.quota.types import Proven, Quota
+from enforcer.status.messages import Notice
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.proof.said import Said, said
+from enforcer.limits.environ_limits import Said, said
 
 UUID = "GPU-2a100000-0000-4000-8000-000000000000"
 

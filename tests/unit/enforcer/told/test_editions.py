@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from enforcer.health import Standing
-from enforcer.judging.judge import Case, Rules, State
-from enforcer.judging.kills import Kill
-from enforcer.judging.sight import Blind
-from enforcer.killlog.record import Head
-from enforcer.model import Proven
-from enforcer.told.editions import Editions
-from enforcer.told.status import Snapshot, status
+from enforcer.audit.record import Head
+from enforcer.detection.detector import Case, Rules, State
+from enforcer.detection.kill_history import Kill
+from enforcer.detection.nvml_outage import Blind
+from enforcer.nvml.device_health import Standing
+from enforcer.quota.types import Proven
+from enforcer.status._merge_editions import Editions
+from enforcer.status.node_status import Snapshot, status
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.told.test_pod_files import seen, snapshot

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.judging.judge import Decision, Verdict
-from enforcer.told.episodes import ONCE, QUIET, Episodes, Spell
-from enforcer.told.notice import DECIDED
+from enforcer.detection.detector import Decision, Verdict
+from enforcer.status.dedup import ONCE, QUIET, Episodes, Spell
+from enforcer.status.messages import DECIDED
 from tests.unit.enforcer.made import OTHER_GPU, neighbour, quota
 
 

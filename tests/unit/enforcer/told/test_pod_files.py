@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.gpus import GpuSample
-from enforcer.judging.judge import Holder, Phase, Rules, State, judge
-from enforcer.killlog.record import Head
-from enforcer.model import Quota
-from enforcer.told import podfiles, podstatus
-from enforcer.told.notice import Notice
-from enforcer.told.podfiles import KEPT, REFRESH, PodFiles
-from enforcer.told.status import Snapshot
-from enforcer.view import View
+from enforcer.attribution.snapshot import Holder, View
+from enforcer.audit.record import Head
+from enforcer.detection.detector import Phase, Rules, State, judge
+from enforcer.nvml.types import GpuSample
+from enforcer.quota.types import Quota
+from enforcer.status import pod_status as podstatus
+from enforcer.status import pod_status_files as podfiles
+from enforcer.status.messages import Notice
+from enforcer.status.node_status import Snapshot
+from enforcer.status.pod_status_files import KEPT, REFRESH, PodFiles
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
-from sidecar import status
+from sidecar import pod_status as status
 from sidecar.main import ACTING
 from tests.unit.enforcer.made import GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import card, wait_for
@@ -300,7 +301,7 @@ def test_a_container_that_has_not_started_holds_nothing_and_does_not_hold_up_the
 def test_a_disk_that_does_not_answer_holds_up_nobody_and_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enforcer.aside.WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("enforcer.runtime.background.WAIT_SECONDS", 0.05)
     files = Files(tmp_path)
     fifo = files.prepare().with_name(".status.json.new")
     os.mkfifo(fifo)  # a file that nobody ever opens at its other end

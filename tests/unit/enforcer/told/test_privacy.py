@@ -11,23 +11,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enforcer.attribute import Identity, Owner
-from enforcer.cluster import event_of
-from enforcer.endings.postmortem import Failure, likely, told
-from enforcer.endings.pressure import marked
-from enforcer.gpus import GpuSample
-from enforcer.judging.judge import Decision, Holder, Rules, State, Verdict, judge
-from enforcer.killlog.record import Head
-from enforcer.model import OnExceed, Quota
-from enforcer.told import notice
-from enforcer.told.notice import Ending, Notice
-from enforcer.told.podstatus import Message, Seen, by_pod, message, pod_status
-from enforcer.told.status import Snapshot, status
-from enforcer.view import View
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.snapshot import Holder, View
+from enforcer.audit.kill_records import Ending
+from enforcer.audit.record import Head
+from enforcer.detection.detector import Decision, Rules, State, Verdict, judge
+from enforcer.nvml.types import GpuSample
+from enforcer.oom.diagnosis import Failure, likely, told
+from enforcer.oom.memory_pressure import marked
+from enforcer.quota.types import OnExceed, Quota
+from enforcer.status import messages as notice
+from enforcer.status.events import event_of
+from enforcer.status.messages import Notice
+from enforcer.status.node_status import Snapshot, status
+from enforcer.status.pod_status import Message, Seen, by_pod, message, pod_status
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from sidecar import metrics
-from sidecar import status as read_by_sidecar
+from sidecar import pod_status as read_by_sidecar
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import card
 

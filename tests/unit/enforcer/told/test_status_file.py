@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from enforcer import checkpoint
-from enforcer.told.statusfile import LOOKS, SECONDS, StatusFile
+from enforcer.quota import checkpoint
+from enforcer.status.node_status_file import LOOKS, SECONDS, StatusFile
 
 
 class Looks:

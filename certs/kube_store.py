@@ -1,0 +1,134 @@
+"""Certificates in the cluster: Secrets as vaults, and the ``caBundle`` of our webhook configurations."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from certs.store import ConflictError, Files
+from gpushare.errors import ClusterError, ConfigError
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, JSON_PATCH, Cluster, path
+
+TLS: Final = "kubernetes.io/tls"
+OPAQUE: Final = "Opaque"
+KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+LABELS: Final = {"app.kubernetes.io/managed-by": "gpu-share-certs", "app.kubernetes.io/part-of": "gpu-share"}
+MAX_VALUE: Final = 128 * 1024
+"""Characters of base64 read of one entry of a Secret."""
+
+
+class SecretVault:
+    """A Secret. Create-if-absent and replace both fail when somebody was faster, and are then decided anew."""
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str, kind: str) -> None:
+        self._cluster, self._namespace, self._name, self._kind = cluster, namespace, name, kind
+
+    def __str__(self) -> str:
+        return f"Secret {self._namespace}/{self._name}"
+
+    def read(self) -> tuple[dict[str, bytes], str]:
+        """Read the Secret; entries that are no base64, or too long, are left out."""
+        try:
+            found = self._cluster.get(self._where(self._name))
+        except ClusterError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return {}, ""
+            raise
+        self._kind = found.get("type") or self._kind  # cannot be changed; take a Secret made by hand as it is
+        decoded = {key: _decoded(value) for key, value in (found.get("data") or {}).items()}
+        return {k: v for k, v in decoded.items() if v is not None}, found["metadata"]["resourceVersion"]
+
+    def write(self, files: Files, version: str) -> None:
+        """Create the Secret, or replace the one of that version."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": self._name, "namespace": self._namespace, "labels": LABELS},
+            "type": self._kind,
+            "data": {key: base64.b64encode(value).decode() for key, value in files.items()},
+        }
+        try:
+            if version:
+                body["metadata"]["resourceVersion"] = version  # type: ignore[index]
+                self._cluster.replace(self._where(self._name), body)
+            else:
+                self._cluster.create(self._where(), body)
+        except ClusterError as error:
+            if error.status == HTTPStatus.CONFLICT:
+                raise ConflictError(f"{self} was written by somebody else meanwhile") from error
+            raise
+
+    def _where(self, name: str = "") -> str:
+        return path(CORE_V1, "secrets", name, self._namespace)
+
+
+class WebhookConfigurations:
+    """The configurations whose ``caBundle`` is ours to keep; by name, mutating and validating alike."""
+
+    def __init__(self, cluster: Cluster, names: Sequence[str]) -> None:
+        self._cluster, self._names = cluster, names
+
+    def publish(self, bundle: bytes) -> bool:
+        """Put the bundle into every webhook of every configuration; say whether anything had to change.
+
+        Raises:
+            ConflictError: a configuration changed meanwhile.
+            ClusterError: none of that name exists (status 404), or the API server refused.
+        """
+        changed = [self._publish(name, base64.b64encode(bundle).decode()) for name in self._names]
+        return any(changed)
+
+    def _publish(self, name: str, bundle: str) -> bool:
+        found = {kind: item for kind in KINDS if (item := self._read(kind, name)) is not None}
+        if not found:
+            raise ClusterError(f"there is no webhook configuration {name}; apply it first", HTTPStatus.NOT_FOUND)
+        changed = [self._patch(kind, name, item, bundle) for kind, item in found.items()]
+        return any(changed)
+
+    def _read(self, kind: str, name: str) -> dict[str, Any] | None:
+        try:
+            return self._cluster.get(path(ADMISSION_V1, kind, name))
+        except ClusterError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def _patch(self, kind: str, name: str, item: dict[str, Any], bundle: str) -> bool:
+        """Change that one field and nothing else: the operator owns the rest. The tests make a stale index fail."""
+        webhooks = item.get("webhooks") or []
+        stale = [i for i, w in enumerate(webhooks) if (w.get("clientConfig") or {}).get("caBundle") != bundle]
+        if not stale:
+            return False
+        changes: list[dict[str, str]] = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": item["metadata"]["resourceVersion"]}
+        ]
+        changes += [{"op": "add", "path": f"/webhooks/{i}/clientConfig/caBundle", "value": bundle} for i in stale]
+        try:
+            self._cluster.patch(path(ADMISSION_V1, kind, name), changes, JSON_PATCH)
+        except ClusterError as error:
+            if error.status in {HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}:
+                raise ConflictError(f"webhook configuration {name} changed meanwhile: {error.message}") from error
+            raise
+        return True
+
+
+def secret_name(text: str) -> tuple[str, str]:
+    """Read ``NAMESPACE/NAME``.
+
+    Raises:
+        ConfigError: it is not that.
+    """
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise ConfigError(f"--secret {text!r} is not NAMESPACE/NAME; write for example gpu-share-system/webhook-tls")
+    return namespace, name
+
+
+def _decoded(value: str) -> bytes | None:
+    if len(value) > MAX_VALUE:
+        return None
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error:
+        return None

@@ -1,0 +1,275 @@
+"""Carries out the plan: reads two vaults, takes one step, looks again, until there is nothing to do but wait.
+
+The authority's vault holds its key and is mounted by nobody; the serving vault holds what the server needs:
+
+============  =========================================================================================
+authority     ``ca.crt ca.key`` the current one, ``next.crt next.key`` the next one, ``old.crt`` the old
+              certificates, ``state.json`` since when the next is published, and when the old retire
+serving       ``tls.crt tls.key`` the pair, ``ca.crt`` the published bundle
+============  =========================================================================================
+
+Every write names the version it was decided upon, so of two keepers at work one decides anew.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import structlog
+
+from certs import pki
+from certs import rotation_plan as plan
+from certs.rotation_plan import Plan, State, Step, Wanted
+from certs.store import ConflictError, Vault
+from gpushare.errors import GpuShareError
+from gpushare.reasons import Reason
+
+MAX_STEPS: Final = 12
+MAX_CONFLICTS: Final = 8
+MAX_OLD: Final = 4
+PAIR: Final = frozenset({"tls.crt", "tls.key"})
+
+log = structlog.get_logger()
+
+
+class Publisher(Protocol):
+    """Where clients learn which authorities to trust."""
+
+    def publish(self, bundle: bytes) -> bool:
+        """Make it known, and say whether anything had to change."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What both vaults hold, and what it means."""
+
+    authority: dict[str, bytes]
+    authority_version: str
+    serving: dict[str, bytes]
+    serving_version: str
+    state: State
+    old: dict[str, bytes]
+    """Fingerprint of each old authority → its certificate."""
+
+    def bundle(self) -> bytes:
+        """All certificates a client has to trust now. Their order does not follow their roles: no needless writes."""
+        state = self.state
+        parts = dict(self.old)
+        parts |= {state.current.fingerprint: self.authority["ca.crt"]} if state.current else {}
+        parts |= {state.following.fingerprint: self.authority["next.crt"]} if state.following else {}
+        return b"".join(parts[fingerprint] for fingerprint in sorted(parts))
+
+
+class Keeper:
+    """Keeps one authority and one serving pair."""
+
+    def __init__(
+        self,
+        authority: Vault,
+        serving: Vault,
+        wanted: Wanted,
+        *,
+        publisher: Publisher | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._authority, self._serving, self._wanted = authority, serving, wanted
+        self._publisher, self._clock = publisher, clock
+
+    def reconcile(self) -> Plan:
+        """Do all that can be done now; return the step that is left: ``NOTHING``, or ``WAIT`` with its reason.
+
+        Raises:
+            GpuShareError: a vault or the API server failed, or others kept writing.
+        """
+        conflicts = 0
+        for _ in range(MAX_STEPS + MAX_CONFLICTS):
+            try:
+                done = self._once()
+            except ConflictError as error:
+                conflicts += 1
+                log.info("decided anew", reason=error.reason, detail=error.message)
+                if conflicts > MAX_CONFLICTS:
+                    raise
+                continue
+            if done.step in {Step.NOTHING, Step.WAIT}:
+                log.info("certificates in order", reason=Reason.CERTIFICATE_CURRENT, detail=done.reason)
+                return done
+        raise GpuShareError(f"{self._serving}: no good state after {MAX_STEPS} steps; is the clock right?")
+
+    def _once(self) -> Plan:
+        now = self._clock()
+        stored = self._published(now)
+        todo = plan.next_step(stored.state, now, self._wanted)
+        if todo.step not in {Step.NOTHING, Step.WAIT}:
+            self._take(todo, stored, now)
+        return todo
+
+    def _published(self, now: datetime) -> Stored:
+        """What is stored, once its bundle is out. After a change it looks again: it may have slept over a rotation.
+
+        Raises:
+            ConflictError: others publish something else each time.
+        """
+        for _ in range(MAX_CONFLICTS):
+            stored = load(self._authority, self._serving, now)
+            if not self._publish(stored, now):
+                return stored
+        raise ConflictError(f"{self._serving}: somebody else publishes another bundle each time")
+
+    def _publish(self, stored: Stored, now: datetime) -> bool:
+        """Bring the bundle out; note the moment where a next authority is in it for the first time, or again."""
+        bundle = stored.bundle()
+        changed = bool(bundle) and self._publisher is not None and self._publisher.publish(bundle)
+        if bundle and stored.serving.keys() >= PAIR and stored.serving.get("ca.crt") != bundle:
+            self._serving.write({**stored.serving, "ca.crt": bundle}, stored.serving_version)
+            changed = True
+        if changed:
+            log.info("bundle published", reason=Reason.BUNDLE_PUBLISHED, certificates=bundle.count(pki.BEGIN))
+        bundled = stored.state.bundled
+        if stored.state.following is None or (bundled is not None and bundled <= now and not changed):
+            return changed
+        noted = replace(stored.state, bundled=now)
+        self._authority.write({**stored.authority, **_notes(noted, stored.old)}, stored.authority_version)
+        return True
+
+    def _take(self, todo: Plan, stored: Stored, now: datetime) -> None:
+        match todo.step:
+            case Step.ADD_NEXT:
+                self._add_next(stored, now)
+                reason = Reason.AUTHORITY_ADDED
+            case Step.SWITCH:
+                self._authority.write(_switched(stored), stored.authority_version)
+                reason = Reason.AUTHORITY_SWITCHED
+            case Step.DROP_OLD:
+                self._drop_old(stored, now)
+                reason = Reason.AUTHORITY_DROPPED
+            case _:
+                self._issue(stored, now)
+                reason = Reason.CERTIFICATE_RENEWED
+        log.info("certificates changed", reason=reason, step=todo.step, why=todo.reason, where=str(self._serving))
+
+    def _add_next(self, stored: Stored, now: datetime) -> None:
+        pair = pki.make_authority(*plan.lifetime(now, self._wanted.ca_days))
+        files = stored.authority | {"next.crt": pair.certificate, "next.key": pair.key}
+        self._authority.write(files | _notes(replace(stored.state, bundled=None), stored.old), stored.authority_version)
+
+    def _drop_old(self, stored: Stored, now: datetime) -> None:
+        kept = {a.fingerprint: stored.old[a.fingerprint] for a in plan.retained(stored.state, now)}
+        self._authority.write({**stored.authority, **_notes(stored.state, kept)}, stored.authority_version)
+
+    def _issue(self, stored: Stored, now: datetime) -> None:
+        current = stored.state.current
+        assert current is not None
+        begins, ends = plan.lifetime(now, self._wanted.leaf_days, current.ends)
+        signer = pki.Pair(stored.authority["ca.crt"], stored.authority["ca.key"])
+        pair = pki.issue(signer, self._wanted.names, begins, ends)
+        self._serving.write(
+            {"ca.crt": stored.bundle(), "tls.crt": pair.certificate, "tls.key": pair.key}, stored.serving_version
+        )
+
+
+def load(authority: Vault, serving: Vault, now: datetime) -> Stored:
+    """Read both vaults and make sense of them; what makes none is logged and counts as absent."""
+    files, version = authority.read()
+    served, served_version = serving.read()
+    for name in ("ca.crt", "next.crt"):
+        _report_damage(files, name, str(authority))
+    current = pki.read_authority(files.get("ca.crt", b""), files.get("ca.key"))
+    following = pki.read_authority(files.get("next.crt", b""), files.get("next.key"))
+    old = _by_fingerprint(files.get("old.crt", b""))
+    bundled, retire = _read_notes(files.get("state.json", b""))
+    signers = [files[n] for n, a in (("ca.crt", current), ("next.crt", following)) if a is not None]
+    leaf = _leaf(served, [*signers, *old.values()], str(serving))
+    if leaf is not None and not leaf.issuer and now < leaf.ends:
+        # The authority was lost, its certificate was not: whoever still presents the leaf must stay trusted.
+        old |= (found := _signer_in(served, now))
+        leaf = _leaf(served, [*signers, *old.values()], str(serving))
+        retire |= dict.fromkeys(found, leaf.ends) if leaf is not None else {}
+    state = State(
+        current=current,
+        following=following,
+        old=tuple(a for pem in old.values() if (a := pki.read_authority(pem, None)) is not None),
+        leaf=leaf,
+        bundled=bundled,
+        retire=retire,
+    )
+    return Stored(
+        authority=files,
+        authority_version=version,
+        serving=served,
+        serving_version=served_version,
+        state=state,
+        old=old,
+    )
+
+
+def _switched(stored: Stored) -> dict[str, bytes]:
+    """The authority's files once the next one is the current one."""
+    state, old = stored.state, dict(stored.old)
+    retire = dict(state.retire)
+    if state.current is not None:
+        old[state.current.fingerprint] = stored.authority["ca.crt"]
+        ends = (
+            state.leaf.ends if state.leaf and state.leaf.issuer == state.current.fingerprint else state.current.begins
+        )
+        retire[state.current.fingerprint] = ends
+    files = {"ca.crt": stored.authority["next.crt"], "ca.key": stored.authority["next.key"]}
+    return files | _notes(replace(state, retire=retire, bundled=None), old)
+
+
+def _notes(state: State, old: dict[str, bytes]) -> dict[str, bytes]:
+    """The old certificates and the dates, as files."""
+    kept = dict(list(old.items())[-MAX_OLD:])
+    notes = {
+        "version": 1,
+        "bundled": state.bundled.isoformat() if state.bundled else None,
+        "retire": {k: v.isoformat() for k, v in state.retire.items() if k in kept},
+    }
+    return {"old.crt": b"".join(kept.values()), "state.json": json.dumps(notes).encode()}
+
+
+def _read_notes(data: bytes) -> tuple[datetime | None, dict[str, datetime]]:
+    """The dates; none where they cannot be read: then the next settles again, and the old stay until they expire."""
+    try:
+        notes = json.loads(data)
+        bundled = notes["bundled"] and _moment(notes["bundled"])
+        return bundled, {str(k): _moment(v) for k, v in notes["retire"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None, {}
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return moment
+
+
+def _by_fingerprint(pem: bytes, now: datetime | None = None) -> dict[str, bytes]:
+    """Authorities by fingerprint; with ``now``, only those that have not expired."""
+    found = ((pki.read_authority(c, None), c) for c in pki.read_certificates(pem))
+    return {a.fingerprint: c for a, c in found if a is not None and (now is None or now < a.ends)}
+
+
+def _signer_in(served: dict[str, bytes], now: datetime) -> dict[str, bytes]:
+    """The authority in the published bundle that signed the serving certificate, if it is there and has not expired."""
+    candidates = _by_fingerprint(served.get("ca.crt", b""), now)
+    leaf = pki.read_leaf(served.get("tls.crt", b""), served.get("tls.key", b""), list(candidates.values()))
+    return {k: v for k, v in candidates.items() if leaf is not None and k == leaf.issuer}
+
+
+def _leaf(served: dict[str, bytes], signers: list[bytes], where: str) -> plan.Leaf | None:
+    leaf = pki.read_leaf(served.get("tls.crt", b""), served.get("tls.key", b""), signers)
+    if served and (leaf is None or leaf.problem):
+        problem = leaf.problem if leaf else "tls.crt is not one certificate"
+        log.warning("serving pair rejected", reason=Reason.CERTIFICATE_REJECTED, where=where, detail=problem)
+    return leaf
+
+
+def _report_damage(files: dict[str, bytes], name: str, where: str) -> None:
+    if name in files and pki.read_authority(files[name], None) is None:
+        detail = f"{name} is not one CA certificate as it was made"
+        log.warning("authority rejected", reason=Reason.CERTIFICATE_REJECTED, where=where, detail=detail)

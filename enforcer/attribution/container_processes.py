@@ -1,0 +1,62 @@
+"""The processes of one container, and the first of them, whose end is the end of all.
+
+A container with a pid namespace of its own has a first process; when that ends, the kernel kills all others in one go,
+and no fork is fast enough. A container without one (hostPID, shareProcessNamespace) has none that may be ended for
+that: the first process of its namespace is the host's, or the pod's sandbox.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from enforcer.attribution.cgroup import Attributor, Identity, Owner
+from enforcer.attribution.procfs import DEAD, numbers, read_stat
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of a container; ``numbers`` are its pids in each of its namespaces, from ours to its own."""
+
+    identity: Identity
+    numbers: tuple[int, ...]
+
+
+def members(attributor: Attributor, owner: Owner, proc: Path = Path("/proc")) -> list[Member]:
+    """Find all processes of a container that there are now. A corpse is none."""
+    found = []
+    for folder in (each for each in proc.iterdir() if each.name.isascii() and each.name.isdigit()):
+        pid = int(folder.name)
+        identity = attributor.identify(pid) if _may_be_in(folder, owner) else None
+        if identity is not None and identity.owner == owner and (own := numbers(pid, proc)):
+            found.append(Member(identity, own))
+    return found
+
+
+def first_of(family: Sequence[Member], cgroup_inode: int | None) -> Member | None:
+    """Choose the first process of a container.
+
+    Its namespace is the outermost of the container: none of the others is outside it. So neither a namespace that a
+    tenant made inside counts, nor that of a container which has none of its own.
+
+    Args:
+        family: all processes of the container.
+        cgroup_inode: of the container's cgroup; a container made again has another.
+    """
+    outermost = min((len(each.numbers) for each in family), default=0)
+    found = [each for each in family if len(each.numbers) == outermost > 1 and each.numbers[-1] == 1]
+    return found[0] if len(found) == 1 and found[0].identity.cgroup_inode == cgroup_inode else None
+
+
+def _may_be_in(folder: Path, owner: Owner) -> bool:
+    """Whether it is worth to read who this is: a machine has hundreds of processes, a container a few.
+
+    One whose leader has ended may have threads that live on; in cgroup v1 its own file names no container any more.
+    """
+    try:
+        said = (folder / "cgroup").read_bytes()
+    except OSError:
+        return False
+    if owner.container_id.encode() in said:
+        return True
+    stat = read_stat(folder / "stat") if b":/\n" in said else None
+    return stat is not None and stat.state in DEAD

@@ -1,0 +1,62 @@
+"""What was seen of one GPU at one moment, and what can be said about it. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.nvml.types import Gpu, GpuSample
+from gpushare.errors import NvmlError
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One process and the MiB it holds on the GPU in question."""
+
+    identity: Identity
+    used_mib: int
+
+
+Reading = Mapping[str, tuple[Holder, ...]]
+"""What one GPU held at one moment: the processes of each container, by container id."""
+
+
+def total(holders: Sequence[Holder]) -> int:
+    """MiB held together."""
+    return sum(holder.used_mib for holder in holders)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One GPU at one moment; without a sample we were blind, and ``problem`` says why."""
+
+    gpu: Gpu
+    sample: GpuSample | None = None
+    holders: tuple[Holder, ...] = ()
+    problem: NvmlError | None = None
+
+    @cached_property
+    def reading(self) -> Reading | None:
+        """By container; ``None`` when blind. Sorted once, for all who ask."""
+        if self.sample is None:
+            return None
+        by_container: dict[str, list[Holder]] = defaultdict(list)
+        for holder in self.holders:
+            if holder.identity.owner is not None:
+                by_container[holder.identity.owner.container_id].append(holder)
+        return {container: tuple(holders) for container, holders in by_container.items()}
+
+    @property
+    def unattributed_mib(self) -> int:
+        """Used by no process we see: managed memory, other pid namespaces, processes just ended."""
+        return 0 if self.sample is None else max(0, self.sample.used_mib - sum(each.used_mib for each in self.holders))
+
+
+def strangers(view: View, known: frozenset[str]) -> tuple[Holder, ...]:
+    """Processes that hold memory of a GPU and belong to no container with a quota. They are shown, never killed."""
+    return tuple(each for each in view.holders if _container(each.identity.owner) not in known)
+
+
+def _container(owner: Owner | None) -> str | None:
+    return None if owner is None else owner.container_id

@@ -1,0 +1,166 @@
+"""Looking: what each GPU holds right now, and whose processes those are. Shared by the loop and those who act."""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from typing import Final
+
+import structlog
+
+from enforcer.attribution.cgroup import Attributor, Identity
+from enforcer.attribution.snapshot import Holder, View
+from enforcer.attribution.stale_pids import Known, lasting, listed
+from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
+from enforcer.quota.types import Quota
+from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+ENUMERATE_EVERY: Final = 60
+"""Looks after which the GPUs are counted again: they come and go with the driver only."""
+
+Seen = tuple[Gpu, GpuSample, list[Identity | None]]
+"""A GPU, what it held, and whose each process was."""
+
+
+class Watch:
+    """Looks at GPUs, one question at a time, whoever asks.
+
+    Args:
+        reader: a door to the GPUs.
+        attributor: tells whose a process is.
+        changed: called, from whatever thread looks, when other GPUs are there than before.
+        alive: whether a process has not ended, for those of whom the attributor says nothing.
+        together: bounds the time of all questions of one look.
+    """
+
+    def __init__(
+        self,
+        reader: GpuReader,
+        attributor: Attributor,
+        changed: Callable[[], object] = lambda: None,
+        *,
+        alive: Callable[[int], bool] = lambda _: False,
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._reader, self._attributor, self._changed, self._alive = reader, attributor, changed, alive
+        self._together = together
+        self._lock = threading.Lock()
+        self._gpus: tuple[Gpu, ...] = ()
+        self._looks = 0
+        self._number = 0
+        self._read: dict[str, int] = {}
+        """Number of the look at which each was read last."""
+        self._known: dict[str, Known] = {}
+        """What each GPU's list said last; see ``enforcer.attribution.stale_pids``."""
+        self._seen: dict[str, tuple[Seen, View]] = {}
+        """What was put together last of what; where that is the same again, so is the view."""
+        self.latest: tuple[View, ...] = ()
+        """What was seen last."""
+        self.problem: str | None = None
+        """Why the GPUs cannot be counted, where they never could; ``None`` where they could."""
+
+    def look(self) -> tuple[View, ...]:
+        """Look at every GPU.
+
+        Raises:
+            NvmlError: the GPUs cannot even be counted, and never could.
+        """
+        with self._lock:
+            if self._looks % ENUMERATE_EVERY == 0:
+                self._enumerate()
+            with self._together():
+                found = {gpu.uuid: self._view(gpu) for gpu in self._in_turn()}
+            views = tuple(found[gpu.uuid] for gpu in self._gpus)
+            self._number += 1
+            was = self._read
+            self._read = {uuid: self._number if view.sample else was.get(uuid, 0) for uuid, view in found.items()}
+            # Where there is none, or one cannot be read, the next look may find more.
+            unsure = not views or any(view.sample is None for view in views)
+            self._looks = 0 if unsure else self._looks + 1
+            self.latest = views
+            return views
+
+    def _in_turn(self) -> list[Gpu]:
+        """Those first that were not read for longest: where time is short, each has its turn."""
+        return sorted(self._gpus, key=lambda gpu: self._read.get(gpu.uuid, 0))
+
+    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
+        """Who in one container holds how much of one GPU now; ``None`` when blind."""
+        with self._lock:
+            gpu = next((gpu for gpu in self._gpus if gpu.uuid == quota.gpu), None)
+            reading = None if gpu is None else self._view(gpu).reading
+        return None if reading is None else reading.get(quota.container_id or "", ())
+
+    def _enumerate(self) -> None:
+        before = self._gpus
+        try:
+            self._gpus = merged(before, self._reader.gpus())
+            self.problem = None
+        except NvmlError as error:
+            if not before:
+                self.problem = f"the node's GPUs cannot be counted: {error.message}"
+                raise
+            log.warning("GPUs not counted again", reason=str(error.reason), error=error.message)
+        if [gpu.uuid for gpu in before] != [gpu.uuid for gpu in self._gpus]:
+            self._changed()
+
+    def _view(self, gpu: Gpu) -> View:
+        try:
+            sample = self._reader.sample(gpu.uuid)
+            whose = [self._who(process) for process in sample.processes]
+        except NvmlError as error:
+            self._known[gpu.uuid] = lasting(self._known.get(gpu.uuid, {}))
+            self._seen.pop(gpu.uuid, None)
+            return View(gpu=gpu, problem=error)
+        seen = gpu, sample, whose
+        last = self._seen.get(gpu.uuid)
+        if last is None or last[0] != seen:
+            last = self._seen[gpu.uuid] = seen, self._put_together(gpu, sample, whose)
+        return last[1]
+
+    def _put_together(self, gpu: Gpu, sample: GpuSample, whose: Sequence[Identity | None]) -> View:
+        rows = list(zip(sample.processes, whose, strict=True))
+        self._known[gpu.uuid] = known = listed(self._known.get(gpu.uuid, {}), rows)
+        holders = [Holder(who, known[process.pid].own_mib) for process, who in rows if who is not None]
+        return View(gpu=gpu, sample=sample, holders=tuple(holders))
+
+    def _who(self, process: GpuProcess) -> Identity | None:
+        """Look who has a pid now; ``None``: nobody any more. Raises ``NvmlError``: somebody whom /proc does not show.
+
+        What that one holds is somebody's: without it nobody's sum is right, and grace would begin anew.
+        """
+        found = self._attributor.identify(process.pid)
+        if found is None and self._alive(process.pid):
+            raise _hidden(process.pid)
+        return found
+
+
+def _hidden(pid: int) -> NvmlError:
+    return NvmlError(
+        f"process {pid} holds GPU memory and /proc does not show it: is it mounted with hidepid, or are there too many "
+        "open files?",
+        Reason.PROCESS_HIDDEN,
+    )
+
+
+def merged(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Take in a count of the GPUs: one that was there stays, under its index, and is unreadable where it is gone.
+
+    A GPU that falls off its bus leaves the count, and those behind it move up; an operator may have named some by
+    index, and theirs must not come to mean another card. Only an agent that starts afresh forgets.
+    """
+    known = {gpu.uuid: gpu for gpu in before}
+    present = {gpu.uuid: gpu for gpu in found}
+    # A MIG instance is another matter: it is destroyed on purpose, and nothing falls off.
+    stays = [gpu for gpu in before if gpu.uuid in present or gpu.parent is None]
+    old = [present.get(gpu.uuid, gpu)._replace(index=gpu.index) for gpu in stays]
+    taken = {gpu.index for gpu in stays}
+    new = []
+    for gpu in (each for each in found if each.uuid not in known):
+        index = next(free for free in count(gpu.index) if free not in taken)
+        taken.add(index)
+        new.append(gpu._replace(index=index))
+    return tuple(sorted([*old, *new], key=lambda gpu: gpu.index))

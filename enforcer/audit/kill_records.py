@@ -1,0 +1,125 @@
+"""Kills as the kill log has them: what each kind of record holds. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enforcer.attribution.snapshot import Holder
+from enforcer.detection.detector import Verdict
+from enforcer.quota.types import OnExceed, Quota
+from gpushare.reasons import Reason
+
+NOT_DONE: Final = ("refused", "not permitted", str(Reason.CONTROL_BLOCKED))
+"""Ends of steps that came to nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What became of one process that was to be ended. ``steps`` is what was tried on it, in order."""
+
+    pid: int
+    start: int
+    used_mib: int
+    result: Reason
+    steps: tuple[str, ...] = ()
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything was done to it: a step that was refused, or did not come about, is nothing."""
+        return touched(self.steps)
+
+
+def touched(steps: Sequence[str]) -> bool:
+    """Whether one of these steps did anything to anybody."""
+    return any(not step.endswith(NOT_DONE) for step in steps)
+
+
+ACTION: Final = "terminate_client,SIGTERM,SIGKILL"
+NO_FIRST: Final = "the container has no first process that can be ended: those that hold GPU memory are, one by one"
+"""Of ``kill-container`` where pods share a pid namespace, or the first process hangs."""
+ESCALATED: Final = "new processes come in the place of those that are ended: the whole container is"
+KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
+"""What the answer to an INTENT that was left takes over from it."""
+
+
+def interrupted(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the answer to an INTENT that an enforcer died over."""
+    return _answer(node, record, Reason.INTERRUPTED, "the enforcer ended before it could say what became of this")
+
+
+def called_off(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the answer to an INTENT that became durable when nobody waited for it any longer."""
+    return _answer(node, record, Reason.RECORD_UNWRITABLE, "the disk took too long: nothing was done")
+
+
+def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> dict[str, Any]:
+    kept = {name: record[name] for name in KEPT if name in record}
+    return {"node": node, **kept, "intent": record["seq"], "result": str(result), "note": note}
+
+
+def warning_fields(node: str, verdict: Verdict, times: int = 1) -> dict[str, Any]:
+    """What an ARMED or a WARNED record holds; ``times`` it happened since there was one like it."""
+    held = {"usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
+    return {**about(node, verdict.quota), **held, **({"times": times} if times > 1 else {})}
+
+
+def about(node: str, quota: Quota) -> dict[str, Any]:
+    """Say whom a record is about."""
+    return {
+        "node": node,
+        "gpu": quota.gpu,
+        "pod": {"namespace": quota.namespace, "name": quota.pod, "uid": quota.pod_uid},
+        "container": quota.container,
+        "containerId": quota.container_id,
+        "quotaMiB": quota.memory_mib,
+        "ceilingMiB": quota.ceiling_mib,
+    }
+
+
+def intent(node: str, verdict: Verdict, holders: Sequence[Holder], first: Sequence[Holder] = ()) -> dict[str, Any]:
+    """Write what an INTENT record holds.
+
+    Args:
+        node: its name.
+        verdict: what was decided.
+        holders: who is to be ended, at least one.
+        first: the first process of the container, where all of it is ended by that; or none.
+    """
+    holders = [*first, *(each for each in holders if each not in first)]
+    whole = verdict.quota.on_exceed is OnExceed.KILL_CONTAINER
+    first_pid = {"first": first[0].identity.pid} if first else {"note": NO_FIRST}
+    one = holders[0].identity
+    return {
+        **about(node, verdict.quota),
+        **(first_pid if whole else {}),
+        **({"escalated": ESCALATED} if verdict.respawns else {}),
+        "pid": one.pid,
+        "start": one.start,
+        "cgroupInode": one.cgroup_inode,
+        "usedMiB": verdict.used_mib,
+        "overFor": f"{verdict.over_for:.1f}s",
+        "action": ACTION,
+        "targets": [_target(holder) for holder in holders],
+        "targetsTotal": len(holders),
+    }
+
+
+def _target(holder: Holder) -> dict[str, Any]:
+    return {"pid": holder.identity.pid, "start": holder.identity.start, "usedMiB": holder.used_mib}
+
+
+def ending(holder: Holder, result: Reason, *steps: str) -> Ending:
+    """Say what became of one process, and by which steps."""
+    identity = holder.identity
+    return Ending(pid=identity.pid, start=identity.start, used_mib=holder.used_mib, result=result, steps=steps)
+
+
+def shown(each: Ending) -> dict[str, Any]:
+    """Write it as an OUTCOME record does."""
+    return {
+        "pid": each.pid,
+        "start": each.start,
+        "usedMiB": each.used_mib,
+        "result": str(each.result),
+        "steps": ",".join(each.steps),
+    }

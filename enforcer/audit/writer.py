@@ -1,0 +1,209 @@
+"""The kill log's one writer: a thread that waits for the disk, so that nobody else has to.
+
+A disk may take seconds, or never answer. Who asks for a record waits so long and no longer. What is not durable in time
+is not acted upon: should that INTENT become durable after all, it is answered by ABORTED. An answer is not given up
+while we live, and the INTENTs that an enforcer before us died over are answered as soon as anything can be written.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TextIO
+
+import structlog
+
+from enforcer.audit import kill_records as deeds
+from enforcer.audit.log import KillLog
+from enforcer.audit.record import Head, Kind
+from enforcer.runtime.logs import Outlet
+from gpushare.errors import RecordError
+from gpushare.reasons import Reason
+
+
+def records_to(stream: TextIO) -> Callable[[Kind, bytes], None]:
+    """Return who takes the kill log's records to a stream, each line as it stands there."""
+    outlet = Outlet(stream)
+
+    def took(_: Kind, line: bytes) -> None:
+        outlet.write(line.decode("ascii"))
+
+    return took
+
+
+log = structlog.get_logger()
+
+WAIT_SECONDS: Final = 10.0
+"""For one record. A disk that takes five is slow; after longer, what was judged is worth another judgement."""
+MAX_WAITING: Final = 256
+"""Records that may wait for the disk; beyond that, what nobody waits for is let go of."""
+
+Fields = Mapping[str, Any]
+Task = tuple[Future[Head], Callable[[], Head]]
+
+
+def _never() -> None:
+    """Say that the log is ours alone."""
+
+
+class Scribe:
+    """Writes to a kill log, one record after the other. Safe to use from several threads.
+
+    Args:
+        kill_log: nobody else writes to it.
+        node: whose log it is.
+        wait: seconds that who asks for a record waits for it.
+        lost: says why somebody else may be writing too, ``None`` while nobody can; then nothing is written.
+    """
+
+    def __init__(
+        self, kill_log: KillLog, node: str, *, wait: float = WAIT_SECONDS, lost: Callable[[], str | None] = _never
+    ) -> None:
+        self._log, self._node, self._wait, self._lost = kill_log, node, wait, lost
+        self._lock = threading.Lock()
+        self._tasks: deque[Task] = deque()
+        self._busy = False
+        self._begun: float | None = None
+        self._taken_up = False
+        self._owed: deque[tuple[Kind, Fields]] = deque()
+
+    @property
+    def head(self) -> Head:
+        """The last record's number and hash: the anchor to keep elsewhere."""
+        return self._log.head
+
+    @property
+    def problem(self) -> str | None:
+        """Why nobody is ended now; ``None`` while records can be written."""
+        begun = self._begun
+        if begun is not None and time.monotonic() - begun > self._wait:
+            return f"the kill log's disk has not answered for {self._wait:g} s: nobody is ended until it does"
+        return self._lost() or self._log.problem
+
+    def open(self) -> None:
+        """Find the log's end, and answer the INTENTs that an enforcer died over.
+
+        Raises:
+            RecordError: that is not possible yet; ``catch_up`` does it, or the first record that can be written.
+        """
+        self._in_time(self._do(self._settle))
+
+    def intent(self, fields: Fields) -> Head:
+        """Write an INTENT. Returns the chain's head once it is durable.
+
+        Raises:
+            RecordError: it is not, or was not in time: it must not be acted upon.
+        """
+        return self._in_time(self._do(partial(self._append, Kind.INTENT, fields)), partial(self._call_off, fields))
+
+    def answer(self, kind: Kind, fields: Fields) -> Head:
+        """Write what became of an INTENT. Returns the chain's head once it is durable.
+
+        Raises:
+            RecordError: it is not yet. It is not to be asked for again: ``catch_up`` does.
+        """
+        return self._in_time(self._answer(kind, fields))
+
+    def owe(self, kind: Kind, fields: Fields) -> None:
+        """Have written what became of an INTENT, now or as soon as it can be. Does not wait."""
+        self._answer(kind, fields)
+
+    def post(self, kind: Kind, fields: Fields, failed: Callable[[RecordError], object]) -> None:
+        """Write a record that nobody waits for; ``failed`` is called, from any thread, where it cannot be written."""
+        if len(self._tasks) >= MAX_WAITING:
+            failed(RecordError(f"{MAX_WAITING} records wait for the kill log's disk already"))
+            return
+        done = self._do(partial(self._append, kind, fields))
+        done.add_done_callback(lambda _: failed(error) if isinstance(error := done.exception(), RecordError) else None)
+
+    def catch_up(self) -> None:
+        """Have written what could not be in its time: answers, and what ``open`` was to find. Does not wait."""
+        if (self._owed or not self._taken_up) and not self._busy:
+            self._do(self._settle)
+
+    def close(self) -> None:
+        """Let go of the files once all is written; not of those that a disk does not give back."""
+        try:
+            self._in_time(self._do(self._closed))
+        except RecordError as error:
+            log.critical("kill log left open", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+
+    def _answer(self, kind: Kind, fields: Fields) -> Future[Head]:
+        done = self._do(partial(self._append, kind, fields))
+        done.add_done_callback(lambda _: None if done.exception() is None else self._owed.append((kind, fields)))
+        return done
+
+    def _in_time(self, done: Future[Head], late: Callable[[Future[Head]], object] = id) -> Head:
+        try:
+            return done.result(self._wait)
+        except TimeoutError as error:
+            late(done)
+            raise RecordError(f"the kill log's disk has not answered for {self._wait:g} s") from error
+
+    def _call_off(self, fields: Fields, done: Future[Head]) -> None:
+        """Take an INTENT back that nobody waits for any longer: unasked, or answered once it is durable."""
+        if not done.cancel():
+            done.add_done_callback(partial(self._called_off, fields))
+
+    def _called_off(self, fields: Fields, done: Future[Head]) -> None:
+        if done.exception() is None:
+            self._answer(Kind.ABORTED, deeds.called_off(self._node, {**fields, "seq": done.result().seq}))
+
+    def _do(self, task: Callable[[], Head]) -> Future[Head]:
+        """Queue something for the writer. Where no thread can be started, it waits for the next who asks."""
+        done = Future[Head]()
+        with self._lock:
+            self._tasks.append((done, task))
+            if not self._busy:
+                try:
+                    threading.Thread(target=self._work, name="scribe", daemon=True).start()
+                    self._busy = True
+                except RuntimeError as error:
+                    log.critical("no writer", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+        return done
+
+    def _work(self) -> None:
+        """Do what is queued, and end: a thread that waits for nothing is one that nobody has to end."""
+        while (found := self._next()) is not None:
+            done, task = found
+            if done.set_running_or_notify_cancel():
+                self._begun = time.monotonic()
+                try:
+                    done.set_result(task())
+                except BaseException as error:  # noqa: BLE001 - it is raised where the record was asked for
+                    done.set_exception(error)
+                self._begun = None
+
+    def _next(self) -> Task | None:
+        with self._lock:
+            self._busy = bool(self._tasks)
+            return self._tasks.popleft() if self._busy else None
+
+    def _append(self, kind: Kind, fields: Fields) -> Head:
+        self._take_up()
+        return self._log.append(kind, fields)
+
+    def _settle(self) -> Head:
+        self._take_up()
+        while self._owed:
+            self._log.append(*self._owed[0])
+            self._owed.popleft()
+        return self._log.head
+
+    def _take_up(self) -> None:
+        """Check that the log is ours, and find once what an enforcer before us left unanswered."""
+        if (why := self._lost()) is not None:
+            raise RecordError(why)
+        if not self._taken_up:
+            left = self._log.open()
+            self._owed.extend((Kind.OUTCOME, deeds.interrupted(self._node, record)) for record in left)
+            self._taken_up = True
+
+    def _closed(self) -> Head:
+        with suppress(RecordError):  # what cannot be written now the next start answers
+            self._settle()
+        self._log.close()
+        return self._log.head

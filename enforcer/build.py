@@ -1,0 +1,148 @@
+"""What runs beside the loop, and what stands in its way."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import structlog
+
+from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.snapshot import View
+from enforcer.attribution.usage import Watch
+from enforcer.limits.backend import Backend
+from enforcer.mps.daemon import MpsDaemon
+from enforcer.mps.incidents import Incidents
+from enforcer.mps.manager import MpsManager
+from enforcer.mps.supervisor import MpsKeeper
+from enforcer.nvml.client import RemoteReader
+from enforcer.nvml.device_health import Standing
+from enforcer.nvml.driver_root import HERE
+from enforcer.nvml.types import Gpu
+from enforcer.nvml.worker_process import command
+from enforcer.quota.informer import PodListener
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode, Proven, Quota
+from enforcer.resourceslices.availability import Sharing
+from enforcer.status.events import NodeNews
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
+from gpushare.errors import GpuShareError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Side:
+    """What runs beside the loop, and what hinders it."""
+
+    nvml: RemoteReader = field(default_factory=lambda: RemoteReader(command(HERE)))
+    """The door to the GPUs."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
+    serves: Callable[[str], bool] = bool
+    """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
+    mps: tuple[MpsManager, MpsKeeper] | None = None
+    """The daemons, where there are any."""
+    backends: Callable[[], Mapping[str, Backend]] = dict
+    """Who keeps limits on which GPU."""
+    incidents: Incidents = field(default_factory=Incidents)
+    """What happened to them."""
+    news: deque[NodeNews] = field(default_factory=lambda: deque(maxlen=64))
+    """What operators are to be told beside that."""
+    announce: Callable[[str, Sequence[tuple[Quota, Proven]]], bool] = lambda *_: True
+    """Says of a claim, by UID, whether its limits are in force; false where that has to be said again."""
+    claimed: Callable[[], frozenset[str] | None] = lambda: None
+    """Which GPUs claims are on; ``None`` until that is known."""
+    wakes: list[threading.Event] = field(default_factory=list)
+    """Set when other GPUs are there than before."""
+    sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
+    """Which GPUs may be shared."""
+    modes: GpuModes = field(default_factory=GpuModes.fixed)
+    """How they are."""
+
+    tell: Callable[[Notice], None] = lambda _: None
+    """Takes what owners of pods are to be told."""
+    listeners: list[PodListener] = field(default_factory=list)
+    """Who wants to see this node's pods."""
+    hindrances: list[Callable[[], str | None]] = field(default_factory=list)
+    """What has to be well before shares can be had here."""
+
+    def hindrance(self) -> str | None:
+        """Say why no share can be had here yet; ``None`` where one can."""
+        return next((why for get in self.hindrances if (why := get()) is not None), None)
+
+    def standing(self, gpus: Sequence[Gpu]) -> Standing:
+        """Say all that is to be known of these GPUs beside what they hold. May take seconds."""
+        return replace(self.sharing.standing(gpus), backends=self.backends())
+
+    def gpus_changed(self) -> None:
+        """Wake those who have to know."""
+        for event in self.wakes:
+            event.set()
+
+    def now(self, views: Sequence[View]) -> Standing:
+        """Say all that is known of the GPUs that were seen, without looking."""
+        ways, gpus = self.modes.now(), [view.gpu for view in views if not view.gpu.mig_enabled]
+        modes = {gpu.uuid: str(mode) for gpu in gpus if (mode := ways.of(gpu.uuid)) is not None}
+        return replace(self.sharing.now(), modes=modes)
+
+    def ready(self, gpu: str) -> bool:
+        """Say whether shares of a GPU can be used: of one shared through MPS once its daemon takes clients."""
+        return self.modes.of(gpu) in {Mode.TIME_SLICING, Mode.MIG} or self.serves(gpu)
+
+    def failures(self) -> Mapping[str, GpuShareError]:
+        """Say which daemons do not serve."""
+        return {} if self.mps is None else self.mps[1].failures
+
+    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, Proven]]) -> bool:
+        """Say whether a claim's limits are in force, to whoever announces that by now; see ``announce``."""
+        return self.announce(claim_uid, proofs)
+
+    def daemons(self) -> Mapping[str, MpsDaemon]:
+        """Return the daemons there are, of GPUs that are shared through MPS."""
+        known = {} if self.mps is None else self.mps[0].daemons
+        return {gpu: daemon for gpu, daemon in known.items() if self.through_mps(gpu)}
+
+    def through_mps(self, gpu: str) -> bool:
+        """Say whether a GPU has a daemon, or is to have one as soon as it is shared."""
+        return self.mps is not None and self.modes.of(gpu) in {None, Mode.MPS}
+
+    def namespaces(self, gpu: str) -> bool:
+        """Tell whether a GPU has a daemon with namespaces."""
+        return gpu in (daemons := self.daemons()) and daemons[gpu].speech.namespaces
+
+    def servers(self) -> frozenset[int]:
+        """Say which processes are MPS's own."""
+        return frozenset() if self.mps is None else self.mps[0].pids()
+
+    def tell_operators(self, reason: Reason, note: str) -> None:
+        """Have operators told, from a thread that may wait for the API server."""
+        self.news.append(NodeNews(reason, note, warning=reason is not Reason.RECOVERED))
+
+    def complain(self, get: Callable[[], str | None]) -> None:
+        """Ask this for a problem after every look."""
+        self.problems.append(lambda: [problem] if (problem := get()) is not None else [])
+
+    def all(self) -> list[str]:
+        """All there is to complain about."""
+        return list(chain.from_iterable(get() for get in self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """What is seen, by whom, and what is counted."""
+
+    watch: Watch
+    attributor: Attributor
+    metrics: Metrics
+
+
+class LoggedNotices:
+    """Without an API server, notices go to the log alone."""
+
+    def notify(self, notice: Notice) -> None:
+        """Write it."""
+        log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)

@@ -1,0 +1,373 @@
+"""Who is over quota, for how long, and whether that is enough to act. A pure state machine: time is passed in.
+
+Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, lets
+the grace period run, and only then decides. A blind moment decides nothing and costs nobody time; where nobody looked
+for long, all begins anew. One node makes only so many kills a minute, and one container only one in a while, whatever
+its restarts are called. Where most of a node would be killed, the mistake is taken to be ours or the operator's: the
+breaker opens, nobody is killed, and only an operator closes it.
+"""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import inf
+
+from enforcer.attribution.snapshot import Holder, Reading, total
+from enforcer.detection.kill_history import Kill, Place, Tenant, dated, without, younger
+from enforcer.quota.types import OnExceed, Quota
+
+Key = tuple[str, str]
+"""Container id and GPU UUID."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How careful to be. Times in seconds.
+
+    ``max_gap`` is the longest time between two looks that still counts; after a longer one, be it that the enforcer was
+    away, held up or blind, nobody knows what happened meanwhile and the grace period starts anew. ``kills`` in a
+    ``window`` are the most a node makes; for ``storm_window`` they count towards a storm. They count from their end: a
+    first signal may be long in coming. A place is let be for ``spacing`` after it was acted upon, and for ``cool_down``
+    after what did nothing to it. After ``respawns``, who is over again within the cool-down is ended whole.
+    """
+
+    samples: int = 3
+    max_gap: float = 10.0
+    kills: int = 3
+    window: float = 60.0
+    storm_window: float = 600.0
+    cool_down: float = 15.0
+    spacing: float = 30.0
+    respawns: int = 2
+
+
+class Phase(StrEnum):
+    """Where a container stands on one GPU."""
+
+    NOT_STARTED = "NotStarted"
+    WITHIN = "Within"
+    OVER = "Over"
+    WARNED = "Warned"
+    ACTING = "Acting"
+    COOLING_DOWN = "CoolingDown"
+    HELD_BACK = "HeldBack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
+
+    ``blind``: its GPU could not be read since. ``cgroup_inode`` tells its cgroup from one made anew under its name.
+    ``lenient``: only a warning was wanted. Who was told so has a full grace period once more is.
+    """
+
+    used_mib: int = 0
+    samples: int = 0
+    over_for: float = 0.0
+    last: float | None = None
+    blind: bool = False
+    lenient: bool = False
+    cgroup_inode: int | None = None
+    warned: bool = False
+    acting: bool = False
+    acted: bool = False
+    held_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be.
+
+    A place stays in ``cooling`` for the breaker's window after that: who was acted upon lately comes after the others.
+    ``open`` is the breaker's, and stays until ``closed``.
+    """
+
+    cases: Mapping[Key, Case] = field(default_factory=dict)
+    kills: tuple[Kill, ...] = ()
+    cooling: Mapping[Place, float] = field(default_factory=dict)
+    open: bool = False
+
+
+class Decision(StrEnum):
+    """What the judge says."""
+
+    ARMED = "Armed"
+    """Over quota in one sample: the grace period has begun."""
+    WARNED = "Warned"
+    """Over quota in enough samples to be believed."""
+    KILL = "Kill"
+    HELD_BACK = "HeldBack"
+    """Would be killed, had this node not seen too many kills in this minute."""
+    SUSPENDED = "Suspended"
+    """Would be killed, were the breaker not open."""
+    BACK_UNDER = "BackUnder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One decision about one container on one GPU.
+
+    ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
+    wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped.
+    """
+
+    decision: Decision
+    quota: Quota
+    used_mib: int
+    over_for: float = 0.0
+    kill_in: float | None = None
+    targets: tuple[Holder, ...] = ()
+    at: float = 0.0
+    respawns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A container whose grace is over, and what it holds on the GPU in question."""
+
+    quota: Quota
+    holders: tuple[Holder, ...]
+
+
+def judge(
+    state: State,
+    quotas: Sequence[Quota],
+    readings: Mapping[str, Reading | None],
+    now: float,
+    rules: Rules,
+    *,
+    pursued: AbstractSet[Place] = frozenset(),
+) -> tuple[State, tuple[Verdict, ...]]:
+    """Take in one sample of every GPU.
+
+    Args:
+        state: what was remembered.
+        quotas: who may hold how much; at most one per container id and GPU. Containers without one are let be.
+        readings: by GPU UUID; ``None``, or no entry, where the GPU could not be read.
+        now: seconds on a clock that never jumps and goes on while the machine sleeps.
+        rules: how careful to be.
+        pursued: whom somebody is acting upon still, also where the container has restarted meanwhile.
+    """
+    cases: dict[Key, Case] = {}
+    verdicts: list[Verdict] = []
+    due: list[_Due] = []
+    busy = {place_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).acting}.union(pursued)
+    state = _aged(state, busy, now, rules)
+    for quota in quotas:
+        if quota.container_id is None:
+            continue
+        key = _key(quota)
+        reading = readings.get(quota.gpu)
+        case = state.cases.get(key, Case())
+        if reading is None:
+            cases[key] = replace(case, blind=True)
+            continue
+        holders = reading.get(quota.container_id, ())
+        cases[key], said = _look(case, quota, holders, now, rules)
+        verdicts += said
+        if place_of(quota) not in busy and _is_due(cases[key], quota, state, now, rules):
+            due.append(_Due(quota, holders))
+    if state.open or _is_storm(due, quotas, replace(state, cases=cases), now, rules):
+        return replace(state, cases=cases, open=True), (*verdicts, *_suspended(due, cases))
+    pods = {pod for pod, _ in busy}  # one attempt on a pod at a time: none keeps the others waiting
+    state, sentences = _sentences([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
+    return replace(state, cases=cases), (*verdicts, *sentences)
+
+
+def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool) -> State:
+    """Take in that acting on a KILL has ended; ``acted`` is false where nothing was done to the container.
+
+    Either way the place is let be, so that what fails is not tried twice a second. What did nothing to anybody takes
+    nothing from the breaker's budget.
+    """
+    key, place = _key(quota), place_of(quota)
+    case = state.cases.get(key)
+    cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
+    kills = dated(state.kills, {place}, now) if acted else without(state.kills, place)
+    until = now + (max(rules.spacing, rules.cool_down) if acted else rules.cool_down)
+    return replace(state, cases=cases, kills=kills, cooling={**state.cooling, place: until})
+
+
+def closed(state: State) -> State:
+    """Close the breaker: the minute's kills are forgotten, and everybody has a full grace period again."""
+    cases = {key: Case(used_mib=case.used_mib, acting=case.acting) for key, case in state.cases.items()}
+    return replace(state, cases=cases, kills=(), open=False)
+
+
+def lately(state: State, now: float, rules: Rules) -> tuple[Kill, ...]:
+    """Pick the kills that count towards the most a node makes, in order."""
+    return younger(state.kills, rules.window, now)
+
+
+def place_of(quota: Quota) -> Place:
+    """Name what a cool-down belongs to."""
+    return quota.pod_uid, quota.container
+
+
+def targets(quota: Quota, holders: Sequence[Holder]) -> tuple[Holder, ...]:
+    """Choose whom to end: the largest first, until the rest is within the ceiling; all for ``kill-container``."""
+    ordered = sorted(holders, key=lambda holder: (-holder.used_mib, holder.identity.pid))
+    if quota.on_exceed is OnExceed.KILL_CONTAINER:
+        return tuple(ordered)
+    chosen: list[Holder] = []
+    left = total(ordered)
+    for holder in ordered:
+        if left <= quota.ceiling_mib:
+            break
+        chosen.append(holder)
+        left -= holder.used_mib
+    return tuple(chosen)
+
+
+def phase(state: State, quota: Quota, now: float) -> Phase:
+    """Say where a container stands."""
+    case = state.cases.get((quota.container_id or "", quota.gpu))
+    if quota.container_id is None or case is None:
+        return Phase.NOT_STARTED
+    if case.acting:
+        return Phase.ACTING
+    if case.samples == 0:
+        return Phase.WITHIN
+    if state.cooling.get(place_of(quota), now) > now:
+        return Phase.COOLING_DOWN
+    if case.held_back:
+        return Phase.HELD_BACK
+    return Phase.WARNED if case.warned else Phase.OVER
+
+
+def kill_in(quota: Quota, case: Case) -> float | None:
+    """Seconds of grace left; ``None`` where only a warning is wanted."""
+    return None if quota.on_exceed is OnExceed.WARN else max(0.0, quota.grace_seconds - case.over_for)
+
+
+def _aged(state: State, busy: AbstractSet[Place], now: float, rules: Rules) -> State:
+    """Forget what counts no more. What is still being carried out is of now."""
+    kills = younger(dated(state.kills, busy, now), rules.storm_window, now)
+    cooling = {place: until for place, until in state.cooling.items() if until + rules.window > now}
+    return replace(state, kills=kills, cooling=cooling)
+
+
+def _key(quota: Quota) -> Key:
+    return quota.container_id or "", quota.gpu
+
+
+def _look(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> tuple[Case, list[Verdict]]:
+    used = total(holders)
+    if used > quota.ceiling_mib:
+        return _over(_counted(case, quota, holders, now, rules), quota, rules)
+    said = [Verdict(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
+    return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
+
+
+def _counted(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> Case:
+    inode = max((each.identity.cgroup_inode or 0 for each in holders), default=0) or None
+    lenient = quota.on_exceed is OnExceed.WARN
+    if _is_stale(case, inode, now, rules) or (case.lenient and not lenient):
+        case = Case(acting=case.acting, acted=case.acted)
+    step = 0.0 if case.last is None or case.blind else max(now - case.last, 0.0)
+    return replace(
+        case, used_mib=total(holders), samples=case.samples + 1, over_for=case.over_for + step, last=now, blind=False,
+        cgroup_inode=inode or case.cgroup_inode, lenient=lenient,
+    )  # fmt: skip
+
+
+def _is_stale(case: Case, inode: int | None, now: float, rules: Rules) -> bool:
+    """Whether what is known is of too long ago, or of a cgroup that is no more."""
+    another = None not in {inode, case.cgroup_inode} and inode != case.cgroup_inode
+    return another or (case.last is not None and now - case.last > rules.max_gap)
+
+
+def _over(case: Case, quota: Quota, rules: Rules) -> tuple[Case, list[Verdict]]:
+    verdict = _verdict(Decision.ARMED, quota, case)
+    said = [verdict] if case.samples == 1 else []
+    if case.samples >= rules.samples and not case.warned:
+        return replace(case, warned=True), [*said, replace(verdict, decision=Decision.WARNED)]
+    return case, said
+
+
+def _is_due(case: Case, quota: Quota, state: State, now: float, rules: Rules) -> bool:
+    """Whether nothing but the breaker stands between a container and its end."""
+    if case.samples < rules.samples:
+        return False
+    return kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
+
+
+def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: float, rules: Rules) -> bool:
+    """Whether so much of what runs here would be killed that the mistake is rather ours or the operator's.
+
+    That is more containers than a minute allows, if they are most of all and their namespaces most of all: a tenant
+    that is most of neither cannot bring it about alone. Or none of at least two is within its quota or was spared, and
+    that makes more kills than a minute allows. A kill counts for as long as its pod is there, and for the minute.
+    """
+    if not (wanted := {_tenant(each.quota) for each in due if each.quota.granted}):
+        return False
+    known = {_tenant(quota) for quota in quotas if quota.granted}  # a tenant has any number of those given nothing
+    idle = {_tenant(quota) for quota in quotas} - known
+    kills = [x.tenant for x in state.kills if x.tenant in known or (now - x.at < rules.window and x.tenant not in idle)]
+    there = {_tenant(quota) for quota in quotas if quota.container_id is not None and quota.granted}.union(kills)
+    hit = wanted.union(kills)
+    if len(hit) == 1:
+        return False
+    if len(hit) > rules.kills and _is_most(hit, there):
+        return _is_most({namespace for namespace, _ in hit}, {namespace for namespace, _ in there})
+    over = {_tenant(quota) for quota in quotas if state.cases.get(_key(quota), Case()).samples}
+    return len(kills) + len(wanted) > rules.kills and there <= hit | over
+
+
+def _tenant(quota: Quota) -> Tenant:
+    return quota.namespace, place_of(quota)
+
+
+def _is_most(some: AbstractSet[object], everything: AbstractSet[object]) -> bool:
+    return 2 * len(some) > len(everything)
+
+
+def _suspended(due: Sequence[_Due], cases: dict[Key, Case]) -> list[Verdict]:
+    return [said for each in due for said in _held_back(Decision.SUSPENDED, each.quota, cases)]
+
+
+def _held_back(decision: Decision, quota: Quota, cases: dict[Key, Case]) -> list[Verdict]:
+    """Note in the cases that somebody is let be, and say so once."""
+    case = cases[_key(quota)]
+    cases[_key(quota)] = replace(case, held_back=True)
+    return [] if case.held_back else [_verdict(decision, quota, case)]
+
+
+def _sentences(
+    due: Sequence[_Due], cases: dict[Key, Case], state: State, now: float, rules: Rules
+) -> tuple[State, list[Verdict]]:
+    """Kill as many as the minute allows, and note it in the cases; returns what is remembered, and what is said.
+
+    Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
+    ended again and again does not use up the budget that would end another.
+    """
+    kills, chosen, said = state.kills, set[str](), list[Verdict]()
+    room = rules.kills - len(lately(state, now, rules))
+    turn = sorted(due, key=lambda e: (state.cooling.get(place_of(e.quota), -inf), -cases[_key(e.quota)].over_for))
+    for quota, holders in ((each.quota, each.holders) for each in turn):
+        case, place = cases[_key(quota)], place_of(quota)
+        if quota.pod_uid in chosen:
+            continue  # over on two GPUs, or in two containers: one after the other
+        if not room:
+            said += _held_back(Decision.HELD_BACK, quota, cases)
+        else:
+            again, verdict = _respawns(case, place, state, now, rules), _verdict(Decision.KILL, quota, case)
+            said.append(replace(verdict, targets=targets(quota, holders), at=now, respawns=again))
+            cases[_key(quota)] = replace(case, acting=True, held_back=False)
+            room -= 1
+            chosen.add(quota.pod_uid)
+            kills = (*kills, Kill(now, quota.namespace, place))
+    return replace(state, kills=kills), said
+
+
+def _respawns(case: Case, place: Place, state: State, now: float, rules: Rules) -> bool:
+    """Whether a container was ended that often lately, and was over again before its cool-down had passed."""
+    often = sum(kill.place == place for kill in state.kills) >= rules.respawns
+    return often and now - case.over_for < state.cooling.get(place, -inf)
+
+
+def _verdict(decision: Decision, quota: Quota, case: Case) -> Verdict:
+    return Verdict(
+        decision=decision, quota=quota, used_mib=case.used_mib, over_for=case.over_for, kill_in=kill_in(quota, case)
+    )

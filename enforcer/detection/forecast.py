@@ -1,0 +1,57 @@
+"""Where a container stands and what will happen to it when, in a sentence for people. Pure."""
+
+from typing import Final
+
+from enforcer.detection.detector import Case, Phase, Rules, State, kill_in, lately, phase, place_of
+from enforcer.quota.types import Quota
+
+RESET: Final = "gpu-share breaker --reset"
+_SAID: Final = {
+    Phase.NOT_STARTED: "has not started",
+    Phase.WITHIN: "is within its quota",
+    Phase.ACTING: "is over its quota and is being stopped",
+}
+
+
+def describe(state: State, quota: Quota, now: float, rules: Rules) -> str:
+    """Say where a container stands and why, and when it will be stopped if nothing changes."""
+    case = state.cases.get((quota.container_id or "", quota.gpu), Case())
+    where = phase(state, quota, now)
+    said = _SAID.get(where) or f"{_over(where, case, rules)}{_end(state, quota, case, now, rules)}"
+    return f"{quota.container} holds {case.used_mib} MiB of {quota.memory_mib} MiB and {said}"
+
+
+def _over(where: Phase, case: Case, rules: Rules) -> str:
+    if where is Phase.OVER:
+        return f"was seen over its quota and is being watched: {case.samples} of {rules.samples} samples in a row"
+    acted = " and was acted upon lately" if where is Phase.COOLING_DOWN else ""
+    return f"is over its quota for {case.over_for:.1f}s{acted}"
+
+
+def stops_in(state: State, quota: Quota, now: float, rules: Rules) -> float | None:
+    """Seconds until a container over its quota is stopped; ``None`` where it is not over, or will not be stopped."""
+    case = state.cases.get((quota.container_id or "", quota.gpu), Case())
+    grace = kill_in(quota, case)
+    if not case.samples or grace is None or state.open:
+        return None
+    cool = state.cooling.get(place_of(quota), now) - now
+    return max(grace, cool, _room_in(state, now, rules))
+
+
+def _room_in(state: State, now: float, rules: Rules) -> float:
+    """Seconds until this node may make another kill."""
+    kills = lately(state, now, rules)
+    return 0.0 if len(kills) < rules.kills else kills[-rules.kills].at + rules.window - now
+
+
+def _end(state: State, quota: Quota, case: Case, now: float, rules: Rules) -> str:
+    """What comes of it, and in how many seconds."""
+    if kill_in(quota, case) is None:
+        return "; only a warning is wanted"
+    left = stops_in(state, quota, now, rules)
+    if left is None:
+        return f"; nobody is stopped here: the breaker is open until an operator says `{RESET}` on this node"
+    if 0 < left == _room_in(state, now, rules):
+        kills = len(lately(state, now, rules))
+        return f", not to be stopped for {left:.1f}s: this node made {kills} kills in {rules.window:.0f}s"
+    return f", to be stopped in {left:.1f}s unless it frees {case.used_mib - quota.ceiling_mib} MiB"

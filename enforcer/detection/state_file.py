@@ -1,0 +1,96 @@
+"""What the judge must not forget when the enforcer starts again: running grace periods, cool-downs, recent kills. Pure.
+
+Times are seconds since boot and hold for one boot only. Of each container over its quota there are its id, its cgroup's
+inode, the samples in a row, for how long it was over and when it was last seen so: the judge takes up there, unless
+that is too long ago or the cgroup another one. What cannot be read counts as nothing remembered, which gives everybody
+a full grace period.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from enforcer.detection.detector import Case, Key, Rules, State
+from enforcer.detection.kill_history import Kill
+
+NAME: Final = "judge.json"
+VERSION: Final = 3
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""A longer file is none of ours."""
+
+
+def encode(state: State, boot_id: str) -> bytes:
+    """Write what is worth remembering; a container that is within its quota is not."""
+    cases = [_row(key, case) for key, case in state.cases.items() if case.samples]
+    cooling = [{"podUid": uid, "container": name, "until": until} for (uid, name), until in state.cooling.items()]
+    kills = [
+        {"at": kill.at, "namespace": kill.namespace, "podUid": kill.place[0], "container": kill.place[1]}
+        for kill in state.kills
+    ]
+    content = {"version": VERSION, "bootId": boot_id, "cases": cases, "cooling": cooling, "kills": kills}
+    return json.dumps(content).encode() + b"\n"
+
+
+def _row(key: Key, case: Case) -> dict[str, Any]:
+    return {
+        "containerId": key[0], "gpu": key[1], "cgroupInode": case.cgroup_inode, "samples": case.samples,
+        "overFor": case.over_for, "last": case.last, "blind": case.blind, "warned": case.warned,
+        "lenient": case.lenient,
+    }  # fmt: skip
+
+
+def decode(data: bytes, boot_id: str, now: float) -> State | None:
+    """Read it back; ``None`` where it is not what ``encode`` writes, or of another boot.
+
+    Times that lie ahead are cut to now, so that a file that lies can shorten nobody's grace period by them, and
+    cool-downs to the longest there are, so that it lets nobody be for ever.
+    """
+    try:
+        content = json.loads(data)
+        if content["version"] != VERSION or content["bootId"] != boot_id:
+            return None
+        cases = {(_text(row, "containerId"), _text(row, "gpu")): _case(row, now) for row in content["cases"]}
+        cooling = {(_text(row, "podUid"), _text(row, "container")): _until(row, now) for row in content["cooling"]}
+        return State(cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]), cooling=cooling)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _case(row: Mapping[str, Any], now: float) -> Case:
+    inode, samples = row["cgroupInode"], _whole(row["samples"])
+    last, over_for = min(_number(row["last"]), now), _number(row["overFor"])
+    if over_for > last or not samples:
+        raise ValueError
+    return Case(
+        samples=samples, over_for=over_for, last=last, blind=row["blind"] is True, warned=row["warned"] is True,
+        lenient=row["lenient"] is True, cgroup_inode=None if inode is None else _whole(inode),
+    )  # fmt: skip
+
+
+def _kill(row: Mapping[str, Any], now: float) -> Kill:
+    return Kill(min(_number(row["at"]), now), _text(row, "namespace"), (_text(row, "podUid"), _text(row, "container")))
+
+
+def _until(row: Mapping[str, Any], now: float) -> float:
+    longest = Rules()
+    return min(_number(row["until"]), now + max(longest.cool_down, longest.spacing))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError
+    return value
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise TypeError
+    return float(value)

@@ -1,0 +1,384 @@
+"""From a claim and its pod to what each container may hold: what the kubelet's Prepare freezes. Pure.
+
+The pod's annotations say what each container wants, what the claim consumed is what all of them can have; where both
+disagree nothing is prepared. Raw objects in, as the API server gives them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from enforcer.dra.prepared_claim import Granted, Limit, Prepared
+from enforcer.nvml.types import Gpu
+from enforcer.quota.from_claims import Object, claim_names, literal, mib_of, number_of, terms_of
+from enforcer.resourceslices.devices import STATUS_DEVICE
+from gpushare import contract
+from gpushare.annotations import Asked, asked, main_container
+from gpushare.errors import PrepareError, QuantityError
+from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, shown
+from gpushare.reasons import Reason
+
+APP: Final = "app"
+SIDECAR: Final = "sidecar"
+INIT: Final = "init"
+LOW: Final = "low"
+NORMAL: Final = "normal"
+"""Of ``gpu-share.io/priority``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A container that uses a request of the claim; ``own`` where through the entry that the webhook writes.
+
+    ``granted`` is that request's, one for each of its GPUs.
+    """
+
+    raw: Object
+    kind: str
+    granted: tuple[Granted, ...]
+    own: bool
+
+    @property
+    def name(self) -> str:
+        """The container's name."""
+        return str(self.raw["name"])
+
+    @property
+    def request(self) -> str:
+        """The request's name."""
+        return self.granted[0].request
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of its GPUs."""
+        return tuple(str(each.gpu) for each in self.granted)
+
+    @property
+    def memory_mib(self) -> int:
+        """MiB that were consumed of each of its GPUs."""
+        return min(each.memory_mib for each in self.granted)
+
+    @property
+    def compute(self) -> int:
+        """Percent that were consumed of each of its GPUs."""
+        return min(each.compute for each in self.granted)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A claim, the pod that uses it, and the pod's namespace."""
+
+    claim: Object
+    pod: Object
+    namespace: Object
+
+
+def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
+    """Work out what a claim's containers may hold.
+
+    Args:
+        node: this node, also the name of its pool.
+        ask: see there.
+        devices: this node's GPUs by the name of their device.
+
+    Raises:
+        PrepareError: the claim cannot be prepared for this pod; the sentence says why and what to do.
+    """
+    granted = granted_of(node, ask.claim, devices)
+    check_user(node, ask.claim, ask.pod)
+    uses = list(_uses(ask, granted))
+    limits = _limits(ask.pod, uses)
+    _check_sums(ask, uses, limits, granted)
+    check_variables(uses, limits)
+    metadata, pod = ask.claim["metadata"], ask.pod["metadata"]
+    return Prepared(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        pod=pod["name"],
+        pod_uid=pod["uid"],
+        granted=granted,
+        limits=limits,
+        terms=terms_of(ask.namespace["metadata"].get("annotations") or {}),
+        low_priority=_low_priority(ask.pod),
+        own_shared_memory=tuple(sorted({use.request for use in uses if brings_memory(ask.pod, use.raw)})),
+    )
+
+
+def user_of(claim: Object) -> Mapping[str, Any]:
+    """Name the one pod a claim is reserved for.
+
+    Raises:
+        PrepareError: there is none, or there are several.
+    """
+    users = (claim.get("status") or {}).get("reservedFor") or []
+    if len(users) == 1 and users[0].get("resource") == "pods":
+        return dict(users[0])
+    said = f"{len(users)} users" if users else "nobody"
+    hint = "give each pod a claim of its own, by a ResourceClaimTemplate: limits hold for one pod"
+    raise PrepareError(f"claim {_named(claim)} is reserved for {said}; {hint}")
+
+
+def check_user(node: str, claim: Object, pod: Object) -> None:
+    """Make sure that this is the pod the claim is reserved for, and that it belongs here.
+
+    Raises:
+        PrepareError: it is another.
+    """
+    user = user_of(claim)
+    if pod["metadata"]["uid"] != user["uid"]:
+        message = f"claim {_named(claim)} is reserved for pod {user['name']} of UID {user['uid']}, which is gone"
+        raise PrepareError(message, Reason.CLAIM_UNKNOWN)
+    if (pod.get("spec") or {}).get("nodeName") != node:
+        message = f"pod {user['name']} runs on {(pod.get('spec') or {}).get('nodeName')}, not on this node {node}"
+        raise PrepareError(message, Reason.CLAIM_UNKNOWN)
+
+
+def granted_of(node: str, claim: Object, devices: Mapping[str, Gpu]) -> tuple[Granted, ...]:
+    """Read what a claim was allocated of this node's devices.
+
+    Raises:
+        PrepareError: nothing, something this node does not have, or something that cannot be limited.
+    """
+    allocation = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    results = [each for each in allocation.get("results") or [] if each.get("driver") == contract.DRIVER]
+    if not results:
+        message = f"claim {_named(claim)} holds no device of {contract.DRIVER}; wait until it is allocated"
+        raise PrepareError(message, Reason.CLAIM_UNKNOWN)
+    granted = tuple(_granted(node, each, devices) for each in results)
+    for several in of_requests(granted).values():
+        _check_different(claim, several, devices)
+    return granted
+
+
+def of_requests(granted: Sequence[Granted]) -> dict[str, tuple[Granted, ...]]:
+    """Sort what was granted by request, in the order it came."""
+    found: dict[str, tuple[Granted, ...]] = {}
+    for each in granted:
+        found[each.request] = (*found.get(each.request, ()), each)
+    return found
+
+
+def _check_different(claim: Object, several: Sequence[Granted], devices: Mapping[str, Gpu]) -> None:
+    """Refuse several devices of one request that a process cannot use together."""
+    what = f"request {several[0].request} of claim {_named(claim)}"
+    if len({each.gpu for each in several}) < len(several):
+        hint = f"add the constraint distinctAttribute: {contract.ATTRIBUTE_UUID}"
+        raise PrepareError(f"{what} holds one device {len(several)} times; {hint}")
+    if len(several) > 1 and any(each.gpu is None or devices[each.device].parent for each in several):
+        raise PrepareError(f"{what} holds several devices that are no whole GPUs; ask for one device in each request")
+
+
+def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> Granted:
+    request, pool, device = result["request"].partition("/")[0], result["pool"], result["device"]
+    if result.get("adminAccess"):
+        raise PrepareError(f"request {request} asks for adminAccess, which is not served; remove it")
+    if pool == node and device == STATUS_DEVICE:
+        return Granted(request=request, pool=pool, device=device, share_id=result.get("shareID"))
+    if pool != node or device not in devices:
+        known = ", ".join(sorted(devices)) or "none"
+        message = f"request {request} holds device {device} of pool {pool}, which node {node} does not have ({known})"
+        raise PrepareError(f"{message}; delete the pod, so that it is placed anew", Reason.CLAIM_UNKNOWN)
+    gpu, consumed = devices[device], result.get("consumedCapacity") or {}
+    memory = mib_of(consumed.get(contract.CAPACITY_MEMORY))
+    if gpu.parent is not None:
+        memory = gpu.memory_mib - gpu.reserved_mib  # a MIG instance has one user, who has all of it
+    if not memory:
+        raise PrepareError(
+            f"request {request} consumed no {contract.CAPACITY_MEMORY} of {device}; it cannot be limited"
+        )
+    return Granted(
+        request=request, pool=pool, device=device, share_id=result.get("shareID"), gpu=gpu.uuid, memory_mib=memory,
+        compute=number_of(consumed.get(contract.CAPACITY_COMPUTE)) or 0, device_mib=gpu.memory_mib,
+    )  # fmt: skip
+
+
+def containers(pod: Object) -> list[tuple[Object, str]]:
+    """List a pod's containers with their kinds, in the order of their start; ephemeral ones cannot use claims."""
+    spec = pod.get("spec") or {}
+    first = [
+        (each, SIDECAR if each.get("restartPolicy") == "Always" else INIT) for each in _list(spec, "initContainers")
+    ]
+    return [*first, *((each, APP) for each in _list(spec, "containers"))]
+
+
+def _uses(ask: Ask, granted: Sequence[Granted]) -> Iterator[Use]:
+    mine = {entry for entry, name in claim_names(ask.pod).items() if name == ask.claim["metadata"]["name"]}
+    gpus = of_requests([each for each in granted if each.gpu is not None])
+    for raw, kind in containers(ask.pod):
+        found = [
+            (request, entry["name"] == contract.CLAIM)
+            for entry in (raw.get("resources") or {}).get("claims") or []
+            if entry.get("name") in mine
+            for request in ([entry["request"]] if entry.get("request") else list(gpus))
+            if request in gpus
+        ]
+        if len(found) > 1:
+            asks = ", ".join(request for request, _ in found)
+            message = f"container {raw['name']} uses {len(found)} requests ({asks}) of claim {_named(ask.claim)}"
+            raise PrepareError(f"{message}; name one of them, for a container uses one request")
+        yield from (Use(raw, kind, gpus[request], own) for request, own in found)
+
+
+def _limits(pod: Object, uses: Sequence[Use]) -> tuple[Limit, ...]:
+    annotations = pod["metadata"].get("annotations") or {}
+    apps = [str(raw["name"]) for raw, kind in containers(pod) if kind == APP]
+    memory, compute = asked(annotations, main_container(annotations, apps))
+    return tuple(
+        Limit(
+            container=use.name,
+            request=use.request,
+            memory_mib=_memory(use, memory.get(use.name)),
+            compute=_compute(use, compute.get(use.name)),
+        )
+        for use in uses
+    )
+
+
+def _memory(use: Use, wanted: Asked | None) -> int:
+    """An annotation, else what the webhook wrote into the container (a namespace's default), else all of the request.
+
+    A namespace's default is not read again: it may have changed since the claim was made.
+    """
+    if wanted is not None:
+        return _read(wanted, parse_memory)
+    written = literal(use.raw, contract.MEMORY_MIB) if use.own else None
+    return written or use.memory_mib
+
+
+def _compute(use: Use, wanted: Asked | None) -> int | None:
+    if wanted is not None:
+        return _read(wanted, parse_percent)
+    if use.own and literal(use.raw, contract.MEMORY_MIB) is not None:
+        # The webhook was here; a percentage that is not ours can only lower what the container gets.
+        return _least(literal(use.raw, contract.MPS_THREAD_PERCENTAGE), use.compute)
+    return use.compute or None
+
+
+def _least(written: int | None, compute: int) -> int | None:
+    return min(written, compute) if written and compute else None
+
+
+def _read(wanted: Asked, parse: Callable[[object], int]) -> int:
+    try:
+        return parse(wanted.value)
+    except QuantityError as error:
+        raise PrepareError(f"metadata.annotations[{wanted.key:.120}]: {error.message}", error.reason) from error
+
+
+def _low_priority(pod: Object) -> bool:
+    value = (pod["metadata"].get("annotations") or {}).get(contract.PRIORITY, NORMAL)
+    if value not in {LOW, NORMAL}:
+        message = (
+            f'{shown(str(value))} is neither "{LOW}" nor "{NORMAL}"; write "{LOW}" (gives way to others) or "{NORMAL}"'
+        )
+        raise PrepareError(f"metadata.annotations[{contract.PRIORITY}]: {message}", Reason.INVALID_VALUE)
+    return bool(value == LOW)
+
+
+def brings_memory(pod: Object, container: Object) -> bool:
+    """Tell whether a container brings a /dev/shm of its own: a volume there, or the node's."""
+    paths = [str(each.get("mountPath")) for each in container.get("volumeMounts") or []]
+    wanted = _steps(contract.SHARED_MEMORY_PATH)
+    return bool((pod.get("spec") or {}).get("hostIPC")) or any(_steps(path) == wanted for path in paths)
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in path.split("/") if step not in {"", "."}]
+
+
+def _check_sums(ask: Ask, uses: Sequence[Use], limits: Sequence[Limit], granted: Sequence[Granted]) -> None:
+    for gpu in sorted({gpu for use in uses for gpu in use.gpus}):
+        here = [(use, limit) for use, limit in zip(uses, limits, strict=True) if gpu in use.gpus]
+        memory, compute = peak([(use.kind, limit.memory_mib, limit.compute or 0) for use, limit in here])
+        had = [each for each in granted if each.gpu == gpu]
+        consumed, percent = sum(each.memory_mib for each in had), sum(each.compute for each in had)
+        claim = f"claim {_named(ask.claim)}"
+        if memory > consumed:
+            shares = ", ".join(f"{limit.container} {format_mib(limit.memory_mib)}" for _, limit in here)
+            said = (
+                f"hold {format_mib(memory)} of one GPU at once ({shares}), but {claim} consumed {format_mib(consumed)}"
+            )
+            raise _mismatch(ask.pod, said, annotated=any(use.own for use, _ in here))
+        if compute > percent and any(limit.compute for _, limit in here):
+            shares = ", ".join(f"{limit.container} {limit.compute or 0}%" for _, limit in here)
+            said = f"use {compute}% of one GPU at once ({shares}), but {claim} consumed {percent}%"
+            raise _mismatch(ask.pod, said, annotated=any(use.own for use, _ in here))
+
+
+def _mismatch(pod: Object, said: str, *, annotated: bool) -> PrepareError:
+    hint = (
+        "delete the pod and create it anew, so that its claim is made from its annotations"
+        if annotated
+        else "ask for more in the claim, or give each container a request of its own"
+    )
+    message = f"the containers of pod {pod['metadata']['name']} may {said}; {hint}"
+    return PrepareError(message, Reason.CLAIM_MISMATCH)
+
+
+def peak(shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
+    """Most that is held at once: (MiB, percent).
+
+    Args:
+        shares: (kind, MiB, percent) in the order of the containers' start.
+    """
+    lasting = [share for share in shares if share[0] != INIT]
+    memory, compute = sum(share[1] for share in lasting), sum(share[2] for share in lasting)
+    started_memory = started_compute = 0
+    for kind, mib, percent in shares:
+        if kind == INIT:
+            memory, compute = max(memory, started_memory + mib), max(compute, started_compute + percent)
+        elif kind == SIDECAR:
+            started_memory, started_compute = started_memory + mib, started_compute + percent
+    return memory, compute
+
+
+def check_variables(uses: Sequence[Use], limits: Sequence[Limit]) -> None:
+    """Where containers with different limits use one request, each must state its own.
+
+    CDI writes the same variables into all of them, so there it can only be silent about what differs.
+
+    Raises:
+        PrepareError: one of them does not.
+    """
+    for use, limit in zip(uses, limits, strict=True):
+        beside = [each for each in limits if each.request == limit.request]
+        wanted: dict[str, str] = {}
+        if len({each.memory_mib for each in beside}) > 1:
+            pinned = pinned_limit(limit.memory_mib, len(use.gpus))
+            wanted |= {contract.MPS_MEMORY_LIMIT: pinned, contract.MEMORY_MIB: str(limit.memory_mib)}
+        if len({each.compute for each in beside}) > 1 and limit.compute is not None:
+            wanted[contract.MPS_THREAD_PERCENTAGE] = str(limit.compute)
+        for name, value in wanted.items():
+            if variable(use.raw, name) != value:
+                message = f"container {use.name} shares request {limit.request} with containers of other limits"
+                hint = f"it has to set {name}={value} itself, or have a request of its own"
+                raise PrepareError(f"{message}; {hint}", Reason.CLAIM_MISMATCH)
+
+
+def variable(container: Object, name: str) -> str | None:
+    """Read a literal variable; the last entry of a name is the one that counts."""
+    entries = [entry for entry in container.get("env") or [] if entry.get("name") == name]
+    value = entries[-1].get("value") if entries else None
+    return value if isinstance(value, str) else None
+
+
+def still_fits(prepared: Prepared, node: str, claim: Object, devices: Mapping[str, Gpu]) -> bool:
+    """Tell whether a claim is still what it was when it was prepared: its pod uses it, same devices and amounts.
+
+    Other pods may have joined since; that must not keep its own pod from starting again.
+    """
+    users = (claim.get("status") or {}).get("reservedFor") or []
+    try:
+        mine = any(user.get("uid") == prepared.pod_uid for user in users)
+        return mine and granted_of(node, claim, devices) == prepared.shared_by({}).granted
+    except PrepareError:
+        return False
+
+
+def _list(spec: Object, field: str) -> list[Object]:
+    return list(spec.get(field) or [])
+
+
+def _named(claim: Object) -> str:
+    return str(claim["metadata"]["name"])

@@ -1,0 +1,73 @@
+"""Is there room for a claim on its GPU while others are still on their way out? Pure.
+
+The scheduler counts a claim as gone when its object is, which after a forced deletion is before its processes are.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from enforcer.attribution.snapshot import View
+from enforcer.dra.prepared_claim import Prepared
+from gpushare.errors import PrepareError
+from gpushare.quantity import format_mib
+from gpushare.reasons import Reason
+
+
+def has_processes(claim: Prepared, views: Iterable[View]) -> bool | None:
+    """Tell whether processes of a claim's pod are on its GPUs; ``None`` when blind."""
+    mine = [view for view in views if view.gpu.uuid in claim.gpus]
+    if any(view.sample is None for view in mine) or len(mine) < len(claim.gpus):
+        return None
+    return any(_is_of(claim, holder.identity.owner) for view in mine for holder in view.holders)
+
+
+def held_mib(claim: Prepared, view: View) -> int | None:
+    """MiB that processes of a claim's pod hold of one GPU, ``None`` when blind."""
+    if view.sample is None:
+        return None
+    return sum(holder.used_mib for holder in view.holders if _is_of(claim, holder.identity.owner))
+
+
+def check_room(
+    claim: Prepared,
+    prepared: Sequence[Prepared],
+    ending: Sequence[Prepared],
+    views: Mapping[str, View],
+    capacity: Mapping[str, int],
+) -> None:
+    """Make sure that a claim fits beside all that is not gone yet.
+
+    Args:
+        claim: the new one.
+        prepared: the claims that were prepared and not undone.
+        ending: those that were undone while their processes lived on.
+        views: what was just seen, by GPU.
+        capacity: MiB that shares can have, by GPU.
+
+    Raises:
+        PrepareError: it does not fit yet.
+    """
+    for gpu in claim.gpus:
+        beside = [each for each in prepared if each.uid != claim.uid and gpu in each.gpus]
+        others = sum(each.on(gpu) for each in beside)
+        # Processes are known by their pod: each pod counts once, and one with a claim in force by that claim alone.
+        lasting = {each.pod_uid for each in beside}
+        gone = {each.pod_uid: each for each in ending if gpu in each.gpus and each.pod_uid not in lasting}
+        leaving = sum(_leaving(each, gpu, views.get(gpu)) for each in gone.values())
+        if claim.on(gpu) + others + leaving > capacity.get(gpu, 0):
+            raise PrepareError(
+                f"this pod's share of {format_mib(claim.on(gpu))} does not fit on its GPU yet: "
+                f"{format_mib(others + leaving)} of {format_mib(capacity.get(gpu, 0))} are held by others, "
+                "who may be ending still; it is tried again. If that lasts, delete the pod: "
+                "its controller's next one is placed anew",
+                Reason.GPU_STILL_HELD,
+            )
+
+
+def _leaving(claim: Prepared, gpu: str, view: View | None) -> int:
+    """What still counts of a claim that was undone: what its processes hold, or all of it while that is unknown."""
+    held = None if view is None else held_mib(claim, view)
+    return claim.on(gpu) if held is None else held
+
+
+def _is_of(claim: Prepared, owner: object) -> bool:
+    return getattr(owner, "pod_uid", None) == claim.pod_uid

@@ -1,0 +1,211 @@
+"""The files that containers are made from: CDI specs, and the directories of pods' status."""
+
+import json
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+import yaml
+
+from enforcer.dra import cdi
+from enforcer.dra.prepared_claim import Prepared, safe_uid
+from enforcer.quota.types import Mode
+from enforcer.runtime import files as plainfile
+from gpushare import contract
+from gpushare.errors import PrepareError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+ADMIN_CDI: Final = Path("/etc/cdi")
+"""The other directory that runtimes read; NVIDIA's toolkit may write there."""
+MAX_SPEC: Final = 4 * 1024 * 1024
+READABLE: Final = 0o644
+FOR_ALL: Final = 0o1777
+LEAVING: Final = ".leaving-"
+STATUS: Final = "status"
+
+
+class Namespaces(Protocol):
+    """Where shares have MPS namespaces of their own; ``enforcer.dra.mps_namespaces`` knows."""
+
+    def give(self, claim: Prepared) -> Mapping[str, str]:
+        """By request, the pipe directory on the host. Raises ``PrepareError``."""
+
+    def take(self, uid: str) -> None:
+        """Delete those of a claim, now or later."""
+
+
+class NodeFiles:
+    """Writes and removes them. Everything may be done twice; raises ``OSError`` where the disk refuses.
+
+    Args:
+        cdi_root: directory of CDI specs that are made at run time.
+        run: directory below which pods' status directories are.
+        pipe: says, by UUID, which directory a GPU's tenants get as their pipe directory where it is shared
+            through MPS; ``None`` where there are no daemons.
+        spaces: of MPS; ``None``: everybody gets the daemon's own pipe directory.
+        shared_memory: what clients of MPS get as /dev/shm; ``None``: each container its own.
+    """
+
+    def __init__(
+        self,
+        cdi_root: Path,
+        run: Path,
+        pipe: Callable[[str], str | None],
+        spaces: Namespaces | None = None,
+        *,
+        shared_memory: Path | None = None,
+    ) -> None:
+        self._shared_memory = shared_memory
+        self._cdi, self._status, self._pipe, self._spaces = cdi_root, run / STATUS, pipe, spaces
+        self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
+
+    def write(self, claim: Prepared) -> dict[str, tuple[str, ...]]:
+        """Write what a claim's containers need; by request, the CDI devices to give them.
+
+        NVIDIA's own device comes first: where both set a variable, ours is the last word.
+
+        Raises:
+            PrepareError: a GPU that is shared through MPS has no daemon here, or the share can have no MPS namespace.
+        """
+        pipes = {gpu: pipe for gpu in claim.gpus if (pipe := self._pipe(gpu)) is not None}
+        lacking = [gpu for gpu, mode in claim.modes.items() if mode is Mode.MPS and gpu not in pipes]
+        if lacking:
+            message = f"{lacking[0]} has no MPS daemon on this node, so no share of it can be used"
+            raise PrepareError(message, Reason.MPS_UNREACHABLE)
+        if claim.has_status:
+            self._make_status(claim.pod_uid)
+        own = {} if self._spaces is None else self._spaces.give(claim)
+        by_request = {each.request: pipes[each.gpu] for each in claim.granted if each.gpu and each.gpu in pipes}
+        status = str(self._status / claim.pod_uid)
+        document = cdi.document(claim, by_request | dict(own), status, self._memory())
+        put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
+        requests = dict.fromkeys(each.request for each in claim.granted)
+        return {each: (*self._toolkit_devices(claim, each), cdi.device_id(claim, each)) for each in requests}
+
+    def _memory(self) -> str | None:
+        """The MPS pod is replaced by hand: while it is older than the setting, nobody has made this directory."""
+        where = self._shared_memory
+        if where is None or not (where.is_dir() and stat.S_IMODE(where.stat().st_mode) == FOR_ALL):
+            return None
+        return str(where)
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's spec, and its MPS namespaces."""
+        if safe_uid(uid):
+            (self._cdi / cdi.file_name(uid)).unlink(missing_ok=True)
+            if self._spaces is not None:
+                self._spaces.take(uid)
+
+    def remove_status(self, pod_uid: str) -> None:
+        """Remove a pod's status directory; out of sight first, so that nobody writes into it meanwhile."""
+        if not safe_uid(pod_uid):
+            return
+        leaving = self._status / f"{LEAVING}{pod_uid}"
+        with suppress(FileNotFoundError):
+            (self._status / pod_uid).rename(leaving)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(leaving)
+
+    def tidy(self) -> None:
+        """Remove what a driver before us was just writing, or removing, when it died."""
+        for file in _listed(self._cdi):
+            if file.name.startswith(f".{contract.CDI_FILE_PREFIX}"):
+                file.unlink(missing_ok=True)
+        for folder in _listed(self._status):
+            if folder.name.startswith(LEAVING):
+                shutil.rmtree(folder)
+
+    def claims(self) -> frozenset[str]:
+        """UIDs of the claims that have a spec."""
+        uids = (cdi.claim_of_file(file.name) for file in _listed(self._cdi))
+        return frozenset(uid for uid in uids if uid is not None)
+
+    def pods(self) -> frozenset[str]:
+        """UIDs of the pods that have a status directory."""
+        return frozenset(folder.name for folder in _listed(self._status) if not folder.name.startswith(LEAVING))
+
+    def _make_status(self, pod_uid: str) -> None:
+        folder = self._status / pod_uid
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.chmod(0o755)  # the sidecar is another user, whatever our umask
+
+    def _toolkit_devices(self, claim: Prepared, request: str) -> tuple[str, ...]:
+        there = self._toolkit.devices()
+        return tuple(cdi.toolkit_device(each.gpu) for each in claim.of(request) if each.gpu and each.gpu in there)
+
+
+class ToolkitSpecs:
+    """Finds the CDI devices of NVIDIA's container toolkit; a spec is read again only when it has changed."""
+
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        self._folders = folders
+        self._lock = threading.Lock()
+        self._seen: dict[Path, tuple[tuple[int, int], frozenset[str]]] = {}
+
+    def devices(self) -> frozenset[str]:
+        """Name all devices there are now."""
+        with self._lock:
+            found = {file: entry for file in self._specs() if (entry := self._entry(file)) is not None}
+            self._seen = found
+            return frozenset[str]().union(*(names for _, names in found.values()))
+
+    def _specs(self) -> Iterator[Path]:
+        for folder in self._folders:
+            for file in _listed(folder):
+                if file.suffix in {".json", ".yaml"} and cdi.claim_of_file(file.name) is None:
+                    yield file
+
+    def _entry(self, file: Path) -> tuple[tuple[int, int], frozenset[str]] | None:
+        try:
+            stat = file.stat()
+            version = (stat.st_mtime_ns, stat.st_size)
+            if file in self._seen and self._seen[file][0] == version:
+                return self._seen[file]
+            return version, cdi.names_devices(_parsed(file) if stat.st_size <= MAX_SPEC else None)
+        except OSError:
+            return None
+
+
+def _parsed(file: Path) -> Any:
+    try:
+        text = file.read_text(errors="replace")
+        return json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        log.warning("CDI spec not read", reason=str(Reason.INVALID_VALUE), file=file.name, error=str(error)[:200])
+        return None
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def put(path: Path, data: bytes) -> None:
+    """Put a file in place whole, readable for everybody; nothing is written where it is the same.
+
+    Raises:
+        OSError: it could not be written; no half of it is left.
+    """
+    with suppress(OSError):
+        if plainfile.read(path, len(data) + 1) == data:
+            return
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with temporary.open("wb") as file:
+            os.fchmod(file.fileno(), READABLE)
+            file.write(data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

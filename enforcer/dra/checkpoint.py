@@ -1,0 +1,140 @@
+"""Prepared claims on disk, one file each: preparing one touches no other, and undoing works on a full disk.
+
+``claims/<uid>.json`` in the state directory is a claim that was prepared and not undone. ``claims/<uid>.ending`` is one
+that was undone while processes of its pod still held GPU memory: its content is the same, for it is renamed.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer.dra.prepared_claim import Prepared, decode, encode, safe_uid
+from enforcer.quota.types import Mode
+from enforcer.runtime import files as plainfile
+from enforcer.runtime.files import replace
+from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
+
+FOLDER: Final = "claims"
+PREPARED: Final = ".json"
+ENDING: Final = ".ending"
+MAX_BYTES: Final = 1024 * 1024
+
+log = structlog.get_logger()
+
+
+class ClaimStore:
+    """The claims of this node. Safe to use from several threads; raises ``OSError`` where the disk refuses."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder: Final = state / FOLDER
+        self._lock = threading.Lock()
+        self._prepared: dict[str, Prepared] = {}
+        self._ending: dict[str, Prepared] = {}
+        self.unreadable: dict[str, str] = {}
+        """By file name, why it cannot be read. Such a file stays until its claim is prepared again or undone."""
+
+    def load(self) -> None:
+        """Read what a driver before us left; what it was writing when it died is removed."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in sorted(self._folder.iterdir()):
+            if file.name.startswith("."):
+                file.unlink(missing_ok=True)
+            elif file.suffix in {PREPARED, ENDING}:
+                self._load(file)
+
+    def get(self, uid: str) -> Prepared | None:
+        """Find a prepared claim."""
+        with self._lock:
+            return self._prepared.get(uid)
+
+    def prepared(self) -> tuple[Prepared, ...]:
+        """All that are prepared, in a stable order."""
+        with self._lock:
+            return tuple(self._prepared[uid] for uid in sorted(self._prepared))
+
+    def ending(self) -> tuple[Prepared, ...]:
+        """All that were undone while processes of theirs lived on."""
+        with self._lock:
+            return tuple(self._ending[uid] for uid in sorted(self._ending))
+
+    def modes(self) -> dict[str, Mode]:
+        """By GPU, how it is shared, of all claims that hold something or still may."""
+        with self._lock:
+            claims = [*self._ending.values(), *self._prepared.values()]
+        return {gpu: mode for claim in claims for gpu, mode in claim.modes.items()}
+
+    def torn(self) -> frozenset[str]:
+        """The claims whose files cannot be read."""
+        with self._lock:
+            return frozenset(Path(name).stem for name in self.unreadable if name.endswith(PREPARED))
+
+    def put(self, claim: Prepared) -> None:
+        """Keep a claim, durably."""
+        path = self._path(claim.uid, PREPARED)
+        replace(path, encode(claim), durable=True)
+        with self._lock:
+            self._prepared[claim.uid] = claim
+            self.unreadable.pop(path.name, None)
+
+    def drop(self, uid: str, *, ending: bool = False) -> None:
+        """Let go of a claim, durably; remember it as ending where processes of its pod live on."""
+        claim, path = self.get(uid), self._path(uid, PREPARED)
+        with suppress(FileNotFoundError):
+            if ending and claim is not None:
+                path.rename(self._path(uid, ENDING))
+            else:
+                path.unlink()
+            self._sync()
+        with self._lock:
+            self._prepared.pop(uid, None)
+            self.unreadable.pop(path.name, None)
+            if ending and claim is not None:
+                self._ending[uid] = claim
+
+    def ended(self, uid: str) -> None:
+        """Forget a claim whose processes have ended."""
+        self._path(uid, ENDING).unlink(missing_ok=True)
+        with self._lock:
+            self._ending.pop(uid, None)
+
+    def problems(self) -> Iterator[str]:
+        """Say which files cannot be read."""
+        with self._lock:
+            found = dict(self.unreadable)
+        yield from (f"{FOLDER}/{name} cannot be read: {why}" for name, why in sorted(found.items()))
+
+    def _load(self, file: Path) -> None:
+        try:
+            claim = _read(file)
+        except (OSError, ConfigError) as error:
+            self.unreadable[file.name] = str(error)
+            log.error(  # noqa: TRY400 - a sentence, no traceback
+                "claim not read", reason=str(Reason.CHECKPOINT_UNREADABLE), file=file.name, error=str(error)
+            )
+        else:
+            (self._prepared if file.suffix == PREPARED else self._ending)[claim.uid] = claim
+
+    def _path(self, uid: str, suffix: str) -> Path:
+        if not safe_uid(uid):
+            raise ConfigError(f"claim UID {uid!r:.80} is none", Reason.INVALID_VALUE)
+        return self._folder / f"{uid}{suffix}"
+
+    def _sync(self) -> None:
+        directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _read(file: Path) -> Prepared:
+    claim = decode(plainfile.read(file, MAX_BYTES))
+    if claim.uid != file.stem:
+        raise ConfigError(f"it holds claim {claim.uid}", Reason.CHECKPOINT_UNREADABLE)
+    return claim

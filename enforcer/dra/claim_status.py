@@ -1,0 +1,226 @@
+"""Tells the API server what became of a claim, in ``claim.status.devices``: for people, and no pod waits for it."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+
+from enforcer.dra.allocation import LOW, NORMAL
+from enforcer.dra.prepared_claim import Granted, Prepared
+from enforcer.quota.types import Mode, Proven, Quota
+from gpushare.contract import DRIVER, LIMIT_IN_FORCE
+from gpushare.errors import ClusterError
+from gpushare.kube_client import APPLY_PATCH, RESOURCE_V1, Cluster, path
+from gpushare.reasons import Reason
+
+Object = dict[str, Any]
+QUEUE: Final = 512
+ATTEMPTS: Final = 5
+PATIENCE: Final = 1.0
+"""Seconds between them."""
+MANAGER: Final = f"{DRIVER}/driver"
+PROVER: Final = f"{DRIVER}/proof"
+"""Another field manager than of what Prepare says, so that neither has to know the other's fields."""
+WORST: Final = (Reason.ESCAPED, Reason.NOT_APPLIED, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.IN_FORCE)
+MAX_MESSAGE: Final = 1024
+Proofs = Sequence[tuple[Quota, Proven]]
+"""What is known of a claim's limits."""
+
+log = structlog.get_logger()
+
+
+class Announcer:
+    """Writes the status of claims, one after the other, from a thread of its own."""
+
+    def __init__(self, cluster: Cluster, backends: Callable[[], Mapping[str, str]] = dict) -> None:
+        self._cluster, self._backends = cluster, backends
+        self._queue: queue.Queue[Object] = queue.Queue(QUEUE)
+
+    def publish(self, claim: Prepared) -> None:
+        """Take a claim that was prepared; never waits and never fails."""
+        try:
+            self._queue.put_nowait(status_of(claim, datetime.now(UTC), self._backends()))
+        except queue.Full:
+            log.warning("claim status not written: too many wait", reason=str(Reason.TOO_LARGE), claim=claim.name)
+
+    def start(self) -> None:
+        """Write from a thread that ends with the process."""
+        threading.Thread(target=self._run, name="claim-status", daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait until all that was taken has been tried."""
+        self._queue.join()
+
+    def _run(self) -> None:
+        while True:
+            body = self._queue.get()
+            try:
+                self._write(body)
+            except Exception:  # whatever it is, the statuses that come after it are written
+                log.exception("claim status not written", reason=str(Reason.INTERNAL))
+            finally:
+                self._queue.task_done()
+
+    def _write(self, body: Object) -> None:
+        metadata = body["metadata"]
+        where = path(RESOURCE_V1, "resourceclaims", metadata["name"], metadata["namespace"]) + "/status"
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                self._cluster.patch(where, body, APPLY_PATCH, fieldManager=MANAGER, force="true")
+            except ClusterError as error:
+                final = error.final or not left
+                log.warning(
+                    "claim status not written", reason=str(error.reason), final=final, claim=metadata["name"],
+                    error=error.message,
+                )  # fmt: skip
+                if final:
+                    return
+                time.sleep(PATIENCE)
+            else:
+                return
+
+
+def status_of(claim: Prepared, when: datetime, backends: Mapping[str, str] | None = None) -> Object:
+    """Write what server-side apply needs to set our entries, and nobody else's."""
+    time = _time(when)
+    return _object(claim) | {
+        "status": {"devices": [_entry(claim, each, _ways(each, backends or {}), time) for each in claim.granted]},
+    }
+
+
+def _object(claim: Prepared) -> Object:
+    metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
+
+
+def _time(when: datetime) -> str:
+    return when.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _share(granted: Granted) -> Object:
+    """What tells the entries of a claim's status apart."""
+    found: Object = {"driver": DRIVER, "pool": granted.pool, "device": granted.device}
+    return found if granted.share_id is None else found | {"shareID": granted.share_id}
+
+
+def _ways(granted: Granted, backends: Mapping[str, str]) -> Object:
+    """How limits are made to hold on its GPU; who keeps them only where that is known by now."""
+    backend = backends.get(granted.gpu or "")
+    return {"mode": str(granted.mode)} | ({} if backend is None else {"limitBackend": str(backend)})
+
+
+def _entry(claim: Prepared, granted: Granted, ways: Object, time: str) -> Object:
+    ready = {"type": "Ready", "status": "True", "reason": str(Reason.CLAIM_PREPARED), "lastTransitionTime": time}
+    entry: Object = {
+        "driver": DRIVER,
+        "pool": granted.pool,
+        "device": granted.device,
+        "conditions": [ready | {"message": _sentence(claim, granted)}],
+    }
+    if granted.share_id is not None:
+        entry["shareID"] = granted.share_id
+    if granted.gpu is not None:
+        limits = [
+            {"container": each.container, "memoryMiB": each.memory_mib, "computePercent": each.compute}
+            for each in claim.limits
+            if each.request == granted.request
+        ]
+        entry["data"] = _answers(claim, granted) | {
+            "uuid": granted.gpu, **ways, "memoryMiB": granted.memory_mib, "computePercent": granted.compute,
+            "limits": limits, "priority": LOW if claim.low_priority else NORMAL,
+            "pod": claim.pod, "podUid": claim.pod_uid,
+        }  # fmt: skip
+    return entry
+
+
+def _answers(claim: Prepared, granted: Granted) -> Object:
+    """What came of wishes for other quotas; nothing where there were none."""
+    here = {each.container for each in claim.limits if each.request == granted.request}
+    answers = [
+        {
+            "container": each.container, "asked": each.asked, "done": each.done, "beforeMiB": each.before_mib,
+            "reason": each.reason, "note": each.note, "effect": each.effect,
+        }
+        for each in claim.answers
+        if each.container in here
+    ]  # fmt: skip
+    return {"resizes": answers} if answers else {}
+
+
+def _sentence(claim: Prepared, granted: Granted) -> str:
+    if granted.gpu is None:
+        return "status directory of the pod"
+    limits = [each for each in claim.limits if each.request == granted.request]
+    names = ", ".join(each.container for each in limits) or "no container"
+    said = f"{granted.memory_mib} MiB of {granted.gpu} for {names}"
+    if granted.mode is Mode.TIME_SLICING and any(each.compute for each in limits):
+        # The scheduler counts the percentage all the same; nothing on the node holds anybody to it.
+        said += "; its GPU is shared by turns, so compute is not limited"
+    return said
+
+
+class Conditions:
+    """Says in a claim's status whether its limits are in force; only where something else stands there."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def write(self, claim: Prepared, proofs: Proofs) -> bool:
+        """Say it. Returns false where the API server did not take it and may do so later."""
+        body = proof_of(claim, proofs, datetime.now(UTC))
+        where = path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace)
+        try:
+            if said_before(self._cluster.get(where), body):
+                return True
+            self._cluster.patch(f"{where}/status", body, APPLY_PATCH, fieldManager=PROVER, force="true")
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                log.warning(
+                    "limit not told", reason=str(error.reason), final=error.final, claim=claim.name, error=error.message
+                )
+            return error.final
+        return True
+
+
+def proof_of(claim: Prepared, proofs: Proofs, when: datetime) -> Object:
+    """Write what server-side apply needs to set the condition of each GPU that something is known about."""
+    found = [(each, _of_request(claim, each, proofs)) for each in claim.granted]
+    devices = [_share(each) | {"conditions": [_condition(mine, _time(when))]} for each, mine in found if mine]
+    return _object(claim) | {"status": {"devices": devices}}
+
+
+def said_before(claim: Object, body: Object) -> bool:
+    """Tell whether a claim's status says that already, or the claim is another by now."""
+    if claim["metadata"]["uid"] != body["metadata"]["uid"]:
+        return True
+    there = {_states(each) for each in (claim.get("status") or {}).get("devices") or []}
+    return {_states(each) for each in body["status"]["devices"]} <= there
+
+
+def _states(entry: Object) -> tuple[object, ...]:
+    """What tells one thing said from another: of bad states their names alone, for the words name passing processes."""
+    limits = [each for each in entry.get("conditions") or [] if each.get("type") == LIMIT_IN_FORCE]
+    words = (each.get("message") if each.get("reason") == Reason.IN_FORCE else None for each in limits)
+    share = entry.get("pool"), entry.get("device"), entry.get("shareID")
+    return *share, *(each.get("reason") for each in limits), *words
+
+
+def _of_request(claim: Prepared, granted: Granted, proofs: Proofs) -> Proofs:
+    names = {each.container for each in claim.limits if each.request == granted.request}
+    return [each for each in proofs if each[0].gpu == granted.gpu and each[0].container in names]
+
+
+def _condition(proofs: Proofs, time: str) -> Object:
+    """Several containers share a request: the worst counts."""
+    state = min((found.state for _, found in proofs), key=WORST.index)
+    status = {Reason.IN_FORCE: "True", Reason.UNKNOWN: "Unknown"}.get(state, "False")
+    told = (f"{quota.container} ({found.backend}): {found.sentence}" for quota, found in proofs if found.state is state)
+    return {
+        "type": LIMIT_IN_FORCE, "status": status, "reason": str(state), "lastTransitionTime": time,
+        "message": "; ".join(told)[:MAX_MESSAGE],
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""Where kubelet, API server and checkpoint disagree because one of them lost something.
+
+A claim that nobody undoes (the kubelet lost its notes) is let go when its pod is certainly gone: no such pod and no
+such claim on the API server, no process of the pod left on this machine, and all of that twice, some time apart. A
+claim that the kubelet has prepared and our checkpoint does not know (the state directory was lost) is prepared again,
+so that its containers can restart and are enforced.
+"""
+
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer.attribution.cgroup import Attributor
+from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.driver import Driver, Ref
+from enforcer.dra.prepared_claim import Prepared
+from gpushare.errors import ClusterError, PrepareError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+EVERY: Final = 60.0
+
+
+class Forgotten:
+    """Looks for such claims.
+
+    Args:
+        cluster: to ask whether pod and claim exist.
+        store: the prepared claims.
+        driver: undoes them.
+        pods: UIDs of this node's pods as last seen; ``None`` while they were never listed.
+        living: UIDs of the pods that have processes on this machine.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: ClaimStore,
+        driver: Driver,
+        pods: Callable[[], Collection[str] | None],
+        living: Callable[[], Collection[str]],
+    ) -> None:
+        self._cluster, self._store, self._driver, self._pods, self._living = cluster, store, driver, pods, living
+        self._suspects: frozenset[str] = frozenset()
+
+    def turn(self) -> None:
+        """Let go of what was gone last time already; remember what is gone now."""
+        pods = self._pods()
+        missing = [] if pods is None else [each for each in self._store.prepared() if each.pod_uid not in pods]
+        living = self._living() if missing else ()
+        gone = [each for each in missing if each.pod_uid not in living and self._gone(each)]
+        for claim in gone:
+            if claim.uid in self._suspects:
+                log.warning(
+                    "claim undone without the kubelet", reason=str(Reason.CLAIM_FORGOTTEN), namespace=claim.namespace,
+                    claim=claim.name, pod=claim.pod,
+                )  # fmt: skip
+                self._driver.unprepare(Ref(claim.namespace, claim.name, claim.uid))
+        self._suspects = frozenset(each.uid for each in gone)
+
+    def _gone(self, claim: Prepared) -> bool:
+        return self._absent(path(CORE_V1, "pods", claim.pod, claim.namespace), claim.pod_uid) and self._absent(
+            path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace), claim.uid
+        )
+
+    def _absent(self, where: str, uid: str) -> bool:
+        try:
+            return bool(self._cluster.get(where)["metadata"]["uid"] != uid)
+        except ClusterError as error:
+            return error.status == HTTPStatus.NOT_FOUND
+
+
+class Strays:
+    """Looks for files that our checkpoint does not know. The order of our own work never leaves any: it lost something.
+
+    Args:
+        cluster: to find their claims.
+        store: the checkpoint.
+        files: the files.
+        driver: prepares them again, or removes what is left.
+        pods: UIDs of this node's pods as last seen; ``None`` while they were never listed.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: ClaimStore,
+        files: NodeFiles,
+        driver: Driver,
+        pods: Callable[[], Collection[str] | None],
+    ) -> None:
+        self._cluster, self._store, self._files, self._driver, self._pods = cluster, store, files, driver, pods
+        self._suspects: frozenset[str] = frozenset()
+
+    def turn(self) -> None:
+        """Prepare again what the API server knows; remove what was in nobody's name last time already."""
+        # The files are looked at twice: a claim is known before it has a file, and has none before it is forgotten, so
+        # what is being prepared or undone meanwhile is never taken for lost.
+        claims, folders = self._files.claims(), self._files.pods()
+        prepared = self._store.prepared()
+        claims &= self._files.claims()
+        lost = self._orphans((claims | self._store.torn()) - {each.uid for each in prepared})
+        pods = self._pods()
+        empty = frozenset() if pods is None else folders - {each.pod_uid for each in prepared} - frozenset(pods)
+        for uid in lost & self._suspects:
+            log.info("stray file removed", reason=str(Reason.CLAIM_FORGOTTEN), claim_uid=uid)
+            self._driver.unprepare(Ref("", "", uid))
+        for pod in empty & self._suspects:
+            self._files.remove_status(pod)
+        self._suspects = lost | empty
+
+    def _orphans(self, uids: frozenset[str]) -> frozenset[str]:
+        """Prepare again those whose claims exist; return the others."""
+        if not uids:
+            return uids
+        try:
+            items = self._cluster.listing(path(RESOURCE_V1, "resourceclaims"))
+            found = {item["metadata"]["uid"]: item["metadata"] for item in items if item["metadata"]["uid"] in uids}
+        except ClusterError:
+            return frozenset()
+        for uid in sorted(uids & found.keys()):
+            self._adopt(Ref(found[uid]["namespace"], found[uid]["name"], uid))
+        return uids - found.keys()
+
+    def _adopt(self, ref: Ref) -> None:
+        try:
+            self._driver.prepare(ref)
+        except PrepareError as error:
+            log.warning(
+                "lost claim not restored", reason=str(error.reason), namespace=ref.namespace, claim=ref.name,
+                error=error.message,
+            )  # fmt: skip
+
+
+def living_pods(attributor: Attributor, proc: Path = Path("/proc")) -> frozenset[str]:
+    """UIDs of the pods that have processes here."""
+    identities = (attributor.identify(int(entry.name)) for entry in proc.iterdir() if entry.name.isdecimal())
+    return frozenset(each.owner.pod_uid for each in identities if each is not None and each.owner is not None)

@@ -1,0 +1,207 @@
+"""Puts the kubelet's side of the agent together and runs it beside the loop."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from enforcer.attribution.cgroup import Attributor
+from enforcer.attribution.usage import Watch
+from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.claim_status import Announcer, Conditions
+from enforcer.dra.cleanup import EVERY as TIDY_EVERY
+from enforcer.dra.cleanup import Forgotten, Strays, living_pods
+from enforcer.dra.driver import Driver, Parts
+from enforcer.dra.kubelet_plugin import PluginService, Sockets
+from enforcer.dra.mps_namespaces import MpsNamespaces
+from enforcer.dra.mps_readiness import AlwaysReady, MpsReady
+from enforcer.dra.quotas import quotas_of_prepared
+from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
+from enforcer.dra.resize_controller import Means, Resizer
+from enforcer.dra.shared_claims import Joiners
+from enforcer.limits.backend import Backend
+from enforcer.mps.launcher import pipe_of, shared_memory_of
+from enforcer.mps.manager import MpsManager
+from enforcer.mps.supervisor import MpsKeeper
+from enforcer.quota.from_claims import Object
+from enforcer.quota.informer import WITH_KUBELET, Books, Rule
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode, Proven, Quota
+from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
+from enforcer.runtime._merge_repeat import every
+from enforcer.status.messages import Notice
+from enforcer.status.metrics import Metrics
+from gpushare.errors import ConfigError
+from gpushare.kube_client import Cluster
+
+SETTLE_EVERY: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What the driver is given."""
+
+    node: str
+    state: Path
+    run: Path
+    kubelet_root: Path
+    cdi_root: Path
+    policy: InventoryPolicy
+    cluster: Cluster
+    watch: Watch
+    attributor: Attributor
+    metrics: Metrics
+    modes: GpuModes
+    """How GPUs are shared; told here of prepared claims."""
+    mps: MpsKeeper | None
+    """Of the daemons; ``None``: no GPU is shared through MPS."""
+    daemons: MpsManager | None = None
+    """Whom to ask for MPS namespaces; ``None``: nobody has any."""
+    backends: Callable[[], Mapping[str, str]] = dict
+    """Who keeps limits on which GPU."""
+    quotas: Callable[[], Sequence[Quota]]
+    """Those in force, which know the containers of pods that are gone from the API server."""
+    tell: Callable[[Notice], None] = lambda _: None
+    """Takes what owners of pods are to be told."""
+    shared_memory: bool = False
+    """Whether clients of MPS get the node's shared memory of MPS."""
+
+
+class KubeletSide:
+    """The driver, its sockets, and what keeps both in order.
+
+    Attributes:
+        books: work out quotas from what was prepared; to be followed by whoever writes them down.
+        registered: set whenever the kubelet has (again) taken the driver in: slices have to be checked then.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._store = ClaimStore(setup.state)
+        self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
+        self.books.also = lambda: [each.namespace for each in self._store.prepared()]
+        self.registered: Final = threading.Event()
+        self._shared: tuple[str, ...] = ()
+        self._joiners: Final = Joiners(setup.tell)
+        self._namespaces: Final = partial(_namespaces, setup)
+        self._announcer = Announcer(setup.cluster, setup.backends)
+        self._conditions = Conditions(setup.cluster)
+        self._modes = setup.modes
+        parts = self._parts(setup)
+        self._driver = Driver(parts)
+        self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
+        files, living = parts.files, partial(living_pods, setup.attributor)
+        self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods)
+        self._resizer = Resizer(self._means(setup))
+        self._forgotten = Forgotten(setup.cluster, self._store, self._driver, self.books.pods, living)
+
+    def start(self, stopped: threading.Event) -> None:
+        """Bring the node's files in order, then serve.
+
+        Raises:
+            ConfigError: a directory cannot be used, or a socket not be made.
+        """
+        try:
+            self._driver.recover()
+        except OSError as error:
+            raise ConfigError(f"the files of prepared claims cannot be brought in order: {error}") from error
+        self._modes.follow(self._store.modes)
+        self._announcer.start()
+        self._sockets.start()
+        every(SETTLE_EVERY, "settle", self._settle, stopped)
+        every(RESIZE_EVERY, "resize", self._resizer.turn, stopped, self._resizer.wanted)
+        every(TIDY_EVERY, "tidy", self._tidy, stopped)
+
+    def stop(self) -> None:
+        """Let calls come to their end and take the sockets away, so that the kubelet knows."""
+        self._sockets.stop()
+
+    @property
+    def problem(self) -> str | None:
+        """Why no claim reaches us; ``None`` where they do."""
+        return self._sockets.registration.problem
+
+    def problems(self) -> Iterator[str]:
+        """Everything that hinders preparing claims."""
+        if self.problem is not None:
+            yield self.problem
+        yield from self._store.problems()
+        yield from self._shared
+
+    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, Proven]]) -> bool:
+        """Say in a claim's status whether its limits are in force; false where that has to be said again."""
+        claim = self._store.get(claim_uid)
+        return claim is None or not proofs or self._conditions.write(claim, proofs)
+
+    def leaving(self) -> frozenset[str]:
+        """UIDs of the pods whose claims were undone while their processes live on: what those hold cannot be shared."""
+        lasting = {each.pod_uid for each in self._store.prepared()}
+        return frozenset(each.pod_uid for each in self._store.ending()) - lasting
+
+    def claimed(self) -> frozenset[str]:
+        """UUIDs of the GPUs that claims are on, those included whose processes outlive them."""
+        return frozenset(gpu for each in (*self._store.prepared(), *self._store.ending()) for gpu in each.gpus)
+
+    def _settle(self) -> None:
+        self._sockets.check()
+        self._driver.settle()
+
+    def _tidy(self) -> None:
+        self._strays.turn()
+        self._forgotten.turn()
+        if self._namespaces():
+            self._driver.restore()
+
+    def _rule(self, setup: Setup) -> Rule:
+        def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
+            prepared, pods = self._store.prepared(), seen["pods"]
+            self._shared = self._joiners.see(prepared, pods)
+            self._resizer.see(pods, seen["namespaces"])
+            return quotas_of_prepared(prepared, pods, seen["namespaces"], setup.quotas())
+
+        return quotas
+
+    def _means(self, setup: Setup) -> Means:
+        return Means(
+            driver=self._driver,
+            store=self._store,
+            look=setup.watch.look,
+            tell=setup.tell,
+            at_once=partial(_at_once, setup),
+            mps=setup.mps is not None,
+            min_mib=setup.policy.min_memory_mib,
+        )
+
+    def _parts(self, setup: Setup) -> Parts:
+        keeper = setup.mps
+        spaces = None if setup.daemons is None else MpsNamespaces(setup.daemons)
+        memory = shared_memory_of(setup.run) if setup.shared_memory else None
+        return Parts(
+            node=setup.node,
+            cluster=setup.cluster,
+            store=self._store,
+            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup), spaces, shared_memory=memory),
+            look=setup.watch.look,
+            ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
+            modes=setup.modes,
+            capacity=lambda gpu, mode: capacity_mib(gpu, setup.policy, mode=mode),
+            changed=self.books.changed.set,
+            published=self._announcer.publish,
+        )
+
+
+def _namespaces(setup: Setup) -> bool:
+    """Whether containers get other pipe directories when a daemon comes back with another protocol."""
+    return setup.daemons is not None and setup.daemons.namespaces
+
+
+def _at_once(setup: Setup, gpu: str) -> bool:
+    """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
+    backend = setup.backends().get(gpu)
+    return setup.modes.of(gpu) is Mode.TIME_SLICING if backend is None else Backend(backend).at_once
+
+
+def _pipe_of(setup: Setup, gpu: str) -> str | None:
+    return None if setup.mps is None else pipe_of(setup.run, gpu)

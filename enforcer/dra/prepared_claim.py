@@ -1,0 +1,283 @@
+"""A prepared claim: what its containers may hold, frozen when the kubelet asked, and how that is kept on disk. Pure.
+
+Kept as one JSON object per claim, version 1, with the fields below in lowerCamelCase.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from enforcer.quota.from_claims import Terms
+from enforcer.quota.types import MOST, Mode, OnExceed
+from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
+
+VERSION: Final = 1
+KEPT: Final = 100
+"""Characters of an annotation that are kept to know it again."""
+_UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
+_REQUEST: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """What one request was allocated: a device and, where that is a GPU, how much of it; of several, one of them.
+
+    ``gpu`` is ``None`` for the status device. ``memory_mib`` and ``compute`` (percent) are what was consumed,
+    ``device_mib`` is the memory of the whole card. ``mode`` is how the GPU is shared while this claim lasts.
+    """
+
+    request: str
+    pool: str
+    device: str
+    share_id: str | None = None
+    gpu: str | None = None
+    memory_mib: int = 0
+    compute: int = 0
+    device_mib: int = 0
+    mode: Mode | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What one container may hold of each GPU of its request: MiB, and percent of its SMs or ``None`` for no cap."""
+
+    container: str
+    request: str
+    memory_mib: int
+    compute: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of a wish for another quota, the last one of a container.
+
+    ``asked`` is the annotation as it stood, so that it is answered once; ``effect`` is when the limit itself changes,
+    empty where nothing does. ``reason`` is a ``Reason``, ``note`` a sentence for the container's owner.
+    """
+
+    container: str
+    asked: str
+    done: bool
+    before_mib: int
+    reason: str
+    note: str
+    effect: str = ""
+
+    def answers(self, container: str, asked: Any) -> bool:
+        """Tell whether this is the answer to that wish."""
+        return (self.container, self.asked) == (container, kept(asked))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One claim as it was prepared, for the one pod that uses it."""
+
+    uid: str
+    namespace: str
+    name: str
+    pod: str
+    pod_uid: str
+    granted: tuple[Granted, ...]
+    limits: tuple[Limit, ...]
+    terms: Terms
+    low_priority: bool = False
+    """Whether its containers' work gives way to that of others on their GPU."""
+    answers: tuple[Answer, ...] = ()
+    own_shared_memory: tuple[str, ...] = ()
+    """Requests whose containers bring a /dev/shm of their own."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs it holds something of."""
+        return tuple(sorted({each.gpu for each in self.granted if each.gpu is not None}))
+
+    @property
+    def has_status(self) -> bool:
+        """Whether a container of the pod reads the pod's status directory."""
+        return any(each.gpu is None for each in self.granted)
+
+    @property
+    def modes(self) -> dict[str, Mode]:
+        """By GPU, how it is shared."""
+        return {each.gpu: each.mode for each in self.granted if each.gpu is not None and each.mode is not None}
+
+    def shared_by(self, modes: Mapping[str, Mode | None]) -> Self:
+        """Say the same of GPUs that are shared like this."""
+        return replace(self, granted=tuple(replace(each, mode=modes.get(each.gpu or "")) for each in self.granted))
+
+    def of(self, request: str) -> tuple[Granted, ...]:
+        """Name what a request was allocated of GPUs: one of each."""
+        return tuple(each for each in self.granted if each.request == request and each.gpu is not None)
+
+    def on(self, gpu: str) -> int:
+        """MiB it consumed of one GPU."""
+        return sum(each.memory_mib for each in self.granted if each.gpu == gpu)
+
+
+def kept(asked: Any) -> str:
+    """Shorten what an annotation says to what is kept of it."""
+    return str(asked)[:KEPT]
+
+
+def safe_uid(uid: str) -> bool:
+    """Tell whether a UID can be part of a file name."""
+    return _UID.fullmatch(uid) is not None
+
+
+def encode(claim: Prepared) -> bytes:
+    """Write a claim as its file holds it."""
+    content = {
+        "version": VERSION,
+        "uid": claim.uid,
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "pod": claim.pod,
+        "podUid": claim.pod_uid,
+        "granted": [
+            {
+                "request": each.request, "pool": each.pool, "device": each.device, "shareId": each.share_id,
+                "gpu": each.gpu, "memoryMib": each.memory_mib, "compute": each.compute, "deviceMib": each.device_mib,
+                "mode": None if each.mode is None else str(each.mode),
+            }
+            for each in claim.granted
+        ],
+        "limits": [
+            {
+                "container": each.container, "request": each.request, "memoryMib": each.memory_mib,
+                "compute": each.compute,
+            }
+            for each in claim.limits
+        ],
+        "terms": {
+            "onExceed": str(claim.terms.on_exceed), "graceSeconds": claim.terms.grace_seconds,
+            "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
+        },
+        "lowPriority": claim.low_priority,
+        "ownSharedMemory": claim.own_shared_memory,
+        "answers": [
+            {
+                "container": each.container, "asked": each.asked, "done": each.done, "beforeMib": each.before_mib,
+                "reason": each.reason, "note": each.note, "effect": each.effect,
+            }
+            for each in claim.answers
+        ],
+    }  # fmt: skip
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def decode(data: bytes) -> Prepared:
+    """Read a claim's file; unknown fields of newer versions are passed over.
+
+    Raises:
+        ConfigError: it is not what ``encode`` writes.
+    """
+    try:
+        content = json.loads(data)
+        return _decoded(content)
+    except KeyError as error:
+        raise ConfigError(f"it has no field {error}", Reason.CHECKPOINT_UNREADABLE) from error
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ConfigError(str(error)[:200], Reason.CHECKPOINT_UNREADABLE) from error
+
+
+def _decoded(content: Mapping[str, Any]) -> Prepared:
+    if content["version"] != VERSION:
+        raise ValueError(f"it is of version {content['version']!r:.20}, not {VERSION}")
+    granted = tuple(_granted(row) for row in content["granted"])
+    limits = tuple(_limit(row) for row in content["limits"])
+    shared = {each.request for each in granted if each.gpu is not None}
+    if any(limit.request not in shared for limit in limits):
+        raise ValueError("a limit belongs to a request that holds no GPU")
+    return Prepared(
+        uid=_named(content["uid"], _UID),
+        namespace=_text(content["namespace"]),
+        name=_text(content["name"]),
+        pod=_text(content["pod"]),
+        pod_uid=_named(content["podUid"], _UID),
+        granted=granted,
+        limits=limits,
+        terms=_terms(content["terms"]),
+        low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have none of these
+        answers=tuple(_answer(row) for row in content.get("answers", [])),
+        own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
+    )
+
+
+def _granted(row: Mapping[str, Any]) -> Granted:
+    return Granted(
+        request=_named(row["request"], _REQUEST),
+        pool=_text(row["pool"]),
+        device=_text(row["device"]),
+        share_id=None if row["shareId"] is None else _text(row["shareId"]),
+        gpu=None if row["gpu"] is None else _text(row["gpu"]),
+        memory_mib=_whole(row["memoryMib"]),
+        compute=_whole(row["compute"]),
+        device_mib=_whole(row["deviceMib"]),
+        mode=_mode(row),
+    )
+
+
+def _mode(row: Mapping[str, Any]) -> Mode | None:
+    """How its GPU was shared; of a claim from before there were several ways, through MPS."""
+    value = row.get("mode", None if row["gpu"] is None else Mode.MPS)
+    return None if value is None else Mode(value)
+
+
+def _limit(row: Mapping[str, Any]) -> Limit:
+    return Limit(
+        container=_text(row["container"]),
+        request=_named(row["request"], _REQUEST),
+        memory_mib=_whole(row["memoryMib"]),
+        compute=None if row["compute"] is None else _whole(row["compute"]),
+    )
+
+
+def _answer(row: Mapping[str, Any]) -> Answer:
+    return Answer(
+        container=_text(row["container"]),
+        asked=str(row["asked"]),
+        done=_flag(row["done"]),
+        before_mib=_whole(row["beforeMib"]),
+        reason=_text(row["reason"]),
+        note=_text(row["note"]),
+        effect=str(row["effect"]),
+    )
+
+
+def _terms(row: Mapping[str, Any]) -> Terms:
+    seconds = row["graceSeconds"]
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+        raise ValueError(f"graceSeconds {seconds!r:.20} is no number of seconds")
+    return Terms(
+        on_exceed=OnExceed(row["onExceed"]),
+        grace_seconds=float(seconds),
+        tolerance_mib=None if row["toleranceMib"] is None else _whole(row["toleranceMib"]),
+        tolerance_percent=None if row["tolerancePercent"] is None else _whole(row["tolerancePercent"]),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r:.40} is no text")
+    return value
+
+
+def _named(value: Any, form: re.Pattern[str]) -> str:
+    if not form.fullmatch(_text(value)):
+        raise ValueError(f"{value!r:.80} is no name")
+    return str(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r:.40} is neither true nor false")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{value!r:.40} is no whole number from 0 to {MOST}")
+    return value

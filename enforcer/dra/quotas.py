@@ -1,0 +1,132 @@
+"""From prepared claims to the quotas in force: what was frozen, and which containers run under it now. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from enforcer.dra.prepared_claim import Granted, Limit, Prepared
+from enforcer.quota.from_claims import Object, Terms, claim_names, container_ids, terms_of
+from enforcer.quota.types import Quota
+
+
+def quotas_of_prepared(
+    prepared: Sequence[Prepared], pods: Sequence[Object], namespaces: Iterable[Object], before: Sequence[Quota]
+) -> tuple[Quota, ...]:
+    """Work out the node's quotas from what was prepared; what was frozen is not read again from anywhere.
+
+    Args:
+        prepared: the claims that were prepared and not undone since.
+        pods: of this node, for the ids of their containers.
+        namespaces: for their policy, which an operator may change at any time.
+        before: earlier quotas; they know the containers of pods that are gone from the API server and still live here.
+    """
+    ids = _ids(pods, before)
+    policy = {each["metadata"]["name"]: terms_of(each["metadata"].get("annotations") or {}) for each in namespaces}
+    users = (*(other for claim in prepared for other in joined(claim, pods)), *prepared)  # a pod's own claim counts
+    found = {_key(each): each for each in _nothing(users, ids, policy)}
+    found |= {
+        _key(quota): quota
+        for user in users
+        for limit in user.limits
+        for quota in _quotas(user, limit, ids.get(user.pod_uid, {}).get(limit.container), policy)
+    }
+    return tuple(found[key] for key in sorted(found))
+
+
+def _key(quota: Quota) -> tuple[str, str, str]:
+    return quota.pod_uid, quota.container, quota.gpu
+
+
+def _ids(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[str, Mapping[str, str]]:
+    """Find the ids of containers by pod and name: those of now, else those that earlier quotas know."""
+    found: dict[str, dict[str, str]] = {}
+    for quota in before:
+        if quota.container_id is not None:
+            found.setdefault(quota.pod_uid, {})[quota.container] = quota.container_id
+    for pod in pods:
+        found.setdefault(pod["metadata"]["uid"], {}).update(container_ids(pod))
+    return found
+
+
+def _nothing(
+    users: Iterable[Prepared], ids: Mapping[str, Mapping[str, str]], policy: Mapping[str, Terms]
+) -> Iterator[Quota]:
+    """Give every container that runs in a pod with a share nothing of its GPUs, for want of anything better.
+
+    A container that asked for nothing gets no GPU, but another of its pod can hand it the way to one.
+    """
+    for claim in users:
+        terms = policy.get(claim.namespace, claim.terms)
+        yield from (
+            Quota(
+                claim_uid=claim.uid, namespace=claim.namespace, pod=claim.pod, pod_uid=claim.pod_uid,
+                container=container, container_id=container_id, gpu=gpu, memory_mib=0, on_exceed=terms.on_exceed,
+                grace_seconds=terms.grace_seconds, tolerance_mib=0, reserved_mib=0,
+            )
+            for gpu in claim.gpus
+            for container, container_id in ids.get(claim.pod_uid, {}).items()
+        )  # fmt: skip
+
+
+def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
+    """Find the pods that use a claim which was prepared for another one.
+
+    The kubelet does not ask again for a claim it has prepared, so nobody can refuse such a pod. What the claim consumed
+    is its first pod's; the containers of the others may hold nothing of it.
+    """
+    for pod in pods:
+        metadata = pod["metadata"]
+        entries = {entry for entry, name in claim_names(pod).items() if name == claim.name}
+        if entries and metadata.get("namespace") == claim.namespace and metadata["uid"] != claim.pod_uid:
+            limits = tuple(_joined_limits(claim, pod, entries))
+            yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
+
+
+def quotas_of_joined(other: Prepared) -> tuple[Quota, ...]:
+    """Name the containers of a pod that joined a claim to those who are told of them."""
+    return tuple(quota for limit in other.limits for quota in _quotas(other, limit, None, {}))
+
+
+def _joined_limits(claim: Prepared, pod: Object, entries: set[str]) -> Iterator[Limit]:
+    spec = pod.get("spec") or {}
+    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        used = [each for each in (container.get("resources") or {}).get("claims") or [] if each.get("name") in entries]
+        asked = {each.get("request") for each in used}
+        yield from (
+            Limit(container=container["name"], request=each.request, memory_mib=0)
+            for each in claim.granted
+            if each.gpu is not None and asked & {each.request, None, ""}
+        )
+
+
+def _quotas(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> tuple[Quota, ...]:
+    """Write one limit as quotas, one for each of its GPUs."""
+    terms = policy.get(claim.namespace, claim.terms)
+    return tuple(_quota(claim, limit, container_id, terms, granted) for granted in claim.of(limit.request))
+
+
+def _quota(claim: Prepared, limit: Limit, container_id: str | None, terms: Terms, granted: Granted) -> Quota:
+    """Write one under its namespace's policy as it is now, else as it was when it was prepared."""
+    return Quota(
+        claim_uid=claim.uid,
+        namespace=claim.namespace,
+        pod=claim.pod,
+        pod_uid=claim.pod_uid,
+        container=limit.container,
+        container_id=container_id,
+        gpu=granted.gpu or "",
+        memory_mib=limit.memory_mib,
+        compute_percent=limit.compute,
+        on_exceed=terms.on_exceed,
+        grace_seconds=terms.grace_seconds,
+        tolerance_mib=terms.tolerance(limit.memory_mib) if limit.memory_mib else 0,
+        low_priority=claim.low_priority,
+        reserved_mib=_reserved(claim, limit, granted),
+    )
+
+
+def _reserved(claim: Prepared, limit: Limit, granted: Granted) -> int:
+    """The most the container could be given: its request's, or all its pod has of that GPU once quotas were moved."""
+    if not limit.memory_mib:
+        return 0
+    moved = limit.memory_mib != granted.memory_mib or any(each.done for each in claim.answers)
+    return claim.on(granted.gpu or "") if moved else granted.memory_mib

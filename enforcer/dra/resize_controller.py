@@ -1,0 +1,141 @@
+"""Carries out what annotations ``resize.gpu-share.io/<container>`` wish, and says what came of it.
+
+Each wish is answered once: the answer is kept with the claim, on disk, together with the other limit.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from enforcer.attribution.snapshot import View
+from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.driver import Driver
+from enforcer.dra.prepared_claim import Answer, Prepared
+from enforcer.dra.resize import Bounds, Now, answered, ceiling_of, gpus_of, limit_of, outstanding
+from enforcer.quota.from_claims import Object, container_ids
+from enforcer.quota.types import Quota
+from enforcer.status.messages import Notice
+from gpushare.errors import NvmlError, PrepareError
+from gpushare.reasons import Reason
+from gpushare.resize_annotation import wishes
+
+log = structlog.get_logger()
+
+EVERY: Final = 5.0
+"""Seconds after which what failed is tried again; a new wish is seen at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a resizer works with.
+
+    ``look`` sees the GPUs, ``tell`` takes a notice for a pod's owner, ``at_once`` says whether a GPU's
+    limits follow while processes run, ``mps`` whether MPS serves GPUs here, ``min_mib`` is the smallest share.
+    """
+
+    driver: Driver
+    store: ClaimStore
+    look: Callable[[], Sequence[View]]
+    tell: Callable[[Notice], None]
+    at_once: Callable[[str], bool]
+    mps: bool
+    min_mib: int
+
+
+class Resizer:
+    """Answers wishes for other quotas.
+
+    Attributes:
+        wanted: set when there are wishes that nobody has answered.
+    """
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self.wanted: Final = threading.Event()
+        self._pods: Mapping[str, Object] = {}
+        self._ceilings: Mapping[str, int | None] = {}
+        self._unwritten: dict[str, tuple[str, Any]] = {}
+        """Wishes whose answer may be on disk while the claim's files are not what it says, by the claim's UID."""
+
+    def see(self, pods: Sequence[Object], namespaces: Sequence[Object]) -> None:
+        """Take in the node's pods and the namespaces as they are now; quick."""
+        self._pods = {each["metadata"]["uid"]: each for each in pods}
+        self._ceilings = {
+            each["metadata"]["name"]: ceiling_of(each["metadata"].get("annotations") or {}) for each in namespaces
+        }
+        if any(_wished(claim, self._pods) for claim in self._means.store.prepared()):
+            self.wanted.set()
+
+    def turn(self) -> None:
+        """Answer what has not been answered."""
+        pods = self._pods
+        for claim in self._means.store.prepared():
+            for container, asked in _wished(claim, pods).items():
+                self._answer(claim.uid, pods[claim.pod_uid], container, asked)
+        for uid, (container, asked) in sorted(self._unwritten.items()):
+            self._alter(uid, container, asked, lambda claim: claim)
+
+    def _answer(self, uid: str, pod: Object, container: str, asked: Any) -> None:
+        now = partial(self._now, pod, container)
+        bounds = Bounds(min_mib=self._means.min_mib, max_mib=self._ceilings.get(pod["metadata"]["namespace"]))
+        self._alter(uid, container, asked, lambda known: answered(known, pod, container, asked, bounds, now(known)))
+
+    def _alter(self, uid: str, container: str, asked: Any, change: Callable[[Prepared], Prepared]) -> None:
+        try:
+            claim = self._means.driver.alter(uid, change)
+        except PrepareError as error:
+            self._unwritten[uid] = container, asked
+            log.warning("quota not changed; tried again", reason=str(error.reason), claim_uid=uid, error=error.message)
+            return
+        self._unwritten.pop(uid, None)
+        if claim is not None:
+            for answer in claim.answers:
+                if answer.answers(container, asked):
+                    self._say(claim, answer)
+
+    def _now(self, pod: Object, container: str, claim: Prepared) -> Now:
+        container_id = container_ids(pod).get(container)
+        gpus = gpus_of(claim, limit_of(claim, container))
+        held = self._held(gpus, container_id) if container_id else 0
+        return Now(held_mib=held, at_once=all(map(self._means.at_once, gpus)), mps=self._means.mps)
+
+    def _held(self, gpus: Sequence[str], container_id: str) -> int | None:
+        """MiB that a container holds of that of these GPUs of which it holds most; ``None`` where one is not seen."""
+        try:
+            views = {view.gpu.uuid: view for view in self._means.look()}
+        except NvmlError:
+            return None
+        readings = [views[gpu].reading if gpu in views else None for gpu in gpus]
+        seen = [each for each in readings if each is not None]
+        if len(seen) < len(gpus):
+            return None
+        return max(sum(each.used_mib for each in reading.get(container_id, ())) for reading in seen)
+
+    def _say(self, claim: Prepared, answer: Answer) -> None:
+        quota = quota_of(claim, answer.container)
+        reason = Reason.RESIZED if answer.done else Reason.RESIZE_REFUSED
+        log.info(
+            "wish for another quota answered", reason=answer.reason, namespace=claim.namespace, pod=claim.pod,
+            container=answer.container, asked=answer.asked, before_mib=answer.before_mib, quota_mib=quota.memory_mib,
+        )  # fmt: skip
+        self._means.tell(Notice(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False))
+
+
+def _wished(claim: Prepared, pods: Mapping[str, Object]) -> dict[str, Any]:
+    pod = pods.get(claim.pod_uid)
+    if pod is None or "deletionTimestamp" in pod["metadata"]:
+        return {}
+    return outstanding(claim, wishes(pod["metadata"].get("annotations") or {}))
+
+
+def quota_of(claim: Prepared, container: str) -> Quota:
+    """Name a container to those who are told of it."""
+    return Quota(
+        claim_uid=claim.uid, namespace=claim.namespace, pod=claim.pod, pod_uid=claim.pod_uid, container=container,
+        container_id=None, gpu=gpus_of(claim, limit_of(claim, container))[0],
+        memory_mib=limit_of(claim, container).memory_mib,
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""Pods that use a claim which was prepared for another one: they get nothing of it, and are told."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.quotas import joined, quotas_of_joined
+from enforcer.quota.from_claims import Object
+from enforcer.status.messages import Notice
+from gpushare.claim_messages import ENDED, sentence
+from gpushare.reasons import Reason
+
+Pair = tuple[Prepared, Prepared]
+"""A claim as it was prepared, and as another pod uses it."""
+
+
+class Joiners:
+    """Tells each such pod once, and once more when the pod is gone that has the claim: that changes what to do.
+
+    Args:
+        tell: takes what owners of pods are to be told.
+    """
+
+    def __init__(self, tell: Callable[[Notice], None]) -> None:
+        self._tell = tell
+        self._told: frozenset[tuple[str, str, bool]] = frozenset()
+
+    def see(self, prepared: Sequence[Prepared], pods: Sequence[Object]) -> tuple[str, ...]:
+        """Take in what is prepared and who is there; return what operators are to read."""
+        there = {pod["metadata"]["uid"] for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED}
+        found = [(claim, other) for claim in prepared for other in joined(claim, pods)]
+        keys = [(claim.uid, other.pod_uid, claim.pod_uid in there) for claim, other in found]
+        for pair, key in zip(found, keys, strict=True):
+            for notice in _notices(pair, gone=not key[-1]) if key not in self._told else ():
+                self._tell(notice)
+        self._told = frozenset(keys)
+        return tuple(
+            f"claim {claim.namespace}/{claim.name} was prepared for pod {claim.namespace}/{claim.pod}; "
+            f"pod {other.namespace}/{other.pod} uses it too and gets nothing of it; give each a claim of its own"
+            for claim, other in found
+        )
+
+
+def _notices(pair: Pair, *, gone: bool) -> Iterator[Notice]:
+    claim, other = pair
+    for quota in quotas_of_joined(other)[:1]:
+        who = f"container {quota.container} may hold 0 MiB on {quota.gpu} and is ended when it holds any"
+        note = sentence(claim.name, claim.pod, who, gone=gone)
+        yield Notice(quota=quota, reason=Reason.CLAIM_TAKEN, note=note, action="Prepare")

@@ -1,0 +1,165 @@
+"""The options of ``gpu-share enforcer``."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from enforcer.audit.retention import Retention
+from enforcer.detection.detector import Rules
+from enforcer.kill.process_kill import Patience
+from enforcer.limits.backend import Wanted
+from enforcer.mps.launcher import Version
+from enforcer.nvml.device_health import Effect
+from enforcer.nvml.driver_root import HERE
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import Order
+from gpushare.contract import NODE_MODE
+from gpushare.errors import ConfigError, QuantityError
+from gpushare.quantity import parse_overcommit
+
+MIN_POLL: Final = 0.01
+MAX_POLL: Final = 60.0
+MAX_TERM_WAIT: Final = 300.0
+"""Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
+MIN_MPS_SECONDS: Final = 1.0
+MIN_PROOF, MAX_PROOF = 1.0, 3600.0
+MOST_KEPT: Final = {"mib": 1024 * 1024, "segments": 100_000, "days": 36_500}
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the options; argparse itself exits with 2 on unknown ones.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+    options = _parser().parse_args(argv)
+    if not options.node:
+        raise ConfigError("--node is missing; name this node, or set NODE_NAME")
+    if not MIN_POLL <= options.poll <= MAX_POLL:
+        raise ConfigError(
+            f"--poll {options.poll} is no interval; write seconds from {MIN_POLL} to {MAX_POLL}, such as 0.5"
+        )
+    if not 0 <= options.term_wait <= MAX_TERM_WAIT:
+        raise ConfigError(f"--term-wait {options.term_wait} is no wait; write seconds from 0 to {MAX_TERM_WAIT}")
+    if not MIN_MPS_SECONDS <= options.mps_seconds <= MAX_TERM_WAIT:
+        raise ConfigError(
+            f"--mps-seconds {options.mps_seconds} is no interval; write seconds from {MIN_MPS_SECONDS:g} to "
+            f"{MAX_TERM_WAIT:g}, such as 30"
+        )
+    if not MIN_PROOF <= options.proof <= MAX_PROOF:
+        message = (
+            f"--proof {options.proof} is no interval; write seconds from {MIN_PROOF:g} to {MAX_PROOF:g}, such as 30"
+        )
+        raise ConfigError(message)
+    if options.max_kills < 1:
+        raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
+    options.compute = _compute(options.compute_overcommit)
+    options.address = _address(options.metrics)
+    options.retention = _retention(options)
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpu-share enforcer",
+        description="Watch this node's GPUs and hold containers to their quota.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--node", default=os.environ.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
+    add("--state", type=Path, default=Path("/var/lib/gpu-share"), help="checkpoint, status and kill log (%(default)s)")
+    add("--run", type=Path, default=Path("/run/gpu-share"), help="MPS pipes and logs (%(default)s)")
+    add("--poll", type=float, default=0.5, metavar="S", help="seconds between looks (%(default)s)")
+    add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
+    add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
+    add("--no-enforce", action="store_true", help="warn only, end nobody")
+    add(
+        "--mode", type=Mode, choices=list(Mode), default=Mode.MPS,
+        help=f"how GPUs are shared where the node has no label {NODE_MODE} (%(default)s)",
+    )  # fmt: skip
+    add("--no-mps", action="store_true", help="run no MPS daemons: time-slicing, whatever mode and label say")
+    add("--no-dra", action="store_true", help="serve no kubelet: quotas come from allocated claims as they are")
+    add("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory (%(default)s)")
+    add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where CDI specs go (%(default)s)")
+    add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
+    add(
+        "--health-taint", type=Effect, choices=list(Effect), default=Effect.NO_SCHEDULE,
+        help="taint of a GPU that is not well (%(default)s)",
+    )  # fmt: skip
+    add("--mps-seconds", type=float, default=30.0, metavar="S", help="seconds between looks at MPS (%(default)s)")
+    add(
+        "--mps-protocol", type=Version, choices=list(Version), default=Version.LEGACY,
+        help="of MPS daemons that are started from now on; 3 and auto are from documentation only (%(default)s)",
+    )  # fmt: skip
+    add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
+    add("--mps-shared-memory", action="store_true", help="clients of MPS get the /dev/shm of `gpu-share mps`")
+    add("--proof", type=float, default=30.0, metavar="S", help="seconds between proofs that limits hold (%(default)s)")
+    add(
+        "--limit-backend", type=Wanted, choices=list(Wanted), default=Wanted.AUTO,
+        help="who keeps memory limits, where that can work (%(default)s)",
+    )  # fmt: skip
+    add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
+    add(
+        "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
+    )
+    add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
+    add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
+    add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
+    _add_offers(parser)
+    _add_outlets(parser)
+    _add_keeping(parser)
+    return parser
+
+
+def _add_offers(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
+    add("--compute-overcommit", default="1", metavar="N", help="how many times over compute is offered (%(default)s)")
+
+
+def _add_outlets(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--metrics", default="", metavar="HOST:PORT", help="serve metrics there (default: nowhere)")
+    add("--log-level", choices=LEVELS, default="info", help="(%(default)s)")
+    add(
+        "--records-to", choices=["stdout", "none"], default="stdout",
+        help="where a copy of each record of the kill log goes, for whoever collects logs (%(default)s)",
+    )  # fmt: skip
+
+
+def _add_keeping(parser: argparse.ArgumentParser) -> None:
+    kept = Retention()
+    for unit, default, what in (
+        ("mib", kept.mib, "MiB"), ("segments", kept.segments, "segments of 4 MiB"), ("days", kept.days, "days"),
+    ):  # fmt: skip
+        parser.add_argument(
+            f"--audit-keep-{unit}", type=int, default=default, metavar="N",
+            help=f"{what} of the kill log that are kept before the present segment; 0: no limit (%(default)s)",
+        )  # fmt: skip
+
+
+def _retention(options: argparse.Namespace) -> Retention:
+    for unit, most in MOST_KEPT.items():
+        value = getattr(options, f"audit_keep_{unit}")
+        if not 0 <= value <= most:
+            raise ConfigError(f"--audit-keep-{unit} {value} cannot be kept; write 0 for no limit, or up to {most}")
+    return Retention(mib=options.audit_keep_mib, segments=options.audit_keep_segments, days=options.audit_keep_days)
+
+
+def _compute(overcommit: str) -> int:
+    try:
+        return parse_overcommit(overcommit)
+    except QuantityError as error:
+        raise ConfigError(f"--compute-overcommit: {error.message}") from error
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 2**16):
+        raise ConfigError(f"--metrics {text!r} is no address; write HOST:PORT, such as 127.0.0.1:9402")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,136 @@
+"""The breaker's mark on disk: while ``breaker-open.json`` stands in the state directory nobody is killed.
+
+The judge opens the breaker; an operator closes it by removing the file (``gpu-share breaker --reset``), and nothing
+else does: no restart, no boot, no time. An operator may also put it there to have nobody killed for a while.
+"""
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer.audit.log import utc_now
+from enforcer.detection.detector import State, closed
+from enforcer.detection.forecast import RESET
+from enforcer.kill.recheck import InForce
+from enforcer.runtime import files
+from enforcer.runtime.background import Aside
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+NAME: Final = "breaker-open.json"
+OPEN: Final = f"the breaker is open, nobody is killed; see who is over their quota and why, then `{RESET}` on this node"
+
+
+class Breaker:
+    """Keeps state and file at one: what opens stays open until the file is gone.
+
+    Args:
+        folder: the state directory.
+        disk: asked and told in its own time.
+    """
+
+    def __init__(self, folder: Path, disk: Aside) -> None:
+        self._path: Final = folder / NAME
+        self._disk = disk
+        self._written = False
+        self.stands = False
+        """Whether the file was there when the disk said so last."""
+        self.problem: str | None = None
+        """What to tell operators; ``None`` while it is closed."""
+
+    def told(self, state: State) -> State:
+        """Return the state as the file has it: opened where it stands, closed where it was taken away.
+
+        Where nothing can be said it stays as it was.
+        """
+        written = self._written  # before the disk is asked: what is written meanwhile is not missing
+        stands = self._disk.soon("breaker?", self._looked, None)
+        if (stands or (stands is None and written)) and not state.open:
+            return _opened(state)
+        if state.open and written and stands is False:
+            log.warning("the breaker is closed", reason=str(Reason.RECOVERED), file=NAME)
+            self._written = False
+            return closed(state)
+        return state
+
+    def keep(self, state: State) -> None:
+        """Put the file there where the judge has opened the breaker; tried again until it is written."""
+        self.problem = OPEN if state.open else None
+        if state.open and not self._written:
+            self._disk.soon("breaker", partial(self._write, state), None)
+
+    def _write(self, state: State) -> None:
+        if self._looked():
+            self._written = True
+            return
+        log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), kills=[kill.place for kill in state.kills])
+        killed = [
+            {"namespace": kill.namespace, "podUid": kill.place[0], "container": kill.place[1]} for kill in state.kills
+        ]
+        content = {"time": utc_now(), "killed": killed}
+        try:
+            files.replace(self._path, json.dumps(content).encode() + b"\n", durable=True)
+            self._written = True
+        except OSError as error:
+            log.critical("the breaker's state is not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+
+    def _looked(self) -> bool | None:
+        """Whether it stands there; ``None`` where nothing can be said."""
+        try:
+            self._path.lstat()
+        except FileNotFoundError:
+            self.stands = False
+        except OSError:
+            return None
+        else:
+            self.stands = True
+        return self.stands
+
+
+def _opened(state: State) -> State:
+    log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), file=NAME)
+    return State(cases=state.cases, kills=state.kills, cooling=state.cooling, open=True)
+
+
+def unless_open(folder: Path, in_force: InForce) -> InForce:
+    """Let nobody be ended by a judgement made before either, once the file in that folder stands."""
+    return lambda judged: None if os.path.lexists(folder / NAME) else in_force(judged)
+
+
+def opened_at(folder: Path) -> str | None:
+    """Say since when the breaker is open; empty where the file does not say, ``None`` where it is closed.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        with open(folder / NAME, "rb", opener=_at_once) as file:
+            content = json.loads(file.read(64 * 1024))
+        return str(content["time"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open what may be no plain file, without waiting for anybody at its other end."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def reset(folder: Path) -> bool:
+    """Take the file away; false where there was none.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    try:
+        (folder / NAME).unlink()
+    except FileNotFoundError:
+        return False
+    return True

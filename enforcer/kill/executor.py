@@ -1,0 +1,228 @@
+"""Ending processes, so that it hits nobody else and is always on record.
+
+The order is the safety: take hold by pidfd, then check who it is; write down what is going to happen and wait until
+that is durable; check again, because the disk may have taken seconds; let MPS release the client, because killing a
+live one can harm its neighbours; then SIGTERM, wait, SIGKILL, wait; write down what became of it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from enforcer.attribution.cgroup import Attributor, Owner
+from enforcer.attribution.container_processes import Member, members
+from enforcer.attribution.procfs import PidHandle, leads_namespace
+from enforcer.attribution.snapshot import Holder, total
+from enforcer.audit import kill_records as deeds
+from enforcer.audit.kill_records import Ending
+from enforcer.audit.record import Kind
+from enforcer.audit.writer import Scribe
+from enforcer.detection.detector import Verdict
+from enforcer.kill.container_kill import Kinship, Pursuit
+from enforcer.kill.pidfd_target import Grip, Victim
+from enforcer.kill.process_kill import Ladder, MpsClient, Patience
+from enforcer.kill.recheck import Eyes, InForce, Outlook, as_judged
+from enforcer.quota.types import OnExceed, Quota
+from enforcer.status import messages as notice
+from enforcer.status.messages import Sink
+from gpushare.errors import RecordError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of it. ``endings`` are the processes that were gone or acted upon."""
+
+    reason: Reason
+    endings: tuple[Ending, ...] = ()
+
+    @property
+    def acted(self) -> bool:
+        """Whether anything was done to anybody."""
+        return any(ending.touched for ending in self.endings)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A verdict, the number of its INTENT, and what came of it so far."""
+
+    verdict: Verdict
+    intent: int
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What acting needs of the world."""
+
+    eyes: Eyes
+    attributor: Attributor
+    kill_log: Scribe
+    mps: MpsClient
+    sink: Sink
+    open_handle: Callable[[int], PidHandle | None] = PidHandle.open
+    leads: Callable[[int], bool] = leads_namespace
+    """Whether the end of a process is the end of all in its container."""
+    family: Callable[[Attributor, Owner], Sequence[Member]] = members
+    """Who is in a container now."""
+    in_force: InForce = as_judged
+    """What a container may hold now."""
+
+
+class Executor:
+    """Carries out KILL verdicts. Safe to use from several threads, each with a verdict of its own."""
+
+    def __init__(self, node: str, tools: Tools, patience: Patience | None = None) -> None:
+        self._node, self._tools = node, tools
+        self._patience = patience or Patience()
+        self._grip, self._ladder = Grip(tools.attributor, tools.open_handle), Ladder(tools.mps, self._patience)
+        self._kinship = Kinship(tools.leads, lambda owner: tools.family(tools.attributor, owner))
+        self._outlook = Outlook(tools.eyes, tools.in_force)
+        self._open: Final[list[Episode]] = []
+        """Those with a process that hangs."""
+
+    def carry_out(self, verdict: Verdict) -> Result:
+        """End the processes of a KILL verdict, as far as that is still right. Blocks for seconds.
+
+        A container that puts new processes in their place is ended whole, by its first process, under an INTENT of its
+        own. One without a first process of its own is gone after for as long as patience lasts.
+        """
+        if verdict.respawns:
+            return self._attempt(self._whole(verdict, verdict.targets))[0]
+        result, respawned = self._attempt(verdict)
+        if not respawned:
+            return result
+        again, _ = self._attempt(self._whole(verdict, respawned))
+        return _result(again.reason, (*result.endings, *again.endings))
+
+    def _whole(self, verdict: Verdict, holders: tuple[Holder, ...]) -> Verdict:
+        first = self._kinship.first(holders[0].identity) if holders else None
+        if first is None:
+            return replace(verdict, respawns=False)
+        quota = replace(verdict.quota, on_exceed=OnExceed.KILL_CONTAINER)
+        return replace(verdict, quota=quota, targets=holders, used_mib=total(holders), respawns=True)
+
+    def _attempt(self, verdict: Verdict) -> tuple[Result, tuple[Holder, ...]]:
+        """Do it once; returns also who holds memory now, where it takes the end of the whole container."""
+        with ExitStack() as stack:
+            victims, gone = self._grip.take(stack, verdict.quota, verdict.targets, self._ladder.hung)
+            if not victims:
+                return Result(self._why_nobody(verdict, gone), tuple(gone)), ()
+            if (why := self._reason_to_spare(verdict.quota, victims)) is not None:
+                return Result(why), ()
+            pursuit = self._pursuit(verdict.quota)
+            first = pursuit.first(stack, victims)
+            try:
+                intent = self._tools.kill_log.intent(
+                    deeds.intent(
+                        self._node,
+                        verdict,
+                        [victim.holder for victim in victims],
+                        [victim.holder for victim in first],
+                    )
+                )
+            except RecordError as error:
+                log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+                self._tools.sink.notify(notice.unrecorded(verdict))
+                return Result(Reason.RECORD_UNWRITABLE), ()
+            endings: list[Ending] = []
+            try:
+                result = _result(pursuit.run(stack, first or victims, endings), endings)
+            except BaseException:
+                self._close(verdict, intent.seq, Result(Reason.INTERNAL, tuple(endings)))
+                raise
+            episode = Episode(verdict, intent.seq, result)
+            if self._hangs(episode):
+                self._leave_open(episode)
+            else:
+                self._close(verdict, intent.seq, result)
+            return result, pursuit.respawned
+
+    def look_after(self) -> None:
+        """Answer the INTENTs whose processes hung and have ended since. Does not wait."""
+        for episode in tuple(self._open):
+            if not self._hangs(episode):
+                self._open.remove(episode)
+                result = ended_after_all(episode.result)
+                self._tools.kill_log.owe(Kind.OUTCOME, self._answer(episode.verdict, episode.intent, result))
+                self._tell(episode.verdict, result)
+
+    def _hangs(self, episode: Episode) -> bool:
+        """Whether one of its processes was killed and does not end."""
+        if episode.result.reason is not Reason.UNKILLABLE:
+            return False
+        hanging = self._ladder.hanging()
+        return any((each.pid, each.start) in hanging for each in episode.result.endings)
+
+    def _leave_open(self, episode: Episode) -> None:
+        """Record that a process hangs. The answer to the INTENT comes when it ends, or from the next enforcer."""
+        fields = self._answer(episode.verdict, episode.intent, episode.result)
+        self._tools.kill_log.post(Kind.UNKILLABLE, fields, _not_recorded)
+        self._tell(episode.verdict, episode.result)
+        self._open.append(episode)
+
+    def _pursuit(self, quota: Quota) -> Pursuit:
+        return Pursuit(quota, self._outlook, self._grip, self._ladder, self._kinship, self._patience)
+
+    def _why_nobody(self, verdict: Verdict, gone: Sequence[Ending]) -> Reason:
+        if any(holder.identity in self._ladder.hung for holder in verdict.targets):
+            return Reason.UNKILLABLE
+        return Reason.GONE if gone else Reason.IDENTITY_CHANGED
+
+    def _close(self, verdict: Verdict, intent: int, result: Result) -> None:
+        """Write what became of an INTENT, and tell the owner."""
+        kind = Kind.OUTCOME if result.endings or result.reason is Reason.INTERNAL else Kind.ABORTED
+        try:
+            self._tools.kill_log.answer(kind, self._answer(verdict, intent, result))
+        except RecordError as error:
+            # The deed is done and its INTENT is durable; should we end before it is written, the next start answers.
+            log.critical(
+                "outcome not recorded", reason=str(Reason.RECORD_UNWRITABLE), intent=intent, error=error.message
+            )
+        self._tell(verdict, result)
+
+    def _answer(self, verdict: Verdict, intent: int, result: Result) -> dict[str, Any]:
+        fields = {**deeds.about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
+        if result.endings:
+            fields |= {"targets": [deeds.shown(ending) for ending in result.endings], "ended": len(result.endings)}
+        return fields
+
+    def _tell(self, verdict: Verdict, result: Result) -> None:
+        head = self._tools.kill_log.head
+        self._tools.sink.notify(notice.ended(verdict, result.reason, result.endings, head))
+
+    def _reason_to_spare(self, quota: Quota, victims: Sequence[Victim]) -> Reason | None:
+        """Look again; ``None`` where the container is still over and one of these still holds some of it."""
+        holders = self._outlook.holders(quota)
+        if (why := self._outlook.let_be(quota, holders)) is not None:
+            return why
+        holding = {holder.identity for holder in holders or ()}
+        return None if any(victim.holder.identity in holding for victim in victims) else Reason.IDENTITY_CHANGED
+
+
+def ended_after_all(result: Result) -> Result:
+    """What came of it once those that hung have ended."""
+    put_right = [
+        replace(each, result=Reason.KILLED) if each.result is Reason.UNKILLABLE else each for each in result.endings
+    ]
+    return _result(Reason.KILLED, put_right)
+
+
+def _not_recorded(error: RecordError) -> None:
+    log.warning("hanging process not recorded", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+
+
+def _result(why: Reason, endings: Sequence[Ending]) -> Result:
+    """Sum up: the worst that happened to one process; if nothing did, why not."""
+    found = {ending.result for ending in endings}
+    for worst in (Reason.TERMINATE_FAILED, Reason.UNKILLABLE):
+        if worst in found:
+            return Result(worst, tuple(endings))
+    if Reason.KILLED in found:
+        return Result(Reason.LIMIT_EXCEEDED if why is Reason.LIMIT_EXCEEDED else Reason.KILLED, tuple(endings))
+    return Result(Reason.GONE if Reason.GONE in found else why, tuple(endings))

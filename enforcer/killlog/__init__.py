@@ -1,1 +1,0 @@
-"""The kill log: its grammar, its files, and how they are kept whole."""

@@ -1,0 +1,205 @@
+"""Is a container's limit in force? One answer from what was declared, applied and observed. Pure.
+
+- ``InForce``: nothing speaks against it, and the back end speaks for it. What is within the tolerance above the quota
+  speaks against nothing, so the sentence says how much that is.
+- ``PerProcessOnly``: each process is limited, and there are several: together they may hold more.
+- ``NotApplied``: the limit is not there.
+- ``Escaped``: it is there, and somebody got around it.
+- ``Unknown``: nothing can be said now.
+
+No state ends anybody: lists may be a moment old, and environments are the tenants' own. What is above its quota is
+ended, whatever stands here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from enforcer.limits.backend import Backend
+from enforcer.limits.environ_limits import Said
+from enforcer.quota.types import Proven
+from gpushare.reasons import Reason
+
+BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.ESCAPED})
+NAMED: Final = 5
+"""So many processes are spelled out in a sentence."""
+NO_LIMIT: Final = "nothing here prevents it from taking more; above its quota it is ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process that holds memory of the GPU.
+
+    ``said`` is ``None`` where its environment cannot be read, ``client`` where MPS's clients cannot.
+    """
+
+    pid: int
+    used_mib: int
+    said: Said | None = None
+    client: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All about one container on one GPU, MiB.
+
+    ``ceiling_mib`` is the quota with its tolerance, ``reserved_mib`` the most that the container could be given.
+    ``applied_mib`` is what the back end reads back (``None``: no limit), and ``unread`` why it could not be read.
+    ``processes`` is ``None`` while the GPU cannot be read.
+    """
+
+    backend: Backend
+    quota_mib: int
+    ceiling_mib: int
+    reserved_mib: int
+    processes: tuple[Process, ...] | None
+    applied_mib: int | None = None
+    unread: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was told of one container last, and what was seen once and is not believed yet."""
+
+    told: Proven | None = None
+    suspected: Reason | None = None
+
+
+def judge(evidence: Evidence) -> Proven:
+    """Answer from one look."""
+    state, sentence = _JUDGES[evidence.backend](evidence)
+    return Proven(state=state, backend=str(evidence.backend), sentence=sentence)
+
+
+def settle(before: Known, found: Proven, *, idle: bool) -> Known:
+    """Take in one look.
+
+    A state that is bad for the container, and any doubt about one that was well, has to be seen twice in a row. A
+    container that holds nothing now (``idle``) gives no reason for doubt; before it ever did there is nothing to say.
+    What is said of a state stays as it was first said, but for ``InForce``, whose figures may change.
+
+    Args:
+        before: what was known.
+        found: what this look found.
+        idle: it holds no memory of the GPU.
+    """
+    told = before.told
+    if told is not None and found.state is told.state:
+        return Known(found if found.state is Reason.IN_FORCE else told)
+    if idle and found.state is Reason.UNKNOWN and (told is None or told.state is Reason.IN_FORCE):
+        return Known(told)
+    at_once = found.state is Reason.IN_FORCE or (told is None and found.state is Reason.UNKNOWN)
+    if at_once or before.suspected is found.state:
+        return Known(found)
+    return Known(told, found.state)
+
+
+def _of_mps(evidence: Evidence) -> tuple[Reason, str]:
+    processes = evidence.processes
+    if processes is None:
+        return Reason.UNKNOWN, "the GPU cannot be read"
+    if not processes:
+        return Reason.UNKNOWN, "it holds no GPU memory, so there is nothing to see"
+    against = next(_against(processes, evidence), None)
+    if against is not None:
+        return against
+    return next(_doubts(processes), None) or _well(processes, evidence)
+
+
+def _doubts(processes: Sequence[Process]) -> Iterator[tuple[Reason, str]]:
+    if any(each.client is None for each in processes):
+        yield Reason.UNKNOWN, "the clients of the GPU's MPS daemon cannot be read"
+    yield from (
+        (Reason.UNKNOWN, f"with which limit process {each.pid} was started cannot be read")
+        for each in processes
+        if each.said is None
+    )
+
+
+def _well(processes: Sequence[Process], evidence: Evidence) -> tuple[Reason, str]:
+    if len(processes) > 1:
+        return Reason.PER_PROCESS_ONLY, f"each of {_named(processes)} may hold {evidence.quota_mib} MiB"
+    limit = f"its process is an MPS client with a limit of {evidence.quota_mib} MiB or less"
+    return Reason.IN_FORCE, f"{limit}{_unseen(evidence)}"
+
+
+def _named(processes: Sequence[Process]) -> str:
+    """Say how many processes of the container there are, and which: the largest first. They are its owner's own."""
+    ordered = sorted(processes, key=lambda each: (-each.used_mib, each.pid))
+    some = ", ".join(f"pid {each.pid}: {each.used_mib} MiB" for each in ordered[:NAMED])
+    more = f", and {len(ordered) - NAMED} more" if len(ordered) > NAMED else ""
+    return f"its {len(ordered)} processes (when this was seen {some}{more})"
+
+
+def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple[Reason, str]]:
+    """What speaks against the limit, the worst first."""
+    yield from ((Reason.ESCAPED, escape) for each in processes for escape in _escapes(each, evidence))
+    for each in processes:
+        if _binds(evidence) and each.said is not None and each.said.limit_mib is None:
+            yield Reason.NOT_APPLIED, f"process {each.pid} was started without its limit"
+        if (mib := _kept(each, evidence)) is not None:
+            yield Reason.NOT_APPLIED, f"process {each.pid} keeps the limit of {mib} MiB that it was started with"
+
+
+def _escapes(process: Process, evidence: Evidence) -> Iterator[str]:
+    told = process.said
+    if told is not None and told.unseen is not None:
+        yield f"process {process.pid} names a GPU it does not see in its limits, which makes MPS drop them all"
+    beyond = max(evidence.quota_mib, evidence.reserved_mib)
+    if _binds(evidence) and told is not None and told.limit_mib is not None and told.limit_mib > beyond:
+        yield f"process {process.pid} was started with a limit of {told.limit_mib} MiB, not {evidence.quota_mib}"
+    if process.client is False:
+        yield f"process {process.pid} holds GPU memory and is no MPS client"
+    if process.used_mib > evidence.ceiling_mib and _kept(process, evidence) is None:
+        yield f"process {process.pid} holds {process.used_mib} MiB under a limit of {evidence.quota_mib}"
+
+
+def _binds(evidence: Evidence) -> bool:
+    """Whether its environment is what limits a process: a namespace's limit holds without, and beyond a higher one."""
+    return evidence.backend is Backend.MPS_V2
+
+
+def _kept(process: Process, evidence: Evidence) -> int | None:
+    """The limit of a process that was started before its quota was lowered; ``None`` where that is not so."""
+    limit = None if process.said is None else process.said.limit_mib
+    return limit if limit is not None and evidence.quota_mib < limit <= evidence.reserved_mib else None
+
+
+def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
+    if evidence.unread is not None:
+        return Reason.UNKNOWN, f"the limit cannot be read back: {evidence.unread}"
+    if evidence.applied_mib is None:
+        return Reason.NOT_APPLIED, "its cgroup has no limit"
+    if evidence.applied_mib != evidence.quota_mib:
+        return Reason.NOT_APPLIED, f"its cgroup's limit is {evidence.applied_mib} MiB, not {evidence.quota_mib}"
+    if evidence.processes is None:
+        return Reason.UNKNOWN, "the GPU cannot be read"
+    held = sum(each.used_mib for each in evidence.processes)
+    if held > evidence.ceiling_mib:
+        return Reason.ESCAPED, f"it holds {held} MiB under a limit of {evidence.quota_mib}"
+    return Reason.IN_FORCE, f"the driver limits its cgroup to {evidence.quota_mib} MiB{_unseen(evidence)}"
+
+
+def _unseen(evidence: Evidence) -> str:
+    """Name what may be held above the quota without anybody's acting on it, as a clause; nothing where nothing may."""
+    tolerance = evidence.ceiling_mib - evidence.quota_mib
+    return f"; up to {tolerance} MiB above it is not acted upon" if tolerance > 0 else ""
+
+
+def _of_nobody(_: Evidence) -> tuple[Reason, str]:
+    return Reason.NOT_APPLIED, NO_LIMIT
+
+
+def _of_instance(evidence: Evidence) -> tuple[Reason, str]:
+    if evidence.processes is None:
+        return Reason.UNKNOWN, "the GPU cannot be read"
+    return Reason.IN_FORCE, "its MIG instance has no more memory"
+
+
+_JUDGES: Final = {
+    Backend.MPS_V2: _of_mps,
+    Backend.MPS_V3: _of_mps,
+    Backend.DRIVER_CGROUP: _of_cgroup,
+    Backend.WATCH_ONLY: _of_nobody,
+    Backend.MIG_INSTANCE: _of_instance,
+}

@@ -1,0 +1,203 @@
+"""The loop that proves limits: looks at every container, believes what it saw twice, and tells whoever has to know."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from enforcer.attribution.snapshot import Holder, View
+from enforcer.limits.applier import Applied
+from enforcer.limits.backend import Backend
+from enforcer.limits.environ_limits import Said
+from enforcer.limits.verification import BAD, Evidence, Known, Process, judge, settle
+from enforcer.quota.types import Proven, Quota
+from enforcer.status.dedup import QUIET
+from enforcer.status.messages import Notice
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+SUSPECT_EVERY: Final = 4
+"""What was seen once is looked at again after this part of the time between looks."""
+Key = tuple[str, str]
+"""A container's id and a GPU's UUID."""
+
+
+class Eyes(Protocol):
+    """Where evidence comes from."""
+
+    def backends(self) -> Mapping[str, Backend]:
+        """Who keeps limits on which GPU."""
+
+    def read(self, quota: Quota) -> Applied:
+        """Read a limit back."""
+
+    def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
+        """List the MPS clients of these GPUs; those whose daemon does not say are left out."""
+
+    def said(self, pid: int, start: int) -> Said | None:
+        """What a process said of its limit; ``None`` where that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlets:
+    """Who is told.
+
+    ``changed`` gets a claim's UID and all that is known of its limits when one of them has another state; it returns
+    false where it has to be told again.
+    """
+
+    notify: Callable[[Notice], None]
+    changed: Callable[[str, Sequence[tuple[Quota, Proven]]], bool]
+
+
+class Prover:
+    """Proves the limits of one node. For one thread; others read ``proven``.
+
+    Args:
+        eyes: where evidence comes from.
+        views: asked for the last look at the GPUs.
+        quotas: asked for what was declared.
+        outlets: who is told.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        eyes: Eyes,
+        views: Callable[[], Sequence[View]],
+        quotas: Callable[[], Sequence[Quota]],
+        outlets: Outlets,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._eyes, self._views, self._quotas, self._outlets = eyes, views, quotas, outlets
+        self._known: dict[Key, Known] = {}
+        self._untold: set[str] = set()
+        self._clock = clock
+        self._warned: dict[tuple[Key, Reason], float] = {}
+        """When a pod was told last of what is wrong with a limit."""
+        self.proven: Mapping[Key, Proven] = {}
+        """What is known of each limit, by container id and GPU."""
+
+    @property
+    def suspects(self) -> bool:
+        """Whether something was seen once and has to be looked at again soon."""
+        return any(each.suspected is not None for each in self._known.values())
+
+    def turn(self) -> None:
+        """Look once at every container that runs and was given something, and tell what changed."""
+        given = [each for each in self._quotas() if each.memory_mib]
+        quotas = {(each.container_id, each.gpu): each for each in given if each.container_id is not None}
+        views = {view.gpu.uuid: view for view in self._views()}
+        backends = self._eyes.backends()
+        looked = {key: quota for key, quota in quotas.items() if quota.gpu in backends and quota.gpu in views}
+        readings = {gpu: view.reading for gpu, view in views.items()}
+        # The clients come last: whoever holds memory by then was a client before.
+        clients = self._eyes.clients(_to_ask(looked.values(), backends, readings))
+        before, self._known = self._known, {key: self._known[key] for key in quotas.keys() & self._known.keys()}
+        for key, quota in looked.items():
+            reading = readings[quota.gpu]
+            holders = None if reading is None else reading.get(key[0], ())
+            evidence = self._evidence(quota, backends[quota.gpu], holders, clients.get(quota.gpu))
+            known = settle(before.get(key, Known()), judge(evidence), idle=holders is not None and not holders)
+            self._take(key, quota, known)
+        self.proven = {key: known.told for key, known in self._known.items() if known.told is not None}
+        self._tell(quotas)
+
+    def _evidence(
+        self, quota: Quota, backend: Backend, holders: Sequence[Holder] | None, clients: Collection[int] | None
+    ) -> Evidence:
+        applied = self._eyes.read(quota)
+        by_mps = backend.by_mps
+        return Evidence(
+            backend=backend,
+            quota_mib=quota.memory_mib,
+            ceiling_mib=quota.ceiling_mib,
+            reserved_mib=quota.reserved_mib or quota.memory_mib,
+            applied_mib=applied.mib,
+            unread=applied.why,
+            processes=(
+                None if holders is None else tuple(self._process(each, clients, by_mps=by_mps) for each in holders)
+            ),
+        )
+
+    def _process(self, holder: Holder, clients: Collection[int] | None, *, by_mps: bool) -> Process:
+        pid = holder.identity.pid
+        return Process(
+            pid=pid,
+            used_mib=holder.used_mib,
+            said=self._eyes.said(pid, holder.identity.start) if by_mps else None,
+            client=None if clients is None else pid in clients,
+        )
+
+    def _take(self, key: Key, quota: Quota, known: Known) -> None:
+        before = self._known.get(key, Known()).told
+        self._known[key] = known
+        if known.told is None or before == known.told:
+            return
+        self._untold.add(quota.claim_uid)
+        log.info(
+            "limit", reason=str(known.told.state), namespace=quota.namespace, pod=quota.pod,
+            container=quota.container, gpu=quota.gpu, backend=known.told.backend, found=known.told.sentence,
+        )  # fmt: skip
+        bad = known.told.state in BAD and known.told.backend != Backend.WATCH_ONLY
+        if bad and self._is_news(key, known.told.state):
+            self._outlets.notify(warning(quota, known.told))
+
+    def _is_news(self, key: Key, state: Reason) -> bool:
+        """Whether its pod was not told so lately: the claim says each time what is, an Event does once in a while."""
+        now = self._clock()
+        self._warned = {each: at for each, at in self._warned.items() if now - at < QUIET}
+        news = (key, state) not in self._warned
+        self._warned.setdefault((key, state), now)
+        return news
+
+    def _tell(self, quotas: Mapping[Key, Quota]) -> None:
+        self._untold &= {quota.claim_uid for quota in quotas.values()}
+        for claim in sorted(self._untold):
+            mine = [
+                (quota, self.proven[key])
+                for key, quota in quotas.items()
+                if quota.claim_uid == claim and key in self.proven
+            ]
+            if self._outlets.changed(claim, mine):
+                self._untold.discard(claim)
+
+
+def warning(quota: Quota, found: Proven) -> Notice:
+    """Say that a limit is not in force."""
+    note = f"the limit of container {quota.container} on {quota.gpu} ({found.backend}): {found.sentence}"
+    return Notice(quota=quota, reason=found.state, note=note, action="Prove")
+
+
+def _to_ask(
+    quotas: Collection[Quota], backends: Mapping[str, Backend], readings: Mapping[str, Mapping[str, object] | None]
+) -> frozenset[str]:
+    """The GPUs whose daemons have to be asked: those on which a container limited by MPS holds memory."""
+    return frozenset(
+        quota.gpu
+        for quota in quotas
+        if backends[quota.gpu].by_mps and quota.container_id in (readings[quota.gpu] or {})
+    )
+
+
+class Pace:
+    """When to look: every so many seconds, and sooner where something was seen once.
+
+    Args:
+        every: seconds between looks.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, every: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every, self._clock, self._last = every, clock, -every
+
+    def due(self, *, suspects: bool) -> bool:
+        """Say whether it is time, and if so begin to wait for the next."""
+        now = self._clock()
+        if now - self._last < self._every / (SUSPECT_EVERY if suspects else 1):
+            return False
+        self._last = now
+        return True

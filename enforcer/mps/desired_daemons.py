@@ -1,0 +1,254 @@
+"""Which GPUs of a node have an MPS daemon now, which need one, and whose is to go.
+
+GPUs come and go with the driver, with the node's label and annotation, and with others who offer them. A daemon is made
+for a GPU as soon as it may be shared. One whose GPU may not be any more stays until the last claim was undone and as
+long again as the kubelet may wait for an answer: what is being prepared meanwhile must not lose it.
+
+What is not known changes nothing: not that NVML or the API server does not answer, not that the driver's programs are
+missing. Daemons that ran before us are known by their notes before anything else is decided.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
+from enforcer.mps.incidents import Incidents
+from enforcer.mps.launcher import FOLDER, Launcher, Version, folder_of
+from enforcer.mps.manager import MpsManager
+from enforcer.mps.state_file import noted_gpus
+from enforcer.nvml.types import Gpu
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Mode
+from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib, offer, shared_gpus
+from gpushare.errors import ClusterError, ConfigError, GpuShareError, NvmlError
+from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+QUIET: Final = 45.0
+"""Seconds without a claim after which a daemon that is not needed goes: the kubelet's patience with a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class MpsTools:
+    """What daemons are run with: NVIDIA's control program, its environment, who starts it, a door to compute modes."""
+
+    modes: ComputeModes
+    program: Path = PROGRAM
+    environment: Mapping[str, str] | None = None
+    launcher: Launcher | None = None
+    incidents: Incidents = field(default_factory=Incidents)
+    server_uid: int | None = 0
+    """Whose server is started before the first client comes: root's serves everybody where MPS serves many users."""
+    version: Version = Version.LEGACY
+
+
+def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon:
+    """Make the daemon of a GPU, in a short directory of its own (``folder_of``). Raises ``ConfigError``: too long."""
+    return MpsDaemon(
+        gpu,
+        run / FOLDER / folder_of(gpu),
+        tools.program,
+        limit_mib=limit_mib,
+        modes=tools.modes,
+        environment=tools.environment,
+        launcher=tools.launcher,
+        incidents=tools.incidents,
+        server_uid=tools.server_uid,
+        version=tools.version,
+    )
+
+
+class Shared:
+    """Which GPUs of this node may be shared: asked of the node's object, remembered while nobody answers.
+
+    Args:
+        cluster: to ask for the node's object; ``None``: every GPU may be shared.
+        node: its name.
+        contested: asked which of these GPUs are, by UUID.
+        modes: told what the node's object says of them.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster | None,
+        node: str,
+        contested: Callable[[Sequence[Gpu]], Collection[str]] = lambda _: (),
+        modes: GpuModes | None = None,
+    ) -> None:
+        self._cluster, self._node, self._contested = cluster, node, contested
+        self._modes = modes or GpuModes.fixed()
+        self._known: frozenset[str] | None = None
+
+    def named(self, gpus: Sequence[Gpu]) -> frozenset[str] | None:
+        """Name, by UUID, those that label and annotation give away; ``None`` until the node could be read."""
+        if self._cluster is None:
+            return frozenset(gpu.uuid for gpu in gpus)
+        with suppress(ClusterError, ConfigError):  # the offer, which reads the same, says what is wrong
+            node = self._cluster.get(path(CORE_V1, "nodes", self._node))
+            self._modes.read(node)
+            self._known = frozenset(gpu.uuid for gpu in shared_gpus(gpus, node))
+        return self._known
+
+    def contested(self, gpus: Sequence[Gpu]) -> frozenset[str]:
+        """Name, by UUID, those that somebody else offers."""
+        return frozenset(self._contested(gpus))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a roster is drawn up from.
+
+    Attributes:
+        gpus: the node's GPUs; raises ``NvmlError``.
+        shared: which of them may be shared.
+        modes: in which way; only MPS takes a daemon.
+        policy: what the operator decided; asked each time, for it may change.
+        claimed: the GPUs of claims that are prepared, or whose processes live on; ``None`` until that is known.
+        tools: what daemons are run with; raises ``GpuShareError`` while the driver is away.
+    """
+
+    gpus: Callable[[], Sequence[Gpu]]
+    shared: Shared
+    modes: GpuModes
+    policy: Callable[[], InventoryPolicy]
+    claimed: Callable[[], Collection[str] | None]
+    tools: Callable[[], MpsTools]
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What is to be done now, by UUID: whose daemons to keep in service, and whose to end."""
+
+    served: frozenset[str] = frozenset()
+    leaving: frozenset[str] = frozenset()
+
+
+class Roster:
+    """Takes daemons into the manager, and says whose time is over. Safe to use from several threads.
+
+    Args:
+        manager: of the daemons.
+        run: directory below which theirs are.
+        sources: see there.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, manager: MpsManager, run: Path, sources: Sources, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._manager, self._run, self._sources, self._clock = manager, run, sources, clock
+        self._lock = threading.Lock()
+        self._gpus: dict[str, Gpu] = {}
+        self._idle: dict[str, float] = {}
+        """Those that need none and are in no claim, and since when."""
+        self._used: dict[str, float] = {}
+        """When each was last asked for."""
+        self.before = noted_gpus(run / FOLDER)
+        """Those with a daemon of an enforcer before us, or a compute mode that one has yet to give back."""
+        self._unmet = self.before
+        self._blank: frozenset[str] = frozenset()
+        """Those of which it is not known yet what may be given away: their cards were not seen."""
+        self.problem: str | None = None
+        """Why no daemon can be made; ``None`` where they can."""
+
+    def turn(self) -> Duty:
+        """Draw it up. May take seconds."""
+        with self._lock:
+            with suppress(NvmlError):  # whoever looks says so; what was seen before still stands
+                self._gpus = {gpu.uuid: gpu for gpu in self._sources.gpus()}
+            named, wanted, contested = self._wanted()
+            if not wanted and not self._unmet and not self._manager.daemons:
+                self.problem = None
+                return Duty()
+            try:
+                tools = self._sources.tools()
+            except GpuShareError as error:
+                self._complain(error.message)
+                return Duty()
+            self.problem = None
+            self._take(wanted, tools)
+            return self._duty(wanted, contested, settled=named is not None) if self._gpus else Duty()
+
+    def used(self, gpu: str) -> None:
+        """Take note that a GPU's daemon was asked for: a claim may be about to be prepared."""
+        self._used[gpu] = self._clock()
+
+    @contextmanager
+    def leaving(self, gpu: str) -> Iterator[bool]:
+        """Say whether a GPU's daemon is to go, and keep claims from being prepared in another mode meanwhile."""
+        with self._sources.modes.kept([gpu]) as modes:
+            yield modes[gpu] not in {None, Mode.MPS} or (modes[gpu] is not None and self._forsaken(gpu))
+
+    def changed(self, gpu: str) -> bool:
+        """Say whether a GPU is shared in another way than through MPS."""
+        return self._sources.modes.of(gpu) not in {None, Mode.MPS}
+
+    def gone(self, gpu: str) -> bool:
+        """Say whether NVML does not know a GPU any more."""
+        return gpu not in self._gpus
+
+    def forget(self, gpu: str) -> None:
+        """Take note that a GPU's daemon has ended."""
+        self.before -= {gpu}
+
+    def _wanted(self) -> tuple[frozenset[str] | None, frozenset[str], frozenset[str]]:
+        """Name the GPUs that the node gives away (``None``: not known), that need a daemon, that others offer."""
+        seen = tuple(self._gpus.values())
+        if not seen:
+            return None, frozenset(), frozenset()
+        named, contested = self._sources.shared.named(seen), self._sources.shared.contested(seen)
+        given = self.before if named is None else named
+        return named, frozenset(gpu for gpu in self._fit() & given - contested if self._through_mps(gpu)), contested
+
+    def _through_mps(self, gpu: str) -> bool:
+        return self._sources.modes.of(gpu) is Mode.MPS
+
+    def _fit(self) -> frozenset[str]:
+        """Name the GPUs that MPS could share."""
+        policy = replace(self._sources.policy(), mode=Mode.MPS)
+        return frozenset(self._gpus.keys() - {out.uuid for out in offer(self._gpus.values(), policy).left_out})
+
+    def _take(self, wanted: Iterable[str], tools: MpsTools) -> None:
+        """Take in those of an enforcer before us, and those that are wanted."""
+        for gpu in {*self._unmet, *wanted} - self._manager.daemons.keys():
+            self._manager.take(self._made(gpu, tools))
+        for gpu in self._blank & self._gpus.keys():
+            self._manager.replace(self._made(gpu, tools))
+        self._blank = (self._blank | self._unmet) - self._gpus.keys()
+        self._unmet = frozenset()
+
+    def _made(self, gpu: str, tools: MpsTools) -> MpsDaemon:
+        card = self._gpus.get(gpu)
+        return daemon_of(gpu, 0 if card is None else capacity_mib(card, self._sources.policy()), self._run, tools)
+
+    def _duty(self, wanted: frozenset[str], contested: Collection[str], *, settled: bool) -> Duty:
+        there, claimed = self._manager.daemons.keys(), self._sources.claimed()
+        # Tenants of a GPU that is not shared any more are looked after to the end; a contested one is left as it is.
+        kept = {gpu for gpu in there & self._fit() & set(claimed or ()) if self._through_mps(gpu)} - set(contested)
+        needless = there - wanted - set(claimed) if settled and claimed is not None else set()
+        now = self._clock()
+        self._idle = {gpu: self._idle.get(gpu, now) for gpu in needless if self._sources.modes.of(gpu) is not None}
+        changed = {gpu for gpu in self._manager.marked() if self.changed(gpu)}
+        return Duty(wanted | kept, frozenset(changed | {gpu for gpu in self._idle if self._over(gpu)}))
+
+    def _forsaken(self, gpu: str) -> bool:
+        claimed = self._sources.claimed()
+        return claimed is not None and gpu not in claimed and self._over(gpu)
+
+    def _over(self, gpu: str) -> bool:
+        since = self._idle.get(gpu)
+        return since is not None and self._clock() - max(since, self._used.get(gpu, since)) >= QUIET
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("MPS daemons cannot be looked after", reason=str(Reason.MPS_UNREACHABLE), error=problem)
+        self.problem = problem

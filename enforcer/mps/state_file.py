@@ -1,0 +1,76 @@
+"""What is written down about a GPU's MPS control daemon, for the enforcer that comes after us."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from enforcer.mps.launcher import folder_of
+from enforcer.nvml.types import ComputeMode
+from enforcer.runtime import files as plainfile
+from gpushare.errors import MpsError
+
+FILE: Final = "daemon.json"
+MAX_BYTES: Final = 64 * 1024
+MAX_PID: Final = 2**22
+"""The kernel's own limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the next enforcer has to know: whose the daemon is, and what the GPU (a UUID) was before."""
+
+    pid: int | None = None
+    start: int | None = None
+    previous_mode: int | None = None
+    gpu: str | None = None
+
+    @property
+    def plausible(self) -> bool:
+        """Whether this can have been written by us: what is read decides whom to signal."""
+        numbers = (self.pid, self.start, self.previous_mode)
+        if not all(value is None or type(value) is int for value in numbers) or type(self.gpu) not in {str, type(None)}:
+            return False
+        return (self.pid is None or 0 < self.pid <= MAX_PID) and self.previous_mode in {None, *ComputeMode}
+
+
+def noted_gpus(root: Path) -> frozenset[str]:
+    """Name, by UUID, the GPUs of which a note was left below this directory."""
+    found = ((file.parent.name, _read(file).gpu) for file in root.glob(f"*/{FILE}"))
+    return frozenset(gpu for name, gpu in found if gpu is not None and name == folder_of(gpu))
+
+
+class Notes:
+    """The note of a GPU's daemon, in its directory."""
+
+    def __init__(self, directory: Path, gpu: str) -> None:
+        self._file, self._gpu = directory / FILE, gpu
+
+    def check_owner(self) -> None:
+        """Leave another GPU's daemon alone, should its note lie here. Raises ``MpsError``."""
+        owner = _read(self._file).gpu
+        if owner not in {None, self._gpu}:
+            raise MpsError(f"{self._file.parent} belongs to the MPS control daemon of {owner}, not of {self._gpu}")
+
+    def read(self) -> Note:
+        """Read it; an empty one where there is none that we can have written for this GPU."""
+        note = _read(self._file)
+        return note if note.gpu in {None, self._gpu} else Note()
+
+    def write(self, note: Note) -> None:
+        """Replace it. Raises ``OSError``."""
+        temporary = self._file.with_name(f"{FILE}.new")
+        temporary.write_text(json.dumps(asdict(replace(note, gpu=self._gpu))))
+        temporary.rename(self._file)
+
+    def forget(self) -> None:
+        """Remove it. Raises ``OSError``."""
+        self._file.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> Note:
+    try:
+        note = Note(**json.loads(plainfile.read(file, MAX_BYTES)))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return Note()
+    return note if note.plausible else Note()

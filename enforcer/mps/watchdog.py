@@ -1,0 +1,176 @@
+"""Looking out while an MPS control daemon does not answer: what keeps it, and the way cleared where that hurts nobody.
+
+Seen so far: somebody stopped its process; somebody wrote nonsense into its log pipe, at which the thread that reads it
+ends, and the daemon waits for room there for ever (observed on 535.309.01); somebody stands in the door (``door``).
+Where it is none of these and its main thread did not move at all, it hangs.
+"""
+
+import fcntl
+import os
+import signal
+import stat
+import struct
+import termios
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Final
+
+from enforcer.attribution.procfs import PidHandle, read_stat
+from enforcer.mps.control_socket import Door, waiting
+from enforcer.mps.incidents import Incident, Incidents
+from gpushare.reasons import Reason
+
+PATIENCE: Final = 1.0
+"""Seconds of silence; a client speaks within microseconds. After the first in a transaction ``SHORT`` has to do."""
+SHORT: Final = 0.2
+STILL_SECONDS: Final = 3.0
+"""A daemon that waits for something looks up once a second."""
+WRITES: Final = {"x86_64": frozenset({1, 20}), "aarch64": frozenset({64, 66})}
+"""write, writev."""
+PIPE_FULL: Final = 16 * 1024
+"""Bytes that nobody read: the pipe takes 65,536."""
+CHUNK: Final = 65536
+MOST: Final = 64
+"""Chunks read at once: who writes as fast as we read must not keep us."""
+STOPPED: Final = "T"
+
+
+class Watched:
+    """One daemon, as seen from outside.
+
+    Args:
+        gpu: for reports.
+        pipe: its pipe directory.
+        process: says which process the daemon is; ``None``: nobody knows.
+        incidents: told of what was in the way.
+    """
+
+    def __init__(self, gpu: str, pipe: Path, process: Callable[[], int | None], incidents: Incidents) -> None:
+        self.door: Final = Door(gpu, process, incidents)
+        self.process: Final = process
+        self._gpu, self._log, self._incidents = gpu, pipe / "log", incidents
+
+    def watch(self) -> "Vigil":
+        """Begin to look out during one transaction."""
+        return Vigil(self)
+
+    def wake(self) -> bool:
+        """Set daemon and servers going again where somebody stopped them; whether one was."""
+        pid = self.process()
+        asleep = [each for each in _family(pid) if _wake(each)] if pid is not None else []
+        if asleep:
+            self._tell(Reason.MPS_HUNG, "had been stopped and was set going again")
+        return bool(asleep)
+
+    def drain(self, *, blocked: bool) -> bool:
+        """Make room in its log pipe, where it is full (``blocked``: and the daemon waits for that); whether it was."""
+        pid = self.process()
+        if blocked and not (pid is not None and any(_is(pid, each, self._log) for each in waiting(pid, WRITES))):
+            return False
+        if not _drain(self._log, 1 if blocked else PIPE_FULL):
+            return False
+        self._tell(Reason.MPS_HUNG, "had its log pipe filled by somebody; it was emptied")
+        return True
+
+    def _tell(self, reason: Reason, what: str) -> None:
+        self._incidents.tell(Incident(self._gpu, reason, f"the MPS daemon of {self._gpu} {what}"))
+
+
+class Vigil:
+    """The look-out during one transaction."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched, self._patience = watched, PATIENCE
+        self._since: dict[int, float] = {}
+        self._trace: str | None = None
+        self._still_since = 0.0
+        self.hung = False
+        """Whether, so far, it did not move and nothing was in its way."""
+
+    def look(self, ours: int) -> None:
+        """Look what is in the way, and remove it. ``ours``: the process that waits for the answer."""
+        now = time.monotonic()
+        hindered = self._watched.wake() or self._watched.drain(blocked=True)
+        hindered |= self._clear_door(ours, now)
+        pid = self._watched.process()
+        trace = None if pid is None or hindered else _trace(pid)
+        if trace is None or trace != self._trace:
+            self._still_since = now
+        self._trace = trace
+        self.hung = trace is not None and now - self._still_since >= STILL_SECONDS
+
+    def _clear_door(self, ours: int, now: float) -> bool:
+        """Shut out who has been silent for too long; whether anybody stands there."""
+        with ExitStack() as stack:
+            standing = self._watched.door.standing(ours)
+            for connection in standing.values():
+                stack.enter_context(closing(connection))
+            self._since = {inode: self._since.get(inode, now) for inode in standing}
+            for inode, connection in standing.items():
+                if now - self._since[inode] >= self._patience:
+                    self._watched.door.shut(connection)
+                    self._patience = SHORT
+        return bool(standing)
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its children."""
+    try:
+        return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    except (OSError, ValueError):
+        return [pid]
+
+
+def _wake(pid: int) -> bool:
+    stat_ = read_stat(Path(f"/proc/{pid}/stat"))
+    if stat_ is None or stat_.state != STOPPED:
+        return False
+    handle = PidHandle.open(pid)
+    if handle is None:
+        return False
+    with handle:
+        # Between the look and the hold the number may have come to mean another: that one was not stopped.
+        again = read_stat(Path(f"/proc/{pid}/stat"))
+        return again == stat_ and handle.send(signal.SIGCONT)
+
+
+def _is(pid: int, descriptor: int, file: Path) -> bool:
+    """Whether a process has this file open under that descriptor."""
+    try:
+        return os.path.samestat(Path(f"/proc/{pid}/fd/{descriptor}").stat(), file.lstat())
+    except OSError:
+        return False
+
+
+def _drain(pipe: Path, least: int) -> bool:
+    """Read a named pipe empty where that many bytes wait in it; whether they did."""
+    with suppress(OSError):
+        descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            if not stat.S_ISFIFO(os.fstat(descriptor).st_mode) or _waiting_bytes(descriptor) < least:
+                return False
+            with suppress(BlockingIOError):
+                for _ in range(MOST):
+                    if not os.read(descriptor, CHUNK):
+                        break
+        finally:
+            os.close(descriptor)
+        return True
+    return False
+
+
+def _waiting_bytes(descriptor: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
+
+
+def _trace(pid: int) -> str | None:
+    """What the main thread waits in and how often it woke up; ``None`` where that cannot be said."""
+    try:
+        call = Path(f"/proc/{pid}/task/{pid}/syscall").read_text()
+        status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+    except OSError:
+        return None
+    switches = [line for line in status.splitlines() if "ctxt_switches" in line]
+    return None if call.startswith("running") else "\n".join([call, *switches])

@@ -1,0 +1,255 @@
+"""The agent's door to NVML: questions to a process of its own, each with a deadline.
+
+Why a process and not a thread: a fault in the driver's library must not end the agent, and a call that the kernel does
+not come back from can be left behind only together with its process. What happens when there is no answer:
+
+- a caller waits for ``deadline`` and no longer, for all questions of one look together; while an answer is overdue,
+  hardly at all;
+- an answer that comes late is thrown away, and the process asked again: nothing is lost when a driver wakes up;
+- a process silent for ``patience`` is killed and another started, which is given twice as long, so that a driver that
+  hangs for hours costs a process a minute and is heard in the moment it wakes;
+- one that cannot be killed is left and named; with ``MOST_LEFT`` of them no other is started;
+- one that ends by itself is replaced at once, and after that happened a few times in a minute, after a while.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from enforcer.nvml import wire
+from enforcer.nvml.types import ComputeMode, Gpu, GpuSample
+from enforcer.nvml.worker_process import Gone, Kept
+from gpushare.errors import NvmlError
+from gpushare.reasons import Reason
+
+MOST_LEFT: Final = 3
+FREE_STARTS: Final = 6
+"""Processes that may end by themselves in ``WINDOW`` seconds before the next has to wait."""
+WINDOW: Final = 60.0
+MOMENT: Final = 0.02
+"""Share of ``deadline`` that is waited for an answer that is overdue."""
+REAP: Final = 0.2
+"""Seconds in which a killed process is expected to be gone."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Seconds: until a caller is told, until a silent process is killed (at first, at most), between restarts."""
+
+    deadline: float = 2.0
+    patience: float = 10.0
+    most_patience: float = 60.0
+    restart: float = 0.5
+    most_restart: float = 5.0
+
+
+@dataclass(slots=True)
+class _Overdue:
+    """An answer that did not come in time: to which question, and when the process is killed for it.
+
+    ``due``: when its own ``deadline`` ends, which the end of a look may have cut short; until then nothing is amiss.
+    """
+
+    number: int
+    what: str
+    due: float
+    kill_at: float
+
+
+class RemoteReader:
+    """Asks NVML as ``enforcer.nvml.reader.NvmlReader`` does, from another process. Safe to use from several threads.
+
+    Every question may raise ``NvmlError``, with reason ``NvmlHung`` or ``NvmlCrashed`` where the process did not
+    answer.
+
+    Args:
+        command: starts the process (``enforcer.nvml.worker_process.command``).
+        waits: see there.
+        start: makes a process; others for tests.
+    """
+
+    def __init__(
+        self, command: Sequence[str], waits: Waits | None = None, start: Callable[[Sequence[str]], Kept] = Kept
+    ) -> None:
+        self._command, self._waits, self._start = command, waits or Waits(), start
+        self._lock = threading.Lock()
+        self._kept: Kept | None = None
+        self._overdue: _Overdue | None = None
+        self._patience = self._waits.patience
+        self._number = 0
+        self._crashes: list[float] = []
+        self._left: list[Kept] = []
+        self._stopped = False
+        self._mine = threading.local()
+        """When this thread's look is over, where one is under way."""
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Let all that this thread asks meanwhile share one ``deadline``: a slow driver has many GPUs to be slow on."""
+        self._mine.end = time.monotonic() + self._waits.deadline
+        try:
+            yield
+        finally:
+            del self._mine.end
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Enumerate the GPUs, then the MIG instances on them."""
+        found: tuple[Gpu, ...] = self._ask("gpus")
+        return found
+
+    def sample(self, uuid: str) -> GpuSample:
+        """Read who holds how much on one GPU."""
+        found: GpuSample = self._ask("sample", uuid)
+        return found
+
+    def compute_mode(self, uuid: str) -> ComputeMode:
+        """Say who may open contexts on a GPU."""
+        found: ComputeMode = self._ask("compute_mode", uuid)
+        return found
+
+    def set_compute_mode(self, uuid: str, mode: ComputeMode) -> None:
+        """Change who may open contexts on a GPU; without an answer it may have been changed, or be so later."""
+        self._ask("set_compute_mode", uuid, int(mode))
+
+    def limits_cgroups(self, uuid: str, cgroup: str) -> bool:
+        """Say whether the driver keeps memory limits of cgroups on a GPU."""
+        return bool(self._ask("limits_cgroups", uuid, cgroup))
+
+    def cgroup_limit_mib(self, uuid: str, cgroup: str) -> int | None:
+        """Read a cgroup directory's hard limit in MiB; ``None``: none is set."""
+        found: int | None = self._ask("cgroup_limit_mib", uuid, cgroup)
+        return found
+
+    def set_cgroup_limit(self, uuid: str, cgroup: str, mib: int) -> None:
+        """Let allocations in a cgroup fail that would bring it above ``mib``."""
+        self._ask("set_cgroup_limit", uuid, cgroup, mib)
+
+    def ailment(self, uuid: str) -> Reason | None:
+        """Say whether a GPU has memory errors that only a reset repairs."""
+        found: Reason | None = self._ask("ailment", uuid)
+        return found
+
+    def critical_errors(self) -> list[tuple[str, int]]:
+        """Say which critical errors (XIDs) happened since the last question."""
+        found: list[tuple[str, int]] = self._ask("critical_errors")
+        return found
+
+    def close(self) -> None:
+        """End the process; the next question starts another."""
+        with self._lock:
+            self._drop()
+
+    def stop(self) -> None:
+        """End the process for good: a thread of ours that has not ended yet must not start another."""
+        with self._lock:
+            self._stopped = True
+            self._drop()
+
+    @property
+    def problem(self) -> str | None:
+        """Name the processes that could not be killed; ``None`` where there are none."""
+        left = [each for each in self._left if not each.gone]
+        pids = ", ".join(str(each.pid) for each in left)
+        return f"the driver holds processes that asked NVML and cannot be ended: {pids}" if left else None
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        now = time.monotonic()
+        end = min(now + self._waits.deadline, getattr(self._mine, "end", math.inf))
+        if end <= now or not self._lock.acquire(timeout=end - now):
+            raise NvmlError(
+                f"NVML is still busy after {self._waits.deadline:g} s; {what} was not asked", Reason.NVML_HUNG
+            )
+        try:
+            return self._asked(end, what, arguments)
+        except Gone as error:
+            raise self._crashed(what, str(error)) from error
+        finally:
+            self._lock.release()
+
+    def _asked(self, end: float, what: str, arguments: tuple[Any, ...]) -> Any:
+        kept = self._running(end)
+        self._number += 1
+        due = time.monotonic() + self._waits.deadline
+        kept.say(wire.question(self._number, what, arguments))
+        while (line := kept.hear(end)) is not None:
+            try:
+                number, found = wire.numbered(line)
+                if number == self._number:
+                    self._patience = self._waits.patience
+                    return wire.value(what, found)
+            except ValueError as error:
+                raise Gone(f"nonsense: {error}") from error
+        self._overdue = _Overdue(self._number, what, due, due + self._patience)
+        raise self._hung()
+
+    def _running(self, end: float) -> Kept:
+        """Give the process to ask. Raises ``NvmlError`` while there is none that would listen, ``Gone``."""
+        self._left = [each for each in self._left if not each.gone]
+        if self._kept is not None and self._overdue is not None:
+            self._catch_up(self._kept, self._overdue, end)
+        if self._kept is None:
+            self._kept = self._started()
+        return self._kept
+
+    def _catch_up(self, kept: Kept, overdue: _Overdue, end: float) -> None:
+        """Take the answer that is overdue, if it is there; after ``patience`` end the process instead."""
+        moment = max(time.monotonic() + self._waits.deadline * MOMENT, min(overdue.due, end))
+        while (line := kept.hear(moment)) is not None:
+            with suppress(ValueError):
+                if wire.numbered(line)[0] == overdue.number:
+                    self._overdue = None
+                    return
+        if time.monotonic() < overdue.kill_at:
+            raise self._hung()
+        log.warning(
+            "NVML hangs", reason=str(Reason.NVML_HUNG), pid=kept.pid, question=overdue.what, waited=self._patience
+        )
+        self._patience = min(2 * self._patience, self._waits.most_patience)
+        self._drop()
+
+    def _drop(self) -> None:
+        self._overdue = None
+        kept, self._kept = self._kept, None
+        if kept is not None and not kept.end(REAP):
+            self._left.append(kept)
+            log.error("cannot be ended, left in the driver", reason=str(Reason.UNKILLABLE), pid=kept.pid)
+
+    def _started(self) -> Kept:
+        if self._stopped:
+            raise NvmlError("NVML is not asked any more: the agent stops")
+        if len(self._left) >= MOST_LEFT:
+            raise NvmlError(f"NVML is not asked: {self.problem}; a reboot ends them", Reason.NVML_HUNG)
+        now = time.monotonic()
+        self._crashes = [when for when in self._crashes if now - when < WINDOW]
+        late = len(self._crashes) - FREE_STARTS
+        pause = 0.0 if late <= 0 else min(self._waits.restart * 2.0 ** (late - 1), self._waits.most_restart)
+        if self._crashes and now < self._crashes[-1] + pause:
+            raise NvmlError(
+                f"the process that asks NVML ended {len(self._crashes)} times in a minute; it is started again soon",
+                Reason.NVML_CRASHED,
+            )
+        try:
+            return self._start(self._command)
+        except OSError as error:
+            raise NvmlError(f"the process that asks NVML cannot be started: {error}") from error
+
+    def _crashed(self, what: str, said: str) -> NvmlError:
+        kept = self._kept
+        self._crashes.append(time.monotonic())
+        self._drop()
+        how = said or (kept.ended_by if kept is not None and kept.gone else "no word")
+        log.warning("the process that asks NVML ended", reason=str(Reason.NVML_CRASHED), question=what, how=how)
+        return NvmlError(f"the process that asks NVML ended over {what} ({how})", Reason.NVML_CRASHED)
+
+    def _hung(self) -> NvmlError:
+        what = self._overdue.what if self._overdue is not None else "anything"
+        deadline = self._waits.deadline
+        return NvmlError(f"NVML does not answer {what} within {deadline:g} s: the driver hangs", Reason.NVML_HUNG)

@@ -1,0 +1,103 @@
+"""Why a container that failed probably failed, as far as memory of the GPU goes. Pure.
+
+What is said is a likelihood: nobody reports a refused allocation (see ``pressure``).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from enforcer.oom.memory_pressure import Mark
+from enforcer.pod_deletion.deadlines import Object
+from enforcer.status.messages import Notice
+from gpushare.reasons import Reason
+
+WITHIN: Final = 60.0
+"""Seconds for which shortage may be why a program ends: some look for memory again and again before they give up."""
+SLACK: Final = 2.0
+"""Seconds that two clocks, one of them in whole seconds, may be apart."""
+FROM_OUTSIDE: Final = frozenset({137, 143})
+"""Exit codes of SIGKILL and SIGTERM: somebody ended it."""
+BY_KUBELET: Final = frozenset({"OOMKilled", "Evicted"})
+"""Reasons that the kubelet gives itself: the host's memory, not the GPU's."""
+_ID: Final = re.compile(r"[a-z0-9-]+://([0-9a-f]{64})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A container that ended by itself, and not well; ``finished`` by the wall clock, in seconds."""
+
+    pod_uid: str
+    container_id: str
+    exit_code: int
+    finished: float
+
+
+def failures_of(pod: Object) -> Iterator[Failure]:
+    """List the containers of a pod that failed, their runs before the present one included.
+
+    One that is being deleted, was ended by a signal from outside, or by the kubelet for its own reasons, did not fail.
+    """
+    if pod["metadata"].get("deletionTimestamp"):
+        return
+    status = pod.get("status") or {}
+    for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        for state in (each.get("state"), each.get("lastState")):
+            found = _failure(pod["metadata"]["uid"], (state or {}).get("terminated") or {})
+            yield from () if found is None else (found,)
+
+
+def likely(failure: Failure, marks: Iterable[Mark]) -> tuple[Reason, Mark] | None:
+    """Judge a failure by what was noted of its container; ``None`` where memory was not short, or it was our doing.
+
+    Of two shortages the tighter one counts; where they are alike it is the quota, which is looked at first.
+    """
+    candidates = [mark for mark in marks if _bears_on(mark, failure)]
+    if not candidates or any(_ours(mark, failure) for mark in candidates):
+        return None
+    mark = min(candidates, key=lambda each: each.headroom_mib)
+    quota_is_tighter = mark.quota.memory_mib - mark.own_mib <= mark.free_mib
+    own = mark.near_quota and (quota_is_tighter or not mark.gpu_full)
+    return (Reason.QUOTA_REACHED if own else Reason.GPU_FULL), mark
+
+
+def told(failure: Failure, reason: Reason, mark: Mark) -> Notice:
+    """Tell the container's owner: their own figures, and of others what they hold together."""
+    quota = mark.quota
+    held = f"it held {mark.own_mib} MiB of its {quota.memory_mib} MiB"
+    why = {
+        Reason.QUOTA_REACHED: f"because it had reached its own quota: {held} on {quota.gpu}",
+        Reason.GPU_FULL: f"because {quota.gpu} was full: {mark.others_mib} MiB were held by others, {held}",
+    }[reason]
+    note = f"container {quota.container} failed with exit code {failure.exit_code}, likely {why}"
+    return Notice(quota=quota, reason=reason, note=note, action="Explain")
+
+
+def _bears_on(mark: Mark, failure: Failure) -> bool:
+    """Whether memory was short for this very container shortly before it ended, and not only since."""
+    began_before, lasted = mark.since <= failure.finished + SLACK, mark.last >= failure.finished - WITHIN
+    return mark.quota.container_id == failure.container_id and began_before and lasted
+
+
+def _ours(mark: Mark, failure: Failure) -> bool:
+    return mark.ended is not None and mark.ended >= failure.finished - WITHIN
+
+
+def _failure(pod_uid: str, ended: dict[str, Any]) -> Failure | None:
+    match, code = _ID.fullmatch(ended.get("containerID") or ""), ended.get("exitCode")
+    if match is None or not isinstance(code, int) or code == 0 or code in FROM_OUTSIDE:
+        return None
+    finished = _moment(ended.get("finishedAt"))
+    if ended.get("reason") in BY_KUBELET or finished is None:
+        return None
+    return Failure(pod_uid=pod_uid, container_id=match.group(1), exit_code=code, finished=finished)
+
+
+def _moment(stamp: object) -> float | None:
+    try:
+        found = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()

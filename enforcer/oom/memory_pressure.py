@@ -1,0 +1,129 @@
+"""When memory was short, and for whom: what is kept of it in case a container fails soon after. Pure.
+
+No event of NVML reports a refused allocation. So at every look it is noted which containers stood close to their own
+quota or shared a GPU that was close to full, and what was held by whom. A container that is refused from far below
+either leaves no trace here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from enforcer.attribution.snapshot import View
+from enforcer.detection.detector import Phase, phase
+from enforcer.quota.types import Quota
+from enforcer.status.pod_status import Seen
+
+NEAR_QUOTA: Final = 0.95
+"""Share of its quota from which a container may have been refused memory."""
+NEARLY_FULL: Final = 0.05
+"""Share of a GPU's memory: with less left, anybody on it may have been refused memory."""
+KEPT_SECONDS: Final = 120.0
+KEPT: Final = 1024
+"""Marks at most: 64 GPUs with sixteen containers each."""
+HOLDERS: Final = 64
+"""Holders named in one mark."""
+Key = tuple[str, str]
+"""Container id and GPU UUID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a container, or somebody without a quota, held of a GPU. For operators alone."""
+
+    who: str
+    mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One container on one GPU while memory was short; times by the wall clock, in seconds.
+
+    ``own_mib`` is what it held itself, ``others_mib`` what all other pods and programs held together, ``free_mib`` what
+    was left of ``gpu_mib``; ``holders`` largest first. ``ended`` is
+    when we were last about to end it, or had just done so; ``None`` where we never were.
+    """
+
+    quota: Quota
+    since: float
+    last: float
+    own_mib: int
+    others_mib: int
+    free_mib: int
+    gpu_mib: int
+    holders: tuple[Held, ...] = ()
+    ended: float | None = None
+
+    @property
+    def near_quota(self) -> bool:
+        """Whether it stood close to its own quota."""
+        return self.own_mib >= NEAR_QUOTA * self.quota.memory_mib
+
+    @property
+    def gpu_full(self) -> bool:
+        """Whether there was hardly anything left for anybody."""
+        return self.free_mib < NEARLY_FULL * self.gpu_mib
+
+    @property
+    def headroom_mib(self) -> int:
+        """What it could still have had."""
+        return min(self.quota.memory_mib - self.own_mib, self.free_mib)
+
+
+Marks = Mapping[Key, Mark]
+
+
+def marked(before: Marks, seen: Seen, wall: float) -> dict[Key, Mark]:
+    """Take in one look; ``wall`` is the wall clock's time of it."""
+    kept = {key: mark for key, mark in before.items() if 0 <= wall - mark.last <= KEPT_SECONDS}
+    for view in seen.snapshot.views:
+        if view.sample is not None:
+            for mark in _of_gpu(seen, view, wall):
+                key = (mark.quota.container_id or "", view.gpu.uuid)
+                kept[key] = _continued(kept.get(key), mark)
+    newest = sorted(kept, key=lambda key: kept[key].last)[-KEPT:]
+    return {key: kept[key] for key in newest}
+
+
+def _of_gpu(seen: Seen, view: View, wall: float) -> Iterator[Mark]:
+    """Mark every container that may be refused memory on this GPU now."""
+    assert view.sample is not None
+    used, total = view.sample.used_mib, view.gpu.memory_mib - view.gpu.reserved_mib
+    quotas = [quota for quota in seen.snapshot.quotas if quota.gpu == view.gpu.uuid and quota.container_id]
+    full = total - used < NEARLY_FULL * total
+    holders: tuple[Held, ...] | None = None
+    for quota in quotas:
+        own = seen.used(quota) or 0
+        if not quota.granted or (not full and own < NEAR_QUOTA * quota.memory_mib):
+            continue
+        holders = _holders(seen, view, quotas) if holders is None else holders
+        pod = sum(seen.used(each) or 0 for each in quotas if each.pod_uid == quota.pod_uid)
+        yield Mark(
+            quota=quota, since=wall, last=wall, own_mib=own, others_mib=max(0, used - pod), gpu_mib=total,
+            free_mib=max(0, total - used), holders=holders, ended=wall if _ours(seen, quota) else None,
+        )  # fmt: skip
+
+
+def _continued(before: Mark | None, mark: Mark) -> Mark:
+    """Go on from what was noted of a container; what it held when it died counts, not the nothing after."""
+    if before is None:
+        return mark
+    ended = before.ended if mark.ended is None else mark.ended
+    if before.own_mib and not mark.own_mib:
+        return replace(before, ended=ended)
+    return replace(mark, since=before.since, ended=ended)
+
+
+def _ours(seen: Seen, quota: Quota) -> bool:
+    return phase(seen.snapshot.state, quota, seen.snapshot.now) in {Phase.ACTING, Phase.COOLING_DOWN}
+
+
+def _holders(seen: Seen, view: View, quotas: Sequence[Quota]) -> tuple[Held, ...]:
+    known = {quota.container_id for quota in quotas}
+    rows = [Held(f"{each.namespace}/{each.pod}/{each.container}", seen.used(each) or 0) for each in quotas]
+    for holder in view.holders:
+        owner = holder.identity.owner
+        if owner is None or owner.container_id not in known:
+            rows.append(Held(f"process {holder.identity.pid}", holder.used_mib))
+    rows.append(Held("nobody seen", view.unattributed_mib))
+    return tuple(sorted((row for row in rows if row.mib), key=lambda row: -row.mib)[:HOLDERS])

@@ -1,0 +1,243 @@
+"""Releasing MPS clients of pods that are being deleted, before the kubelet kills them.
+
+A lane for each GPU, in a thread of its own: one daemon that does not answer keeps no other GPU's pods waiting.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final, Protocol
+
+import structlog
+
+from enforcer.attribution.cgroup import Attributor, Identity
+from enforcer.attribution.procfs import PidHandle
+from enforcer.kill.pidfd_target import protected
+from enforcer.pod_deletion.deadlines import Departure, in_turn, pace
+from enforcer.pod_deletion.terminating_pods import Departures
+from enforcer.quota.types import Quota
+from enforcer.status.metrics import Metrics
+from gpushare.errors import MpsError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+RELIST: Final = 1.0
+"""Seconds between two questions for the clients, while pods are about to be killed."""
+LOOK: Final = 0.2
+"""Seconds between two looks at who is leaving, where the next pod's turn comes while the list is good enough."""
+SLOW: Final = 10.0
+"""The same for pods that should long be dead: what is left of them hangs."""
+OVERDUE: Final = 5.0
+ROUND: Final = 4.0
+"""Seconds for which one list of clients is good enough to act on, or so many times what it took, unless the turn of
+another pod has come meanwhile: the processes are held on to, so all that an old list lacks are those that came later.
+"""
+LONGEST: Final = 15.0
+"""The same at the very most."""
+
+
+class Served(Protocol):
+    """The clients of one GPU's MPS daemon."""
+
+    def clients(self) -> Mapping[int, int]:
+        """Pids of all clients, each with its server's. Raises ``MpsError``."""
+
+    def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
+        """Have a client let go of the GPU, unless it has ended; ``None``, or what was said instead.
+
+        Raises:
+            MpsError: nobody answered, or it has ended.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A process that is held on to, and the server it is a client of."""
+
+    identity: Identity
+    handle: PidHandle
+    server: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTools:
+    """What a lane needs of the world."""
+
+    departures: Departures
+    quotas: Callable[[], Sequence[Quota]]
+    attributor: Attributor
+    metrics: Metrics
+    stopped: threading.Event
+    open_handle: Callable[[int], PidHandle | None] = PidHandle.open
+    clock: Callable[[], float] = time.monotonic
+
+
+class Lane:
+    """The releases on one GPU, one after the other.
+
+    Args:
+        gpu: its UUID.
+        served: its daemon.
+        tools: see there.
+    """
+
+    def __init__(self, gpu: str, served: Served, tools: LaneTools) -> None:
+        self._gpu, self._served, self._tools = gpu, served, tools
+        self._silent = False
+        self._crowd: set[str] = set()
+        """Pods that are leaving and were seen to use the GPU meanwhile."""
+        self._asked: set[str] = set()
+        """Pods that are leaving whose clients have been asked for, once at half of their grace."""
+        self._asking = 0.0
+        """Seconds that it took the last time."""
+        self._tried: set[str] = set()
+        """Pods that had their turn in rounds that came to no end: those that never let go must not hold up the rest."""
+        self.woken: Final = threading.Event()
+
+    def turn(self) -> None:
+        """Go on until no pod is leaving this GPU."""
+        while not self._tools.stopped.is_set() and (wait := self.step()) is not None:
+            self.woken.wait(wait)
+            self.woken.clear()
+
+    def step(self) -> float | None:
+        """Release those whose time has come; seconds until there may be more to do, ``None`` where nobody leaves."""
+        now = self._tools.clock()
+        leaving = self._leaving()
+        if not leaving:
+            return None
+        first = min(self._due(each, len(leaving)) for each in leaving)
+        if first > now:
+            return first - now
+        try:
+            cut_short = self._round(leaving, now)
+            self._silent = False
+        except MpsError as error:
+            cut_short = False
+            self._complain(error)
+        if cut_short:
+            return 0.0
+        return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
+
+    def _leaving(self) -> list[Departure]:
+        return self._tools.departures.of({each.pod_uid for each in self._tools.quotas() if each.gpu == self._gpu})
+
+    def _due(self, departure: Departure, beside: int) -> float:
+        """When there is something to do for a pod: at half of its grace a first look, to know how long one takes."""
+        return departure.due(beside, self._asking) if departure.uid in self._asked else departure.earliest
+
+    def _round(self, leaving: Sequence[Departure], now: float) -> bool:
+        """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
+        with ExitStack() as stack:
+            held = self._hold(stack, {each.uid for each in leaving})
+            listed = self._tools.clock()
+            self._asking, self._asked = listed - now, {each.uid for each in leaving if each.earliest <= now}
+            self._crowd = {each.uid for each in leaving} & (self._crowd | held.keys())
+            done: set[str] = set()
+            while turn := self._next(held.keys() - done):
+                each, wait = turn
+                if self._is_old(listed, leaving) or (wait and self._joined(leaving)):
+                    self._tried |= done
+                    return True
+                if wait > self._life(listed) or (wait and self._tools.stopped.wait(min(wait, LOOK))):
+                    break
+                if not wait:
+                    began = self._tools.clock()
+                    for client in held[each.uid]:
+                        self._release(client)
+                    done.add(each.uid)
+                    self._rest(len(held) - len(done), leaving, began)
+        self._tried.clear()
+        return False
+
+    def _next(self, users: Collection[str]) -> tuple[Departure, float] | None:
+        """Whose turn is next and in how many seconds, as things stand: some may have less time than before, or stay."""
+        now, left = self._tools.clock(), self._tools.departures.of(users)
+        if not left:
+            return None
+        if ready := in_turn(left, now, len(self._crowd), self._asking):
+            return min(ready, key=lambda each: each.uid in self._tried), 0.0
+        due, each = min(((each.due(len(self._crowd), self._asking), each) for each in left), key=itemgetter(0))
+        return each, due - now
+
+    def _is_old(self, listed: float, leaving: Sequence[Departure]) -> bool:
+        """Whether to ask again who the clients are, in the midst of those that were leaving at that time."""
+        young = self._tools.clock() - listed <= ROUND
+        return not young and (self._life(listed) < 0 or self._joined(leaving))
+
+    def _life(self, listed: float) -> float:
+        """Seconds for which a list is still good enough, if nobody joins those who were leaving then."""
+        return listed + max(ROUND, min(ROUND * self._asking, LONGEST)) - self._tools.clock()
+
+    def _joined(self, leaving: Sequence[Departure]) -> bool:
+        """Whether it is the turn of a pod that was not leaving then."""
+        now, known = self._tools.clock(), {each.uid for each in leaving}
+        return any(each.due(len(known) + 1, self._asking) <= now for each in self._leaving() if each.uid not in known)
+
+    def _rest(self, left: int, leaving: Sequence[Departure], began: float) -> None:
+        """Leave the server in peace until the next pod's turn, as far as there is time."""
+        if not left:
+            return
+        now = self._tools.clock()
+        first = min((each.end for each in self._tools.departures.of({each.uid for each in leaving})), default=now)
+        self._tools.stopped.wait(max(0.0, pace(left, first - now) - (now - began)))
+
+    def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:
+        """Take hold of the clients that are in these pods, by the pod's UID."""
+        found: dict[str, list[Client]] = {}
+        for pid, server in self._served.clients().items():
+            try:
+                handle = self._tools.open_handle(pid)
+            except OSError as error:  # too many open files, or no process's number; the others are not to suffer
+                log.warning("process cannot be held", reason=str(Reason.INTERNAL), pid=pid, error=str(error))
+                continue
+            if handle is None:
+                continue
+            stack.enter_context(handle)
+            identity = self._tools.attributor.identify(pid)
+            if identity is None or identity.owner is None or identity.owner.pod_uid not in pods:
+                handle.close()
+            else:
+                found.setdefault(identity.owner.pod_uid, []).append(Client(identity, handle, server))
+        return found
+
+    def _release(self, client: Client) -> None:
+        """Release one client, if it still is the process that was found."""
+        if protected(client.identity) or not self._same(client) or not self._goes(client):
+            return
+        try:
+            said = self._served.release(client.server, client.identity.pid, client.handle.ended)
+        except MpsError as error:
+            said = error.message
+        alive = self._same(client)
+        if said is not None and not alive:
+            return  # it ended meanwhile, which is all that was wanted
+        reason = Reason.CLIENT_TERMINATED if said is None else Reason.TERMINATE_FAILED
+        self._tools.metrics.released.labels(str(reason)).inc()
+        tell = log.info if said is None else log.warning
+        tell(
+            "MPS client of a pod that is being deleted", reason=str(reason), gpu=self._gpu, pid=client.identity.pid,
+            pod_uid=client.identity.owner.pod_uid if client.identity.owner else None, alive=alive, said=said,
+        )  # fmt: skip
+
+    def _goes(self, client: Client) -> bool:
+        """Whether its pod still is on its way out."""
+        owner = client.identity.owner
+        return owner is not None and bool(self._tools.departures.of({owner.pod_uid}))
+
+    def _same(self, client: Client) -> bool:
+        """Whether a process is still the one that was found. What /proc says counts if it is there afterwards."""
+        identity = self._tools.attributor.identify(client.identity.pid)
+        return identity == client.identity and not client.handle.ended()
+
+    def _complain(self, error: MpsError) -> None:
+        if not self._silent:
+            log.warning(
+                "clients of pods being deleted not released; tried again", reason=str(error.reason), gpu=self._gpu,
+                error=error.message,
+            )  # fmt: skip
+        self._silent = True

@@ -1,1 +1,0 @@
-"""Whether what was declared is in force: declared, applied and observed, compared again and again."""

@@ -1,0 +1,1 @@
+"""enforcer/quota."""

@@ -1,0 +1,188 @@
+"""Quotas on disk: what stays in force when the API server is gone or the enforcer starts again.
+
+``checkpoint.json`` is ``{"version": 1, "quotas": [{...}]}`` with the fields of ``Quota`` in lowerCamelCase. It is
+replaced whole, and one that cannot be read changes nothing: the last good one stays in force.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from enforcer.quota.types import MOST, OnExceed, Quota
+from enforcer.runtime import files as plainfile
+from enforcer.runtime.files import replace
+from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+NAME: Final = "checkpoint.json"
+VERSION: Final = 1
+MAX_BYTES: Final = 16 * 1024 * 1024
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError("must be a text, not empty")
+    return value
+
+
+def _positive(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise TypeError(f"must be a whole number from 0 to {MOST}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("must be true or false")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise TypeError("must be a number of seconds, not negative")
+    return float(value)
+
+
+def _optional(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else reader(value)
+
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "claim_uid": _text,
+    "namespace": _text,
+    "pod": _text,
+    "pod_uid": _text,
+    "container": _text,
+    "container_id": _optional(_text),
+    "gpu": _text,
+    "memory_mib": _positive,
+    "compute_percent": _optional(_positive),
+    "on_exceed": OnExceed,
+    "grace_seconds": _seconds,
+    "tolerance_mib": _optional(_positive),
+    "low_priority": _flag,
+    "reserved_mib": _optional(_positive),
+}
+_REQUIRED: Final = ("claim_uid", "namespace", "pod", "pod_uid", "container", "gpu", "memory_mib")
+
+
+def encode(quotas: Sequence[Quota]) -> bytes:
+    """Write quotas as the file holds them."""
+    rows = [{_camel(field.name): getattr(quota, field.name) for field in fields(Quota)} for quota in quotas]
+    return json.dumps({"version": VERSION, "quotas": rows}, indent=1).encode() + b"\n"
+
+
+def decode(data: bytes) -> tuple[Quota, ...]:
+    """Read the file's content; unknown fields of newer versions are passed over.
+
+    Raises:
+        ConfigError: it is not what ``encode`` writes; the message names the quota and the field.
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(f"it is no JSON: {str(error)[:100]}") from error
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise _unreadable(f"it is not of version {VERSION}")
+    rows = content.get("quotas")
+    if not isinstance(rows, list):
+        raise _unreadable("it has no list of quotas")
+    return tuple(_quota(number, row) for number, row in enumerate(rows))
+
+
+def _quota(number: int, row: Any) -> Quota:
+    if not isinstance(row, dict):
+        raise _unreadable(f"quotas[{number}] is no object")
+    values: dict[str, Any] = {}
+    for name, reader in _READERS.items():
+        key = _camel(name)
+        if key not in row and name not in _REQUIRED:
+            continue
+        try:
+            values[name] = reader(row.get(key))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _unreadable(f"quotas[{number}].{key} is {row.get(key)!r:.50}: {error}") from error
+    return Quota(**({"container_id": None} | values))
+
+
+def _unreadable(why: str) -> ConfigError:
+    return ConfigError(f"{NAME} cannot be read: {why}", Reason.CHECKPOINT_UNREADABLE)
+
+
+class Checkpoint:
+    """The file in the state directory. Written by one process at a time; read again whenever it has changed."""
+
+    def __init__(self, state: Path) -> None:
+        self.path: Final = state / NAME
+        # Read by several threads: which file it was and what it said change together, so that a thread that comes late
+        # with an older one is put right by the next look.
+        self._known: tuple[tuple[int, ...] | None, tuple[Quota, ...]] = None, ()
+        self.problem: str | None = None
+        """Why the file as it is now is not in force; ``None`` while it is."""
+
+    def read(self) -> tuple[Quota, ...]:
+        """Return the quotas in force: the file's, or the last good ones while it cannot be read."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return self._known[1]
+        except OSError as error:
+            self._complain(str(error))
+            return self._known[1]
+        seen, known = (found.st_ino, found.st_size, found.st_mtime_ns), self._known
+        return known[1] if known[0] == seen else self._load(seen)
+
+    def in_force(self, judged: Quota) -> Quota | None:
+        """Return what a container may hold that was judged by an earlier quota, no less than by that one.
+
+        ``None``: nothing is known of it any more, or only a warning is wanted.
+        """
+        key = judged.pod_uid, judged.container_id, judged.gpu
+        now = next((each for each in self.read() if (each.pod_uid, each.container_id, each.gpu) == key), None)
+        if now is None or now.on_exceed is OnExceed.WARN:
+            return None
+        return max(judged, now, key=lambda each: each.ceiling_mib)
+
+    def write(self, quotas: Sequence[Quota]) -> None:
+        """Replace the file by these quotas, durably; nothing is written where they are the same.
+
+        Raises:
+            OSError: the disk refuses; the old file stands.
+        """
+        data = encode(quotas)
+        with suppress(OSError):
+            if plainfile.read(self.path, len(data) + 1) == data:
+                return
+        replace(self.path, data, durable=True)
+
+    def _load(self, seen: tuple[int, ...]) -> tuple[Quota, ...]:
+        try:
+            quotas = decode(plainfile.read(self.path, MAX_BYTES))
+        except OSError as error:  # may pass: the next look tries again
+            self._complain(str(error))
+            return self._known[1]
+        except ConfigError as error:
+            self._complain(str(error))
+            quotas = self._known[1]
+        else:
+            self.problem = None
+            log.info("quotas read", quotas=len(quotas))
+        self._known = seen, quotas
+        return quotas
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("last good quotas stay in force", reason=str(Reason.CHECKPOINT_UNREADABLE), error=problem)
+        self.problem = problem

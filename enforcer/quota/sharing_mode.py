@@ -1,0 +1,68 @@
+"""How GPUs are shared: through MPS, by turns, or by what the hardware cut out; and when that may change. Pure.
+
+The operator says it for all nodes, and louder for one by a label. A GPU changes only when nobody holds a share of it:
+until its last claim is undone it stays what it was when that was prepared, and offers nothing new.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from enforcer.quota.types import Mode
+from gpushare.contract import NODE_MODE
+from gpushare.errors import ConfigError
+from gpushare.reasons import Reason
+
+INSTANCE: Final = "MIG-"
+"""What the UUID of a MIG instance begins with."""
+KNOWN: Final = ", ".join(Mode)
+SHOWN: Final = 80
+CHANGES: Final = "it changes from"
+"""With what the reason begins why a GPU waits for its tenants."""
+
+
+def mode_of(node: Mapping[str, Any], default: Mode) -> Mode:
+    """Read the mode a node is to have: its label's, else the operator's default.
+
+    Raises:
+        ConfigError: the label's value is no mode.
+    """
+    value = (node["metadata"].get("labels") or {}).get(NODE_MODE)
+    if value is None:
+        return default
+    if value not in set(Mode):
+        said = f"node label {NODE_MODE}: {value!r:.{SHOWN}} is no mode; write one of {KNOWN}, or remove it"
+        raise ConfigError(f"{said}; until then no GPU of this node is shared anew", Reason.INVALID_VALUE)
+    return Mode(value)
+
+
+def mode_for(gpu: str, wanted: Mode | None) -> Mode | None:
+    """Say how one GPU is shared on a node of that mode; ``None``: not at all.
+
+    A node of mode ``mig`` shares what its instances do not take: its other GPUs go through MPS.
+    """
+    if wanted is None or gpu.startswith(INSTANCE):
+        return wanted if wanted is Mode.MIG else None
+    return Mode.TIME_SLICING if wanted is Mode.TIME_SLICING else Mode.MPS
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a node's GPUs are to be shared (``None``: that cannot be known), and how those in use are, by UUID."""
+
+    wanted: Mode | None = Mode.MPS
+    held: Mapping[str, Mode] = field(default_factory=dict)
+    problem: str | None = None
+
+    def of(self, gpu: str) -> Mode | None:
+        """Say how a GPU is shared now; ``None``: not at all."""
+        return self.held.get(gpu) or mode_for(gpu, self.wanted)
+
+    def objection(self, gpu: str) -> str | None:
+        """Say why nothing new is to be shared of a GPU now; ``None`` where nothing speaks against it."""
+        if self.wanted is None:
+            return self.problem or "how its node shares GPUs is not known yet"
+        wanted, now = mode_for(gpu, self.wanted), self.held.get(gpu)
+        if now is None or now is wanted:
+            return None
+        return f"{CHANGES} {now} to {wanted or 'not shared'} when the last of its tenants has gone"

@@ -1,0 +1,82 @@
+"""The enforcer's plain data: who may use how much. Frozen values, no behaviour beyond arithmetic."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpushare.reasons import Reason
+
+DEFAULT_GRACE_SECONDS: Final = 5.0
+MIN_TOLERANCE_MIB: Final = 256
+TOLERANCE_SHARE: Final = 20
+"""One twentieth, 5 %: a process that fills its pinned limit is never over quota."""
+MOST: Final = 2**53
+"""No number in a file of ours is larger: metrics are floating-point, and what they cannot hold would end us."""
+
+
+class Mode(StrEnum):
+    """How a GPU is shared, and so what its limits rest on.
+
+    ``MPS``: side by side, with limits that NVIDIA's daemon keeps. ``TIME_SLICING``: by turns, as the driver does it;
+    limits are watched, and compute is not limited at all. ``MIG``: an instance cut out of the GPU has one tenant.
+    """
+
+    MPS = "mps"
+    TIME_SLICING = "time-slicing"
+    MIG = "mig"
+
+
+class OnExceed(StrEnum):
+    """What happens to a container over its quota (namespace annotation ``gpu-share.io/on-exceed``)."""
+
+    KILL = "kill"
+    KILL_CONTAINER = "kill-container"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one container may hold on one GPU, frozen when its claim was prepared.
+
+    ``container_id`` is the runtime's 64 hex digits, ``None`` until the container has started. ``tolerance_mib`` is
+    ``None`` for the default, ``max(256 MiB, 5 %)``.
+    """
+
+    claim_uid: str
+    namespace: str
+    pod: str
+    pod_uid: str
+    container: str
+    container_id: str | None
+    gpu: str
+    memory_mib: int
+    compute_percent: int | None = None
+    on_exceed: OnExceed = OnExceed.KILL
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    tolerance_mib: int | None = None
+    low_priority: bool = False
+    reserved_mib: int | None = None
+    """The most it could be given of that GPU; ``None`` where a quota comes from elsewhere."""
+
+    @property
+    def granted(self) -> bool:
+        """Whether anything was given; else the container only has nothing to do on that GPU."""
+        return self.memory_mib > 0
+
+    @property
+    def ceiling_mib(self) -> int:
+        """Memory above which the container is over its quota: the quota plus the tolerance."""
+        default = max(MIN_TOLERANCE_MIB, self.memory_mib // TOLERANCE_SHARE)
+        return self.memory_mib + (default if self.tolerance_mib is None else self.tolerance_mib)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    """Whether a container's limit on a GPU is in force (``enforcer.limits.verification`` says what each state means).
+
+    ``backend`` is who keeps the limit, ``sentence`` what the state rests on.
+    """
+
+    state: Reason
+    backend: str
+    sentence: str

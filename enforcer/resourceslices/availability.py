@@ -1,0 +1,83 @@
+"""Which GPUs may be shared now: who else offers them, and how they are. Put together, and kept up to date."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from enforcer.attribution.snapshot import View
+from enforcer.nvml.device_health import LOOK_EVERY, Standing
+from enforcer.nvml.types import Gpu
+from enforcer.resourceslices.contention import Allocatable
+from enforcer.resourceslices.contention_monitor import Contests
+from enforcer.resourceslices.health_monitor import Doctor, Examiner
+from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.runtime._merge_repeat import every
+from enforcer.status.events import NodeReporter
+from gpushare.errors import ClusterError, GpuShareError
+from gpushare.kube_client import Cluster
+from gpushare.reasons import Reason
+
+
+class Sharing:
+    """Judges this node's GPUs from outside (contested) and inside (ill).
+
+    Args:
+        cluster: the API server; ``None``: nobody else can offer anything, and nobody is told.
+        node: this node's name.
+        allocatable: asks the kubelet what device plugins offer.
+    """
+
+    def __init__(self, cluster: Cluster | None, node: str, allocatable: Callable[[], Allocatable]) -> None:
+        self._cluster, self._node = cluster, node
+        self._reporter = NodeReporter(cluster, node)
+        self._contests = None if cluster is None else Contests(cluster, node, allocatable, self._reporter)
+        self._doctor: Doctor | None = None
+
+    def contested(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
+        """Say which of these GPUs somebody else offers, by UUID, as sentences. May take seconds."""
+        return {} if self._contests is None else self._contests.look(gpus)
+
+    def standing(self, gpus: Sequence[Gpu]) -> Standing:
+        """Say all that is known, after a look at who else offers these GPUs. May take seconds."""
+        return Standing(ill=self._ill(), contested=self.contested(gpus))
+
+    def now(self) -> Standing:
+        """Say all that is known, without looking."""
+        return Standing(ill=self._ill(), contested={} if self._contests is None else self._contests.current)
+
+    def examine(
+        self,
+        views: Callable[[], Sequence[View]],
+        examiner: Examiner,
+        failures: Callable[[], Mapping[str, GpuShareError]],
+        changed: threading.Event,
+        stopped: threading.Event,
+    ) -> None:
+        """Begin to look after health, from a thread that ends with the process.
+
+        Args:
+            views: see ``Doctor``, as for the next two.
+            examiner: see there.
+            failures: what is wrong with daemons.
+            changed: set when the offer has to be made again at once.
+            stopped: set when there is to be no other look.
+        """
+        doctor = Doctor(views, examiner, failures, self._reporter)
+        if self._cluster is not None:
+            with suppress(ClusterError):  # then what was is found again, or is over
+                doctor.remember(SlicePublisher(self._cluster, self._node).ill())
+        self._doctor = doctor
+        every(LOOK_EVERY, "health", lambda: changed.set() if doctor.turn() else None, stopped)
+
+    @property
+    def healed(self) -> threading.Event | None:
+        """Set when a contest has ended; ``None`` where there is none."""
+        return None if self._contests is None else self._contests.changed
+
+    def problems(self) -> Iterator[str]:
+        """Say what cannot be known now."""
+        if self._contests is not None:
+            yield from self._contests.problems()
+
+    def _ill(self) -> Mapping[str, Reason]:
+        return {} if self._doctor is None else self._doctor.ill

@@ -1,0 +1,103 @@
+"""Finding out, again and again, which of this node's GPUs somebody else offers as well."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from enforcer.nvml.types import Gpu
+from enforcer.resourceslices.contention import UNSURE, Allocatable, by_plugins, by_slices
+from enforcer.status.events import NodeNews, NodeReporter
+from gpushare.errors import ClusterError, KubeletError
+from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+FRESH: Final = 5.0
+"""Seconds for which an answer will do: several threads ask."""
+QUIET: Final = 30.0
+"""Seconds nobody else may have offered a GPU before it is ours: a plugin that restarts offers nothing meanwhile."""
+KUBELET: Final = "the kubelet's PodResources"
+SLICES: Final = "other drivers' ResourceSlices"
+
+
+class Contests:
+    """Which GPUs are contested. While a source does not answer, what it said last stands; before it has, all are.
+
+    Args:
+        cluster: to read ResourceSlices from.
+        node: this node's name.
+        allocatable: asks the kubelet what device plugins offer; raises ``KubeletError``.
+        reporter: tells the operator what changed.
+    """
+
+    def __init__(
+        self, cluster: Cluster, node: str, allocatable: Callable[[], Allocatable], reporter: NodeReporter
+    ) -> None:
+        self._cluster, self._node, self._allocatable, self._reporter = cluster, node, allocatable, reporter
+        self.changed: Final = threading.Event()
+        """Set when daemons may have to be started."""
+        self._lock = threading.Lock()
+        self._known: dict[str, Mapping[str, str]] = {}
+        self._failed: dict[str, str] = {}
+        self._looked: float | None = None
+        self._seen: dict[str, tuple[float, str]] = {}
+        """When each GPU was last offered by somebody else, and by whom."""
+        self.current: Mapping[str, str] = {}
+        """By UUID, who else offers a contested GPU, as a sentence."""
+        self._told: Mapping[str, str] = {}
+
+    def look(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
+        """Look at both sources, and say what changed."""
+        with self._lock:
+            now = time.monotonic()
+            if self._looked is None or now - self._looked >= FRESH:
+                self._ask(KUBELET, lambda: by_plugins(gpus, self._allocatable()))
+                self._ask(SLICES, lambda: by_slices(gpus, self._slices()))
+                self._looked = now
+                found = {gpu: said for known in self._known.values() for gpu, said in known.items()}
+                self._seen |= {gpu: (now, said) for gpu, said in found.items()}
+                self._take({gpu: said for gpu, (when, said) in self._seen.items() if now - when <= QUIET} | found)
+                self._add_unsure(gpus)
+            return self.current
+
+    def problems(self) -> Iterator[str]:
+        """Say which source does not answer, and what is assumed meanwhile."""
+        for source, error in list(self._failed.items()):
+            meanwhile = "what it said last stands" if source in self._known else "no GPU is shared until it can"
+            yield f"{source} cannot be read: {error}; {meanwhile}"
+
+    def _slices(self) -> list[dict[str, object]]:
+        items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.nodeName={self._node}")
+        return items
+
+    def _ask(self, source: str, ask: Callable[[], Mapping[str, str]]) -> None:
+        try:
+            self._known[source] = ask()
+            self._failed.pop(source, None)
+        except (ClusterError, KubeletError) as error:
+            if source not in self._failed:
+                log.warning(
+                    "not known who else offers GPUs", reason=str(error.reason), source=source, error=error.message
+                )
+            self._failed[source] = error.message
+
+    def _take(self, found: Mapping[str, str]) -> None:
+        before, self._told = self._told, dict(found)
+        for gpu in found.keys() - before.keys():
+            note = f"GPU {gpu} is not shared any more: {found[gpu]}; its tenants stay. Let only one of them offer it."
+            self._reporter.report(NodeNews(Reason.CONTESTED, note))
+        for gpu in before.keys() - found.keys():
+            note = f"GPU {gpu} is offered by nobody else any more: it may be shared again"
+            self._reporter.report(NodeNews(Reason.RECOVERED, note, warning=False))
+
+    def _add_unsure(self, gpus: Sequence[Gpu]) -> None:
+        """Until a source has answered once, it may offer any of them: at boot, plugins may be slower than we are."""
+        silent = next((source for source in (KUBELET, SLICES) if source not in self._known), None)
+        unsure = {} if silent is None else {gpu.uuid: f"{silent} {UNSURE}" for gpu in gpus}
+        if self.current.keys() - unsure.keys() - self._told.keys():
+            self.changed.set()
+        self.current = {**unsure, **self._told}

@@ -1,0 +1,145 @@
+"""Keeping this node's GPUs on offer: slow work, in a thread beside the loop."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from enforcer.attribution.snapshot import View
+from enforcer.nvml.device_health import Standing
+from enforcer.nvml.types import Gpu
+from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.types import Quota
+from enforcer.resourceslices.devices import (
+    InventoryPolicy,
+    LeftOut,
+    Order,
+    listed,
+    offer,
+    resource_slices,
+    shared_gpus,
+    will_do,
+)
+from enforcer.resourceslices.foreign_memory import Steady, foreign_mib, leaving_mib, rounded, steadied
+from enforcer.resourceslices.publisher import SlicePublisher
+from gpushare.errors import ClusterError, ConfigError
+from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+APART: Final = 2.0
+"""Seconds between an offer and the next one that :meth:`Offering.outgrown` asks for."""
+
+
+def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
+    """By GPU, memory that is promised to containers."""
+    held: dict[str, int] = defaultdict(int)
+    for quota in quotas:
+        held[quota.gpu] += quota.memory_mib
+    return dict(held)
+
+
+class Offering:
+    """Publishes what this node has to offer, again and again.
+
+    Args:
+        cluster: where to.
+        node: this node's name.
+        policy: the operator's.
+        standing: asked at each offer which of these GPUs are contested or ill.
+        own: asked for the UIDs of our own pods, whose memory is accounted for.
+        servers: asked for the pids of MPS's servers, whose memory is.
+        modes: how these GPUs are shared; by default as the policy says.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: str,
+        policy: InventoryPolicy,
+        standing: Callable[[Sequence[Gpu]], Standing] = lambda _: Standing(),
+        own: Callable[[], Collection[str]] = frozenset,
+        servers: Callable[[], Collection[int]] = tuple,
+        modes: GpuModes | None = None,
+    ) -> None:
+        self._cluster, self._node, self._policy = cluster, node, policy
+        self._standing, self._own, self._ask_servers, self._modes = standing, own, servers, modes
+        self._servers: frozenset[int] = frozenset()
+        self._ours: frozenset[str] = frozenset()
+        self._taken: Mapping[str, int] = {}
+        self._made = float("-inf")
+        self._order: tuple[str, ...] | None = None
+        self._foreign: dict[str, Steady] = {}
+        self._publisher = SlicePublisher(cluster, node)
+        self._said: tuple[LeftOut, ...] = ()
+        self.problem: str | None = None
+        """Why the offer on the API server may be out of date; ``None`` where it is not."""
+        self.offered = False
+        """Whether the API server has had our offer since we started."""
+
+    def publish(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
+        """Make the offer fit what was just seen. What fails is tried again next time."""
+        self._made = time.monotonic()
+        try:
+            if self._order is None:
+                self._order = self._publisher.order()
+            node = self._cluster.get(path(CORE_V1, "nodes", self._node))
+            ways = None if self._modes is None else self._modes.read(node)
+            # Without any the annotation's names mean nothing, and what was offered before has to go.
+            gpus = shared_gpus([view.gpu for view in views], node) if views else ()
+            found = offer(
+                gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), held_mib=held_mib(quotas),
+                standing=self._standing(gpus), ways=ways, before=self._order,
+            )  # fmt: skip
+            owner = node["metadata"]["uid"]
+            slices = resource_slices(self._node, found.devices, owner, found.left_out) if gpus else []
+            self._publisher.publish(slices)
+            self._order = tuple(device["name"] for device in found.devices)
+        except (ClusterError, ConfigError) as error:
+            self._complain(f"GPUs not offered as they are: {error.message}")
+            return
+        self.problem, self.offered = None, True
+        self._say(found.left_out)
+
+    def outgrown(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> bool:
+        """Say whether the offer has to be made anew soon. Quick.
+
+        It has where others hold more than the last one takes off, and where shares are to be spread and it names
+        another GPU first than the emptiest.
+        """
+        if self.problem is not None or time.monotonic() - self._made < APART:
+            return False  # what could not be offered is tried again in its turn
+        seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
+        left = leaving_mib(views, leaving)
+        more = any(rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items())
+        return more or (self._policy.order is Order.SPREAD and not self._spreads(views, quotas))
+
+    def _spreads(self, views: Sequence[View], quotas: Sequence[Quota]) -> bool:
+        offered = listed((view.gpu for view in views), self._order or ())
+        return will_do(offered, self._policy, held_mib(quotas))
+
+    def _take(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str]) -> Mapping[str, int]:
+        """Work out, by GPU, what shares cannot have: what is foreign, and what pods on their way out still hold."""
+        # A daemon that does not answer still has its server: one known before counts while it holds memory.
+        holding = frozenset(holder.identity.pid for view in views for holder in view.holders)
+        self._servers = holding & self._servers.union(self._ask_servers())
+        self._ours = frozenset(self._own())
+        seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
+        self._foreign = steadied(self._foreign, seen)
+        left = leaving_mib(views, leaving)
+        self._taken = {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}
+        return self._taken
+
+    def _complain(self, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("offer not published", reason=str(Reason.INTERNAL), error=problem)
+        self.problem = problem
+
+    def _say(self, left_out: tuple[LeftOut, ...]) -> None:
+        if left_out != self._said:
+            for each in left_out:
+                log.warning("GPU not offered", reason=str(Reason.CONFLICT), gpu=each.uuid, why=each.why)
+        self._said = left_out

@@ -1,0 +1,384 @@
+"""From a node's GPUs to the ResourceSlices that offer them: what is shared, how much of it, and in which order.
+
+The stock scheduler takes the first device that fits, so the order of devices is the policy: fullest first packs,
+emptiest first spreads. Everything here is plain data; ``enforcer.resourceslices.publisher`` writes it.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import accumulate
+from typing import Any, Final, TypeVar
+
+from enforcer.nvml.device_health import Effect, Standing
+from enforcer.nvml.types import Gpu
+from enforcer.quota.sharing_mode import Ways
+from enforcer.quota.types import Mode
+from gpushare.contract import (
+    ATTRIBUTE_MODEL,
+    ATTRIBUTE_PROFILE,
+    ATTRIBUTE_UUID,
+    CAPACITY_CLIENTS,
+    CAPACITY_COMPUTE,
+    CAPACITY_MEMORY,
+    DRIVER,
+    KIND_GPU,
+    KIND_MIG,
+    KIND_STATUS,
+    LEFT_OUT,
+    MAX_CLIENTS,
+    NODE_GPUS,
+    NODE_LABEL,
+    NODE_MODE,
+    UNHEALTHY,
+)
+from gpushare.errors import ConfigError
+from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT
+from gpushare.reasons import Reason
+
+Object = dict[str, Any]
+T = TypeVar("T")
+
+MAX_DEVICES: Final = 64
+"""Devices a slice may hold as soon as one of them has a taint, which any of ours may get."""
+MAX_STRING: Final = 64
+"""Longest string attribute the API server takes."""
+DEFAULT_CONTEXT_MIB: Final = 1024
+"""What the MPS server itself holds on a GPU, as NVIDIA's own gpu-fractioning counts it."""
+SHAREABLE_SINCE: Final = (7, 0)
+"""Volta: older GPUs have no memory limit per MPS client."""
+STATUS_DEVICE: Final = "status"
+MIG_HINT: Final = f"node label {NODE_MODE}=mig offers instances"
+LIMIT_BACKEND: Final = "limitBackend"
+MAX_LABEL: Final = 63
+_NO_LABEL: Final = re.compile(r"[^a-z0-9]", re.ASCII)
+ARCHITECTURES: Final = (
+    ((12, 0), "Blackwell"), ((10, 0), "Blackwell"), ((9, 0), "Hopper"), ((8, 9), "Ada Lovelace"), ((8, 0), "Ampere"),
+    ((7, 5), "Turing"), ((7, 0), "Volta"), ((6, 0), "Pascal"), ((5, 0), "Maxwell"),
+)  # fmt: skip
+
+
+class Order(StrEnum):
+    """Which GPU of a node is offered first."""
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+LENIENCE: Final = {Order.BINPACK: 0.25, Order.SPREAD: 0.0}
+"""How much fuller, as a share of a GPU, one may be than another that it should not be listed after (or before).
+
+Each write of a slice has every scheduler look at all its waiting pods again. Packing is as good with this as with an
+order that is always right (docs/reference.md); spreading is not, for there the first GPU is filled until it is not.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryPolicy:
+    """What the operator decides about offering GPUs; memory in MiB. ``mode`` is a node's that has no label for it.
+
+    ``compute`` is the percent of each GPU's SMs that all containers together may ask for; one may ask for at most 100.
+    """
+
+    order: Order = Order.BINPACK
+    mode: Mode = Mode.MPS
+    context_mib: int = DEFAULT_CONTEXT_MIB
+    min_memory_mib: int = DEFAULT_MIN_MIB
+    clients: int = MAX_CLIENTS
+    compute: int = WHOLE_GPU_PERCENT
+    health_taint: Effect = Effect.NO_SCHEDULE
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A GPU that is not offered, and the sentence that says why."""
+
+    uuid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a node offers: devices in order of choice, and what it leaves out."""
+
+    devices: tuple[Object, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def shared_gpus(gpus: Sequence[Gpu], node: Mapping[str, Any]) -> tuple[Gpu, ...]:
+    """Keep the GPUs that the node's object offers: none without its label, else all or those its annotation names.
+
+    Raises:
+        ConfigError: the annotation names no GPU of this node.
+    """
+    metadata = node["metadata"]
+    if (metadata.get("labels") or {}).get(NODE_LABEL) != "true":
+        return ()
+    return narrowed(gpus, (metadata.get("annotations") or {}).get(NODE_GPUS))
+
+
+def narrowed(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
+    """Keep the GPUs an operator named in the node annotation ``gpu-share.io/gpus``: UUIDs or indices; ``None``: all.
+
+    Whoever names a GPU means its MIG instances too.
+
+    Raises:
+        ConfigError: an entry names no GPU of this node, or there is no entry.
+    """
+    if wanted is None:
+        return tuple(gpus)
+    by_name = {str(gpu.index): gpu for gpu in gpus} | {gpu.uuid: gpu for gpu in gpus}
+    entries = [entry.strip() for entry in wanted.split(",") if entry.strip()]
+    unknown = [entry for entry in entries if entry not in by_name]
+    known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
+    if unknown or not entries:
+        said = f"{unknown[0]!r} is no GPU of this node" if unknown else f"{wanted!r} names no GPU"
+        raise ConfigError(f"node annotation {NODE_GPUS}: {said}; it has {known}: name some of these, or remove it")
+    chosen = {by_name[entry].uuid for entry in entries}
+    return tuple(gpu for gpu in gpus if chosen & {gpu.uuid, gpu.parent})
+
+
+def capacity_mib(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int = 0, mode: Mode | None = Mode.MPS) -> int:
+    """MiB that shares can have: without the driver's reserve, the MPS server's context, and foreign processes' use."""
+    context = policy.context_mib if mode is Mode.MPS else 0
+    return max(0, gpu.memory_mib - gpu.reserved_mib - context - foreign_mib)
+
+
+def offer(
+    gpus: Iterable[Gpu],
+    policy: InventoryPolicy,
+    *,
+    foreign_mib: Mapping[str, int] | None = None,
+    held_mib: Mapping[str, int] | None = None,
+    standing: Standing | None = None,
+    ways: Ways | None = None,
+    before: Sequence[str] = (),
+) -> Offer:
+    """Turn GPUs into the devices of a pool, in order of choice, the status device last.
+
+    Args:
+        gpus: those to offer, already narrowed.
+        policy: the operator's.
+        foreign_mib: by UUID, memory held by processes of no live claim; it is taken off the capacity.
+        held_mib: by UUID, memory that claims have been allocated; it decides the order alone.
+        standing: which are contested, and left out, and which are ill, and tainted.
+        ways: how they are shared; by default as the policy says.
+        before: names of the devices as they were offered last; their order stays while it will do.
+    """
+    foreign, held, known = foreign_mib or {}, held_mib or {}, standing or Standing()
+    how = ways or Ways(policy.mode)
+    there = tuple(gpus)
+    cut = {gpu.parent for gpu in there} if how.wanted is Mode.MIG else set()
+    reasons = {
+        gpu: _objection(gpu, policy, foreign.get(gpu.uuid, 0), known, how) for gpu in there if gpu.uuid not in cut
+    }
+    shared = [gpu for gpu, why in reasons.items() if why is None]
+    ranked = _in_order(shared, policy, held, before)
+    offered = (_offered(gpu, policy, foreign.get(gpu.uuid, 0), known, how.of(gpu.uuid)) for gpu in ranked)
+    devices = (*offered, _status_device())
+    return Offer(devices, tuple(LeftOut(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
+
+
+def resource_slices(
+    node: str, devices: Sequence[Object], node_uid: str | None = None, left_out: Sequence[LeftOut] = ()
+) -> tuple[Object, ...]:
+    """Lay devices out over as many ResourceSlices as they need; generation 1, the writer raises it.
+
+    Args:
+        node: name of the node, also of the pool.
+        devices: in order of choice; the status device is laid out first.
+        node_uid: of the Node object, so that the slices go when it goes.
+        left_out: what is not offered, noted in an annotation of each slice.
+    """
+    noted = {LEFT_OUT: json.dumps({each.uuid: each.why for each in left_out})} if left_out else {}
+    more = (
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}]} if node_uid else {}
+    )
+    # The scheduler tries devices in order, on each node, and every sharing pod wants the status device.
+    laid = sorted(devices, key=lambda each: each["name"] != STATUS_DEVICE)
+    chunks = [laid[at : at + MAX_DEVICES] for at in range(0, len(laid), MAX_DEVICES)]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": len(chunks)}
+    return tuple(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{node}-{DRIVER}-{number}", "annotations": noted, **more},
+            "spec": {"driver": DRIVER, "nodeName": node, "pool": dict(pool), "devices": list(chunk)},
+        }
+        for number, chunk in enumerate(chunks)
+    )
+
+
+def device_name(gpu: Gpu) -> str:
+    """Name a GPU's device in its pool: by its UUID, as a DNS label, for an index may come to mean another card."""
+    return _NO_LABEL.sub("-", gpu.uuid.lower())[:MAX_LABEL].strip("-")
+
+
+def quantity(mib: int) -> str:
+    """Write MiB as the API server writes it back: ``16Gi``, ``15872Mi``, ``0``."""
+    for power, suffix in ((2, "Ti"), (1, "Gi")):
+        if mib and mib % 1024**power == 0:
+            return f"{mib // 1024**power}{suffix}"
+    return f"{mib}Mi" if mib else "0"
+
+
+def version(text: str) -> str:
+    """Write a version the way semantic versions are, in three parts without leading zeros: ``535.309.1``."""
+    parts = [int(part) if part.isdecimal() else 0 for part in text.split(".")[:3]]
+    return ".".join(map(str, parts + [0] * (3 - len(parts))))
+
+
+def architecture(compute_capability: tuple[int, int]) -> str:
+    """NVIDIA's name for a compute capability; ``Unknown`` for what is older than Maxwell."""
+    return next((name for since, name in ARCHITECTURES if compute_capability >= since), "Unknown")
+
+
+def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing, ways: Ways) -> str | None:
+    """Say why a GPU is not shared, or ``None``."""
+    contested = _either(standing.contested, gpu)
+    if contested is not None:
+        return f"{Reason.CONTESTED}: {contested}"
+    if gpu.mig_enabled:
+        return "it is in MIG mode and has no instance" if ways.wanted is Mode.MIG else f"it is in MIG mode; {MIG_HINT}"
+    if (changing := ways.objection(gpu.uuid)) is not None:
+        return changing
+    judge = _objection_to_instance if gpu.parent is not None else _objection_to_gpu
+    return judge(gpu, policy, foreign_mib, ways.of(gpu.uuid))
+
+
+def _objection_to_gpu(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
+    if mode is Mode.MPS and gpu.compute_capability < SHAREABLE_SINCE:
+        return f"it is a {architecture(gpu.compute_capability)} GPU; sharing through MPS needs Volta or newer"
+    left = capacity_mib(gpu, policy, foreign_mib, mode)
+    if left <= policy.min_memory_mib:
+        # The API server refuses a capacity that has no room for one step above the smallest share.
+        return f"{left} MiB are left for shares, not more than the smallest share of {policy.min_memory_mib} MiB"
+    return None
+
+
+def _objection_to_instance(gpu: Gpu, _: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> str | None:
+    if mode is not Mode.MIG:
+        return f"it is a MIG instance; {MIG_HINT}"
+    if not gpu.profile:
+        return "the driver does not say of which profile it is, so nobody could ask for it"
+    if foreign_mib:
+        return f"processes of no share hold {foreign_mib} MiB of it"
+    return None
+
+
+def _either(known: Mapping[str, T], gpu: Gpu) -> T | None:
+    """What is known of a GPU; of a MIG instance also what is of the GPU it was cut from."""
+    return known.get(gpu.uuid, known.get(gpu.parent or ""))
+
+
+def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing, mode: Mode | None) -> Object:
+    device = _instance(gpu, mode) if gpu.parent is not None else _device(gpu, policy, foreign_mib, mode)
+    backend = standing.backends.get(gpu.uuid)
+    limits = {} if backend is None else {LIMIT_BACKEND: {"string": backend}}
+    return device | {"attributes": device["attributes"] | limits} | _taints(gpu, policy, standing)
+
+
+def _taints(gpu: Gpu, policy: InventoryPolicy, standing: Standing) -> Object:
+    """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
+    ill = _either(standing.ill, gpu)
+    if ill is None or policy.health_taint is Effect.NONE:
+        return {"taints": []}
+    return {"taints": [{"key": UNHEALTHY, "value": str(ill), "effect": str(policy.health_taint)}]}
+
+
+def will_do(gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int]) -> bool:
+    """Say whether GPUs may stay in this order, given MiB held of each, by UUID."""
+    ranks = [_rank(gpu, policy, held) for gpu in gpus]
+    return all(most - rank <= LENIENCE[policy.order] for most, rank in zip(accumulate(ranks, max), ranks, strict=True))
+
+
+def listed(gpus: Iterable[Gpu], names: Sequence[str]) -> list[Gpu]:
+    """Return those GPUs whose devices are named, in the order of the names."""
+    by_name = {device_name(gpu): gpu for gpu in gpus}
+    return [by_name[name] for name in names if name in by_name]
+
+
+def _in_order(
+    gpus: Sequence[Gpu], policy: InventoryPolicy, held: Mapping[str, int], before: Sequence[str]
+) -> list[Gpu]:
+    """Sort GPUs by preference, unless they are still in the order they had, or nearly."""
+    standing = listed(gpus, before)
+    if len(standing) == len(gpus) and will_do(standing, policy, held):
+        return standing
+    return sorted(gpus, key=lambda gpu: (_rank(gpu, policy, held), gpu.index))
+
+
+def _rank(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:
+    return _fullness(gpu, policy, held) * (-1 if policy.order is Order.BINPACK else 1)
+
+
+def _fullness(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> float:
+    return held.get(gpu.uuid, 0) / max(1, capacity_mib(gpu, policy))
+
+
+def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> Object:
+    memory = quantity(capacity_mib(gpu, policy, foreign_mib, mode))
+    smallest = {"min": quantity(policy.min_memory_mib), "step": "1Mi"}
+    return {
+        "name": device_name(gpu),
+        "allowMultipleAllocations": True,
+        "attributes": _attributes(gpu, mode),
+        "capacity": {
+            CAPACITY_MEMORY: {"value": memory, "requestPolicy": {"default": memory, "validRange": smallest}},
+            CAPACITY_COMPUTE: {
+                "value": str(policy.compute),
+                "requestPolicy": {
+                    "default": "0",
+                    "validRange": {"min": "0", "max": str(WHOLE_GPU_PERCENT), "step": "1"},
+                },
+            },
+            CAPACITY_CLIENTS: {
+                "value": str(policy.clients),
+                "requestPolicy": {"default": "1", "validValues": ["1"]},
+            },
+        },
+    }
+
+
+def _instance(gpu: Gpu, mode: Mode | None) -> Object:
+    """A MIG instance: one user has all of it, and what it has is what it is."""
+    memory = quantity(gpu.memory_mib - gpu.reserved_mib)
+    return {
+        "name": device_name(gpu),
+        "attributes": _attributes(gpu, mode)
+        | {
+            ATTRIBUTE_PROFILE: {"string": gpu.profile[:MAX_STRING]},
+            "parentUUID": {"string": str(gpu.parent)[:MAX_STRING]},
+        },
+        "capacity": {CAPACITY_MEMORY: {"value": memory}},
+    }
+
+
+def _attributes(gpu: Gpu, mode: Mode | None) -> Object:
+    strings = {
+        "kind": KIND_GPU if gpu.parent is None else KIND_MIG,
+        ATTRIBUTE_UUID.partition("/")[2]: gpu.uuid,
+        ATTRIBUTE_MODEL: gpu.model,
+        "architecture": architecture(gpu.compute_capability),
+        "mode": str(mode),
+        "pciBusID": gpu.pci_bus_id,
+    }
+    versions = {
+        "driverVersion": version(gpu.driver_version),
+        "cudaVersion": version("{}.{}".format(*gpu.cuda_version)),
+        "computeCapability": version("{}.{}".format(*gpu.compute_capability)),
+    }
+    numbers = {"index": gpu.index, "minor": gpu.minor, "memoryMiB": gpu.memory_mib}
+    return (
+        {name: {"string": value[:MAX_STRING]} for name, value in strings.items()}
+        | {name: {"version": value} for name, value in versions.items()}
+        | {name: {"int": value} for name, value in numbers.items()}
+    )
+
+
+def _status_device() -> Object:
+    """No GPU at all: what a sidecar claims, so that the driver mounts its pod's status directory."""
+    attributes = {"kind": {"string": KIND_STATUS}}
+    return {"name": STATUS_DEVICE, "allowMultipleAllocations": True, "attributes": attributes}

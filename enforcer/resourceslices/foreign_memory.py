@@ -1,0 +1,85 @@
+"""Memory that no share may have, because processes of no share hold it. Pure.
+
+It is steadied, so that its ups and downs do not rewrite slices.
+More is taken off at once; less is given back only when it has been less for a while.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from enforcer.attribution.snapshot import Holder, View
+from enforcer.quota.types import Quota
+
+STEP_MIB: Final = 512
+"""Foreign use is rounded up to this."""
+LOWER_AFTER: Final = 6
+"""Looks, one at each offer, for which it has to be less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """MiB taken off one GPU's capacity, and for how many looks it would have been less."""
+
+    mib: int = 0
+    lower_for: int = 0
+
+
+def foreign_mib(
+    views: Sequence[View], quotas: Sequence[Quota], own: Collection[str] = (), servers: Collection[int] = ()
+) -> dict[str, int]:
+    """Count, for each GPU that could be read, MiB held by processes of pods without a share on it.
+
+    Args:
+        views: what was seen.
+        quotas: the shares; a pod that has one is no stranger, whichever of its containers holds what.
+            One of 0 MiB is no share.
+        own: UIDs of pods that are accounted for elsewhere: ours, with MPS's server, whose context is taken off already,
+            and those on their way out.
+        servers: pids of MPS's servers: in a cgroup namespace of our own, our pod cannot be told from their cgroup.
+    """
+    pods = {(quota.gpu, quota.pod_uid) for quota in quotas if quota.memory_mib}
+    return {
+        view.gpu.uuid: sum(
+            each.used_mib
+            for each in view.holders
+            if each.identity.pid not in servers and _foreign(each, view.gpu.uuid, pods, own)
+        )
+        for view in views
+        if view.sample is not None
+    }
+
+
+def rounded(mib: int) -> int:
+    """Round up to whole steps."""
+    return -(-mib // STEP_MIB) * STEP_MIB
+
+
+def leaving_mib(views: Sequence[View], leaving: Collection[str]) -> dict[str, int]:
+    """Count what pods whose claims were undone still hold, rounded up. It goes within seconds: nothing to steady."""
+    held = {
+        view.gpu.uuid: sum(
+            each.used_mib
+            for each in view.holders
+            if each.identity.owner is not None and each.identity.owner.pod_uid in leaving
+        )
+        for view in views
+    }
+    return {gpu: rounded(mib) for gpu, mib in held.items()}
+
+
+def steadied(before: Mapping[str, Steady], now: Mapping[str, int]) -> dict[str, Steady]:
+    """Take in one look; a GPU that could not be read stays as it was."""
+    return {**before, **{gpu: _steady(before.get(gpu, Steady()), mib) for gpu, mib in now.items()}}
+
+
+def _steady(before: Steady, mib: int) -> Steady:
+    wanted = rounded(mib)
+    if wanted >= before.mib or before.lower_for + 1 >= LOWER_AFTER:
+        return Steady(wanted)
+    return Steady(before.mib, before.lower_for + 1)
+
+
+def _foreign(holder: Holder, gpu: str, pods: Collection[tuple[str, str]], own: Collection[str]) -> bool:
+    owner = holder.identity.owner
+    return owner is None or ((gpu, owner.pod_uid) not in pods and owner.pod_uid not in own)

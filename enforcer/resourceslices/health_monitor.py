@@ -1,0 +1,117 @@
+"""Looks at the GPUs' health: what NVML says of a card, what was seen of it, and whether its MPS daemon keeps up."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from enforcer.attribution.snapshot import View
+from enforcer.nvml.device_health import APPLICATION_XIDS, Health, looked
+from enforcer.status.events import NodeNews, NodeReporter
+from gpushare.errors import GpuShareError, MpsError, NvmlError
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+WORDS: Final = {
+    Reason.GPU_LOST: "the driver has lost it; it needs a reset or a reboot",
+    Reason.ECC_UNCORRECTABLE: "it has memory errors that only a reset repairs",
+    Reason.CRITICAL_XID: "the driver reported a critical error of it (XID, see the kernel's log)",
+    Reason.NVML_UNAVAILABLE: "it does not answer",
+    Reason.NVML_HUNG: "its driver hangs",
+    Reason.NVML_CRASHED: "its driver's library crashes",
+    Reason.NVML_DENIED: "the agent is not allowed to ask the driver about it",
+    Reason.DRIVER_MISMATCH: "its driver and the driver's library are of different versions",
+    Reason.MPS_UNREACHABLE: "its MPS daemon cannot be kept running",
+    Reason.MPS_FAULT: "a fault stopped its MPS server, which takes nobody until the clients it had are gone",
+}
+
+
+class Examiner(Protocol):
+    """What NVML knows of a GPU's health; ``enforcer.nvml.reader.NvmlReader`` does."""
+
+    def ailment(self, uuid: str) -> Reason | None:
+        """Say what is wrong with a GPU. Raises ``NvmlError``."""
+
+    def critical_errors(self) -> Sequence[tuple[str, int]]:
+        """Say which critical errors happened since the last question: UUID and XID. Raises ``NvmlError``."""
+
+
+class Doctor:
+    """Keeps a judgement on each GPU.
+
+    Args:
+        views: what was seen last.
+        examiner: see there.
+        mps: what is wrong with daemons, by UUID.
+        reporter: tells the operator what changed.
+    """
+
+    def __init__(
+        self,
+        views: Callable[[], Sequence[View]],
+        examiner: Examiner,
+        mps: Callable[[], Mapping[str, GpuShareError]],
+        reporter: NodeReporter,
+    ) -> None:
+        self._views, self._examiner, self._mps, self._reporter = views, examiner, mps, reporter
+        self._known: dict[str, Health] = {}
+
+    @property
+    def ill(self) -> Mapping[str, Reason]:
+        """By UUID, what is wrong with the GPUs that are not fit for new shares."""
+        # Asked from another thread, while a turn may add a GPU.
+        return {gpu: health.ill for gpu, health in dict(self._known).items() if health.ill is not None}
+
+    def remember(self, ill: Mapping[str, Reason]) -> None:
+        """Take over what an agent before us found: a restart heals nothing."""
+        self._known = {gpu: Health(ill=reason) for gpu, reason in ill.items()} | self._known
+
+    def turn(self) -> bool:
+        """Look once; say whether a judgement changed."""
+        before, views, mps = self.ill, self._views(), self._mps()
+        struck = self._struck()
+        for view in views:
+            gpu = view.gpu.uuid
+            seen = self._seen(view, mps.get(gpu))
+            self._known[gpu] = looked(self._known.get(gpu, Health()), seen, xid=gpu in struck)
+        self._tell(before, self.ill)
+        return before != self.ill
+
+    def _seen(self, view: View, mps: GpuShareError | None) -> Reason | None:
+        # What cannot be believed of a GPU makes us blind, and is no illness: it comes from races and odd drivers too.
+        if view.problem is not None and view.problem.reason in WORDS:
+            return view.problem.reason
+        try:
+            if (found := self._examiner.ailment(view.gpu.uuid)) is not None:
+                return found
+        except NvmlError as error:
+            log.debug("not examined", reason=str(error.reason), gpu=view.gpu.uuid, error=error.message)
+        if mps is None or not _daemon_fails(mps):
+            return None
+        return Reason.MPS_FAULT if mps.reason is Reason.MPS_FAULT else Reason.MPS_UNREACHABLE
+
+    def _struck(self) -> frozenset[str]:
+        try:
+            errors = self._examiner.critical_errors()
+        except NvmlError:
+            return frozenset()
+        for gpu, number in errors:
+            log.warning("critical error of a GPU", reason=str(Reason.CRITICAL_XID), gpu=gpu, xid=number)
+        return frozenset(gpu for gpu, number in errors if number not in APPLICATION_XIDS)
+
+    def _tell(self, before: Mapping[str, Reason], now: Mapping[str, Reason]) -> None:
+        for gpu in now.keys() - before.keys():
+            note = f"GPU {gpu} gets no new shares: {WORDS.get(now[gpu], str(now[gpu]))}"
+            self._reporter.report(NodeNews(now[gpu], note))
+        for gpu in before.keys() - now.keys():
+            self._reporter.report(NodeNews(Reason.RECOVERED, f"GPU {gpu} is well again", warning=False))
+
+
+def _daemon_fails(error: GpuShareError) -> bool:
+    """Whether it is the daemon's own failure.
+
+    A tenant can block a daemon's administration or change its limit, which must not let it empty the GPU of others.
+    What NVML did not answer on that way is seen by our own eyes, and sooner.
+    """
+    return isinstance(error, MpsError) and error.reason not in {Reason.CONTROL_BLOCKED, Reason.MPS_LIMIT_NOT_APPLIED}

@@ -1,0 +1,127 @@
+"""Where the kill log stands, kept off the node: in an annotation of the node's own ResourceSlice.
+
+A log that was cut or written anew still holds in itself; it no longer fits this. Every write of a slice wakes every
+scheduler, so the annotation follows kills at once and all else slowly, and never goes back: the API server refuses
+that of an agent (``policy-slices.yaml``), and an agent that finds its log behind the annotation says so.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+
+from enforcer.audit.log import KillLog
+from enforcer.audit.record import GENESIS, Head, Kind
+from enforcer.runtime._merge_repeat import every
+from enforcer.status.events import NodeNews, NodeReporter
+from gpushare.contract import DRIVER, KILL_LOG
+from gpushare.errors import ClusterError, ConfigError
+from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+EVERY: Final = 30.0
+"""Seconds between looks; what is no kill waits for the next."""
+GAP: Final = 3.0
+"""Seconds between two writes at least."""
+PRESSING: Final = frozenset({Kind.OUTCOME, Kind.RECOVERED})
+"""Kinds of records that are anchored at once."""
+REMOVE: Final = f"kubectl annotate resourceslice {{slice}} {KILL_LOG}-"
+
+
+class Anchor:
+    """Keeps one node's annotation at the head of its kill log.
+
+    Args:
+        cluster: where the slices are.
+        node: whose.
+        kill_log: the log.
+        rest: called after a write, to let some time pass.
+        tell: told once where the log lacks what the annotation names.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: str,
+        kill_log: KillLog,
+        rest: Callable[[], object],
+        tell: Callable[[NodeNews], None],
+    ) -> None:
+        self._cluster, self._node, self._log, self._rest, self._tell = cluster, node, kill_log, rest, tell
+        self._written: Head | None = None
+        self.woken: Final = threading.Event()
+        self.problem: str | None = None
+        """Why the annotation is not where the log stands; ``None`` where it is, or there is no slice to bear it."""
+
+    def took(self, kind: Kind, _: bytes) -> None:
+        """Take note of a record; never waits and never fails."""
+        if kind in PRESSING:
+            self.woken.set()
+
+    def turn(self) -> None:
+        """Bring the annotation up to the log. What fails is tried again next time."""
+        try:
+            wrote = self._bring(self._log.head)
+        except ClusterError as error:
+            self._complain(error.reason, f"the kill log's head is not anchored: {error.message}")
+        except OSError as error:
+            self._complain(Reason.RECORD_UNWRITABLE, f"the kill log's head is not anchored: {error}")
+        else:
+            if wrote:
+                self._rest()
+
+    def _bring(self, head: Head) -> bool:
+        """Write the annotation where it is behind. Returns whether it was."""
+        slices = self._slices()
+        heads = {name: seen for name, item in slices.items() if (seen := anchored(item)) is not None}
+        strange = next((name for name, seen in heads.items() if not self._knows(seen)), None)
+        if strange is not None:
+            self._lost(strange, heads[strange])
+            return False
+        self.problem = None
+        if not slices or head in {GENESIS, *heads.values()}:
+            return False
+        change = {"metadata": {"annotations": {KILL_LOG: str(head)}}}
+        self._cluster.patch(path(RESOURCE_V1, "resourceslices", min(slices)), change)
+        self._written = head
+        return True
+
+    def _knows(self, seen: Head) -> bool:
+        """Tell whether the log holds a record. What we wrote ourselves is not looked for: it only grew since."""
+        return seen == self._written or self._log.holds(seen)
+
+    def _slices(self) -> dict[str, dict[str, Any]]:
+        selector = f"spec.driver={DRIVER},spec.nodeName={self._node}"
+        items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=selector)
+        return {item["metadata"]["name"]: item for item in items}
+
+    def _lost(self, name: str, seen: Head) -> None:
+        told = f"ResourceSlice {name} has seen record {seen}, which this node's kill log does not hold"
+        problem = f"{told}: it was cut, replaced or begun anew; to anchor it anew: {REMOVE.format(slice=name)}"
+        if problem != self.problem:
+            self._tell(NodeNews(Reason.RECORD_LOST, problem))
+        self.problem = problem
+
+    def _complain(self, reason: Reason, problem: str) -> None:
+        if problem != self.problem:
+            log.warning("kill log not anchored", reason=str(reason), error=problem)
+        self.problem = problem
+
+
+def keep_anchored(kill_log: KillLog, cluster: Cluster, node: str, stopped: threading.Event) -> Anchor:
+    """Begin to keep a node's annotation, in a thread that ends with the process."""
+    anchor = Anchor(cluster, node, kill_log, lambda: stopped.wait(GAP), NodeReporter(cluster, node).report)
+    kill_log.listeners.append(anchor.took)
+    every(EVERY, "anchor", anchor.turn, stopped, anchor.woken)
+    return anchor
+
+
+def anchored(item: Mapping[str, Any]) -> Head | None:
+    """Return what a slice says; ``None`` where that is nothing, or no head."""
+    with suppress(ConfigError):
+        return Head.parse(str((item["metadata"].get("annotations") or {}).get(KILL_LOG)))
+    return None

@@ -1,0 +1,119 @@
+"""What a tenant is told, as sentences: the same in the pod's Event, the sidecar's log and ``gpu-share explain``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from enforcer.audit.kill_records import Ending
+from enforcer.audit.record import Head
+from enforcer.detection.detector import Decision, Verdict
+from enforcer.quota.types import Quota
+from enforcer.status.dedup import ONCE, Spell
+from gpushare.reasons import Reason
+
+NOTE_BYTES: Final = 1024
+"""The API server refuses longer notes."""
+NAMED: Final = 5
+"""So many pids are spelled out in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One thing to tell the owner of a container."""
+
+    quota: Quota
+    reason: Reason
+    note: str
+    action: str
+    warning: bool = True
+
+
+class Sink(Protocol):
+    """Where notices go."""
+
+    def notify(self, notice: Notice) -> None:
+        """Take a notice; never waits and never fails."""
+
+
+def warned(verdict: Verdict, spell: Spell = ONCE) -> Notice:
+    """Over quota, and believed."""
+    quota = verdict.quota
+    end = "nothing more is done: only a warning is wanted here"
+    if verdict.kill_in is not None:
+        end = f"its processes are ended in {verdict.kill_in:.1f}s unless it frees {_excess(verdict)} MiB"
+    return Notice(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(verdict, spell)}; {end}", action="Warn")
+
+
+def back_under(verdict: Verdict, _: Spell = ONCE) -> Notice:
+    """Freed enough in time."""
+    note = f"{_holds(verdict.quota, verdict.used_mib)}: back within its quota, nothing was done to it"
+    return Notice(quota=verdict.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
+
+
+def held_back(verdict: Verdict, spell: Spell = ONCE) -> Notice:
+    """Not killed yet, because this node saw too many kills."""
+    note = f"{_again(verdict, spell)}; not ended yet: too many kills on this node in the last minute"
+    return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
+
+
+def suspended(verdict: Verdict, spell: Spell = ONCE) -> Notice:
+    """Not killed, because the breaker is open."""
+    note = f"{_again(verdict, spell)}; not ended: too much of this node would be, so it waits for an operator"
+    return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
+
+
+def ended(verdict: Verdict, result: Reason, endings: Sequence[Ending], head: Head) -> Notice:
+    """Acted upon. The chain's head goes along, outside the node: a hint and no anchor, for tenants write Events."""
+    hit = [ending for ending in endings if ending.touched]
+    pids = ", ".join(str(ending.pid) for ending in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
+    done = f"ended {len(hit)} of its processes (pid {pids})" if hit else "none of its processes was signalled"
+    done += ", the whole container, as new ones came in their place" if verdict.respawns and hit else ""
+    note = f"{_holds(verdict.quota, verdict.used_mib)} for {verdict.over_for:.1f}s: {done}; {RESULTS[result]}"
+    return Notice(quota=verdict.quota, reason=result, note=f"{note}; kill log {head}", action="Kill")
+
+
+def unrecorded(verdict: Verdict) -> Notice:
+    """Not killed, because the kill could not have been put on record. Why not is about the node, and for operators."""
+    note = f"{_holds(verdict.quota, verdict.used_mib)}; not ended: this node cannot put the kill on record"
+    return Notice(quota=verdict.quota, reason=Reason.RECORD_UNWRITABLE, note=note, action="Wait")
+
+
+def cut(note: str) -> str:
+    """Make a note fit an Event: valid UTF-8, no control characters, at most ``NOTE_BYTES`` long."""
+    clean = "".join(letter if letter.isprintable() else " " for letter in note).encode("utf-8", "replace")
+    return clean.decode() if len(clean) <= NOTE_BYTES else clean[: NOTE_BYTES - 3].decode("utf-8", "ignore") + "..."
+
+
+RESULTS: Final = {
+    Reason.KILLED: "it is within its quota again, or gone",
+    Reason.GONE: "they had ended by themselves",
+    Reason.UNKILLABLE: "some do not end: they hang in the kernel",
+    Reason.TERMINATE_FAILED: "the MPS server would not let go of one, so it was left alone for its neighbours' sake",
+    Reason.IDENTITY_CHANGED: "they were no longer the processes that had been judged",
+    Reason.NVML_UNAVAILABLE: "the GPU could not be read any more",
+    Reason.NOT_ENFORCING: "it is not to be ended any more, by its namespace's policy, its claim or an open breaker",
+    Reason.BACK_UNDER_QUOTA: "it had come back within its quota by itself",
+    Reason.INTERNAL: "the enforcer failed in the middle of it, its log says how",
+    Reason.LIMIT_EXCEEDED: "it is still over: new processes appear faster than they are ended",
+}
+
+
+def _holds(quota: Quota, used_mib: int) -> str:
+    return f"container {quota.container} holds {used_mib} MiB of its {quota.memory_mib} MiB on {quota.gpu}"
+
+
+def _again(verdict: Verdict, spell: Spell = ONCE) -> str:
+    return f"{_holds(verdict.quota, verdict.used_mib)}{spell.words}"
+
+
+def _excess(verdict: Verdict) -> int:
+    return max(0, verdict.used_mib - verdict.quota.ceiling_mib)
+
+
+DECIDED: Final = {
+    Decision.WARNED: warned,
+    Decision.BACK_UNDER: back_under,
+    Decision.HELD_BACK: held_back,
+    Decision.SUSPENDED: suspended,
+}
+"""What to say about decisions that call for words alone."""

@@ -1,0 +1,187 @@
+"""``status.json``: what the enforcer sees and thinks, for ``gpu-share top``, ``explain`` and people. Pure.
+
+Written whole (``told.statusfile``). Memory in MiB, times in seconds; what is not known is null. Shape, version 1::
+
+    {"version": 1, "node": "gpu-7", "time": "2026-11-20T22:16:05.123Z", "enforcing": true,
+     "problems": ["..."],
+     "killLog": {"seq": 42, "hash": "sha256:..."},
+     "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
+     "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
+               "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "unattributedMib": 0,
+               "blind": null, "blindReason": null, "blindFor": null,
+               "unhealthy": "GpuLost",
+               "contested": "a device plugin offers it as nvidia.com/gpu"}],
+     "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
+                     "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
+                     "computePercent": 25, "priority": "normal", "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
+                     "state": "Warned", "overFor": 1.5, "killIn": 3.5, "sentence": "model holds ...",
+                     "processes": [{"pid": 31337, "usedMib": 5000}]}],
+     "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}],
+     "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
+                   "reason": "GpuFull", "sentence": "...", "finished": 1763678165.0, "holders": ["a/b/c: 9216 MiB"]}]}
+
+``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's.
+``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
+"backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
+``enforcer.detection.detector.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason and
+for how many seconds; ``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process of
+``strangers`` belongs to no container with a quota on that GPU. A container whose ``quotaMib`` is 0 was given nothing
+there and is listed while it holds something all the same. ``failures`` are containers that likely failed for want of
+GPU memory, the latest last, with who held how much then.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from enforcer.attribution.snapshot import Reading, View, strangers
+from enforcer.audit.record import Head
+from enforcer.detection.detector import Case, Rules, State, lately, phase, place_of
+from enforcer.detection.forecast import describe, stops_in
+from enforcer.detection.nvml_outage import EVERYWHERE, Sight, sentence
+from enforcer.nvml.device_health import Standing
+from enforcer.quota.from_claims import known
+from enforcer.quota.types import OnExceed, Proven, Quota
+
+NAME: Final = "status.json"
+VERSION: Final = 1
+BLIND: Final = "Blind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All that one look led to."""
+
+    node: str
+    time: str
+    now: float
+    enforcing: bool
+    views: Sequence[View]
+    quotas: Sequence[Quota]
+    state: State
+    rules: Rules
+    head: Head
+    problems: Sequence[str]
+    standing: Standing = field(default_factory=Standing)
+    failures: Sequence[Mapping[str, Any]] = ()
+    proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
+    sight: Sight = field(default_factory=dict)
+    edition: int = 0
+    """Two of the same say the same, but for their times; 0: that is not known. See ``enforcer.status._merge_editions``."""
+
+
+def shown(state: State, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
+    """Pick what is worth showing: of containers that were given nothing, those that hold something or did lately."""
+    return tuple(
+        quota
+        for quota in quotas
+        if quota.granted
+        or place_of(quota) in state.cooling
+        or state.cases.get((quota.container_id or "", quota.gpu), Case()).used_mib
+    )
+
+
+def status(snapshot: Snapshot) -> dict[str, Any]:
+    """Put a snapshot into the shape above."""
+    readings = {view.gpu.uuid: view.reading for view in snapshot.views}
+    return {
+        "version": VERSION,
+        "node": snapshot.node,
+        "time": snapshot.time,
+        "enforcing": snapshot.enforcing,
+        "problems": list(snapshot.problems),
+        "killLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
+        "kills": {
+            "lastMinute": len(lately(snapshot.state, snapshot.now, snapshot.rules)),
+            "allowed": snapshot.rules.kills,
+            "breakerOpen": snapshot.state.open,
+        },
+        "gpus": [_gpu(view, snapshot) for view in snapshot.views],
+        "containers": [_container(snapshot, quota, readings) for quota in snapshot.quotas],
+        "strangers": [row for view in snapshot.views for row in _strangers(view, snapshot.quotas)],
+        "failures": list(snapshot.failures),
+    }
+
+
+def _gpu(view: View, snapshot: Snapshot) -> dict[str, Any]:
+    standing, blind = snapshot.standing, snapshot.sight.get(view.gpu.uuid)
+    return {
+        "uuid": view.gpu.uuid,
+        "index": view.gpu.index,
+        "model": view.gpu.model,
+        "mode": standing.modes.get(view.gpu.uuid),
+        "profile": view.gpu.profile or None,
+        "memoryMib": view.gpu.memory_mib,
+        "reservedMib": view.gpu.reserved_mib,
+        "usedMib": None if view.sample is None else view.sample.used_mib,
+        "unattributedMib": None if view.sample is None else view.unattributed_mib,
+        "blind": None if view.problem is None else view.problem.message,
+        "blindReason": None if view.problem is None else str(view.problem.reason),
+        "blindFor": None if blind is None else round(snapshot.now - blind.since, 1),
+        "unhealthy": standing.ill.get(view.gpu.uuid),
+        "contested": standing.contested.get(view.gpu.uuid),
+    }
+
+
+def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading | None]) -> dict[str, Any]:
+    case = snapshot.state.cases.get((quota.container_id or "", quota.gpu), Case())
+    reading = readings.get(quota.gpu)
+    holders = () if reading is None else reading.get(quota.container_id or "", ())
+    blind = reading is None
+    return {
+        "namespace": quota.namespace,
+        "pod": quota.pod,
+        "podUid": quota.pod_uid,
+        "container": quota.container,
+        "containerId": quota.container_id,
+        "gpu": quota.gpu,
+        "usedMib": None if blind else sum(holder.used_mib for holder in holders),
+        "quotaMib": quota.memory_mib,
+        "reservedMib": quota.reserved_mib,
+        "ceilingMib": quota.ceiling_mib,
+        "computePercent": quota.compute_percent,
+        "priority": "low" if quota.low_priority else "normal",
+        "onExceed": str(quota.on_exceed),
+        "graceSeconds": quota.grace_seconds,
+        "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),
+        "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
+        "overFor": round(case.over_for, 1),
+        "killIn": _kill_in(snapshot, quota),
+        "sentence": _sentence(snapshot, quota, blind=blind),
+        "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
+    }
+
+
+def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:
+    if not blind or quota.container_id is None:
+        return describe(snapshot.state, _judged(snapshot, quota), snapshot.now, snapshot.rules)
+    unseen = snapshot.sight.get(quota.gpu) or snapshot.sight.get(EVERYWHERE)
+    return sentence(quota.container, unseen, snapshot.now)
+
+
+def _limit(found: Proven | None) -> dict[str, Any] | None:
+    return None if found is None else {"state": str(found.state), "backend": found.backend, "sentence": found.sentence}
+
+
+def _kill_in(snapshot: Snapshot, quota: Quota) -> float | None:
+    left = stops_in(snapshot.state, _judged(snapshot, quota), snapshot.now, snapshot.rules)
+    return None if left is None else round(left, 1)
+
+
+def _judged(snapshot: Snapshot, quota: Quota) -> Quota:
+    """Return the quota as the judge took it."""
+    return quota if snapshot.enforcing else replace(quota, on_exceed=OnExceed.WARN)
+
+
+def _strangers(view: View, quotas: Sequence[Quota]) -> list[dict[str, Any]]:
+    with_quota = known([quota for quota in quotas if quota.gpu == view.gpu.uuid])
+    return [
+        {
+            "gpu": view.gpu.uuid,
+            "pid": holder.identity.pid,
+            "usedMib": holder.used_mib,
+            "podUid": None if holder.identity.owner is None else holder.identity.owner.pod_uid,
+            "containerId": None if holder.identity.owner is None else holder.identity.owner.container_id,
+        }
+        for holder in strangers(view, with_quota)
+    ]

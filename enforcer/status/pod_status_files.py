@@ -1,0 +1,185 @@
+"""Each sharing pod's status file, ``<run>/status/<pod uid>/status.json``, and the notices that go into it.
+
+The folder is made and removed with the pod's claim, by others; its sidecar mounts it read-only. Here a file is written
+into it where it is there, whole, readable by everybody, when something changed and every few seconds anyway.
+"""
+
+import json
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from enforcer.audit.log import utc_now
+from enforcer.quota.types import Quota
+from enforcer.runtime import files as plainfile
+from enforcer.runtime.background import Aside
+from enforcer.status.messages import Notice, Sink
+from enforcer.status.node_status import Snapshot
+from enforcer.status.pod_status import NAME, Message, Seen, by_pod, message, pod_status
+from gpushare.reasons import Reason
+
+log = structlog.get_logger()
+
+FOLDER: Final = "status"
+KEPT: Final = 20
+"""Messages in a file. With each at most 1 KiB it stays far below what the sidecar reads."""
+REFRESH: Final = 5.0
+"""Seconds after which a file is written again: an old one tells the sidecar that nobody watches."""
+MAX_BYTES: Final = 256 * 1024
+_UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a pod's file says, when that was written, and what it was made of; see ``PodFiles._made_of``."""
+
+    content: dict[str, Any]
+    when: float
+    made_of: object
+
+
+class PodFiles:
+    """Writes the files, and is where notices go: on to ``sink``, and into the file of the pod they are about.
+
+    Args:
+        run: the run directory.
+        sink: who else is told.
+        serves: whether the MPS daemon of a GPU, by UUID, takes clients.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, run: Path, sink: Sink, serves: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._sink, self._serves, self._clock = run / FOLDER, sink, serves, clock
+        self._disk = Aside(f"the disk of {run}")
+        self._place = str(self._folder)
+        self._lock = threading.Lock()
+        self._messages: dict[str, deque[Message]] = {}
+        self._written: dict[str, Written] = {}
+        self._pods: tuple[int, Mapping[str, tuple[Quota, ...]]] = 0, {}
+        """Of the last edition."""
+        self._failing: set[str] = set()
+
+    def notify(self, notice: Notice) -> None:
+        """Keep a notice for its pod's file and pass it on; never waits and never fails."""
+        with self._lock:
+            kept = self._messages.setdefault(notice.quota.pod_uid, deque(maxlen=KEPT))
+            kept.append(message(notice, utc_now()))
+        self._sink.notify(notice)
+
+    @property
+    def problem(self) -> str | None:
+        """That the files cannot be brought up to date, because the disk hangs."""
+        return self._disk.problem
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Bring the files up to date; of pods without quotas nothing is kept. Does not wait for long."""
+        self._disk.turn()
+        self._disk.soon("files", partial(self._write, snapshot), None)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        pods = self._sorted(snapshot)
+        self._forget(pods.keys())
+        seen = Seen.of(snapshot)
+        serving = {gpu: self._serves(gpu) for gpu in seen.views}
+        for uid, quotas in pods.items():
+            if self._has_folder(uid):
+                messages = self._known(uid)
+                made_of = snapshot.edition, serving, messages
+                if not self._is_told(uid, made_of):
+                    self._put(uid, pod_status(seen, quotas, messages, self._serves), made_of)
+
+    def _sorted(self, snapshot: Snapshot) -> Mapping[str, tuple[Quota, ...]]:
+        edition, pods = self._pods
+        if not edition or edition != snapshot.edition:
+            pods = {uid: quotas for uid, quotas in by_pod(snapshot.quotas).items() if _UID.fullmatch(uid)}
+            self._pods = snapshot.edition, pods
+        return pods
+
+    def _is_told(self, uid: str, made_of: tuple[int, Mapping[str, bool], tuple[Message, ...]]) -> bool:
+        """Whether what a pod's file would be made of is what it was made of, and that not long ago."""
+        before = self._written.get(uid)
+        if not made_of[0] or before is None or before.made_of != made_of:
+            return False
+        return self._clock() - before.when < REFRESH
+
+    def _has_folder(self, uid: str) -> bool:
+        """Whether a pod's file can be there: not where its claim is not prepared yet, gone again, or has no sidecar."""
+        folder = f"{self._place}/{uid}"  # at every look for every pod: a path object costs more than the call
+        if os.path.exists(f"{folder}/{NAME}"):  # noqa: PTH110 - a path object costs more than the call
+            return True
+        self._written.pop(uid, None)  # whatever was written is not there
+        return os.path.isdir(folder)  # noqa: PTH112 - a path object costs more than the call
+
+    def _forget(self, but: Any) -> None:
+        with self._lock:
+            for uid in self._messages.keys() - but:
+                del self._messages[uid]
+        for uid in self._written.keys() - but:
+            del self._written[uid]
+        self._failing &= but
+
+    def _known(self, uid: str) -> tuple[Message, ...]:
+        """What there is to tell a pod; what an enforcer before us told it stays told."""
+        before = () if uid in self._written else recalled(self._folder / uid / NAME)
+        with self._lock:
+            kept = self._messages.get(uid, ())
+            if before:
+                kept = self._messages[uid] = deque(dict.fromkeys((*before, *kept)), maxlen=KEPT)
+            return tuple(kept)
+
+    def _put(self, uid: str, found: dict[str, Any], made_of: object) -> None:
+        content = {key: value for key, value in found.items() if key != "time"}
+        before = self._written.get(uid, Written({}, 0.0, None))
+        if content == before.content and self._clock() - before.when < REFRESH:
+            self._written[uid] = replaced(before, made_of=made_of)
+            return
+        try:
+            replace(self._folder / uid / NAME, json.dumps(found).encode() + b"\n")
+        except FileNotFoundError:  # the folder has just gone
+            self._written.pop(uid, None)
+        except OSError as error:
+            self._complain(uid, error)
+        else:
+            self._written[uid] = Written(content, self._clock(), made_of)
+            self._failing.discard(uid)
+
+    def _complain(self, uid: str, error: OSError) -> None:
+        if uid not in self._failing:
+            log.warning("pod not told", reason=str(Reason.RECORD_UNWRITABLE), pod_uid=uid, error=str(error))
+        self._failing.add(uid)
+
+
+def recalled(file: Path) -> tuple[Message, ...]:
+    """Read the messages of a file written before; none from what is no such file."""
+    with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
+        raw = json.loads(plainfile.read(file, MAX_BYTES))
+        return tuple(Message(str(each["time"]), str(each["text"])) for each in raw["messages"][-KEPT:])
+    return ()
+
+
+def replace(file: Path, data: bytes) -> None:
+    """Put a file in place whole, readable by everybody whatever the umask: its reader is no member of our group.
+
+    Raises:
+        FileNotFoundError: its folder is not there; it is never made here.
+        OSError: it could not be written.
+    """
+    temporary = file.with_name(f".{file.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "wb") as opened:  # noqa: PTH123 - a descriptor, not a path
+        os.fchmod(descriptor, 0o644)
+        opened.write(data)
+    temporary.replace(file)

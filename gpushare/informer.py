@@ -1,0 +1,82 @@
+"""Keeps a list and its watch going for ever."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from gpushare.errors import ClusterError, WatchBroken
+from gpushare.kube_client import Cluster
+
+Object = dict[str, Any]
+_GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError, RecursionError)
+"""What comes of an answer that is none of an API server's."""
+
+
+class Follower:
+    """Keeps a list and its watch going for ever, with back-off; tells ``on_list`` and ``on_event`` what it sees.
+
+    Whatever the other end says it goes on: what cannot be used is a failure like any other.
+
+    Args:
+        on_list: called with an iterator over all objects at each (re-)list; forget everything else. It may raise a
+            ``ClusterError`` half way: then nothing is to be forgotten, and there will be another list.
+        on_event: called with the type (ADDED, MODIFIED, DELETED) and object of each event.
+        on_error: called with each failure; the follower goes on by itself.
+    """
+
+    MIN_DELAY: float = 0.2
+    MAX_DELAY: float = 10.0
+    RESUMES: bool = False
+    """Whether to go on where a watch broke off that had got somewhere, and not to list again: for long lists."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        where: str,
+        on_list: Callable[[Iterator[Object]], None],
+        on_event: Callable[[str, Object], None],
+        on_error: Callable[[ClusterError], None],
+        **query: str,
+    ) -> None:
+        self._cluster, self._where, self._query = cluster, where, query
+        self._on_list, self._on_event, self._on_error = on_list, on_event, on_error
+        self._delay, self._version = self.MIN_DELAY, ""
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Follow until ``stopped()``; meant to be the whole life of a daemon thread."""
+        while not stopped():
+            try:
+                self._once(stopped)
+            except ClusterError as error:
+                self._failed(error)
+            except _GARBAGE as error:
+                self._failed(ClusterError(f"following {self._where}: what came cannot be used: {error!r:.200}"))
+
+    def _failed(self, error: ClusterError) -> None:
+        self._on_error(error)
+        time.sleep(self._delay * random.uniform(0.8, 1.2))
+        self._delay = min(self._delay * 2, self.MAX_DELAY)
+
+    def _once(self, stopped: Callable[[], bool]) -> None:
+        listing = self._cluster.listing(self._where, **self._query)
+        self._on_list(listing)
+        for _ in listing:  # what nobody asked for has to be read too: the version comes last
+            continue
+        self._version = listing.version
+        while not stopped():
+            before = self._version
+            try:
+                self._watch()
+            except WatchBroken as error:
+                if not self.RESUMES or self._version == before:
+                    raise
+                self._failed(error)
+            time.sleep(self.MIN_DELAY)  # one that ends as soon as it is asked for must not keep us busy
+
+    def _watch(self) -> None:
+        for kind, item in self._cluster.watch(self._where, self._version, **self._query):
+            self._version = item["metadata"]["resourceVersion"]
+            if kind != "BOOKMARK":
+                self._on_event(kind, item)
+            self._delay = self.MIN_DELAY

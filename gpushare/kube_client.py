@@ -1,0 +1,270 @@
+"""The one road to the API server: plain dicts in and out, no typed models.
+
+Typed models drop fields newer than themselves, so nothing here ever builds one. A pod's service account is read by
+``serviceaccount``; for kubeconfigs, with their credentials and refreshes, ``official`` has the official client.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Final, Self
+from urllib.parse import quote, urlencode
+
+import urllib3
+
+from gpushare.errors import ClusterError, WatchBroken
+from gpushare.service_account import Access, ServiceAccount
+
+Object = dict[str, Any]
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+DEFAULT_TIMEOUT: Final = 10.0
+FIRST_PAGE: Final = 50
+PAGE: Final = 500
+PAGE_BYTES: Final = 2 * 1024 * 1024
+"""Parsed, a page takes several times that, and nothing else runs in this process while it is being parsed."""
+WATCH_SECONDS: Final = 300
+WATCH_SILENCE: Final = 90.0
+"""Seconds without a word after which a watch is given up: the API server sends a bookmark each minute, and a connection
+that was lost on its way says nothing at all."""
+SILENCE: Final = 30.0
+"""Seconds without a word after which a command in a pod is given up."""
+MESSAGE_LIMIT: Final = 500
+BODY_SECONDS: Final = 60.0
+"""For one answer that comes in drops; each drop may take no longer than the call's own timeout."""
+MAX_LINE: Final = 16 * 1024 * 1024
+"""Bytes of one event of a watch: several times the largest object there can be."""
+CHUNK: Final = 64 * 1024
+_GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError, RecursionError)
+"""What comes of an answer that is none of an API server's."""
+
+RESOURCE_V1: Final = "/apis/resource.k8s.io/v1"
+EVENTS_V1: Final = "/apis/events.k8s.io/v1"
+ADMISSION_V1: Final = "/apis/admissionregistration.k8s.io/v1"
+APPS_V1: Final = "/apis/apps/v1"
+CORE_V1: Final = "/api/v1"
+
+
+def path(base: str, kind: str, name: str = "", namespace: str = "") -> str:
+    """Build an API path, such as ``/api/v1/namespaces/a/pods/b`` for ``path(CORE_V1, "pods", "b", "a")``."""
+    parts = [base]
+    parts += ["namespaces", quote(namespace, safe="")] if namespace else []
+    parts += [kind] + ([quote(name, safe="")] if name else [])
+    return "/".join(parts)
+
+
+class Cluster:
+    """A connection to one API server. Safe to use from several threads."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    @classmethod
+    def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """Use the given kubeconfig, else the pod's service account, else the user's own kubeconfig.
+
+        Raises:
+            ClusterError: there is no usable configuration.
+        """
+        named = kubeconfig is not None or context is not None
+        account = None if named else ServiceAccount.found()
+        if account is not None:
+            return cls(account)
+        from gpushare import kubeconfig as official  # noqa: PLC0415 - it takes much memory, and no pod needs it
+
+        return cls(official.Kubeconfig.load(kubeconfig, context))
+
+    def get(self, where: str, *, timeout: float = DEFAULT_TIMEOUT, **query: str) -> Object:
+        """Read one object, or one page of a list."""
+        return self._call("GET", where, query=query, timeout=timeout)[0]
+
+    def create(self, where: str, body: Object, **query: str) -> Object:
+        """Create an object; an existing one is a ``ClusterError`` with status 409."""
+        return self._call("POST", where, body, query=query)[0]
+
+    def replace(self, where: str, body: Object) -> Object:
+        """Write an object whole; a newer one in the way is a ``ClusterError`` with status 409."""
+        return self._call("PUT", where, body)[0]
+
+    def patch(self, where: str, body: object, content_type: str = MERGE_PATCH, **query: str) -> Object:
+        """Change an object by merge patch (default), JSON patch, or server-side apply."""
+        return self._call("PATCH", where, body, query=query, content_type=content_type)[0]
+
+    def delete(self, where: str, body: Object | None = None, **query: str) -> Object:
+        """Delete an object; one that is gone is a ``ClusterError`` with status 404."""
+        return self._call("DELETE", where, body, query=query)[0]
+
+    def list(self, where: str, **query: str) -> tuple[list[Object], str]:
+        """Read a whole list, page by page. Returns its items and the resource version to watch from."""
+        listing = self.listing(where, **query)
+        return list(listing), listing.version
+
+    def listing(self, where: str, **query: str) -> "Listing":
+        """Read a list that may be too long to be held: an iterator, which reads page after page as it goes."""
+        return Listing(lambda **page: self._call("GET", where, query={**query, **page}), where)
+
+    def watch(self, where: str, version: str, **query: str) -> Iterator[tuple[str, Object]]:
+        """Yield (type, object) from one watch until the server ends it.
+
+        Raises:
+            WatchBroken: the connection failed or fell silent.
+            ClusterError: the API server refused, or the version is too old (status 410): list again.
+        """
+        query |= {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(WATCH_SECONDS)}
+        query |= {"allowWatchBookmarks": "true"}
+        response = self._send("GET", where, None, query, urllib3.Timeout(connect=DEFAULT_TIMEOUT, read=WATCH_SILENCE))
+        try:
+            yield from _events(response)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise WatchBroken(f"watching {where} broke off: {error}") from error
+        except _GARBAGE as error:
+            raise ClusterError(f"watching {where} broke off: {error}") from error
+        finally:
+            with suppress(OSError):
+                response.close()
+
+    def run(
+        self, pod: str, namespace: str, container: str, command: Sequence[str], *, silence: float = SILENCE
+    ) -> Iterator[bytes]:
+        """Run a command in a container and yield what it writes to its standard output, in pieces.
+
+        Raises:
+            ClusterError: it cannot be run, says nothing for ``silence`` seconds, or ends with an exit code that is
+                not 0; then its standard error is part of the message.
+        """
+        where = f"{path(CORE_V1, 'pods', pod, namespace)}/exec"
+        query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in command]
+        from gpushare import kubeconfig as official  # noqa: PLC0415 - it takes much memory, and few run commands
+
+        return official.run(self._access, f"{where}?{urlencode(query)}", self._authorization(), silence)
+
+    def _call(
+        self,
+        method: str,
+        where: str,
+        body: object = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> tuple[Object, int]:
+        """One call. Returns the answer, and of how many bytes it was."""
+        response = self._send(method, where, body, query or {}, urllib3.Timeout(total=timeout), content_type)
+        try:
+            content = _body(response)
+            answer: Object = json.loads(content)
+        except (ValueError, RecursionError, OSError, urllib3.exceptions.HTTPError) as error:
+            raise ClusterError(f"{method} {where}: the answer cannot be read: {error}", response.status) from error
+        return answer, len(content)
+
+    def _send(
+        self,
+        method: str,
+        where: str,
+        body: object,
+        query: Mapping[str, str],
+        timeout: urllib3.Timeout,
+        content_type: str = "application/json",
+    ) -> urllib3.BaseHTTPResponse:
+        url = f"{self._access.host}{where}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "User-Agent": "gpu-share", **self._authorization()}
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            headers["Content-Type"] = content_type
+        try:
+            response = self._access.pool.request(
+                method, url, body=data, headers=headers, timeout=timeout, preload_content=False, retries=False
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ClusterError(f"{method} {where}: the API server does not answer: {error}") from error
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise ClusterError(f"{method} {where}: {_message(response)}", response.status)
+        return response
+
+    def _authorization(self) -> dict[str, str]:
+        return self._access.authorization()
+
+
+class Listing(Iterator[Object]):
+    """A list, object by object. No more than a page is held at once, and a page is small however large its objects.
+
+    Attributes:
+        version: the resource version to watch from, once all has been read.
+
+    Args:
+        read: reads a page, by the query's ``limit`` and ``continue``; returns it and its size in bytes.
+        where: the list's path, for messages.
+    """
+
+    def __init__(self, read: Callable[..., tuple[Object, int]], where: str) -> None:
+        self._read, self._where = read, where
+        self._page: list[Object] = []
+        self._limit, self.version = FIRST_PAGE, ""
+        self._more: str | None = ""
+        """Where to go on; ``None`` at the end."""
+
+    def __next__(self) -> Object:
+        """Raises ClusterError where the list cannot be read further."""
+        while not self._page:
+            if self._more is None:
+                raise StopIteration
+            self._turn()
+        return self._page.pop()
+
+    def _turn(self) -> None:
+        answer, size = self._read(limit=str(self._limit), **({"continue": self._more} if self._more else {}))
+        try:
+            found = answer["items"] or []
+            _ = [item["metadata"]["name"] for item in found]  # what has none is no object
+            self._more, self.version = answer["metadata"].get("continue") or None, answer["metadata"]["resourceVersion"]
+        except _GARBAGE as error:
+            message = f"GET {self._where}: the answer is no list of objects: {answer!r:.100}"
+            raise ClusterError(message) from error
+        self._page = found[::-1]
+        self._limit = max(1, min(PAGE, len(found) * PAGE_BYTES // max(1, size))) if found else FIRST_PAGE
+
+
+def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """Return the namespace that a context of the user's kubeconfig names; ``default`` where it names none."""
+    from gpushare import kubeconfig as official  # noqa: PLC0415 - as above
+
+    return official.namespace_of(kubeconfig, context)
+
+
+def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:
+    pending = b""
+    for chunk in response.stream(amt=None, decode_content=True):
+        *lines, pending = (pending + chunk).split(b"\n")
+        if len(pending) > MAX_LINE:
+            raise ValueError(f"an event of more than {MAX_LINE} bytes")
+        for line in filter(None, lines):
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise ClusterError(str(status.get("message", status)), int(status.get("code", 0)))
+            yield event["type"], event["object"]
+
+
+def _body(response: urllib3.BaseHTTPResponse) -> bytes:
+    """Read an answer, but not for ever.
+
+    Raises:
+        TimeoutError: it does not come to its end.
+    """
+    deadline, found = time.monotonic() + BODY_SECONDS, []
+    while chunk := response.read1(CHUNK):
+        found.append(chunk)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it goes on for more than {BODY_SECONDS:.0f} s")
+    return b"".join(found)
+
+
+def _message(response: urllib3.BaseHTTPResponse) -> str:
+    """The sentence of a Status answer, or what there is instead of one."""
+    with suppress(ValueError, KeyError, TypeError, urllib3.exceptions.HTTPError):
+        return str(json.loads(response.data)["message"])[:MESSAGE_LIMIT]
+    return f"HTTP {response.status}"

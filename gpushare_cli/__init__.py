@@ -1,0 +1,1 @@
+"""gpushare_cli."""

@@ -1,0 +1,115 @@
+"""Anchors: what was seen of a node's kill log off that node. Given, kept in a file, or read from the cluster.
+
+In the cluster only the ResourceSlice's annotation is one, for nobody but the node's agent writes it, and never back. A
+kill's Event names the head as well, but whoever may write Events in its namespace can write one like it: a hint.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from enforcer.audit.record import Head
+from enforcer.resourceslices.kill_log_anchor import anchored
+from gpushare.contract import DRIVER
+from gpushare.errors import ClusterError, ConfigError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare_cli.api_errors import sentence
+
+CLUSTER: Final = "cluster"
+"""As an anchor: all that the cluster has."""
+MAX_BYTES: Final = 16 * 1024 * 1024
+_IN_A_NOTE: Final = re.compile(r"kill log (\d{1,15}:sha256:[0-9a-f]{64})", re.ASCII)
+_HIDDEN: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_REPORTER: Final = f"{DRIVER}/enforcer"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A record that a node's log must hold. ``node`` is empty where nobody said whose; ``source`` is who says so.
+
+    A ``hint`` may be somebody's invention: that a log holds it proves nothing, and neither does it that it does not.
+    """
+
+    node: str
+    head: Head
+    source: str
+    hint: bool = False
+
+
+def given(text: str) -> list[Anchor]:
+    """Read ``--anchor``: a head, or a file of ``[NODE] SEQ:HASH`` lines as ``gpu-share audit anchors`` prints them.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    try:
+        return [Anchor("", Head.parse(text), "--anchor")]
+    except ConfigError:
+        return _kept(text)
+
+
+def _kept(name: str) -> list[Anchor]:
+    try:
+        with Path(name).open("rb") as file:
+            lines = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        what = f"no anchor ({why}): write SEQ:HASH, the name of a file with anchors, or cluster"
+        raise ConfigError(f"--anchor {name[:100]!r} is {what}") from None
+    if len(lines) > MAX_BYTES:
+        advice = "keep the anchors of one cluster in it"
+        raise ConfigError(f"--anchor {name[:100]!r} has more than {MAX_BYTES} bytes; {advice}")
+    return list(_of_lines(name, lines.decode("utf-8-sig", "replace")))
+
+
+def _of_lines(name: str, text: str) -> Iterator[Anchor]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{name}:{number}"
+        node, head = ("", words[0]) if ":" in words[0] or len(words) == 1 else (words[0], words[1])
+        try:
+            yield Anchor(node, Head.parse(head), where)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error.message}") from None
+
+
+def in_cluster(api: Cluster, warn: Callable[[str], None]) -> list[Anchor]:
+    """Read what the cluster has: the slices' annotations, and as hints the Events of kills.
+
+    Raises:
+        ClusterError: slices cannot be read. Of Events that may not be read only ``warn`` is told.
+    """
+    slices, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={DRIVER}")
+    return [*_of_slices(slices), *_of_events(_events(api, warn))]
+
+
+def _of_slices(slices: list[dict[str, Any]]) -> Iterator[Anchor]:
+    for item in slices:
+        if (head := anchored(item)) is not None:
+            yield Anchor(str(item["spec"].get("nodeName")), head, f"ResourceSlice {item['metadata']['name']}")
+
+
+def _events(api: Cluster, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+    try:
+        return api.list(path(CORE_V1, "events"), fieldSelector=f"reportingComponent={_REPORTER}")[0]
+    except ClusterError as error:
+        if error.status not in _HIDDEN:
+            raise
+        warn(f"Events may not be read ({sentence(error)}): the anchors of ResourceSlices are compared alone")
+        return []
+
+
+def _of_events(events: list[dict[str, Any]]) -> Iterator[Anchor]:
+    for event in events:
+        found = _IN_A_NOTE.search(str(event.get("message")))
+        if found is None or event.get("reportingComponent") != _REPORTER:
+            continue
+        named = f"Event {event['metadata'].get('namespace')}/{event['metadata'].get('name')}"
+        with suppress(ConfigError):
+            yield Anchor(str(event.get("reportingInstance")), Head.parse(found[1]), named, hint=True)

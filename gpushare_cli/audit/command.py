@@ -1,0 +1,354 @@
+"""``gpu-share audit``: read the kill log of this node or of all, and find out whether anybody changed it."""
+
+import argparse
+import json
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from enforcer.audit.log import FOLDER
+from enforcer.audit.record import Kind
+from gpushare.errors import ConfigError
+from gpushare.kube_client import Cluster
+from gpushare_cli.audit import anchors
+from gpushare_cli.audit import filters as killrecords
+from gpushare_cli.audit import follow as killfollow
+from gpushare_cli.audit import log_reader as killlogs
+from gpushare_cli.audit import remote as agents
+from gpushare_cli.audit.anchors import CLUSTER, Anchor
+from gpushare_cli.audit.filters import Record, Wanted, printable
+from gpushare_cli.audit.follow import Printer, warn
+from gpushare_cli.audit.log_reader import Finding, Picked, Reading, Source
+from gpushare_cli.audit.remote import AT_ONCE, Everywhere
+from gpushare_cli.audit.tail import Tail
+from gpushare_cli.terminal import Colour, Terminal, table
+
+ABOUT: Final = (
+    "Read the kill log of this node or of all, and find out whether anybody changed it. Exit codes: 0 the log holds; 1 "
+    "it does not, or could not all be read; 2 wrong use, or nothing there to read."
+)
+FINE: Final = 0
+NOT_FINE: Final = 1
+DEFAULT: Final = Path("/var/lib/gpu-share")
+DOUBTS: Final = 5
+"""So many Events are named that do not fit."""
+T = TypeVar("T")
+
+
+def add_parser(verbs: Any) -> None:
+    """Add ``audit`` and what can be done with it."""
+    parser = verbs.add_parser("audit", help="show the kill log and verify its chain", description=ABOUT)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_show(actions.add_parser("show", help="list the records"))
+    _add_follow(actions.add_parser("follow", help="show records as they are written, until interrupted"))
+    _add_export(actions.add_parser("export", help="write the records for other programs"))
+    _add_verify(actions.add_parser("verify", help="check every record and the chain"))
+    _add_cluster(actions.add_parser("anchors", help="list what the cluster has seen of every node's log, to be kept"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked; returns the exit code."""
+    _check_asked(args)
+    return {"show": _show, "follow": _follow, "export": _export, "verify": _verify, "anchors": _anchors}[args.action](
+        args
+    )
+
+
+def _add_show(parser: Any) -> None:
+    _add_log(parser)
+    _add_everywhere(parser)
+    _add_wanted(parser)
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
+
+
+def _add_follow(parser: Any) -> None:
+    _add_log(parser)
+    _add_everywhere(parser)
+    _add_wanted(parser)
+    parser.add_argument(
+        "-o", "--output", choices=["table", "json", "raw"], default="table",
+        help="raw: every line of the log, record or not (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--after", metavar="SEQ", type=_whole, default=0, help="only what comes after this record")
+    parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=_whole, help="end after so long (never)")
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\d{1,15}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is no whole number from 0; give digits alone")
+    return int(text)
+
+
+def _add_export(parser: Any) -> None:
+    _add_log(parser)
+    _add_everywhere(parser)
+    _add_wanted(parser)
+    parser.add_argument(
+        "--format", choices=["json", "csv", "raw"], default="json",
+        help="json: one record a line, as it stands in the log; csv: a header and a line for each, no cell a formula; "
+        "raw: every line of the log, record or not (%(default)s)",
+    )  # fmt: skip
+
+
+def _add_verify(parser: Any) -> None:
+    _add_log(parser)
+    parser.add_argument("--node", help="whose log it is, where anchors name nodes ($NODE_NAME, else the log says)")
+    parser.add_argument(
+        "--anchor", metavar="ANCHOR", action="append", default=[],
+        help="what the log must still hold: SEQ:HASH as a kill's Event names it, a file of what `audit anchors` "
+        "printed, or the word cluster; may be given again (with -A: cluster)",
+    )  # fmt: skip
+    _add_everywhere(parser)
+
+
+def _add_log(parser: Any) -> None:
+    parser.add_argument("--state", type=Path, default=DEFAULT, help="the enforcer's state directory (%(default)s)")
+    parser.add_argument("--log", type=Path, help="a folder of segments, or one segment, copied from elsewhere")
+
+
+def _add_cluster(parser: Any) -> None:
+    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+
+
+def _add_everywhere(parser: Any) -> None:
+    parser.add_argument(
+        "--all-nodes", "-A", action="store_true", help="every node's log, through the API server (needs pods/exec)"
+    )
+    parser.add_argument("--agents", metavar="NAMESPACE", help="where the agents are; with -A (wherever they are)")
+    _add_cluster(parser)
+
+
+def _add_wanted(parser: Any) -> None:
+    parser.add_argument("--namespace", "-n", help="only records of pods in this namespace")
+    parser.add_argument("--pod", metavar="[NAMESPACE/]POD", help="only records of pods of this name")
+    parser.add_argument("--container", help="only records of containers of this name")
+    parser.add_argument("--node", help="only records of this node")
+    parser.add_argument(
+        "--kind", type=str.upper, action="append", choices=[str(kind) for kind in Kind], default=[],
+        help="only records of this kind; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--result", action="append", default=[], help="only records of this result, such as Killed")
+    parser.add_argument("--since", metavar="TIME", help="only newer ones: an age such as 2h or 7d, or a time (UTC)")
+
+
+def _wanted(args: argparse.Namespace) -> Wanted:
+    namespace, pod = _pod(args)
+    return Wanted(
+        namespace=namespace,
+        pod=pod,
+        container=args.container,
+        node=args.node,
+        kinds=frozenset(args.kind),
+        results=frozenset(map(killrecords.result, args.result)),
+        since=None if args.since is None else killrecords.since(args.since, datetime.now(UTC)),
+    )
+
+
+def _pod(args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Namespace and name of the pods asked for, however they were written."""
+    namespace, slash, name = (args.pod or "").partition("/")
+    if not slash:
+        return args.namespace, args.pod
+    if not name or "/" in name:
+        raise ConfigError(f"--pod {args.pod[:100]!r} is no [NAMESPACE/]POD; write it like team-a/trainer or trainer")
+    if args.namespace not in {None, namespace}:
+        raise ConfigError(f"--pod {args.pod[:100]!r} names another namespace than --namespace; leave one of them out")
+    return namespace, name
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    folder: Path = args.log or args.state / FOLDER
+    return folder
+
+
+def _local(args: argparse.Namespace) -> Source:
+    source = killlogs.local(_folder(args))
+    if args.log is not None and not source.parts:
+        raise ConfigError(f"no kill log in {args.log}: no file kills-*.jsonl is there; name the folder that has them")
+    return source
+
+
+def _check_asked(args: argparse.Namespace) -> None:
+    """Refuse options that would be of no effect: who gives them would take this machine's log for another one."""
+    everywhere = getattr(args, "all_nodes", True)
+    asked = everywhere or CLUSTER in getattr(args, "anchor", [])
+    for name, useful in (("agents", everywhere), ("kubeconfig", asked), ("context", asked)):
+        if getattr(args, name, None) is not None and not useful:
+            raise ConfigError(f"--{name} is about a cluster, and only this machine is asked; add -A or leave it out")
+
+
+def _show(args: argparse.Namespace) -> int:
+    wanted = _wanted(args)
+    read = _each(args, lambda source: _picked(source, wanted))
+    shown = [(source.node, record) for source, (records, _) in read.found for record in records]
+    if args.output == "json":
+        print(json.dumps([record for _, record in shown], indent=2))
+    elif args.all_nodes:
+        rows = [[printable(node), *killrecords.row(record)] for node, record in shown]
+        print("\n".join(table((killrecords.NODE, *killrecords.HEADERS), rows)))
+    else:
+        print("\n".join(table(killrecords.HEADERS, [killrecords.row(record) for _, record in shown])))
+    return _code(read, [(source, picked) for source, (_, picked) in read.found])
+
+
+def _picked(source: Source, wanted: Wanted) -> tuple[list[Record], Picked]:
+    picked = Picked(Reading(source), wanted)
+    return [record for _, record in picked], picked
+
+
+def _export(args: argparse.Namespace) -> int:
+    wanted = _wanted(args)
+    if args.format == "raw":
+        return _raw(args, wanted)
+    if args.format == "csv":
+        sys.stdout.write(killrecords.csv_line(killrecords.COLUMNS))
+    read = _each(args, lambda source: _exported(source, wanted, csv=args.format == "csv"), at_once=1)
+    return _code(read, read.found)
+
+
+def _exported(source: Source, wanted: Wanted, *, csv: bool) -> Picked:
+    picked = Picked(Reading(source), wanted)
+    for line, record in picked:
+        sys.stdout.write(killrecords.csv_line(killrecords.csv_cells(record)) if csv else line.decode("ascii"))
+    return picked
+
+
+def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
+    if wanted != Wanted() or args.all_nodes:
+        raise ConfigError("--format raw writes every line of one log; leave filters and -A out, or use --format json")
+    sys.stdout.flush()
+    for part in _local(args).parts:
+        sys.stdout.buffer.writelines(part.lines())
+    sys.stdout.buffer.flush()
+    return FINE
+
+
+def _code(read: Everywhere[Any], picked: Sequence[tuple[Source, Picked]]) -> int:
+    """Say what was not as it should be; whether anything was not."""
+    if bad := sum(each.bad for _, each in picked):
+        warn(f"{bad} lines are no records; run 'gpu-share audit verify'")
+    gaps = [(source, gap) for source, each in picked for gap in each.gaps]
+    for source, gap in gaps:
+        warn(f"node {printable(source.node)}: {gap}" if source.node else gap)
+    return NOT_FINE if bad or gaps or read.failed else FINE
+
+
+def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> Everywhere[T]:
+    """Do something with the log of this machine, or with those of all nodes."""
+    if not args.all_nodes:
+        source = _local(args)
+        return Everywhere([(source, work(source))], failed=False)
+    if args.log is not None:
+        raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
+    return agents.everywhere(_api(args), args.agents, work, warn, at_once)
+
+
+def _api(args: argparse.Namespace) -> Cluster:
+    return Cluster.connect(args.kubeconfig, args.context)
+
+
+def _follow(args: argparse.Namespace) -> int:
+    wanted = _wanted(args)
+    if args.output == "raw" and (wanted != Wanted() or args.all_nodes):
+        raise ConfigError("-o raw writes every line of one log; leave filters and -A out, or use -o json")
+    if args.all_nodes and (args.log is not None or args.after):
+        raise ConfigError("--log and --after are about one log and -A asks every node; leave -A or the others out")
+    until = math.inf if args.seconds is None else time.monotonic() + args.seconds
+    printer = Printer(args.output, nodes=args.all_nodes)
+    if args.all_nodes:
+        return killfollow.everywhere(_api(args), args.agents, wanted, printer, until)
+    if args.log is not None:
+        _local(args)  # a copy that is not there will not come either
+    return killfollow.here(Tail(_folder(args), args.after), wanted, printer, until)
+
+
+def _verify(args: argparse.Namespace) -> int:
+    known = [each for text in args.anchor or [CLUSTER] * args.all_nodes for each in _known(args, text)]
+    if not args.all_nodes:
+        source = _local(args)
+        return _say(_compared(Source(_node(args, source, known), source.parts), known), asked=bool(args.anchor))
+    if args.node is not None:
+        raise ConfigError("--node says whose log one is and -A asks every node; leave one of them out")
+    read = _each(args, lambda source: _compared(source, known))
+    codes = [_say(finding, asked=True) for _, finding in read.found]
+    silent = {each.node for each in known if not each.hint} - {"", *(source.node for source, _ in read.found)}
+    for node in sorted(silent):
+        warn(f"node {printable(node)}: there are anchors of its log, and it could not be read")
+    return max([*codes, _code(read, []), NOT_FINE if silent else FINE])
+
+
+def _node(args: argparse.Namespace, source: Source, known: Sequence[Anchor]) -> str:
+    """Whose log it is, where that is of any matter."""
+    if not any(each.node for each in known):
+        return args.node or ""
+    return args.node or os.environ.get("NODE_NAME", "") or killlogs.node_of(source)
+
+
+def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
+    return anchors.in_cluster(_api(args), warn) if text == CLUSTER else anchors.given(text)
+
+
+def _compared(source: Source, known: Sequence[Anchor]) -> Finding:
+    mine = [each for each in known if each.node in {"", source.node}]
+    certain, hints = ([(each.head, each.source) for each in mine if each.hint is hint] for hint in (False, True))
+    return killlogs.verified(source, certain, hints)
+
+
+def _say(finding: Finding, *, asked: bool) -> int:
+    """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
+    terminal, verdict = Terminal.of(), finding.verdict
+    whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
+    if finding.problem is not None:
+        terminal.say(f"{whose}{terminal.paint('broken', Colour.RED)}: {finding.problem}")
+        before = "before it hold" if verdict.problem is not None else "that are there hold among themselves"
+        terminal.say(f"the {verdict.records} records {before}")
+        return NOT_FINE
+    told = f"{verdict.records} records in {len(finding.source.parts)} segments hold"
+    told += f"; {finding.compared} anchors fit" if finding.compared else ""
+    told += f"; {finding.older} anchors are older than the log" if finding.older else ""
+    terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {told}")
+    terminal.say(f"head {verdict.head}")
+    for doubt in _doubts(finding):
+        terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(doubt)}")
+    if not verdict.records:
+        terminal.say("no record was written yet, or all were removed: only an anchor tells which")
+    elif asked and not finding.compared:
+        terminal.say(f"nothing to compare it with: {_no_anchor(finding)}")
+        return NOT_FINE
+    return FINE
+
+
+def _no_anchor(finding: Finding) -> str:
+    if finding.older:
+        return "the anchors name what stood before its first record; take a later one"
+    node = finding.source.node or "unknown, name it with --node"
+    return f"there is no anchor of this log (its node: {printable(node)})"
+
+
+def _doubts(finding: Finding) -> Iterator[str]:
+    """What proves nothing, and is odd."""
+    if finding.doubts:
+        yield _unheld(finding.doubts)
+    if finding.source.node and finding.said not in {"", finding.source.node}:
+        yield f"its last record is of node {finding.said}: the log of another node, unless this one was renamed"
+
+
+def _unheld(doubts: Sequence[str]) -> str:
+    more = f" and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
+    named = f"{', '.join(doubts[:DOUBTS])}{more} named records that this log does not hold"
+    return f"{named}; whoever may write Events there can make that up, so they are no anchors"
+
+
+def _anchors(args: argparse.Namespace) -> int:
+    found = anchors.in_cluster(_api(args), warn)
+    for each in sorted(found, key=lambda each: (each.node, each.head.seq)):
+        line = f"{each.node} {each.head} {each.source}"
+        print(printable(f"# {line}: no anchor, whoever may write Events there can make it up" if each.hint else line))
+    return FINE

@@ -1,0 +1,285 @@
+"""Kill logs as they are found: files of this machine, or the log of another node; read once, line by line.
+
+Files may be torn, foreign, without end, or no files at all: nothing here takes more than a line at a time.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from enforcer.audit.log import lines_of, segments
+from enforcer.audit.record import GENESIS, Head, Verdict, read, verify
+from enforcer.audit.segments import first_of
+from gpushare.errors import ConfigError, RecordError
+from gpushare_cli.audit.filters import Record, Wanted, printable
+
+LOOKS: Final = 10
+"""So often a last line without an end is looked at: it may be in the middle of being written."""
+LOOK_SECONDS: Final = 0.05
+ENDLESS: Final = 1024
+"""After so many pieces of one line without end the rest of a part is left alone: it is no log."""
+_SEQ: Final = re.compile(rb'\{"seq":(\d{1,15}),')
+_HASH: Final = re.compile(rb'"hash":"(sha256:[0-9a-f]{64})"\}\n')
+_HASH_BYTES: Final = len('"hash":"sha256:"}\n') + 64
+_PREV: Final = re.compile(rb'.*"prev":"(sha256:[0-9a-f]{64})","hash":"sha256:[0-9a-f]{64}"\}\n', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a log: how messages name it, and its lines with their ends.
+
+    ``segment`` is whether it stands in a log's folder, where every file has the name that its first record gives it.
+    """
+
+    name: str
+    lines: Callable[[], Iterator[bytes]]
+    segment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One log; ``node`` is whose it is, empty where nobody said."""
+
+    node: str
+    parts: tuple[Part, ...]
+
+
+def local(folder: Path, node: str = "") -> Source:
+    """Find the segments in a folder, or take one segment.
+
+    Raises:
+        ConfigError: there is no log there.
+    """
+    try:
+        alone = folder.is_file()
+        files = [folder] if alone else segments(folder)
+    except PermissionError as error:
+        raise ConfigError(f"{folder} may not be read: {error.strerror}; its owner may, who mostly is root") from error
+    except OSError as error:
+        raise ConfigError(f"no kill log in {folder}: {error.strerror}; name one with --state or --log") from error
+    return Source(node, tuple(Part(str(printable(file.name)), _lines(file), not alone) for file in files))
+
+
+def _lines(file: Path) -> Callable[[], Iterator[bytes]]:
+    name = printable(str(file))
+
+    def read() -> Iterator[bytes]:
+        try:
+            yield from lines_of(file, _patience())
+        except OSError as error:
+            gone = isinstance(error, FileNotFoundError) and not os.path.lexists(file)
+            why = "was removed while the log was read, as old segments are; run it again"
+            raise RecordError(f"{name} {why if gone else f'cannot be read: {error.strerror}'}") from error
+
+    return read
+
+
+def _patience() -> Callable[[], bool]:
+    looks = iter(range(LOOKS))
+
+    def again() -> bool:
+        time.sleep(LOOK_SECONDS)
+        return next(looks, None) is not None
+
+    return again
+
+
+class Reading:
+    """Goes through a log once, and notes what verifying wants to know of it.
+
+    Args:
+        source: the log.
+        wanted: numbers of records whose heads are to be noted.
+    """
+
+    def __init__(self, source: Source, wanted: Collection[int] = ()) -> None:
+        self._source, self._wanted = source, frozenset(wanted)
+        self._begins: list[tuple[int, str]] = []
+        """Of each part that was begun: how many lines were before it, and its name."""
+        self.lines = 0
+        """So many were read."""
+        self.first: int | None = None
+        """Number of the log's first record."""
+        self.heads = {0: GENESIS}
+        """Of the records wanted, and of the one that the first follows; before record 1 every log is the same."""
+        self.at: dict[int, int] = {}
+        """In which line those heads stand."""
+        self.misnamed: str | None = None
+        """The first part whose name is not that of its first record, and what is wrong with it."""
+        self._next = 1
+        """Number of the record that comes next, as far as the lines say theirs."""
+        self._last = b""
+
+    @property
+    def since(self) -> int:
+        """Number of the first record that is known: the first one also says what it follows. 0: there is none."""
+        first = self.first or 0
+        return first - 1 if first - 1 in self.at else first
+
+    @property
+    def node(self) -> str:
+        """Of which node the last record is; empty where it does not say."""
+        try:
+            said = read(self._last).get("node")
+        except RecordError:
+            return ""
+        return said if isinstance(said, str) else ""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the lines, with their ends."""
+        for part in self._source.parts:
+            self._begins.append((self.lines, part.name))
+            endless = 0
+            for number, line in enumerate(part.lines(), start=1):
+                self.lines += 1
+                self._note(part, number, line)
+                yield line
+                endless = 0 if line.endswith(b"\n") else endless + 1
+                if endless > ENDLESS:
+                    break
+            if self.lines == self._begins[-1][0]:
+                why = f" is empty, and not named as record {self._next} wants it: emptied, renamed or put there"
+                self._name_says(part, self._next, why)
+
+    def place(self, line: int) -> str:
+        """Name a line, counted over the whole log, as ``<part>:<number>``."""
+        if not self.lines:
+            return "empty log"
+        before, name = next((begin for begin in reversed(self._begins) if begin[0] < line), self._begins[0])
+        return f"{name}: after its last line" if line > self.lines else f"{name}:{line - before}"
+
+    def _note(self, part: Part, number: int, line: bytes) -> None:
+        seq = seq_of(line)
+        if seq is None:
+            return
+        if self.first is None:
+            self.first = seq
+            self._note_head(seq - 1, _PREV.fullmatch(line))
+        self._next, self._last = seq + 1, line
+        if number == 1:
+            self._name_says(part, seq, f":1: begins with record {seq}: the file was renamed or moved")
+        if seq in self._wanted:
+            self._note_head(seq, _HASH.fullmatch(line[-_HASH_BYTES:]))
+
+    def _note_head(self, seq: int, found: re.Match[bytes] | None) -> None:
+        if found is not None and seq > 0:
+            self.heads[seq], self.at[seq] = Head(seq, found[1].decode()), self.lines
+
+    def _name_says(self, part: Part, first: int, otherwise: str) -> None:
+        if part.segment and self.misnamed is None and first_of(part.name) != first:
+            self.misnamed = part.name + otherwise
+
+
+class Picked:
+    """The records of a log that are asked for; lines that are no record are counted, and noted which are missing."""
+
+    def __init__(self, lines: Iterable[bytes], wanted: Wanted) -> None:
+        self._lines, self._wanted = lines, wanted
+        self.bad = 0
+        self.gaps: list[str] = []
+
+    def __iter__(self) -> Iterator[tuple[bytes, Record]]:
+        """Yield each record's line, and what it says."""
+        last, begins = 0, True
+        for line in self._lines:
+            try:
+                record = read(line)
+            except RecordError:
+                self.bad += begins  # a long one comes in pieces
+            else:
+                self.gaps += filter(None, [missing(last, record["seq"])])
+                last = record["seq"]
+                if self._wanted.takes(record):
+                    yield line, record
+            begins = line.endswith(b"\n")
+
+
+def seq_of(line: bytes) -> int | None:
+    """Return the number that a line says it has; ``None`` where it is no record's beginning."""
+    found = _SEQ.match(line)
+    return int(found[1]) if found else None
+
+
+def missing(last: int, seq: int) -> str:
+    """Say what is missing between a record (0: there was none) and the one that came next; empty where nothing is."""
+    if not 0 < last < seq - 1:
+        return ""
+    which = f"record {last + 1} is" if seq == last + 2 else f"records {last + 1} to {seq - 1} are"
+    return f"{which} not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
+
+
+def node_of(source: Source) -> str:
+    """Return whose log it is, as the last record before the first bad line says; empty where none does."""
+    node = ""
+    with suppress(RecordError):
+        for line in Reading(source):
+            said = read(line).get("node")
+            node = said if isinstance(said, str) else node
+    return node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What verifying one log came to: how far it holds, what is wrong, and how many anchors are older than it.
+
+    ``doubts`` are those who name a record that is not in it, and who may have made that up. ``said`` is of which node
+    its last record is; empty where it does not say.
+    """
+
+    source: Source
+    verdict: Verdict
+    problem: str | None
+    compared: int
+    older: int
+    doubts: tuple[str, ...] = ()
+    said: str = ""
+
+
+def verified(
+    source: Source, anchors: Collection[tuple[Head, str]] = (), hints: Collection[tuple[Head, str]] = ()
+) -> Finding:
+    """Verify a log, and compare it with what was seen of it elsewhere.
+
+    Args:
+        source: the log.
+        anchors: heads it must hold, and for each who says so.
+        hints: heads it should hold, likewise; somebody may have made them up.
+    """
+    reading = Reading(source, [head.seq for head, _ in (*anchors, *hints)])
+    verdict = verify(reading)
+    problem = reading.misnamed if verdict.problem is None else _placed(reading, verdict)
+    first = reading.since
+    compared = [(head, who) for head, who in anchors if head.seq >= first]
+    if problem is None:
+        strange = [(head, who) for head, who in compared if reading.heads.get(head.seq) != head]
+        problem = _missing(reading, verdict, *min(strange, key=lambda each: each[0].seq)) if strange else None
+    older = len(anchors) - len(compared)
+    doubts = tuple(who for head, who in hints if head.seq >= first and reading.heads.get(head.seq) != head)
+    return Finding(
+        source=source,
+        verdict=verdict,
+        problem=problem,
+        compared=len(compared),
+        older=older,
+        doubts=doubts,
+        said=reading.node,
+    )
+
+
+def _placed(reading: Reading, verdict: Verdict) -> str:
+    """What is wrong, and where."""
+    said = [(verdict.line or 1, verdict.problem), *([verdict.beside] if verdict.beside else [])]
+    return "; and ".join(f"{reading.place(line)}: {problem}" for line, problem in said)
+
+
+def _missing(reading: Reading, verdict: Verdict, head: Head, who: str) -> str:
+    if head.seq > verdict.head.seq:
+        end = f"the log ends at record {verdict.head.seq}, the anchor is record {head.seq}: its tail was cut off"
+        return f"{reading.place(reading.lines + 1)}: {end} ({who})"
+    where = reading.place(reading.at.get(head.seq, 1))
+    return f"{where}: record {head.seq} is not the one the anchor names: the log was replaced ({who})"

@@ -1,0 +1,175 @@
+"""Kill logs of other nodes, read through the API server: by running ``gpu-share audit export`` in their agents.
+
+That needs the right to ``create`` ``pods/exec`` where the agents are. What comes back was written by the node: it is
+compared here with what the cluster saw of it, and never believed there.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from enforcer.audit.record import MAX_BYTES
+from gpushare.errors import ClusterError, ConfigError, GpuShareError
+from gpushare.kube_client import APPS_V1, CORE_V1, SILENCE, Cluster, path
+from gpushare_cli.api_errors import sentence
+from gpushare_cli.audit.filters import printable
+from gpushare_cli.audit.log_reader import Part, Source
+
+NAME: Final = "gpu-share-agent"
+CONTAINER: Final = "enforcer"
+LABELS: Final = f"app.kubernetes.io/name={NAME},app.kubernetes.io/part-of=gpu-share"
+STATE: Final = "--state="
+EXPORT: Final = ("gpu-share", "audit", "export", "--format=raw")
+FOLLOW: Final = ("gpu-share", "audit", "follow", "--output=raw")
+RUNNING: Final = "Running"
+AT_ONCE: Final = 8
+"""So many nodes are asked at a time."""
+MOST: Final = 1024 * 1024 * 1024
+"""Bytes after which a node's log is no log: four times what is kept unless told otherwise."""
+LONGEST: Final = 600.0
+"""Seconds that a node may let us wait, all together: else one that lies would keep the others' verdicts from us."""
+T = TypeVar("T")
+PART: Final = "kill log"
+"""Name of the one part a remote log has here; places in it are ``kill log:17``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """The agent of one node."""
+
+    node: str
+    namespace: str
+    pod: str
+    phase: str
+    state: tuple[str, ...]
+    """The argument that names its state directory, if any does."""
+
+
+def found(api: Cluster, namespace: str | None = None) -> list[Agent]:
+    """Find the agents of our DaemonSet, by node. Pods that only bear its labels are none.
+
+    Args:
+        api: the cluster.
+        namespace: where they are; by default wherever there is such a DaemonSet.
+
+    Raises:
+        GpuShareError: there is no such DaemonSet.
+        ConfigError: there are several.
+        ClusterError: the API server refused, or does not answer.
+    """
+    where = path(APPS_V1, "daemonsets", namespace=namespace or "")
+    sets, _ = api.list(where, labelSelector=LABELS)
+    if not sets:
+        raise GpuShareError(f"no DaemonSet {NAME} in {namespace or 'any namespace'}: there is no agent to ask")
+    if len(sets) > 1:
+        names = ", ".join(sorted(str(each["metadata"].get("namespace")) for each in sets))
+        raise ConfigError(f"several namespaces have a DaemonSet {NAME}: {names}; name ours with --agents NAMESPACE")
+    home, uid = str(sets[0]["metadata"].get("namespace")), sets[0]["metadata"]["uid"]
+    pods, _ = api.list(path(CORE_V1, "pods", namespace=home), labelSelector=f"app.kubernetes.io/name={NAME}")
+    ours = [_agent(pod) for pod in pods if uid in _owners(pod) and pod["spec"].get("nodeName")]
+    return sorted(ours, key=lambda agent: (agent.node, agent.phase != RUNNING))
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere(Generic[T]):
+    """What was found in each log, in the nodes' order, and whether some could not be read."""
+
+    found: list[tuple[Source, T]]
+    failed: bool
+
+
+def everywhere(
+    api: Cluster,
+    namespace: str | None,
+    work: Callable[[Source], T],
+    warn: Callable[[str], None],
+    at_once: int = AT_ONCE,
+) -> Everywhere[T]:
+    """Do something with every node's log, several at once. A node that does not answer is told and left out.
+
+    Raises:
+        GpuShareError: the agents cannot be found, see ``found``.
+    """
+    sources = [source(api, agent) for agent in found(api, namespace)]
+
+    def one(each: Source) -> T | GpuShareError:
+        try:
+            return work(each)
+        except GpuShareError as error:
+            return error
+
+    with ThreadPoolExecutor(at_once) as pool:
+        results = list(zip(sources, pool.map(one, sources), strict=True))
+    failures = [(each, result) for each, result in results if isinstance(result, GpuShareError)]
+    for each, error in failures:
+        warn(str(printable(f"node {each.node}: its log could not be read: {sentence(error)}")))
+    fine = [(each, result) for each, result in results if not isinstance(result, GpuShareError)]
+    return Everywhere(fine, failed=bool(failures))
+
+
+def source(api: Cluster, agent: Agent) -> Source:
+    """Return a node's log, read whenever its lines are asked for, which may raise ``ClusterError``."""
+    return Source(agent.node, (Part(PART, _lines(api, agent)),))
+
+
+def follow(api: Cluster, agent: Agent, after: int, seconds: int) -> Iterator[bytes]:
+    """Yield what a node's log says after a record, and what comes within so many seconds.
+
+    Raises:
+        ClusterError: it cannot be read, see ``Cluster.run``.
+    """
+    return lines_of(_said(api, agent, (*FOLLOW, f"--after={after}", f"--for={seconds}"), SILENCE + seconds))
+
+
+def _lines(api: Cluster, agent: Agent) -> Callable[[], Iterator[bytes]]:
+    return lambda: lines_of(_ending(_said(api, agent, EXPORT, SILENCE)))
+
+
+def _said(api: Cluster, agent: Agent, command: Sequence[str], silence: float) -> Iterator[bytes]:
+    if agent.phase != RUNNING:
+        raise ClusterError(f"pod {agent.namespace}/{agent.pod} is {agent.phase or 'not running'}")
+    words = (*command, *agent.state)
+    yield from api.run(agent.pod, agent.namespace, CONTAINER, words, silence=silence)
+
+
+def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Pass pieces on, but not for ever; how long the one who takes them needs does not count."""
+    size, waited, asked = 0, 0.0, time.monotonic()
+    for piece in pieces:
+        size, waited = size + len(piece), waited + time.monotonic() - asked
+        if size > MOST or waited > LONGEST:
+            found = f"it did not come to its end in {size} bytes and {waited:.0f} s"
+            raise ClusterError(f"{found}; if it is so long, copy it from there and read the copy with --log")
+        yield piece
+        asked = time.monotonic()
+
+
+def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut what comes in pieces into lines with their ends. What is longer than a record comes in pieces still."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        while len(rest) > MAX_BYTES:
+            yield rest[: MAX_BYTES + 1]
+            rest = rest[MAX_BYTES + 1 :]
+    if rest:
+        yield rest
+
+
+def _owners(pod: Mapping[str, Any]) -> set[object]:
+    return {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or [] if owner.get("controller")}
+
+
+def _agent(pod: Mapping[str, Any]) -> Agent:
+    containers = [each for each in pod["spec"].get("containers") or [] if each.get("name") == CONTAINER]
+    state = [word for each in containers for word in each.get("args") or [] if word.startswith(STATE)]
+    return Agent(
+        node=str(pod["spec"]["nodeName"]),
+        namespace=str(pod["metadata"].get("namespace")),
+        pod=str(pod["metadata"].get("name")),
+        phase=str((pod.get("status") or {}).get("phase") or ""),
+        state=tuple(state[:1]),
+    )

@@ -1,0 +1,98 @@
+"""Questions about feature gates of Kubernetes, asked by trying: without its gate a field is dropped in silence.
+
+A server dry-run says it for certain. Who may not ask for one is answered from what our agents have published.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.errors import ClusterError
+from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare_cli.check.result import Finding, fine, wrong
+
+PROBE: Final = "gpu-share-check-"
+PROBE_DRIVER: Final = f"check.{contract.GROUP}"
+CONSUMABLE: Final = "DRAConsumableCapacity"
+TAINTS: Final = "DRADeviceTaints"
+PARTS: Final = "kube-apiserver, kube-scheduler, kube-controller-manager and all kubelets"
+Json = Mapping[str, Any]
+
+
+def consumable_capacity(api: Cluster) -> Finding:
+    """Whether parts of a GPU can be asked for, and a GPU be given to several."""
+    kept: Json
+    try:
+        kept = {"a claim's capacity": _asked(api).get("capacity"), **_shared(_device(api))}
+    except ClusterError as error:
+        kept = _unless_forbidden(error, lambda: _published(api))
+    return _judged(CONSUMABLE, kept, "every share takes a whole GPU")
+
+
+def device_taints(api: Cluster) -> Finding:
+    """Whether a GPU that is ill can be kept from new pods."""
+    return _judged(TAINTS, {"taints": _device(api).get("taints")}, "new pods are given GPUs that are ill")
+
+
+def _judged(gate: str, kept: Json, so: str) -> Finding:
+    dropped = [name for name, value in kept.items() if not value]
+    if not dropped:
+        return fine()
+    return wrong(f"the API server drops {', '.join(dropped)}: {so}", f"switch the feature gate {gate} on in {PARTS}")
+
+
+def _unless_forbidden(error: ClusterError, instead: Callable[[], Json | None]) -> Json:
+    """What can be told all the same; raises the refusal where that is nothing."""
+    known = instead() if error.status == HTTPStatus.FORBIDDEN else None
+    if known is None:
+        raise error
+    return known
+
+
+def _asked(api: Cluster) -> Json:
+    """A request for capacity, as the API server would store it."""
+    wanted = {"requests": {contract.CAPACITY_MEMORY: "1Gi"}}
+    request = {"name": "probe", "exactly": {"deviceClassName": contract.DEVICE_CLASS, "capacity": wanted}}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    made = _try(api, "ResourceClaimTemplate", "resourceclaimtemplates", spec, "default")
+    exactly: Json = made["spec"]["devices"]["requests"][0]["exactly"]
+    return exactly
+
+
+def _device(api: Cluster) -> Json:
+    """A GPU that is shared and ill, as the API server would store it."""
+    memory = {"value": "1Gi", "requestPolicy": {"default": "1Gi"}}
+    device = {
+        "name": "probe",
+        "allowMultipleAllocations": True,
+        "capacity": {contract.CAPACITY_MEMORY: memory},
+        "taints": [{"key": contract.UNHEALTHY, "effect": "NoSchedule"}],
+    }
+    pool = {"name": "probe", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": PROBE_DRIVER, "pool": pool, "allNodes": True, "devices": [device]}
+    stored: Json = _try(api, "ResourceSlice", "resourceslices", spec)["devices"][0]
+    return stored
+
+
+def _shared(device: Json) -> Json:
+    policy = ((device.get("capacity") or {}).get(contract.CAPACITY_MEMORY) or {}).get("requestPolicy")
+    return {"allowMultipleAllocations": device.get("allowMultipleAllocations"), "requestPolicy": policy}
+
+
+def _try(api: Cluster, kind: str, plural: str, spec: Json, namespace: str = "") -> Json:
+    """Dry-run the creation of an object; returns its ``spec`` as it would be stored."""
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"generateName": PROBE}, "spec": spec}
+    made: Json = api.create(path(RESOURCE_V1, plural, namespace=namespace), body, dryRun="All")["spec"]
+    return made
+
+
+def _published(api: Cluster) -> Json | None:
+    """What became of our agents' devices; ``None`` while there are none. All but MIG instances are for several."""
+    items = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
+    devices = [device for item in items for device in item["spec"].get("devices") or []]
+    return {"allowMultipleAllocations": _any(devices)} if devices else None
+
+
+def _any(devices: Iterable[Json]) -> bool:
+    return any(device.get("allowMultipleAllocations") for device in devices)

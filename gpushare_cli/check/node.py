@@ -1,0 +1,161 @@
+"""Questions to this machine: can it serve shares of its GPUs?"""
+
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from enforcer.attribution.procfs import in_initial_pid_namespace
+from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.nvml.driver_root import PROGRAM, DriverRoot
+from enforcer.nvml.types import GpuReader
+from enforcer.nvml.worker_process import command
+from enforcer.status.node_status import NAME
+from gpushare import contract
+from gpushare.errors import GpuShareError, MpsError, NvmlError
+from gpushare_cli import node_status as nodestatus
+from gpushare_cli.check.result import Checker, Finding, fine, warning, wrong
+
+Verdict = Callable[[str], Finding]
+CATEGORY: Final = "this machine"
+SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
+KNOCK_SECONDS: Final = 2.0
+STALE_SECONDS: Final = 10.0
+NVML_SECONDS: Final = 30.0
+"""A driver that nobody uses may have to set up every GPU first; one that hangs would keep us for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where the agent, the kubelet and the container runtime meet on a node."""
+
+    state: Path = Path("/var/lib/gpu-share")
+    kubelet: Path = Path("/var/lib/kubelet")
+    cdi: Path = Path("/var/run/cdi")
+
+
+def checkers(folders: Folders, driver: DriverRoot, *, required: bool) -> list[Checker]:
+    """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong.
+
+    The agent's own questions are asked where it is expected, or has been: nobody's laptop lacks one.
+    """
+    bad = wrong if required else warning
+    agent = _of_agent(folders, bad) if required or (folders.state / NAME).exists() else []
+    return [*_of_machine(driver, bad), *agent]
+
+
+def _of_machine(driver: DriverRoot, bad: Verdict) -> list[Checker]:
+    return [
+        Checker(
+            category=CATEGORY,
+            description="GPUs through NVML",
+            ask=lambda: gpus(RemoteReader(command(driver.root), Waits(deadline=NVML_SECONDS)), bad),
+            hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="MPS control program",
+            ask=lambda: mps(driver, bad),
+            hint=f"{PROGRAM} comes with the NVIDIA driver's compute utilities",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="initial pid namespace",
+            ask=lambda: pid_namespace(Path("/proc"), bad),
+            hint="the enforcer needs hostPID: true, or it would take one process for another",
+        ),
+    ]
+
+
+def _of_agent(folders: Folders, bad: Verdict) -> list[Checker]:
+    return [
+        Checker(
+            category=CATEGORY,
+            description="node agent",
+            ask=lambda: agent(folders.state, bad),
+            hint="it runs where the node has the label; its log says what it lacks (--state DIR, if it is elsewhere)",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="kubelet plugin sockets",
+            ask=lambda: sockets(folders.kubelet, bad),
+            hint="the node agent makes them; a kubelet whose root is elsewhere needs --kubelet-root, there and here",
+        ),
+        Checker(
+            category=CATEGORY,
+            description="CDI folder",
+            ask=lambda: cdi(folders.cdi, bad),
+            hint="the container runtime has to read it: containerd >= 2.0 does, 1.7 with enable_cdi (--cdi-root DIR)",
+        ),
+    ]
+
+
+def agent(state: Path, bad: Verdict) -> Finding:
+    """Read the agent's status: whether it runs, and what it says hinders it."""
+    try:
+        found = nodestatus.load(state)
+    except GpuShareError as error:
+        return bad(error.message)
+    age = found.age(nodestatus.now())
+    if age is None or age > STALE_SECONDS:
+        return bad(f"it does not run: {state / NAME} is old")
+    if found.problems:
+        return warning("; ".join(found.problems), "gpu-share top shows what it sees")
+    return fine(f"{len(found.gpus)} GPUs seen")
+
+
+def sockets(root: Path, bad: Verdict) -> Finding:
+    """Knock at the driver's two doors: the kubelet finds it by the one and prepares claims by the other."""
+    missing = [f"{file}: {why}" for file in map(root.joinpath, SOCKETS) if (why := _shut(file))]
+    return bad("; ".join(missing)) if missing else fine(f"below {root}")
+
+
+def _shut(file: Path) -> str:
+    """Why nobody answers at a socket; empty when somebody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knocking:
+        knocking.settimeout(KNOCK_SECONDS)
+        try:
+            knocking.connect(str(file))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def cdi(folder: Path, bad: Verdict) -> Finding:
+    """Look for the folder that claims' specs are written to, and count ours."""
+    if not folder.is_dir():
+        return bad(f"{folder} is not there")
+    return fine(f"{folder}, {len(list(folder.glob(f'{contract.CDI_FILE_PREFIX}*.json')))} claims prepared")
+
+
+def gpus(reader: GpuReader, bad: Verdict) -> Finding:
+    """Ask NVML for its GPUs."""
+    try:
+        found = reader.gpus()
+    except NvmlError as error:
+        return bad(error.message)
+    finally:
+        reader.close()
+    if not found:
+        return bad("the driver is there, and no GPU")
+    return fine(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
+
+
+def mps(driver: DriverRoot, bad: Verdict) -> Finding:
+    """Tell where the MPS control program is: below the driver's root, or on the PATH."""
+    try:
+        where = shutil.which(str(driver.program()))
+    except MpsError as error:
+        return bad(error.message)
+    return fine(where) if where else bad(f"{PROGRAM} is not on the PATH")
+
+
+def pid_namespace(proc: Path, bad: Verdict) -> Finding:
+    """Tell whether processes here have the numbers the driver knows them by."""
+    try:
+        initial = in_initial_pid_namespace(proc)
+    except OSError as error:
+        return bad(f"cannot be read: {error.strerror}")
+    return fine() if initial else bad("this is a container's own")

@@ -1,0 +1,399 @@
+"""What the cluster has on record about one pod, and what that says: asked, given, where, how it stands. Pure.
+
+Raw objects in, as the API server gives them to whoever has the ``view`` role of the namespace: the pod, its claims, its
+Events. What is missing or of another shape is not available; nothing is guessed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.claim_messages import sentence
+from gpushare.quantity import format_mib
+from gpushare.reasons import Reason
+from gpushare_cli.terminal import NOT_AVAILABLE, table
+
+Object = Mapping[str, Any]
+COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
+ENFORCER: Final = f"{contract.DRIVER}/enforcer"
+"""Who reports our Events."""
+TOLD: Final = 5
+"""So many Events are shown, the latest."""
+KILL: Final = "Kill"
+"""The action of an Event that tells of a kill."""
+TROUBLE: Final = frozenset({"FailedPrepareDynamicResources", "FailedCreatePodSandBox"})
+NO_CLAIM: Final = "FailedResourceClaimCreation"
+"""Ordinary in the moment before the template is there."""
+NOT_READY: Final = "the share of the GPU is not ready"
+"""The sidecar's start-up probe."""
+NONE_OF_IT: Final = f"0Mi ({Reason.CLAIM_TAKEN})"
+HINTS: Final[Mapping[str, str]] = {
+    "image will run as root": "sharing pods may not run as root here: set securityContext.runAsUser to another user",
+    "cannot allocate all claims": "no GPU has that much memory, compute or clients left; it is placed once one has",
+    "ResourceClaim not created yet": "its claim is made from a template that the webhook writes; see gpu-share check",
+    "Preemption is not helpful": "there is no preemption for shares: whatever its priority, it waits for room",
+}
+"""Words of Kubernetes, and what they mean for a share; the first that are there count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One pod, its claims by name (``None``: they may not be read), and its Events (``None``: likewise)."""
+
+    pod: Object
+    claims: Mapping[str, Object] | None
+    events: Sequence[Object] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What one request of a claim was given; ``limits`` are the driver's entries of the containers that use it.
+
+    ``requested`` is the MiB of this request as the driver has it, ``reserved`` those of all of its pod on that GPU.
+    """
+
+    memory: str
+    compute: str
+    where: str
+    limits: tuple[Object, ...] = ()
+    priority: str = ""
+    requested: object = None
+    reserved: int = 0
+
+
+def shares(found: Recorded) -> bool:
+    """Tell whether a pod has a share of a GPU, or is to have one; also by a claim of its owner's."""
+    labels = _mapping(_mapping(found.pod, "metadata"), "labels")
+    asked = any(each.get("name") == contract.CLAIM for each in _list(_spec(found.pod), "resourceClaims"))
+    return contract.MANAGED_LABEL in labels or asked or any(any(_wanted(claim, "")) for claim in _claims(found))
+
+
+def claim_names(pod: Object) -> dict[str, str]:
+    """Return the pod's claims: the name in ``spec.resourceClaims`` to the name of the object, where there is one."""
+    direct = {each.get("name"): each.get("resourceClaimName") for each in _list(_spec(pod), "resourceClaims")}
+    made = {each.get("name"): each.get("resourceClaimName") for each in _list(_status(pod), "resourceClaimStatuses")}
+    return {str(name): str(claim) for name, claim in (direct | made).items() if name and claim}
+
+
+def explained(found: Recorded) -> tuple[bool, list[str]]:
+    """Return whether the pod is fine, and the lines about it."""
+    metadata = _mapping(found.pod, "metadata")
+    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+    if not shares(found):
+        return True, [f"{name} has no share of a GPU: no annotation and no claim of it asks for one"]
+    hindrances, told = [*_taken(found), *_hindrances(found)], _told(found)
+    lines = [
+        f"{name}: {_where(found.pod)}",
+        *table(COLUMNS, list(_rows(found))),
+        *_limits(found),
+        *_with_hints(hindrances),
+        *_wide(found),
+        *_events(told),
+        *_unknown(found),
+    ]
+    fine = not hindrances and not (told and told[-1].get("type") == "Warning")
+    return fine, [_clean(lines[0]), *(f"  {_clean(line)}" for line in lines[1:])]
+
+
+def _limits(found: Recorded) -> Iterator[str]:
+    """Whether its limits are in force, as the node's agent says in the claims' status."""
+    mine = [claim for claim in _claims(found) if not _holder(found, claim)]
+    for entry in (each for claim in mine for each in _list(_mapping(claim, "status"), "devices")):
+        for condition in _list(entry, "conditions"):
+            if entry.get("driver") == contract.DRIVER and condition.get("type") == contract.LIMIT_IN_FORCE:
+                yield f"limit {_text(condition, 'reason')}: {_text(condition, 'message')}"
+
+
+def _claims(found: Recorded) -> list[Object]:
+    claims = found.claims or {}
+    return [claims[name] for name in claim_names(found.pod).values() if name in claims]
+
+
+def _holder(found: Recorded, claim: Object) -> Object:
+    """What the driver wrote of the pod that a claim was prepared for, where that is another one; else nothing."""
+    uid = _mapping(found.pod, "metadata").get("uid")
+    entries = (_mapping(each, "data") for each in _list(_mapping(claim, "status"), "devices"))
+    return next((each for each in entries if each.get("podUid") not in {None, uid}), {})
+
+
+def _taken(found: Recorded) -> Iterator[str]:
+    """Claims that another pod has: this one may hold nothing of them, whatever stands in its annotations."""
+    for claim in _claims(found):
+        if holder := _holder(found, claim):
+            users = _list(_mapping(claim, "status"), "reservedFor")
+            gone = all(user.get("uid") != holder.get("podUid") for user in users)
+            who = "this pod may hold 0 MiB of it and is ended when it holds any"
+            name = _text(_mapping(claim, "metadata"), "name")
+            yield f"{Reason.CLAIM_TAKEN}: {sentence(name, _text(holder, 'pod'), who, gone=gone)}"
+
+
+def _where(pod: Object) -> str:
+    phase = _text(_status(pod), "phase") or "Unknown"
+    node = _text(_spec(pod), "nodeName")
+    return f"{phase} on node {node}" if node else f"{phase}, on no node yet"
+
+
+def _rows(found: Recorded) -> Iterator[tuple[object, ...]]:
+    states = {each.get("name"): each for each in _statuses(found.pod)}
+    for container in _containers(found.pod):
+        name = _text(container, "name")
+        if name == contract.SIDECAR:
+            continue
+        given = [each for claim, request in _used(found, container) for each in given_of(claim, request)]
+        taken = any(_holder(found, claim) for claim, _ in _used(found, container))
+        amounts = _amounts(container, given) if given else _nothing(found, container)
+        yield (
+            name,
+            _asked(found, container),
+            NONE_OF_IT if taken else amounts,
+            "; ".join(each.where for each in given),
+            state_of(states.get(name, {})),
+        )
+
+
+def _nothing(found: Recorded, container: Object) -> str:
+    """Why there is nothing to show as given."""
+    ours = {contract.CLAIM, *(_text(each, "name") for each in _list(_spec(found.pod), "resourceClaims"))}
+    if not any(_text(used, "name") in ours for used in _list(_mapping(container, "resources"), "claims")):
+        return "no GPU"
+    return "not known" if found.claims is None else "nothing yet"
+
+
+def _asked(found: Recorded, container: Object) -> str:
+    """What its annotations say as they stand now; where they say nothing, its request of the claim."""
+    annotations = _mapping(_mapping(found.pod, "metadata"), "annotations")
+    name, main = _text(container, "name"), _main(found.pod, annotations)
+    memory = annotations.get(contract.MEMORY_OF + name) or (annotations.get(contract.MEMORY) if name == main else None)
+    compute = annotations.get(contract.COMPUTE_OF + name) or (
+        annotations.get(contract.COMPUTE) if name == main else None
+    )
+    profile = annotations.get(contract.MIG_PROFILE_OF + name) or (
+        annotations.get(contract.MIG_PROFILE) if name == main else None
+    )
+    if profile:
+        return f"MIG {profile}"
+    if memory or compute:
+        return ", ".join(str(each) for each in (memory, compute) if each) + _times(annotations, name, main)
+    wanted = [request for claim, names in _used(found, container) for request in _wanted(claim, names)]
+    return ", ".join(wanted)
+
+
+def _times(annotations: Object, name: str, main: str) -> str:
+    gpus = annotations.get(contract.GPUS_OF + name) or (annotations.get(contract.GPUS) if name == main else None)
+    return f" of {gpus} GPUs" if gpus not in {None, "1"} else ""
+
+
+def _main(pod: Object, annotations: Object) -> str:
+    containers = _list(_spec(pod), "containers")
+    return str(annotations.get(contract.DEFAULT_CONTAINER) or (_text(containers[0], "name") if containers else ""))
+
+
+def _wanted(claim: Object, name: str) -> Iterator[str]:
+    for request in _list(_mapping(_mapping(claim, "spec"), "devices"), "requests"):
+        exactly = _mapping(request, "exactly")
+        if exactly.get("deviceClassName") == contract.DEVICE_CLASS and name in {"", request.get("name")}:
+            capacity = _mapping(_mapping(exactly, "capacity"), "requests")
+            memory, compute = capacity.get(contract.CAPACITY_MEMORY), capacity.get(contract.CAPACITY_COMPUTE)
+            yield ", ".join([*([str(memory)] if memory else []), *([f"{compute}%"] if compute else [])])
+
+
+def _amounts(container: Object, given: Sequence[Given]) -> str:
+    """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
+    name = _text(container, "name")
+    frozen = [(each, one) for one in given for each in one.limits if each.get("container") == name]
+    low = ", low priority" if any(each.priority == "low" for each in given) else ""
+    if frozen:
+        return "; ".join(_frozen(each, one) for each, one in frozen) + low
+    variables = {each.get("name"): each.get("value") for each in _list(container, "env")}
+    memory, compute = variables.get(contract.MEMORY_MIB), variables.get(contract.MPS_THREAD_PERCENTAGE)
+    if isinstance(memory, str) and memory.isascii() and memory.isdigit():
+        return _amount(int(memory), compute)
+    return "; ".join(f"{each.memory}, {each.compute}" for each in given)
+
+
+def _frozen(limit: Object, given: Given) -> str:
+    """One limit; with what its pod reserved of that GPU where its own request is of another amount."""
+    mib = limit.get("memoryMiB")
+    reserved = 0 if given.requested in {None, mib} else given.reserved
+    beside = f" ({format_mib(reserved)} reserved)" if reserved else ""
+    return _amount(mib, limit.get("computePercent")) + beside
+
+
+def _amount(mib: object, compute: object) -> str:
+    memory = format_mib(mib) if isinstance(mib, int) else NOT_AVAILABLE
+    return f"{memory}, {compute}%" if compute else f"{memory}, no cap"
+
+
+def given_of(claim: Object, request: str) -> Iterator[Given]:
+    """Yield what a request of a claim was allocated on our GPUs; an empty name is every request."""
+    status = _mapping(claim, "status")
+    about = {_share(each): _mapping(each, "data") for each in _list(status, "devices")}
+    for result in _list(_mapping(_mapping(status, "allocation"), "devices"), "results"):
+        consumed = _mapping(result, "consumedCapacity")
+        name = _text(result, "request").partition("/")[0]
+        data = about.get(_share(result), {})
+        # A MIG instance is not consumed in parts: it is known by what the driver wrote.
+        if result.get("driver") != contract.DRIVER or not (consumed or data.get("uuid")) or request not in {"", name}:
+            continue
+        compute = consumed.get(contract.CAPACITY_COMPUTE)
+        mode = data.get("mode")
+        yield Given(
+            memory=str(consumed.get(contract.CAPACITY_MEMORY) or _instance(data)),
+            compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
+            where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in {None, "mps"} else ""),
+            limits=tuple(_list(data, "limits")),
+            priority=_text(data, "priority"),
+            requested=data.get("memoryMiB"),
+            reserved=sum(_whole(each) for each in about.values() if each.get("uuid") == data.get("uuid")),
+        )
+
+
+def _instance(data: Object) -> str:
+    return format_mib(_whole(data)) if _whole(data) else NOT_AVAILABLE
+
+
+def _whole(data: Object) -> int:
+    found = data.get("memoryMiB")
+    return found if isinstance(found, int) else 0
+
+
+def _share(entry: Object) -> tuple[object, ...]:
+    """What tells the shares of a claim apart: two requests may have got the same device."""
+    return entry.get("pool"), entry.get("device"), entry.get("shareID")
+
+
+def _used(found: Recorded, container: Object) -> Iterator[tuple[Object, str]]:
+    """The claims a container uses, with the request (empty: all of them)."""
+    names, claims = claim_names(found.pod), found.claims or {}
+    for used in _list(_mapping(container, "resources"), "claims"):
+        claim = claims.get(names.get(_text(used, "name"), ""))
+        if claim is not None:
+            yield claim, _text(used, "request")
+
+
+def state_of(status: Object) -> str:
+    """Say how a container stands, from its entry in the pod's status."""
+    state = _mapping(status, "state")
+    waiting, ended = _mapping(state, "waiting"), _mapping(state, "terminated")
+    said = "not started"
+    if "running" in state:
+        said = "running"
+    elif waiting:
+        said = f"waiting: {waiting.get('reason')}"
+    elif ended:
+        said = f"ended: {ended.get('reason')} (exit code {ended.get('exitCode')})"
+    count = status.get("restartCount")
+    return f"{said}, restarts: {count}" if isinstance(count, int) and count else said
+
+
+def _hindrances(found: Recorded) -> Iterator[str]:
+    """What keeps the pod from running, in the words of those who say it."""
+    status = _status(found.pod)
+    for condition in _list(status, "conditions"):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield f"not placed: {_text(condition, 'message')}"
+    for each in _statuses(found.pod):
+        waiting = _mapping(_mapping(each, "state"), "waiting")
+        if _text(waiting, "message"):
+            yield f"container {each.get('name')} waits: {_text(waiting, 'message')}"
+    if status.get("phase") == "Failed":
+        yield f"failed: {_text(status, 'reason')}: {_text(status, 'message')}"
+    if status.get("phase") == "Pending":
+        latest = {each.get("reason"): each for each in _about(found) if _is_trouble(each, found)}
+        yield from map(_event, latest.values())
+
+
+def _is_trouble(event: Object, found: Recorded) -> bool:
+    """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
+    reason = event.get("reason")
+    if reason == NO_CLAIM:
+        return found.claims is not None and len(found.claims) < len(_list(_spec(found.pod), "resourceClaims"))
+    return reason in TROUBLE or (reason == "Unhealthy" and NOT_READY in _text(event, "message"))
+
+
+def _with_hints(hindrances: Sequence[str]) -> Iterator[str]:
+    for said in hindrances:
+        yield said
+        yield from [f"  {hint}" for words, hint in HINTS.items() if words in said][:1]
+
+
+def _wide(found: Recorded) -> Iterator[str]:
+    """What a container that asks for several GPUs waits for beside room."""
+    annotations = _mapping(_mapping(found.pod, "metadata"), "annotations")
+    wide = [key for key, value in annotations.items() if key == contract.GPUS or key.startswith(contract.GPUS_OF)
+            if value != "1"]  # fmt: skip
+    if wide and not _text(_spec(found.pod), "nodeName"):
+        where = f"shares them by turns (node label {contract.NODE_MODE}: {contract.TIME_SLICING})"
+        yield f"  {wide[0]}: only a node that {where} and has room on so many of them can take it"
+
+
+def _about(found: Recorded) -> list[Object]:
+    """The Events about this very pod, and not one of its name before it; oldest first."""
+    uid = _mapping(found.pod, "metadata").get("uid")
+    return sorted(
+        (each for each in found.events or () if _mapping(each, "involvedObject").get("uid") == uid), key=_time
+    )
+
+
+def _told(found: Recorded) -> list[Object]:
+    return [each for each in _about(found) if each.get("reportingComponent") == ENFORCER]
+
+
+def _events(told: Sequence[Object]) -> Iterator[str]:
+    kills = [each for each in told if each.get("action") == KILL]
+    yield from (f"last kill: {_event(each)}" for each in kills[-1:])
+    yield from (_event(each) for each in told[-TOLD:] if each not in kills[-1:])
+
+
+def _unknown(found: Recorded) -> Iterator[str]:
+    """What the reader may not read, and who can change that."""
+    if found.claims is None:
+        yield "you may not read its claims, so what was given is not known; ask for the ClusterRole gpu-share-view"
+    if found.events is None:
+        yield "you may not read its Events, so whether it was ended is not known; ask for the ClusterRole view"
+
+
+def _event(event: Object) -> str:
+    return f"{_time(event)} {_text(event, 'reason')}: {_text(event, 'message')}"
+
+
+def _time(event: Object) -> str:
+    return str(event.get("eventTime") or event.get("lastTimestamp") or "")
+
+
+def _statuses(pod: Object) -> list[Object]:
+    status = _status(pod)
+    return [*_list(status, "initContainerStatuses"), *_list(status, "containerStatuses")]
+
+
+def _containers(pod: Object) -> list[Object]:
+    return [*_list(_spec(pod), "initContainers"), *_list(_spec(pod), "containers")]
+
+
+def _spec(pod: Object) -> Object:
+    return _mapping(pod, "spec")
+
+
+def _status(pod: Object) -> Object:
+    return _mapping(pod, "status")
+
+
+def _mapping(value: Object, key: str) -> Object:
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Object, key: str) -> list[Object]:
+    found = value.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _text(value: Object, key: str) -> str:
+    found = value.get(key)
+    return found if isinstance(found, str) else ""
+
+
+def _clean(text: str) -> str:
+    """Tenants' texts must not drive a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -1,0 +1,210 @@
+"""``gpu-share explain``: what was or would be done to a pod, and why."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from enforcer.quota.from_claims import mib_of
+from gpushare import contract
+from gpushare.errors import ClusterError, ConfigError, PolicyDenied
+from gpushare.kube_client import Cluster, namespace_of
+from gpushare.quantity import format_mib
+from gpushare.reasons import Reason
+from gpushare_cli import node_status as nodestatus
+from gpushare_cli import top
+from gpushare_cli.explain.cluster_state import explained
+from gpushare_cli.explain.pod import recorded
+from gpushare_cli.inject import command as inject
+from gpushare_cli.inject import rewrite as rewriting
+from gpushare_cli.inject.manifest import Document, split
+from gpushare_cli.inject.rewrite import Judge
+from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
+from gpushare_cli.node_status import GpuUse, NodeStatus, Use
+from gpushare_cli.terminal import NOT_AVAILABLE, table
+from webhook.mutation.podview import read_pod
+from webhook.mutation.resourceclaims import template_for
+
+SENTENCES: Final = {
+    Reason.APPLIED: "will be rewritten into a share of a GPU when it is created",
+    Reason.UNCHANGED: "is rewritten already; nothing would change",
+    Reason.NO_SHARE: "has no annotation that asks for a share; it would not be touched",
+    Reason.OWN_CLAIM: "brings a claim of its own; it would not be touched",
+    Reason.MIRROR_POD: "mirrors a static pod; it would not be touched",
+}
+FINE: Final = frozenset({nodestatus.OK, "near", "starting"})
+NAMED: Final = 20
+"""So many processes of a container are named."""
+SHARES: Final = ("CONTAINER", "MEMORY", "COMPUTE", "REQUEST")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="say what was or would be done to a pod, and why",
+        description="Say what a pod of the cluster asked for, what it was given and what was done to it; what would be "
+        "done to the pods of a manifest (-f); or, on a node, what its enforcer thinks of a pod (--state).",
+    )
+    parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD", help="a pod of the cluster, or of this node")
+    parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help=f"ask this node's enforcer: its state directory ({top.STATE_DIRECTORY})",
+    )
+    inject.add_policy_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain. Returns 1 when a pod would be refused, is hindered, was ended, is over its quota, or nobody knows."""
+    if bool(args.pod) == bool(args.filename):
+        raise ConfigError("name a pod, or a manifest with -f FILE")
+    if args.filename:
+        return _manifest(args)
+    return _on_node(args) if args.state else _in_cluster(args)
+
+
+def _in_cluster(args: argparse.Namespace) -> int:
+    namespace, _, name = args.pod.rpartition("/")
+    namespace = namespace or args.namespace or namespace_of(args.kubeconfig, args.context)
+    try:
+        api = Cluster.connect(args.kubeconfig, args.context)
+    except ClusterError as error:
+        raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
+    good, lines = explained(recorded(api, namespace, name))
+    print("\n".join(lines))
+    return 0 if good else 1
+
+
+def _manifest(args: argparse.Namespace) -> int:
+    documents = split(inject.source(args.filename).removeprefix(inject.BOM))
+    judge = inject.judge_for(documents, args)
+    told = [
+        answer
+        for number, document in rewriting.numbered(documents)
+        for answer in _document(document, number, judge, args)
+    ]
+    print("\n".join(text for _, text in told) if told else "no pod in this manifest")
+    return 0 if all(good for good, _ in told) else 1
+
+
+def _document(document: Document, number: int, judge: Judge, args: argparse.Namespace) -> Iterator[tuple[bool, str]]:
+    """Yield, for each pod, whether it would be admitted, and the text about it."""
+    for place in pods(rewriting.load(document, number)):
+        try:
+            yield True, "\n".join(_admitted(place, judge, place.named or args.namespace or DEFAULT_NAMESPACE))
+        except PolicyDenied as error:
+            field = f"{place.field}." if place.field else ""
+            yield False, f"{place.label}: {error.reason}: would be refused\n  {field}{error.message}"
+
+
+def _admitted(place: PodPlace, judge: Judge, namespace: str) -> Iterator[str]:
+    change = rewriting.change_of(place, judge, namespace)
+    yield f"{place.label}: {change.reason}: {SENTENCES.get(change.reason, 'would be admitted')}"
+    if change.reason in rewriting.SHARES:
+        yield from _indented(table(SHARES, shares(change.pod)))
+    yield from (f"  warning: {warning}" for warning in change.warnings)
+
+
+def shares(pod: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Return what each container of a rewritten pod gets: name, memory, compute, request of the claim.
+
+    Beside a request that reserves another amount, for an init container that uses it too, stands that amount.
+    """
+    reserved = _reserved(pod)
+    found: list[tuple[object, ...]] = []
+    for container in read_pod(pod).containers:
+        if container.name != contract.SIDECAR:
+            memory, compute = _amounts({one["name"]: one.get("value") for one in container.reserved})
+            request = _request(container.raw)
+            amount = reserved.get(request or "", memory)
+            beside = f"{request} ({amount} reserved)" if amount != memory else request
+            found.append((container.name, memory, compute, beside))
+    return found
+
+
+def _reserved(pod: Mapping[str, Any]) -> dict[str, str]:
+    """What each request of a rewritten pod's claim reserves."""
+    template = template_for(pod)
+    requests = [] if template is None else template["spec"]["spec"]["devices"]["requests"]
+    amounts = {each["name"]: each["exactly"].get("capacity", {}).get("requests", {}) for each in requests}
+    mib = {name: mib_of(amount.get(contract.CAPACITY_MEMORY)) for name, amount in amounts.items()}
+    return {name: format_mib(amount) for name, amount in mib.items() if amount}
+
+
+def _amounts(values: Mapping[str, Any]) -> tuple[str, str]:
+    memory, compute = values.get(contract.MEMORY_MIB), values.get(contract.MPS_THREAD_PERCENTAGE)
+    if not memory:
+        return "no GPU", NOT_AVAILABLE
+    return format_mib(int(memory)), f"{compute}%" if compute else "no cap"
+
+
+def _request(container: Mapping[str, Any]) -> str | None:
+    claims = (container.get("resources") or {}).get("claims") or []
+    return next((claim.get("request") for claim in claims if claim.get("name") == contract.CLAIM), None)
+
+
+def _on_node(args: argparse.Namespace) -> int:
+    status = nodestatus.load(args.state)
+    if old := top.stale(status):
+        print(f"gpu-share: {old}", file=sys.stderr)
+    found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
+    if not found:
+        print(f"{args.pod}: the enforcer of this node knows no such pod; it has {_known(status)}")
+        for problem in _problems(args, status):
+            print(f"  {problem}")
+        return 1
+    for gpu, use in found:
+        print("\n".join(_use(gpu, use)))
+    return 1 if old or any(use.shown not in FINE for _, use in found) else 0
+
+
+def _names(args: argparse.Namespace, use: Use) -> bool:
+    namespace, _, name = args.pod.rpartition("/")
+    namespace = namespace or args.namespace
+    return use.pod == name and (not namespace or use.namespace == namespace)
+
+
+def _problems(args: argparse.Namespace, status: NodeStatus) -> Iterator[str]:
+    """What the enforcer complains of that names the pod: one that was given nothing is in no other list."""
+    namespace, _, name = args.pod.rpartition("/")
+    named = f"{namespace or args.namespace or ''}/{name} "
+    yield from (problem for problem in status.problems if named in problem)
+
+
+def _known(status: NodeStatus) -> str:
+    names = dict.fromkeys(f"{use.namespace}/{use.pod}" for gpu in status.gpus for use in gpu.uses)
+    return ", ".join(names) or "none at all"
+
+
+def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
+    used, quota = (NOT_AVAILABLE if mib is None else format_mib(mib) for mib in (use.used_mib, use.quota_mib))
+    how = (
+        f"ended for exceeding its quota, {use.killed}" if use.shown == nodestatus.KILLED else use.sentence or use.state
+    )
+    yield f"{use.namespace}/{use.pod} container {use.container}: {use.shown}: {how}"
+    low = ", with low priority" if use.low_priority else ""
+    if use.reserved:
+        quota += f" ({format_mib(use.reserved)} reserved)"
+    yield f"  holds {used} of {quota} on GPU {gpu.index} ({gpu.model}, {gpu.uuid}){low}"
+    if use.limit:
+        yield f"  limit {use.limit}"
+    if use.processes:
+        yield f"  {_processes(use)}"
+    yield from (f"  {each}" for each in use.failed[-1:])
+
+
+def _processes(use: Use) -> str:
+    """Say which processes hold memory there, the largest first."""
+    each = [f"pid {pid} {NOT_AVAILABLE if held is None else format_mib(held)}" for pid, held in use.processes]
+    more = f", and {len(each) - NAMED} more" if len(each) > NAMED else ""
+    return f"processes: {len(each)}, the largest first: {', '.join(each[:NAMED])}{more}"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]

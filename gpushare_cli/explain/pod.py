@@ -1,0 +1,71 @@
+"""``gpu-share explain POD``: reads what the cluster has on record about a pod, with the rights of the user."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+from gpushare.errors import ClusterError, GpuShareError
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare_cli.explain.cluster_state import Recorded, claim_names
+
+Object = dict[str, Any]
+T = TypeVar("T")
+HIDDEN: Final = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED})
+
+
+def recorded(api: Cluster, namespace: str, name: str) -> Recorded:
+    """Read a pod, its claims and its Events: what the ``view`` role lets a tenant read, and nothing else.
+
+    Raises:
+        GpuShareError: there is no such pod, or the user may not read it.
+        ClusterError: the API server cannot be asked.
+    """
+    pod = pod_of(api, namespace, name)
+    claims = _allowed(lambda: claims_of(api, namespace, list(claim_names(pod).values())))
+    # Events of the old group: those of events.k8s.io are the same objects, but no role of Kubernetes' own shows them.
+    about = f"involvedObject.uid={pod['metadata']['uid']}"
+    events = _allowed(lambda: api.list(path(CORE_V1, "events", namespace=namespace), fieldSelector=about)[0])
+    return Recorded(pod=pod, claims=claims, events=events)
+
+
+def pod_of(api: Cluster, namespace: str, name: str) -> Object:
+    """Read a pod.
+
+    Raises:
+        GpuShareError: there is none of that name, or the user may not read it.
+        ClusterError: the API server cannot be asked.
+    """
+    try:
+        return api.get(path(CORE_V1, "pods", name, namespace))
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise GpuShareError(f"there is no pod {name} in namespace {namespace}; give NAMESPACE/POD or -n") from None
+        if error.status in HIDDEN:
+            message = f"you may not read pod {name} in namespace {namespace}; ask for the ClusterRole view there"
+            raise GpuShareError(message) from None
+        raise
+
+
+def claims_of(api: Cluster, namespace: str, names: list[str]) -> dict[str, Object]:
+    """Read those claims that are there, by name.
+
+    Raises:
+        ClusterError: the user may not, or the API server cannot be asked.
+    """
+    found = {}
+    for name in names:
+        try:
+            found[name] = api.get(path(RESOURCE_V1, "resourceclaims", name, namespace))
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    return found
+
+
+def _allowed(read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except ClusterError as error:
+        if error.status in HIDDEN:
+            return None
+        raise

@@ -1,0 +1,5 @@
+"""``gpu-share inject``."""
+
+from gpushare_cli.inject.command import add_parser, run
+
+__all__ = ["add_parser", "run"]

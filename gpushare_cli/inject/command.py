@@ -1,0 +1,298 @@
+"""``gpu-share inject``: the webhook's rewriting offline, on any manifest, by the webhook's own function."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.errors import ConfigError, PolicyDenied, QuantityError
+from gpushare.quantity import parse_memory
+from gpushare.reasons import Reason
+from gpushare_cli.inject import rewrite as rewriting
+from gpushare_cli.inject.kube_yaml import dump
+from gpushare_cli.inject.manifest import Document, read, split
+from gpushare_cli.inject.rewrite import Judge, Result
+from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
+from gpushare_cli.inject.yaml_hints import no_string
+from gpushare_cli.terminal import Colour, Terminal, diff
+from webhook.claim_templates.references import asks_for
+from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.settings import ACROSS_NODES, Settings, image
+
+STDIN: Final = "-"
+Annotations = Mapping[str, Any]
+BOM: Final = "\ufeff"
+
+_DESCRIPTION: Final = f"""\
+Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pods, Deployments, StatefulSets,
+DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them. Everything else comes out exactly as it went in.
+
+Namespace documents in the stream supply the defaults and ceilings of their pods. Nothing is written when any pod
+is refused; the refusal names document and field.
+
+  gpu-share inject -f app.yaml | kubectl apply -f -
+  helm template . | gpu-share inject -f - -o diff
+
+A pod asks by its annotations, for example {contract.MEMORY}: 4Gi and {contract.COMPUTE}: 25%.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "inject",
+        help="rewrite manifests as the webhook would, without a cluster",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="manifest, YAML or JSON; - is stdin")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("yaml", "json", "patch", "diff"),
+        help="default: each document in the format it came in",
+    )
+    parser.add_argument("--templates", action="store_true", help="add the ResourceClaimTemplates the pods name")
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="of a diff")
+    add_policy_options(parser)
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a decision depends on besides the pod: the namespace, and the operator's settings."""
+    parser.add_argument("-n", "--namespace", metavar="NAME", help="namespace of pods that name none")
+    parser.add_argument(
+        "--namespaces", metavar="FILE", action="append", default=[], help="Namespace objects with their policy"
+    )
+    group = parser.add_argument_group("settings", "as on the webhook; by default from its GPU_SHARE_* variables")
+    group.add_argument("--image", help="image of the sidecar")
+    group.add_argument("--min-memory", metavar="QUANTITY", help="smallest share")
+    group.add_argument("--max-memory", metavar="QUANTITY", help="largest share")
+    group.add_argument("--runtime-class", metavar="NAME", help="runtimeClassName of sharing pods")
+    group.add_argument("--several-gpus", choices=("allow", "refuse"), help="whether a container may have several GPUs")
+    group.add_argument("--root-tenants", choices=("allow", "refuse"), help="whether sharing pods may run as root")
+    group.add_argument("--across-nodes", choices=ACROSS_NODES, help="nodes that sharing pods prefer")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
+    text = source(args.filename)
+    results = rewritten(text.removeprefix(BOM), args)
+    for line in (*warnings(results), *_nothing_asks(results)):
+        print(line, file=sys.stderr)
+    if args.templates:
+        results = list(rewriting.with_templates(results))
+    else:
+        results = [replace(result, templates=()) for result in results]
+    sys.stdout.write(_WRITERS[args.output](results, args) if args.output else _as_it_came(text, results))
+    return 0
+
+
+def rewritten(text: str, args: argparse.Namespace) -> list[Result]:
+    """Rewrite a stream with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
+    documents = split(text)
+    return rewriting.rewrite(documents, judge_for(documents, args), args.namespace)
+
+
+def judge_for(documents: Sequence[Document], args: argparse.Namespace) -> Judge:
+    """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
+    around = _values([document for file in args.namespaces for document in split(source(file))])
+    values = around + _values(documents)
+    claims = _own_claims(values, args.namespace or DEFAULT_NAMESPACE)
+    return _telling(_closed(values), judge(_policies(values), claims, settings(args)))
+
+
+def judge(policies: Mapping[str, Annotations], claims: Mapping[str, frozenset[str]], chosen: Settings) -> Judge:
+    """Return the webhook's decision under these annotations and own claims (both by namespace) and settings."""
+
+    def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
+        policy = NamespacePolicy.from_annotations(policies.get(namespace, {}))
+        return decide(pod, policy=policy, settings=chosen, own_claims=claims.get(namespace, frozenset()))
+
+    return decided
+
+
+def _telling(closed: frozenset[str], judged: Judge) -> Judge:
+    """Return decisions that warn of shares in namespaces where the webhook is never called."""
+
+    def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
+        decision = judged(pod, namespace)
+        if namespace not in closed or decision.reason not in rewriting.SHARES:
+            return decision
+        warning = f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true"; nothing is shared there'
+        return replace(decision, warnings=(*decision.warnings, warning))
+
+    return decided
+
+
+def settings(args: argparse.Namespace) -> Settings:
+    """Return the operator's settings: options win over the webhook's environment variables, these over defaults."""
+    given = {
+        "image": None if args.image is None else image("--image", args.image),
+        "min_memory_mib": _mib("--min-memory", args.min_memory),
+        "max_memory_mib": _mib("--max-memory", args.max_memory),
+        "runtime_class": args.runtime_class,
+        "root_tenants": args.root_tenants,
+        "across_nodes": args.across_nodes,
+        "several_gpus": args.several_gpus,
+    }
+    return replace(Settings.from_environment(os.environ), **{k: v for k, v in given.items() if v is not None})
+
+
+def source(filename: str) -> str:
+    """Return the text of a file, or of standard input for ``-``.
+
+    Raises:
+        ConfigError: there is no such file, or no name of one.
+        RequestError: it is no text.
+    """
+    if not filename:  # an unset variable of a script; as a path it would be the folder we are in
+        raise ConfigError(f"'' is no name of a file; write one, or {STDIN} for standard input")
+    try:
+        content = sys.stdin.buffer.read() if filename == STDIN else Path(filename).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{filename} cannot be read: {error.strerror}") from None
+    return read(content)
+
+
+def warnings(results: Iterable[Result]) -> list[str]:
+    """Return one line per warning, with the object it is about."""
+    found = [
+        f"warning: {change.place.label}: {warning}"
+        for result in results
+        for change in result.changes
+        for warning in change.warnings
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
+    """Say that nothing was to be done: whoever calls this mostly believes otherwise."""
+    if all(change.reason is Reason.NO_SHARE for result in results for change in result.changes):
+        yield f"nothing to rewrite: no Pod or workload known here has {contract.MEMORY} or another annotation of ours"
+
+
+def _mib(option: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_memory(text)
+    except QuantityError as error:
+        raise ConfigError(f"{option}: {error.message}") from None
+
+
+def _values(documents: Sequence[Document]) -> list[Any]:
+    return [rewriting.load(document, number) for number, document in rewriting.numbered(documents)]
+
+
+def _policies(values: Sequence[Any]) -> dict[str, Annotations]:
+    """Return the annotations of every Namespace, by name; a later document wins."""
+    return {name: _strings(name, _mapping(metadata.get("annotations"))) for name, metadata in _namespaces(values)}
+
+
+def _closed(values: Sequence[Any]) -> frozenset[str]:
+    """Return the Namespaces that did not opt in."""
+    labels = {name: _mapping(metadata.get("labels")) for name, metadata in _namespaces(values)}
+    return frozenset(name for name, given in labels.items() if given.get(contract.NAMESPACE_LABEL) != "true")
+
+
+def _namespaces(values: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for item in (item for value in values for item in objects(value, NAMESPACE)):
+        metadata = _mapping(item.get("metadata"))
+        yield str(metadata.get("name")), metadata
+
+
+def _own_claims(values: Sequence[Any], namespace: str) -> dict[str, frozenset[str]]:
+    """Return the claims and claim templates of our class in the stream, by namespace, as ``decide`` wants them."""
+    found: dict[str, frozenset[str]] = {}
+    for prefix, kind in (("claim", CLAIM), ("template", CLAIM_TEMPLATE)):
+        for item in (item for value in values for item in objects(value, kind)):
+            metadata = _mapping(item.get("metadata"))
+            if _is_own(item, template=kind == CLAIM_TEMPLATE):
+                where = str(metadata.get("namespace") or namespace)
+                found[where] = found.get(where, frozenset()) | {f"{prefix}/{metadata.get('name')}"}
+    return found
+
+
+def _is_own(item: Mapping[str, Any], *, template: bool) -> bool:
+    try:
+        return asks_for(item, contract.SHARING_CLASSES, template=template)
+    except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
+        return False
+
+
+def _strings(namespace: str, annotations: Mapping[str, Any]) -> Annotations:
+    for key, value in annotations.items():
+        if contract.is_ours(key) and not isinstance(value, str):
+            field = f"Namespace {namespace}: metadata.annotations[{key}]"
+            raise PolicyDenied(field, no_string(key, value), Reason.INVALID_NAMESPACE)
+    return annotations
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Read an object; what has another shape, the API server will refuse."""
+    return value if isinstance(value, dict) else {}
+
+
+def _as_it_came(text: str, results: Sequence[Result]) -> str:
+    return (BOM if text.startswith(BOM) else "") + rewriting.stream(results)
+
+
+def _yaml(results: Sequence[Result], _args: argparse.Namespace) -> str:
+    return rewriting.stream([_without_json(result) for result in results])
+
+
+def _without_json(result: Result) -> Result:
+    """Turn a JSON document into a YAML one, so that a stream of both can be read as YAML."""
+    document = result.document
+    if not document.json:
+        return result
+    value = result.after if result.rewritten else document.value
+    text = rewriting.SEPARATOR + dump(value)
+    return replace(result, document=replace(document, json=False, text=text), changes=())
+
+
+def _json(results: Sequence[Result], _args: argparse.Namespace) -> str:
+    values: list[Any] = []
+    for result in results:
+        values += result.templates
+        values.append(
+            result.after if result.rewritten else rewriting.load(result.document, result.number, any_kind=True)
+        )
+    return "".join(json.dumps(value, indent=2, ensure_ascii=False) + "\n" for value in values if value is not None)
+
+
+def _patch(results: Sequence[Result], _args: argparse.Namespace) -> str:
+    patches = [
+        {
+            "document": result.number,
+            "kind": change.place.kind,
+            "namespace": change.place.named,
+            "name": change.place.name,
+            "reason": change.reason,
+            "patch": list(change.patch),
+        }
+        for result in results
+        for change in result.changes
+    ]
+    return json.dumps(patches, indent=2, ensure_ascii=False) + "\n"
+
+
+def _diff(results: Sequence[Result], args: argparse.Namespace) -> str:
+    terminal = Terminal.of(colour=args.color)
+    lines: list[str] = []
+    for result in results:
+        for template in result.templates:
+            name = f"ResourceClaimTemplate {template['metadata']['name']}"
+            lines += diff("", dump(dict(template)), ("/dev/null", name), terminal)
+        if result.rewritten:
+            label = ", ".join(change.place.label for change in result.changes if change.patch)
+            lines.append(terminal.paint(f"document {result.number}: {label}", Colour.BOLD))
+            lines += diff(dump(result.before), dump(result.after), ("before", "after"), terminal)
+    return "".join(line + "\n" for line in lines)
+
+
+_WRITERS: Final = {"yaml": _yaml, "json": _json, "patch": _patch, "diff": _diff}

@@ -1,0 +1,190 @@
+"""Reading and writing manifests: many documents in one text, each with its own bytes and its line.
+
+A stream is cut at its ``---`` lines (YAML allows such a line nowhere inside a document), so a document that is not
+rewritten leaves exactly as it came. JSON documents may follow one another in one piece, as ``kubectl`` writes them.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from gpushare.errors import RequestError
+from gpushare_cli.inject.kube_yaml import MAX_DIGITS, construct, dump, long_number, no_number, parse, top
+
+_SEPARATOR: Final = re.compile(r"---(?=[ \t\r\n]|\Z)")
+_LEAD: Final = re.compile(r"(?:---(?=\s|\Z))?(?:\s|#[^\n]*)*")
+"""What may stand before the content of a document: separator, white space, comments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One document of a stream.
+
+    ``text`` is its exact source, separator line included. ``node`` is the composed YAML, or the value of a JSON
+    document in ``value``. ``line`` is where its content starts, counted from 1.
+    """
+
+    line: int
+    text: str
+    json: bool = False
+    value: Any = None
+    node: yaml.Node | None = None
+
+    def top(self, key: str) -> str:
+        """Return a top-level string such as ``kind`` without constructing the document; empty when absent."""
+        if self.json:
+            found = self.value.get(key) if isinstance(self.value, dict) else None
+            return found if isinstance(found, str) else ""
+        return top(self.node, key)
+
+    def load(self) -> Any:
+        """Return the document as plain JSON data. Raises ``RequestError`` with the line of what cannot be."""
+        return self.value if self.json else construct(self.node)
+
+    def render(self, value: Any) -> str:
+        """Write another value in this document's place, in its format, with its separator and leading comments."""
+        if self.json:
+            return self.text[: _lead(self.text)] + json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        text = _header(self.text) + dump(value)
+        return text.replace("\n", "\r\n") if "\r\n" in self.text else text
+
+
+def read(source: bytes) -> str:
+    """Decode a manifest. Raises ``RequestError`` naming the line that is not text."""
+    try:
+        text = source.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = source.count(b"\n", 0, error.start) + 1
+        raise RequestError(
+            f"line {line}: byte {source[error.start]:#04x} is not UTF-8; save the file as UTF-8"
+        ) from None
+    if "\0" in text:
+        raise RequestError(f"line {text.count(chr(10), 0, text.index(chr(0))) + 1}: a NUL byte; this is not a manifest")
+    return text
+
+
+def split(text: str) -> list[Document]:
+    """Cut a stream into documents, in order; the texts joined are the stream again.
+
+    Raises:
+        RequestError: something is neither YAML nor JSON, with its line.
+    """
+    documents: list[Document] = []
+    for chunk, line in _chunks(text):
+        documents += _documents(chunk, line)
+    return documents
+
+
+def _chunks(text: str) -> Iterator[tuple[str, int]]:
+    held: list[str] = []
+    start = 1
+    for number, line in enumerate(text.split("\n"), 1):
+        if _SEPARATOR.match(line) and held:
+            yield "".join(held), start
+            held, start = [], number
+        held.append(line + "\n")
+    yield "".join(held)[:-1], start
+
+
+def _documents(chunk: str, line: int) -> Iterator[Document]:
+    start = _lead(chunk)
+    if chunk.startswith("{", start):
+        stream = list(_json(chunk, line, start))
+        if stream:
+            yield from stream
+            return
+    node = parse(chunk, line)
+    first = node.start_mark.line if node is not None else 0
+    yield Document(line=line + first, text=chunk, node=node)
+
+
+def _json(chunk: str, line: int, start: int) -> Iterator[Document]:
+    """Yield the JSON documents of a chunk; none when it is YAML in braces after all."""
+    position, begin = start, 0
+    while position < len(chunk):
+        try:
+            value, end = _DECODER.raw_decode(chunk, position)
+            _check_text(value, chunk)
+        except json.JSONDecodeError:
+            if begin:
+                at = line + chunk.count("\n", 0, position)
+                raise RequestError(
+                    f"line {at}: what follows the JSON document is neither JSON nor a --- line"
+                ) from None
+            return
+        except RecursionError:
+            raise RequestError(f"line {line}: the document is nested too deeply") from None
+        except RequestError as error:
+            raise RequestError(f"line {line + chunk.count(chr(10), 0, position)}: {error.message}") from None
+        end += len(chunk[end:]) - len(chunk[end:].lstrip())
+        at = line + chunk.count("\n", 0, position)
+        yield Document(line=at, text=chunk[begin:end], json=True, value=value)
+        begin = position = end
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise RequestError(f"the key {key!r} stands twice in one JSON object; keep one of them")
+        found[key] = value
+    return found
+
+
+def _constant(name: str) -> Any:
+    raise RequestError(f"{name} is not JSON; write a number")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise RequestError(long_number(digits))
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise RequestError(no_number(digits))
+    return value
+
+
+def _check_text(value: Any, chunk: str) -> None:
+    """Refuse strings that cannot be written again as UTF-8."""
+    if "\\ud" not in chunk and "\\uD" not in chunk:
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RequestError("half of a surrogate pair (\\ud800 to \\udfff) stands alone; remove it") from None
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_constant, parse_int=_integer, parse_float=_float
+)
+
+
+def _lead(text: str) -> int:
+    match = _LEAD.match(text)
+    return match.end() if match else 0
+
+
+def _header(text: str) -> str:
+    """Return the separator line and the comments before the first content, without what shares a line with them."""
+    kept: list[str] = []
+    for line in text.replace("\r\n", "\n").splitlines(keepends=True):
+        bare = line.strip()
+        if _SEPARATOR.match(line):
+            rest = bare[3:].strip()
+            kept.append(line if not rest or rest.startswith("#") else "---\n")
+            if rest and not rest.startswith("#"):
+                break
+        elif not bare or bare.startswith("#"):
+            kept.append(line)
+        else:
+            break
+    return "".join(kept)

@@ -1,0 +1,238 @@
+"""The core of ``gpu-share inject``: documents in, documents rewritten by the webhook's own function out. No I/O."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jsonpatch
+
+from gpushare import contract
+from gpushare.errors import PolicyDenied, RequestError
+from gpushare.reasons import Reason
+from gpushare_cli.inject.kube_yaml import Misplaced, dump
+from gpushare_cli.inject.manifest import Document
+from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
+from gpushare_cli.inject.yaml_hints import no_string
+from webhook.mutation.mutate import Decision
+from webhook.mutation.resourceclaims import template_for
+
+Judge = Callable[[Mapping[str, Any], str], Decision]
+"""Decide on a pod in the namespace of that name; raises ``PolicyDenied``."""
+
+SEPARATOR: Final = "---\n"
+SHARES: Final = frozenset({Reason.APPLIED, Reason.UNCHANGED})
+"""Decisions about pods that hold a share of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What happened to one pod: where it stands, the decision, and the patch with paths from its document."""
+
+    place: PodPlace
+    pod: Mapping[str, Any]
+    reason: Reason
+    patch: tuple[Mapping[str, Any], ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One document and what became of it. ``before`` and ``after`` are ``None`` where it is no business of ours."""
+
+    number: int
+    document: Document
+    before: Any = None
+    after: Any = None
+    changes: tuple[Change, ...] = ()
+    templates: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def rewritten(self) -> bool:
+        """Tell whether any pod of the document was changed."""
+        return any(change.patch for change in self.changes)
+
+    @property
+    def text(self) -> str:
+        """Return the document as it goes out: its own bytes when nothing changed."""
+        return self.document.render(self.after) if self.rewritten else self.document.text
+
+
+def rewrite(documents: Sequence[Document], judge: Judge, namespace: str | None = None) -> list[Result]:
+    """Rewrite every document, or none.
+
+    Args:
+        documents: a stream, in order.
+        judge: what decides on one pod.
+        namespace: the namespace of pods that name none; ``default`` when absent.
+
+    Raises:
+        PolicyDenied: a pod is refused; document and field are named.
+        RequestError: a document of ours cannot be read.
+    """
+    return [
+        _rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE) for number, document in numbered(documents)
+    ]
+
+
+def numbered(documents: Sequence[Document]) -> Iterator[tuple[int, Document]]:
+    """Count documents as a person does: from 1, and what is empty between two separators is none."""
+    number = 1
+    for document in documents:
+        yield number, document
+        number += not _empty(document)
+
+
+def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
+    """Return a document's value if it may hold pods or changes what is decided about them, else ``None``.
+
+    Raises:
+        RequestError: it cannot be read, with its line.
+    """
+    if not any_kind and not concerns(document.top("apiVersion"), document.top("kind")):
+        return None
+    try:
+        return document.load()
+    except Misplaced as error:
+        start = document.line - (document.node.start_mark.line if document.node is not None else 0)
+        raise RequestError(f"document {number}, line {start + error.line}: {error.message}") from None
+
+
+def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> Result:
+    before = load(document, number)
+    changes = []
+    for place in pods(before):
+        try:
+            change = change_of(place, judge, place.named or namespace)
+        except PolicyDenied as error:
+            raise _located(error, document, number, place) from None
+        changes.append(change)
+    # All at once: each application copies the whole document.
+    operations = [dict(op) for change in changes for op in change.patch]
+    after = jsonpatch.apply_patch(before, operations) if operations else before
+    shares = {change.place.path for change in changes if change.reason in SHARES}
+    templates = tuple(template for place in pods(after) if place.path in shares for template in _template(place))
+    return Result(
+        number=number, document=document, before=before, after=after, changes=tuple(changes), templates=templates
+    )
+
+
+def change_of(place: PodPlace, judge: Judge, namespace: str) -> Change:
+    """Decide on one pod. Raises ``PolicyDenied`` with a field inside the pod."""
+    _strings_only(place.pod)
+    decision = judge(place.pod, namespace)
+    patch = tuple(_moved(op, place.pointer) for op in decision.patch)
+    warnings = (*decision.warnings, *_misplaced(place))
+    return Change(place=place, pod=decision.pod, reason=decision.reason, patch=patch, warnings=warnings)
+
+
+def _moved(op: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+    """Return a patch operation on a pod as one on the document that holds it."""
+    return {key: pointer + value if key in {"path", "from"} else value for key, value in op.items()}
+
+
+def _located(error: PolicyDenied, document: Document, number: int, place: PodPlace) -> PolicyDenied:
+    field = ".".join(part for part in (place.field, error.field) if part)
+    message = error.message.removeprefix(f"{error.field}: ")
+    where = f"document {number} ({place.label}, line {document.line})"
+    return PolicyDenied(f"{where}: {field}", message, error.reason)
+
+
+def _strings_only(pod: Mapping[str, Any]) -> None:
+    """Refuse an annotation of ours that YAML did not read as a string: the API server would refuse the whole pod."""
+    for key, value in _annotations(pod).items():
+        if isinstance(value, str) or not contract.is_ours(key):
+            continue
+        raise PolicyDenied(f"metadata.annotations[{key}]", no_string(key, value), Reason.INVALID_VALUE)
+
+
+def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> dict[str, Any]:
+    metadata = pod.get("metadata")
+    found = metadata.get(kind) if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _misplaced(place: PodPlace) -> Iterator[str]:
+    """Warn about labels that should be annotations, and annotations on the workload that belong to its pods."""
+    for key in _annotations(place.pod, "labels"):
+        if contract.is_ours(key) and key != contract.MANAGED_LABEL:
+            field = f"{place.field}.metadata.labels".removeprefix(".")
+            asks = key in contract.POD_ANNOTATIONS or key.startswith(contract.CONTAINER_PREFIXES)
+            yield f"{field}[{key}] does nothing there; {'make it an annotation' if asks else 'remove it'}"
+    if place.path == place.owner_path:
+        return
+    where = f"{place.field}.metadata.annotations"
+    for key in place.annotations:
+        if contract.is_ours(key) and key not in _annotations(place.pod):
+            yield f"{key} stands on the {place.kind} and does nothing there; move it to {where}"
+
+
+def _template(place: PodPlace) -> Iterator[Mapping[str, Any]]:
+    """Yield the claim template that a rewritten pod names, with the namespace written there."""
+    template = template_for(place.pod)
+    if template is not None:
+        named = {"namespace": place.named} if place.named else {}
+        yield template | {"metadata": {"name": template["metadata"]["name"]} | named | template["metadata"]}
+
+
+def with_templates(results: Sequence[Result]) -> Iterator[Result]:
+    """Keep each claim template once per namespace and name, and none that the stream already holds."""
+    seen = {_identity(result.document) for result in results}
+    for result in results:
+        wanted = []
+        for template in result.templates:
+            metadata = template["metadata"]
+            key = (template["kind"], metadata.get("namespace", ""), metadata["name"])
+            if key not in seen:
+                seen.add(key)
+                wanted.append(template)
+        yield Result(
+            number=result.number,
+            document=result.document,
+            before=result.before,
+            after=result.after,
+            changes=result.changes,
+            templates=tuple(wanted),
+        )
+
+
+def _identity(document: Document) -> tuple[str, str, str] | None:
+    kind = document.top("kind")
+    if kind != "ResourceClaimTemplate":
+        return None
+    metadata = document.load().get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    return kind, str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+
+
+def stream(results: Sequence[Result]) -> str:
+    """Join the documents again, each claim template before the document that names it."""
+    pieces: list[str] = []
+    after_json = False
+    for result in results:
+        like = result.document
+        for template in result.templates:
+            pieces.append(_apart(pieces, _written(template, like=like), json_pair=after_json and like.json))
+            after_json = like.json
+        pieces.append(_apart(pieces, result.text, json_pair=like.json) if result.templates else result.text)
+        after_json = like.json
+    return "".join(pieces)
+
+
+def _written(template: Mapping[str, Any], *, like: Document) -> str:
+    if like.json:
+        return json.dumps(template, indent=2, ensure_ascii=False) + "\n"
+    return SEPARATOR + dump(dict(template))
+
+
+def _apart(before: Sequence[str], text: str, *, json_pair: bool) -> str:
+    """Return a piece so that it starts a document of its own; one JSON document may follow another as it is."""
+    if not "".join(before).strip():
+        return text
+    line_end = "" if before[-1].endswith("\n") else "\n"
+    starts = json_pair or text.startswith(SEPARATOR.strip())
+    return line_end + ("" if starts else SEPARATOR) + text
+
+
+def _empty(document: Document) -> bool:
+    return document.node is None and not document.json

@@ -1,0 +1,141 @@
+"""The program ``gpu-share``: finds the verb, loads only what that verb needs, and turns errors into sentences.
+
+Processes (``webhook``, ``enforcer``, ``sidecar``, ``certs``) get the rest of the line untouched and answer for
+themselves; nothing of the people's side is imported for them.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Final, NoReturn
+
+from gpushare.errors import ConfigError, GpuShareError
+from gpushare_cli import api_errors as refusals
+
+FINE: Final = 0
+NOT_FINE: Final = 1
+WRONG_USE: Final = 2
+INTERRUPTED: Final = 130
+
+PARTS: Final = {
+    "webhook": "answer admission reviews and keep the claim templates",
+    "enforcer": "watch this node's GPUs and hold containers to their quota",
+    "mps": "start this node's MPS daemons when the enforcer asks, and outlive it",
+    "sidecar": "report a sharing pod's state from inside the pod",
+    "certs": "make and renew the certificate authority and the serving certificate",
+}
+_MODULES: Final = {"mps": "enforcer.mps.host"}
+"""Where a process is not the ``main`` of a part of its name."""
+VERBS: Final = {
+    "inject": "rewrite manifests as the webhook would, without a cluster",
+    "check": "find out whether this machine and this cluster are ready",
+    "top": "show GPUs, the containers on them, and their use against quota",
+    "explain": "say what was or would be done to a pod, and why",
+    "resize": "change what a running container may hold, within what its pod reserved",
+    "audit": "show the kill log and verify its chain",
+    "breaker": "say whether a storm of kills stopped enforcement on this node, and start it again",
+    "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",
+    "completion": "print a completion script for bash, zsh or fish",
+    "version": "print the version",
+}
+
+_PLUGIN: Final = "kubectl-gpu_share"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaint is one sentence on stderr."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where to read more; exit code 2."""
+        self.exit(WRONG_USE, f"{self.prog}: {message}; see '{self.prog} --help'\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code.
+
+    Args:
+        argv: the arguments without the program's name; ``None`` takes the process's own.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        arguments = ["version"]
+    if arguments and arguments[0] in PARTS:
+        return _process(arguments[0], arguments[1:])
+    return _guarded(lambda: _verb(arguments))
+
+
+def program() -> str:
+    """Return the name the program was called by, as usage lines show it."""
+    return "kubectl gpu-share" if Path(sys.argv[0]).name == _PLUGIN else "gpu-share"
+
+
+def build_parser(verb: str | None) -> Parser:
+    """Build the parser with the full options of one verb; the others are there for the list only."""
+    parser = Parser(prog=program(), description="Several pods share one GPU; limits hold and kills are on the record.")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "processes:\n" + "\n".join(f"  {name:<18}  {what}" for name, what in PARTS.items())
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
+    for name, what in VERBS.items():
+        if name == verb:
+            module = importlib.import_module(f"gpushare_cli.{name}")
+            module.add_parser(verbs)
+            verbs.choices[name].set_defaults(run=module.run)
+        else:
+            verbs.add_parser(name, help=what)
+    return parser
+
+
+def _verb(arguments: list[str]) -> int:
+    asked = next((word for word in arguments if not word.startswith("-")), None)
+    _ready_output(asked)
+    args = build_parser(asked).parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = args.run
+    code = run(args)
+    sys.stdout.flush()
+    return code
+
+
+def _ready_output(verb: str | None) -> None:
+    """Standard output may have been closed: then the exit code is all that is wanted. Or it knows few letters."""
+    if (stream := getattr(sys, "stdout", None)) is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    elif verb != "inject" and isinstance(stream, TextIOWrapper):  # in a manifest no letter may change
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _process(part: str, arguments: list[str]) -> int:
+    code: int = importlib.import_module(_MODULES.get(part, f"{part}.main")).main(arguments)
+    return code
+
+
+def _guarded(call: Callable[[], int]) -> int:
+    try:
+        return call()
+    except SystemExit as exit_:  # argparse leaves this way
+        return exit_.code if isinstance(exit_.code, int) else WRONG_USE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        _write_no_more()
+        return FINE
+    except OSError as error:
+        _write_no_more()
+        what = "the output cannot be written" if error.filename is None else error.filename
+        print(f"{program()}: {what}: {error.strerror}", file=sys.stderr)
+        return NOT_FINE
+    except GpuShareError as error:
+        print(f"{program()}: {refusals.sentence(error)}", file=sys.stderr)
+        return WRONG_USE if isinstance(error, ConfigError) else NOT_FINE
+
+
+def _write_no_more() -> None:
+    """Let what is still buffered go nowhere, or the interpreter complains of it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""What the enforcer says about its node: ``status.json`` in its state directory, read for ``top`` and ``explain``.
+
+Its shape is written down in ``enforcer/status/node_status.py``. What is missing or of another shape here is shown as not
+available, never guessed; texts are made harmless for a terminal.
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from enforcer.audit.log import FOLDER, segments
+from enforcer.audit.record import Kind
+from enforcer.detection.detector import Phase
+from enforcer.status.node_status import BLIND, NAME
+from gpushare.errors import ConfigError, GpuShareError
+from gpushare.reasons import Reason
+
+NEAR: Final = 0.9
+"""Share of its quota from which a container is shown as near it."""
+OK: Final = "ok"
+KILLED: Final = "killed"
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""More has no status: that of a full node is less than one."""
+LAST_BYTES: Final = 1024 * 1024
+"""So much of the kill log is looked at: the last several hundred records."""
+_SHOWN: Final[Mapping[str, str]] = {
+    Phase.NOT_STARTED: "starting",
+    Phase.OVER: "over",
+    Phase.WARNED: "over",
+    Phase.HELD_BACK: "over",
+    Phase.ACTING: "killing",
+    Phase.COOLING_DOWN: KILLED,
+    BLIND: "blind",
+}
+"""Words of the enforcer's, as a table shows them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One container on one GPU. Memory in MiB; ``None`` is not available.
+
+    ``processes`` are those it has there, by pid, with what each holds; the largest first.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    gpu: str
+    used_mib: int | None
+    quota_mib: int | None
+    state: str
+    sentence: str
+    processes: tuple[tuple[int, int | None], ...] = ()
+    low_priority: bool = False
+    reserved_mib: int | None = None
+    limit: str = ""
+    """Whether its limit is in force, and what says so; empty where that is not known."""
+    killed: str = ""
+    """When and how it was ended, by the kill log; empty where it was not."""
+    failed: tuple[str, ...] = ()
+    """Why it likely failed lately for want of memory, and who held how much then, one line each."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes there."""
+        return tuple(pid for pid, _ in self.processes)
+
+    @property
+    def reserved(self) -> int | None:
+        """MiB that were reserved, where that is not the quota."""
+        return None if self.reserved_mib == self.quota_mib else self.reserved_mib
+
+    @property
+    def shown(self) -> str:
+        """Return ``ok``, ``near``, ``over``, ``killed``, ... or the enforcer's own word where it is another."""
+        if self.killed and not self.used_mib:
+            return KILLED
+        if self.state != Phase.WITHIN:
+            return _SHOWN.get(self.state, self.state)
+        near = self.used_mib is not None and self.quota_mib and self.used_mib >= NEAR * self.quota_mib
+        return "near" if near else OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """One GPU. ``limit_mib`` is the sum of quotas on it, ``clients`` its processes; ``blind`` is why, where it is."""
+
+    uuid: str
+    index: int | None
+    model: str
+    used_mib: int | None
+    limit_mib: int
+    total_mib: int | None
+    clients: int | None
+    blind: str
+    uses: tuple[Use, ...]
+    mode: str = ""
+    """How it is shared; empty where it is not, or that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """A node at one moment; ``raw`` is what was read."""
+
+    node: str
+    time: str
+    enforcing: bool
+    problems: tuple[str, ...]
+    gpus: tuple[GpuUse, ...]
+    raw: Mapping[str, Any]
+
+    def age(self, now: datetime) -> float | None:
+        """Return the seconds since it was written; ``None`` where it does not say when."""
+        try:
+            return (now - datetime.fromisoformat(self.time)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+
+
+def load(folder: Path) -> NodeStatus:
+    """Read the enforcer's status.
+
+    Raises:
+        ConfigError: there is no such file, or it may not be read.
+        GpuShareError: it is no status.
+    """
+    file = folder / NAME
+    try:
+        raw = json.loads(_end_of(file, MAX_BYTES).decode("utf-8"))
+    except OSError as error:
+        hint = "run this on a node with the enforcer, or give --state"
+        raise ConfigError(f"{file}: {error.strerror}; {hint}") from None
+    except (ValueError, RecursionError):
+        raw = None
+    if not isinstance(raw, dict):
+        raise GpuShareError(f"{file} is no status of the enforcer")
+    return read(raw, endings(folder / FOLDER))
+
+
+def endings(folder: Path) -> dict[str, str]:
+    """Return when and how containers were ended, by container id, from the end of the kill log. It is not verified."""
+    try:
+        last = segments(folder)[-1:]
+        text = b"".join(_end_of(file, LAST_BYTES) for file in last)
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        record = _json(line)
+        if record.get("kind") == Kind.OUTCOME and record.get("result") == Reason.KILLED:
+            pids = ", ".join(
+                f"pid {_number(one, 'pid')} by {_text(one, 'steps')}" for one in _objects(record, "targets")
+            )
+            found[_text(record, "containerId")] = f"{_text(record, 'time')}: {pids} (record {_number(record, 'seq')})"
+    return found
+
+
+def _end_of(file: Path, most: int) -> bytes:
+    """The last bytes of a plain file; of no other, which might have no end. Raises ``OSError``."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
+        found = os.fstat(opened.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(file))
+        opened.seek(max(0, found.st_size - most))
+        return opened.read(most)
+
+
+def _json(line: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):  # the first line may be cut, and edits are for audit verify to find
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read(raw: Mapping[str, Any], ended: Mapping[str, str]) -> NodeStatus:
+    """Read a status from JSON data of any shape; ``ended`` as ``endings`` returns it."""
+    uses = tuple(_uses(raw, ended))
+    problems = raw.get("problems")
+    return NodeStatus(
+        node=_text(raw, "node"),
+        time=_text(raw, "time"),
+        enforcing=raw.get("enforcing") is True,
+        problems=tuple(_clean(one) for one in problems if isinstance(one, str)) if isinstance(problems, list) else (),
+        gpus=tuple(_gpu(raw, gpu, uses) for gpu in _objects(raw, "gpus")),
+        raw=raw,
+    )
+
+
+def now() -> datetime:
+    """Return the wall clock, in UTC."""
+    return datetime.now(UTC)
+
+
+def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) -> GpuUse:
+    uuid = _text(gpu, "uuid")
+    mine = tuple(use for use in uses if use.gpu == uuid)
+    used, memory, reserved = (_number(gpu, key) for key in ("usedMib", "memoryMib", "reservedMib"))
+    strangers = sum(1 for one in _objects(raw, "strangers") if _text(one, "gpu") == uuid)
+    return GpuUse(
+        uuid=uuid,
+        index=_number(gpu, "index"),
+        model=" ".join(filter(None, (_text(gpu, "model"), _text(gpu, "profile")))),
+        mode=_text(gpu, "mode"),
+        used_mib=used,
+        limit_mib=sum(use.quota_mib or 0 for use in mine),
+        total_mib=None if memory is None else memory - (reserved or 0),
+        clients=None if used is None else sum(len(use.pids) for use in mine) + strangers,
+        blind=_text(gpu, "blind"),
+        uses=mine,
+    )
+
+
+def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
+    for one in _objects(raw, "containers"):
+        yield Use(
+            namespace=_text(one, "namespace"),
+            pod=_text(one, "pod"),
+            container=_text(one, "container"),
+            gpu=_text(one, "gpu"),
+            used_mib=_number(one, "usedMib"),
+            quota_mib=_number(one, "quotaMib"),
+            state=_text(one, "state"),
+            sentence=_text(one, "sentence"),
+            processes=tuple(_processes(one)),
+            reserved_mib=_number(one, "reservedMib"),
+            limit=_limit(one.get("limit")),
+            low_priority=_text(one, "priority") == "low",
+            killed=ended.get(_text(one, "containerId") or "-", ""),
+            failed=tuple(_failed(raw, one)),
+        )
+
+
+def _processes(container: Mapping[str, Any]) -> list[tuple[int, int | None]]:
+    """A container's processes with what each holds, MiB, the largest first."""
+    rows = [(_number(one, "pid"), _number(one, "usedMib")) for one in _objects(container, "processes")]
+    return sorted(((pid, held) for pid, held in rows if pid is not None), key=lambda row: (-(row[1] or 0), row[0]))
+
+
+def _limit(found: object) -> str:
+    if not isinstance(found, dict) or not _text(found, "state"):
+        return ""
+    return f"{_text(found, 'state')} ({_text(found, 'backend')}): {_text(found, 'sentence')}"
+
+
+def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
+    same = ("podUid", "container", "gpu")
+    for one in _objects(raw, "failures"):
+        if all(_text(one, key) == _text(container, key) for key in same):
+            found = one.get("holders")
+            held = ", ".join(_clean(str(each)) for each in found) if isinstance(found, list) else "not known"
+            yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; held then: {held}"
+
+
+def _objects(value: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
+    found = value.get(key)
+    yield from (item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
+
+
+def _text(value: Mapping[str, Any], key: str) -> str:
+    found = value.get(key)
+    return _clean(found) if isinstance(found, str) else ""
+
+
+def _clean(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _number(value: Mapping[str, Any], key: str) -> int | None:
+    found = value.get(key)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None

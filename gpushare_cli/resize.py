@@ -1,0 +1,279 @@
+"""``gpu-share resize``: another quota for a container that runs, within what its pod reserved.
+
+The wish is written on the pod, as an annotation that policies watch; the agent of the pod's node answers in the claim's
+status. What can be known here is refused before anything is written.
+"""
+
+import argparse
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from enforcer.dra.allocation import containers
+from enforcer.dra.prepared_claim import Granted, Limit, Prepared
+from enforcer.dra.resize import Bounds, check_known, gpus_of, limit_of, resized
+from enforcer.quota.from_claims import Terms, claim_names, mib_of
+from gpushare import contract
+from gpushare.errors import ClusterError, ConfigError, GpuShareError, QuantityError, ResizeRefused
+from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, Cluster, namespace_of, path
+from gpushare.quantity import format_mib, parse_memory
+from gpushare.reasons import Reason
+from gpushare.resize_annotation import Wish, write_wish
+from gpushare_cli.explain.pod import HIDDEN, claims_of, pod_of
+
+FINE: Final = 0
+NOT_FINE: Final = 1
+LOOK_SECONDS: Final = 0.3
+MARK_BYTES: Final = 6
+ROLE: Final = "gpu-share-resize"
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A container that runs: its pod, the claim by which it shares a GPU, and that claim as its node prepared it."""
+
+    namespace: str
+    pod: Object
+    container: str
+    claim: Prepared
+
+    @property
+    def name(self) -> str:
+        """How it is called in what is printed."""
+        return f"{self.namespace}/{self.pod['metadata']['name']} {self.container}"
+
+    @property
+    def where(self) -> str:
+        """The pod's path on the API server."""
+        return path(CORE_V1, "pods", self.pod["metadata"]["name"], self.namespace)
+
+    @property
+    def limit(self) -> Limit:
+        """What it has now."""
+        return limit_of(self.claim, self.container)
+
+    @property
+    def reserved_mib(self) -> int:
+        """What its pod reserved of that GPU, for all its containers there; of several, of the least reserved."""
+        return min(map(self.claim.on, gpus_of(self.claim, self.limit)))
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "resize",
+        help="change what a running container may hold, within what its pod reserved",
+        description="Change how much GPU memory a running container may hold, within what its pod reserved when it was "
+        "placed. The node's agent answers: it judges by the new amount at once, and MPS limits follow when the "
+        f"container starts again. Needs the ClusterRole {ROLE} in the pod's namespace.",
+    )
+    parser.add_argument("pod", metavar="[NAMESPACE/]POD")
+    parser.add_argument("container", metavar="CONTAINER")
+    parser.add_argument("memory", metavar="MEMORY", help="such as 3Gi")
+    parser.add_argument("-n", "--namespace", metavar="NS", help="of the pod (default: the kubeconfig's)")
+    parser.add_argument("--force", action="store_true", help="also below what it holds now: then it is ended")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="wait for the answer (%(default)s)")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Change it. Returns 1 when it is refused, or nobody answers."""
+    wish = Wish(_memory(args.memory), args.force)
+    namespace, name = place(args.pod, args.namespace)
+    api = Cluster.connect(args.kubeconfig, args.context)
+    namespace = namespace or namespace_of(args.kubeconfig, args.context)
+    target = found(api, namespace, name, args.container)
+    try:
+        answer = _asked(api, target, wish, args)
+    except ResizeRefused as error:
+        answer = _answer(target, done=False, reason=str(error.reason), note=error.message)
+    _print(target, answer, wish, args)
+    return FINE if answer["done"] else NOT_FINE
+
+
+def place(pod: str, namespace: str | None) -> tuple[str, str]:
+    """Read ``POD`` or ``NAMESPACE/POD``; the namespace is empty where it is not said.
+
+    Raises:
+        ConfigError: it is neither, or two namespaces are given.
+    """
+    before, slash, name = pod.rpartition("/")
+    if not name or "/" in before or (slash and not before):
+        raise ConfigError(f"{pod!r:.200} is no pod; write POD or NAMESPACE/POD")
+    if before and namespace and before != namespace:
+        raise ConfigError(f"{pod} names namespace {before}, and -n {namespace}; leave one out")
+    return before or namespace or "", name
+
+
+def found(api: Cluster, namespace: str, name: str, container: str) -> Target:
+    """Find a container that has a share, as its node prepared it.
+
+    Raises:
+        GpuShareError: there is no such pod, or it may not be read, or it does not run.
+        ResizeRefused: it has no such container, or that has no share.
+    """
+    pod = pod_of(api, namespace, name)
+    _check_running(pod, f"{namespace}/{name}")
+    try:
+        claims = claims_of(api, namespace, list(claim_names(pod).values()))
+    except ClusterError as error:
+        if error.status in HIDDEN:
+            raise GpuShareError(f"you may not read claims in namespace {namespace}; {_ask_for_role()}") from None
+        raise
+    prepared = [kept for claim in claims.values() if (kept := prepared_of(claim, pod)) is not None]
+    for each in prepared:
+        if any(limit.container == container for limit in each.limits):
+            return Target(namespace=namespace, pod=pod, container=container, claim=each)
+    for each in prepared:
+        check_known(each, pod, container)
+    message = f"{namespace}/{name} has no share of a GPU that a node has prepared; see gpu-share explain"
+    raise ResizeRefused(f"{message} {namespace}/{name}", Reason.CLAIM_UNKNOWN)
+
+
+def prepared_of(claim: Object, pod: Object) -> Prepared | None:
+    """Read from a claim's status what its node froze; ``None`` where it says nothing of limits, or of another pod's."""
+    status, metadata = claim.get("status") or {}, claim["metadata"]
+    about = {_share(each): each.get("data") or {} for each in status.get("devices") or []}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+    order = {str(raw["name"]): number for number, (raw, _) in enumerate(containers(pod))}
+    granted, limits = [], list[Limit]()
+    for each in results:
+        data = about.get(_share(each), {})
+        mine = data.get("podUid") in {None, pod["metadata"]["uid"]}
+        if each.get("driver") == contract.DRIVER and data.get("limits") and mine:
+            granted.append(_granted(each, data))
+            limits += [_limit(granted[-1], one) for one in data["limits"]]
+    if not limits:
+        return None
+    limits.sort(key=lambda limit: order.get(limit.container, 0))
+    return Prepared(
+        uid=metadata["uid"], namespace=metadata["namespace"], name=metadata["name"], pod=pod["metadata"]["name"],
+        pod_uid=pod["metadata"]["uid"], granted=tuple(granted), limits=tuple(dict.fromkeys(limits)), terms=Terms(),
+    )  # fmt: skip
+
+
+def _granted(result: Object, data: Mapping[str, Any]) -> Granted:
+    consumed = result.get("consumedCapacity") or {}
+    return Granted(
+        request=result["request"].partition("/")[0], pool=result["pool"], device=result["device"],
+        share_id=result.get("shareID"), gpu=str(data.get("uuid")),
+        memory_mib=mib_of(consumed.get(contract.CAPACITY_MEMORY)) or 0,
+    )  # fmt: skip
+
+
+def _limit(granted: Granted, limit: Mapping[str, Any]) -> Limit:
+    return Limit(
+        container=limit["container"], request=granted.request, memory_mib=limit["memoryMiB"],
+        compute=limit.get("computePercent"),
+    )  # fmt: skip
+
+
+def _share(entry: Object) -> tuple[object, ...]:
+    return entry.get("pool"), entry.get("device"), entry.get("shareID")
+
+
+def _memory(text: str) -> int:
+    try:
+        return parse_memory(text)
+    except QuantityError as error:
+        raise ConfigError(error.message) from None
+
+
+def _check_running(pod: Object, name: str) -> None:
+    phase = (pod.get("status") or {}).get("phase")
+    if "deletionTimestamp" in pod["metadata"]:
+        raise GpuShareError(f"pod {name} is being deleted")
+    if phase != "Running":
+        hint = "change its annotations and create it anew" if phase != "Pending" else "wait until it runs"
+        raise GpuShareError(f"pod {name} does not run (it is {phase}); {hint}")
+
+
+def _asked(api: Cluster, target: Target, wish: Wish, args: argparse.Namespace) -> Object:
+    """Write the wish and wait for what comes of it; of a dry run, say what would.
+
+    Raises:
+        ResizeRefused: it is known here already that it cannot be.
+        GpuShareError: the user may not, or nobody answers.
+    """
+    # The node knows more: the namespace's ceiling, and what the container holds. This saves wishes nobody can grant.
+    resized(target.claim, target.pod, target.container, wish.memory_mib, Bounds())
+    asked = write_wish(wish, secrets.token_hex(MARK_BYTES))
+    _write(api, target, asked, dry=args.dry_run)
+    if args.dry_run:
+        return _answer(target, done=True, reason=str(Reason.RESIZED), note="")
+    return _awaited(api, target, asked, args.timeout)
+
+
+def _write(api: Cluster, target: Target, asked: str, *, dry: bool) -> None:
+    body = {"metadata": {"uid": target.claim.pod_uid, "annotations": {contract.RESIZE_OF + target.container: asked}}}
+    try:
+        api.patch(target.where, body, MERGE_PATCH, **({"dryRun": "All"} if dry else {}))
+    except ClusterError as error:
+        if error.status in HIDDEN and (ROLE in error.message or "cannot patch" in error.message):
+            message = f"you may not change quotas in namespace {target.namespace}; {_ask_for_role()}"
+            raise GpuShareError(message) from None
+        raise
+
+
+def _ask_for_role() -> str:
+    return f"ask a cluster operator for the ClusterRole {ROLE} there"
+
+
+def _awaited(api: Cluster, target: Target, asked: str, seconds: float) -> Object:
+    where = path(RESOURCE_V1, "resourceclaims", target.claim.name, target.namespace)
+    ends = time.monotonic() + seconds
+    while True:
+        if (answer := _find(_read(api, where, target), asked)) is not None:
+            return answer
+        if time.monotonic() >= ends:
+            node = (target.pod.get("spec") or {}).get("nodeName")
+            message = f"the agent of node {node} has not answered within {seconds:g} s"
+            raise GpuShareError(f"{message}; what was asked stays on the pod, and may still be done")
+        time.sleep(LOOK_SECONDS)
+
+
+def _read(api: Cluster, where: str, target: Target) -> Object:
+    try:
+        return api.get(where)
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise GpuShareError(f"{target.name}: the pod is gone, and its share with it") from None
+        raise
+
+
+def _find(claim: Object, asked: str) -> Object | None:
+    devices = (claim.get("status") or {}).get("devices") or []
+    answers = [one for each in devices for one in (each.get("data") or {}).get("resizes") or []]
+    return next((one for one in answers if one.get("asked") == asked), None)
+
+
+def _answer(target: Target, *, done: bool, reason: str, note: str) -> Object:
+    return {"done": done, "reason": reason, "note": note, "beforeMiB": target.limit.memory_mib, "effect": ""}
+
+
+def _print(target: Target, answer: Object, wish: Wish, args: argparse.Namespace) -> None:
+    after = wish.memory_mib if answer["done"] else answer["beforeMiB"]
+    if args.output == "json":
+        shown = {key: answer[key] for key in ("done", "reason", "note", "effect", "beforeMiB")}
+        place = {"namespace": target.namespace, "pod": target.claim.pod, "container": target.container}
+        amounts = {"afterMiB": after, "reservedMiB": target.reserved_mib}
+        print(json.dumps(place | shown | amounts | {"dryRun": args.dry_run}, indent=2))
+        return
+    if not answer["done"]:
+        raise ResizeRefused(f"{target.name} keeps {format_mib(after)}: {answer['note']}")
+    would = "would go " if args.dry_run else ""
+    print(f"{target.name}: {would}{format_mib(answer['beforeMiB'])} -> {format_mib(after)} "
+          f"(reserved {format_mib(target.reserved_mib)})")  # fmt: skip
+    if answer["note"]:
+        print(f"  {answer['note']}")
+    if args.dry_run:
+        print("  nothing was changed; the node's agent has the last word, also on what the container holds now")

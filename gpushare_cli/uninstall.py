@@ -1,0 +1,272 @@
+"""``gpu-share uninstall``: what the chart's hooks run around the removal of a release.
+
+``before`` waits for the last claim of our classes and then takes the webhook configuration away: a pod with a prepared
+claim cannot end without the node agent, and nothing must be asked of a webhook that is gone. ``after`` waits for the
+last agent and removes what the programs made: resource slices, claim templates, certificates. ``node`` does the same
+for the files of one node. All can be repeated.
+"""
+
+import argparse
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from enforcer.runtime import lock
+from gpushare import contract
+from gpushare.errors import ClusterError, ConfigError
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.reasons import Reason
+
+FINE: Final = 0
+NOT_FINE: Final = 1
+LOOK_SECONDS: Final = 2.0
+SHOWN: Final = 5
+CLASSES: Final = frozenset({contract.DEVICE_CLASS, contract.MIG_DEVICE_CLASS, contract.STATUS_DEVICE_CLASS})
+CONFIGURATION: Final = "gpu-share"
+APPS_V1: Final = "/apis/apps/v1"
+CLEANER: Final = "gpu-share-clean"
+SIMULATOR: Final = "simulator"
+AGENT: Final = "app.kubernetes.io/name=gpu-share-agent"
+SECRETS: Final = ("gpu-share-webhook-tls", "gpu-share-webhook-tls-ca")
+HASH_DIGITS: Final = 16
+
+PLACES: Final = {
+    "--state": ("state", "/var/lib/gpu-share"),
+    "--run": ("run_folder", "/run/gpu-share"),
+    "--kubelet-root": ("kubelet_root", "/var/lib/kubelet"),
+    "--cdi-root": ("cdi_root", "/var/run/cdi"),
+}
+
+Object = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Where time comes from; ``seconds`` is how long to wait in all."""
+
+    seconds: float
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim that asks for devices of our classes: its ``namespace/name``, and the pods it is of, if any.
+
+    ``held``: it was allocated, so that pods of it may run; else it only waits for a GPU.
+    """
+
+    place: str
+    pods: tuple[str, ...]
+    held: bool
+
+    def __str__(self) -> str:
+        whose = f"of pod {', '.join(self.pods[:SHOWN])}" if self.pods else "of no pod"
+        return f"{self.place} ({whose})"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "uninstall",
+        help="wait for the last share, and remove what the product made in a cluster (run by the chart's hooks)",
+        description="Run before and after the release itself is removed: helm uninstall does both by itself.",
+    )
+    parser.add_argument(
+        "when", choices=("before", "after", "node"), help="the release is there, or gone; a node's files"
+    )
+    parser.add_argument("--namespace", default="gpu-share-system", metavar="NS", help="our namespace (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="how long to wait (%(default)s)")
+    parser.add_argument("--ignore-claims", action="store_true", help="go on while claims of our classes exist")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
+    for option, (name, default) in PLACES.items():
+        parser.add_argument(option, dest=name, type=Path, default=Path(default), metavar="DIR", help="as the agent's")
+    parser.add_argument("--remove-state", action="store_true", help="node: the kill log and the checkpoint go too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one of them. Returns 1 when claims or agents are still there."""
+    clock = Clock(seconds=args.timeout)
+    if args.when == "node":
+        return node(args, clock)
+    api = Cluster.connect(args.kubeconfig)
+    if args.when == "before":
+        return before(api, clock, ignore_claims=args.ignore_claims)
+    return after(api, args.namespace, clock)
+
+
+def before(api: Cluster, clock: Clock, *, ignore_claims: bool) -> int:
+    """Wait, then take the webhook configuration away. While claims stay, nothing is changed."""
+    left = claims(api) if ignore_claims else _wait(lambda: claims(api), "ask for a share of a GPU", clock)
+    if left and not ignore_claims:
+        print("\n".join(["refused, and nothing was changed", *_in_the_way(left)]))
+        return NOT_FINE
+    if held := [each for each in left if each.held]:
+        print(f"going on although {_some(held)} hold shares: their pods will stay Terminating until force-deleted")
+    gone = _delete(api, path(ADMISSION_V1, "mutatingwebhookconfigurations", CONFIGURATION))
+    print(f"webhook configuration {CONFIGURATION} {'deleted' if gone else 'was gone already'}")
+    return FINE
+
+
+def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
+    """Say of each kind of claim what it is and how to get rid of it."""
+    held, waiting = ([each for each in left if each.held is which] for which in (True, False))
+    if held:
+        yield f"  these hold shares, and without the node agent their pods could not end: {_some(held)}"
+        yield "    delete those pods and repeat; or set uninstall.waitForClaims to false and force-delete them later"
+    if waiting:
+        yield f"  these were never allocated and wait for a GPU, which they may get at any moment: {_some(waiting)}"
+        yield "    delete the pods they are of, and whatever makes those anew (a Deployment, a Job), and repeat; delete"
+        yield "    one of no pod itself: kubectl --namespace NAMESPACE delete resourceclaim NAME"
+
+
+def after(api: Cluster, namespace: str, clock: Clock) -> int:
+    """Wait for the agents to end, then remove what they and the webhook wrote."""
+    left = _wait(lambda: [*agents(api, namespace), *uncleaned(api, namespace)], "still at work", clock)
+    counts = {
+        "resource slices": [path(RESOURCE_V1, "resourceslices", name) for name in slices(api)],
+        "claim templates": [path(RESOURCE_V1, "resourceclaimtemplates", *place) for place in templates(api)],
+        "Secrets": [path(CORE_V1, "secrets", name, namespace) for name in SECRETS],
+    }
+    for what, places in counts.items():
+        print(f"{what} removed: {sum(_delete(api, each) for each in places)}")
+    if left:
+        print(f"{_some(left)} did not end; what they leave, slices and files, has to be removed by hand")
+    return NOT_FINE if left else FINE
+
+
+def node(args: argparse.Namespace, clock: Clock) -> int:
+    """Remove the files of this node once its agent has let go of them."""
+    ends = clock.now() + clock.seconds
+    while True:
+        try:
+            with lock.held(args.state):
+                for each in files(args):
+                    print(f"removed {each}" if _remove(each) else f"was gone already: {each}")
+        except ConfigError as error:
+            if error.reason is not Reason.CONFLICT:
+                raise
+            if clock.now() >= ends:
+                print(f"nothing was removed: {error.message}")
+                return NOT_FINE
+            clock.sleep(LOOK_SECONDS)
+        else:
+            return FINE
+
+
+def files(args: argparse.Namespace) -> list[Path]:
+    """What of ours lies on a node. The folders that are mounted stay, empty; the state too, unless told otherwise."""
+    state = [args.state / SIMULATOR]
+    if args.remove_state:
+        state = sorted(args.state.iterdir())
+    return [
+        *sorted(args.cdi_root.glob(f"{contract.DRIVER}-*.json")),
+        args.kubelet_root / "plugins_registry" / f"{contract.DRIVER}-reg.sock",
+        args.kubelet_root / "plugins" / contract.DRIVER,
+        *(sorted(args.run_folder.iterdir()) if args.run_folder.is_dir() else []),
+        *state,
+    ]
+
+
+def claims(api: Cluster) -> list[Claim]:
+    """Every claim that asks for a device of our classes."""
+    found = api.list(path(RESOURCE_V1, "resourceclaims"))[0]
+    return [_claim(each) for each in found if not CLASSES.isdisjoint(_classes(each))]
+
+
+def _claim(item: Object) -> Claim:
+    status = item.get("status") or {}
+    owners = [each["name"] for each in item["metadata"].get("ownerReferences") or [] if each.get("kind") == "Pod"]
+    users = [each["name"] for each in status.get("reservedFor") or [] if each.get("resource") == "pods"]
+    return Claim(place=_place(item), pods=tuple(owners or users), held="allocation" in status)
+
+
+def agents(api: Cluster, namespace: str) -> list[str]:
+    """``namespace/name`` of every agent's pod."""
+    return [_place(each) for each in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=AGENT)[0]]
+
+
+def uncleaned(api: Cluster, namespace: str) -> list[str]:
+    """What says that some node's files are not removed yet; nothing where nobody was told to."""
+    try:
+        cleaner = api.get(path(APPS_V1, "daemonsets", CLEANER, namespace))
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return []
+        raise
+    status = cleaner["status"]
+    if status.get("observedGeneration", 0) < cleaner["metadata"]["generation"]:
+        return [f"{namespace}/{CLEANER}"]
+    missing = status["desiredNumberScheduled"] - status.get("numberReady", 0)
+    return [f"{namespace}/{CLEANER} (node {number + 1})" for number in range(missing)]
+
+
+def slices(api: Cluster) -> list[str]:
+    """Names of the resource slices of our driver."""
+    found = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
+    return [each["metadata"]["name"] for each in found]
+
+
+def templates(api: Cluster) -> list[tuple[str, str]]:
+    """(name, namespace) of the claim templates whose name is one that the webhook gives."""
+    found = [each["metadata"] for each in api.list(path(RESOURCE_V1, "resourceclaimtemplates"))[0]]
+    return [(each["name"], each["namespace"]) for each in found if _ours(each["name"])]
+
+
+def _ours(name: str) -> bool:
+    digits = name.removeprefix(contract.TEMPLATE_PREFIX)
+    return digits != name and len(digits) == HASH_DIGITS and set(digits) <= set("0123456789abcdef")
+
+
+def _classes(claim: Object) -> Iterator[str]:
+    for request in claim["spec"].get("devices", {}).get("requests") or []:
+        for exact in [request.get("exactly") or {}, *(request.get("firstAvailable") or [])]:
+            yield exact.get("deviceClassName", "")
+
+
+def _wait(look: Callable[[], list[T]], what: str, clock: Clock) -> list[T]:
+    """Look until nothing is left or time is up; returns what is left. Says so whenever it changes."""
+    ends, said = clock.now() + clock.seconds, -1
+    while left := look():
+        if len(left) != said:
+            print(f"waiting up to {max(0.0, ends - clock.now()):.0f} s: {_some(left)} {what}", flush=True)
+            said = len(left)
+        if clock.now() >= ends:
+            return left
+        clock.sleep(LOOK_SECONDS)
+    return []
+
+
+def _delete(api: Cluster, where: str) -> bool:
+    try:
+        api.delete(where)
+    except ClusterError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+def _remove(file: Path) -> bool:
+    if file.is_dir() and not file.is_symlink():
+        shutil.rmtree(file)
+        return True
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _place(item: Object) -> str:
+    return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+
+
+def _some(names: Sequence[object]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(sorted(map(str, names))[:SHOWN])}{more}"

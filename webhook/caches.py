@@ -1,0 +1,169 @@
+"""What the webhook knows of the cluster when a review comes in: namespaces with their policy, claims that are shares.
+
+Kept by watches, so that answering a review needs no call; only a namespace that no watch has shown yet is asked for,
+because admitting a pod without its namespace's ceiling would be worse than not answering.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gpushare.contract import NAMESPACE_LABEL, SHARING_CLASSES
+from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
+from gpushare.reasons import Reason
+from webhook.claim_templates import references as templates
+from webhook.mutation.namespace_policy import NamespacePolicy
+
+Object = dict[str, Any]
+CLAIM: Final = "claim"
+TEMPLATE: Final = "template"
+NOTHING: Final[frozenset[str]] = frozenset()
+
+
+class Namespaces:
+    """Policy by namespace. Reading and writing single entries is atomic, so that no lock stands in a request's way."""
+
+    def __init__(self, get: Callable[[str], Object] | None = None) -> None:
+        self._get = get
+        self._policies: dict[str, NamespacePolicy | PolicyDenied] = {}
+        self.synced = False
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._policies
+
+    def policy(self, name: str) -> NamespacePolicy:
+        """The policy of an opted-in namespace, asked for where no watch has shown it yet.
+
+        Raises:
+            PolicyDenied: its annotations are not a policy; the message names them.
+            GpuShareError: it cannot be had now.
+        """
+        known = self._policies.get(name)
+        return _usable(self._ask(name) if known is None else known)
+
+    def reset(self, namespaces: Iterable[Object]) -> None:
+        """Know exactly these."""
+        self._policies = {item["metadata"]["name"]: _parse(item) for item in namespaces}
+        self.synced = True
+
+    def event(self, kind: str, namespace: Object) -> None:
+        """Take in one watch event."""
+        name = namespace["metadata"]["name"]
+        if kind == "DELETED":
+            self._policies.pop(name, None)
+        else:
+            self._policies[name] = _parse(namespace)
+
+    def _ask(self, name: str) -> NamespacePolicy | PolicyDenied:
+        if self._get is None:
+            raise GpuShareError(f"namespace {name!r} is not in the list given", Reason.NAMESPACE_UNKNOWN)
+        try:
+            return _parse(self._get(name))
+        except ClusterError as error:
+            message = f"the policy of namespace {name!r} is not known and cannot be read: {error.message}; try again"
+            raise GpuShareError(message, Reason.NAMESPACE_UNKNOWN) from error
+
+
+class OwnClaims:
+    """Claims and claim templates of our DeviceClass, written by whomever: ``claim/<name>``, ``template/<name>``.
+
+    A namespace's set is changed where it is: a copy would cost each event as much as there are names.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[str, set[str]]] = {CLAIM: {}, TEMPLATE: {}}
+        self._synced: set[str] = set()
+
+    @property
+    def synced(self) -> bool:
+        """Whether both kinds have been listed."""
+        return self._synced == {CLAIM, TEMPLATE}
+
+    def names(self, namespace: str) -> "Names":
+        """What there is in a namespace."""
+        return Names({kind: names.get(namespace, NOTHING) for kind, names in self._names.items()})
+
+    def reset(self, kind: str, items: Iterable[Object]) -> None:
+        """Know exactly these of ``kind``, which is ``CLAIM`` or ``TEMPLATE``."""
+        for _ in self.listing(kind, items):
+            continue
+
+    def listing(self, kind: str, items: Iterable[Object]) -> Iterator[Object]:
+        """Pass a list on object by object, and know exactly these once it has come to its end."""
+        fresh: dict[str, set[str]] = {}
+        for item in items:
+            if templates.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
+                fresh.setdefault(item["metadata"]["namespace"], set()).add(item["metadata"]["name"])
+            yield item
+        self._names[kind] = fresh
+        self._synced.add(kind)
+
+    def event(self, kind: str, change: str, item: Object) -> None:
+        """Take in one watch event."""
+        known, namespace, name = self._names[kind], item["metadata"]["namespace"], item["metadata"]["name"]
+        if change != "DELETED" and templates.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
+            known.setdefault(namespace, set()).add(name)
+        elif name in known.get(namespace, NOTHING):
+            known[namespace].discard(name)
+            if not known[namespace]:
+                del known[namespace]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of one namespace by kind, read as ``claim/<name>`` and ``template/<name>``."""
+
+    by_kind: Mapping[str, AbstractSet[str]]
+
+    def __contains__(self, name: object) -> bool:
+        kind, _, rest = str(name).partition("/")
+        return rest in self.by_kind.get(kind, NOTHING)
+
+
+def static_namespaces(file: Path) -> Namespaces:
+    """Policies from a file of Namespace objects (YAML documents or lists, or JSON), for use without an API server.
+
+    Raises:
+        ConfigError: the file cannot be read as that.
+    """
+    try:
+        documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--namespaces {file} cannot be read: {error}") from error
+    found = [item for document in documents for item in _flatten(document)]
+    if not all(map(_is_namespace, found)):
+        raise ConfigError(f"--namespaces {file} holds something that is not a Namespace with a name")
+    namespaces = Namespaces()
+    namespaces.reset(item for item in found if (item["metadata"].get("labels") or {}).get(NAMESPACE_LABEL) == "true")
+    return namespaces
+
+
+def _is_namespace(item: Any) -> bool:
+    metadata = item.get("metadata") if isinstance(item, dict) and item.get("kind") == "Namespace" else None
+    return isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
+
+
+def _flatten(document: Any) -> list[Any]:
+    if isinstance(document, list):
+        return document
+    if isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
+        return list(document.get("items") or [])
+    return [] if document is None else [document]
+
+
+def _parse(namespace: Mapping[str, Any]) -> NamespacePolicy | PolicyDenied:
+    try:
+        return NamespacePolicy.from_annotations(namespace["metadata"].get("annotations") or {})
+    except PolicyDenied as error:
+        return error
+
+
+def _usable(policy: NamespacePolicy | PolicyDenied) -> NamespacePolicy:
+    if isinstance(policy, PolicyDenied):
+        # A fresh one: raising a kept exception would lengthen its traceback with each request.
+        raise PolicyDenied(policy.field, policy.message.removeprefix(f"{policy.field}: "), policy.reason)
+    return policy

@@ -1,0 +1,257 @@
+"""Keeps the claim templates that pods name: creates missing ones at once, deletes unused ones after a while.
+
+Runs in every webhook process, without a leader: creating is idempotent, deleting names the exact version seen, and a
+template that goes while a pod still names it is created again. It acts on stored pods only, so never for a dry run.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
+from webhook.claim_templates import references as templates
+from webhook.claim_templates.index import Ledger
+from webhook.claim_templates.references import Existing, Key
+from webhook.claim_templates.workqueue import Outcome, Turns
+from webhook.metrics import Metrics
+
+log = structlog.get_logger()
+
+Object = dict[str, Any]
+CREATE: Final = "create"
+DELETE: Final = "delete"
+WRITERS: Final = 8
+DELETERS: Final = 2
+SETTLE_SECONDS: Final = 1.0
+"""A template is left over no sooner: of one that another replica just made, the pod may not have been seen yet."""
+IDLE_SECONDS: Final = 1.0
+
+
+class Writer(Protocol):
+    """Writes templates; the adapter for the API server is ``webhook.informers.TemplateWriter``."""
+
+    def create(self, namespace: str, body: Object) -> str:
+        """Create, idempotently; returns a result for the metrics."""
+
+    def delete(self, template: Existing) -> str:
+        """Delete that one, idempotently; returns a result for the metrics."""
+
+
+class Controller:
+    """What is known of pods and templates, and the loop that writes what follows from it.
+
+    Args:
+        template_for: rebuilds a pod's template from its spec.
+        opted_in: whether a namespace takes part.
+        retention: seconds an unused template stays; at least ``SETTLE_SECONDS``.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        metrics: Metrics,
+        *,
+        template_for: Callable[[Mapping[str, Any]], Object | None],
+        opted_in: Callable[[str], bool],
+        retention: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._writer, self._metrics, self._template_for = writer, metrics, template_for
+        self._opted_in, self._retention, self._clock = opted_in, max(retention, SETTLE_SECONDS), clock
+        self._ledger, self._lock = Ledger(), threading.Lock()
+        self._wake = threading.Event()
+        self._creating, self._deleting = Turns(), Turns()
+        self._lists: set[str] = set()
+        self._said: set[Key] = set()
+        """Names whose being taken has been said."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether both pods and templates have been listed; nothing is written before."""
+        return self._lists == {"pods", "templates"}
+
+    def reset_pods(self, pods: Iterable[Object]) -> None:
+        """Know exactly these pods; what has come before a list breaks off is true all the same."""
+        seen = set()
+        for pod in pods:
+            seen.add(pod["metadata"]["uid"])
+            self._put_pod(pod)
+        with self._lock:
+            self._ledger.only_pods(seen, self._clock())
+        self._listed("pods")
+
+    def pod_event(self, kind: str, pod: Object) -> None:
+        """Take in one watch event."""
+        if kind == "DELETED":
+            with self._lock:
+                self._ledger.put_pod(pod["metadata"]["uid"], None, self._clock())
+        else:
+            self._put_pod(pod)
+        self._wake.set()
+
+    def reset_templates(self, found: Iterable[Object]) -> None:
+        """Know exactly these templates."""
+        seen = set()
+        for item in filter(None, map(templates.existing, found)):
+            seen.add(item.key)
+            self._put_template(item)
+        with self._lock:
+            self._ledger.only_templates(seen, self._clock())
+        self._listed("templates")
+
+    def template_event(self, kind: str, template: Object) -> None:
+        """Take in one watch event."""
+        item = templates.existing(template)
+        if item is None:
+            return
+        if kind == "DELETED":
+            with self._lock:
+                self._ledger.drop_template(item.key, self._clock())
+                self._deleting.drop(item.key)
+        else:
+            self._put_template(item)
+        self._wake.set()
+
+    def namespaces_changed(self, name: str | None = None) -> None:
+        """A namespace came to take part, or ceased to; ``None``: any may have."""
+        with self._lock:
+            self._ledger.touch(name)
+        self._wake.set()
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Reconcile until ``stopped()``; meant to be the whole life of a daemon thread."""
+        # What has to go never stands before what somebody waits for.
+        with ThreadPoolExecutor(WRITERS, "create") as creators, ThreadPoolExecutor(DELETERS, "delete") as deleters:
+            while not stopped():
+                self._wake.wait(self._patience())
+                self._wake.clear()
+                for write in self.step():
+                    (creators if write.action == CREATE else deleters).submit(write)
+
+    def step(self) -> list["Write"]:
+        """Take in what changed. Returns the writes that are due now."""
+        if not self.synced:
+            return []
+        now = self._clock()
+        with self._lock:
+            for key in self._ledger.touched():
+                self._consider(key)
+            for key in self._ledger.expire(now - self._retention):
+                self._deleting.want(key)
+            writes = [Write(self._write, CREATE, key) for key in self._creating.take(now)]
+            writes += [Write(self._write, DELETE, key) for key in self._deleting.take(now)]
+            self._tell()
+        return writes
+
+    def _put_pod(self, pod: Object) -> None:
+        """Take in a pod. Its spec's claims never change, so what is known of it is not worked out again."""
+        uid, key = pod["metadata"]["uid"], templates.reference(pod)
+        if key is not None and self._ledger.named_by(uid) == key:
+            return
+        item = templates.wanted(pod, self._template_for)
+        if item is not None and not item.sound:
+            _say_forged(pod, item.key)
+        with self._lock:
+            self._ledger.put_pod(uid, item, self._clock())
+
+    def _put_template(self, item: Existing) -> None:
+        with self._lock:
+            self._ledger.put_template(item, self._clock())
+            # It came about: should it go again before the next step, it is made again without a pause.
+            self._creating.drop(item.key)
+
+    def _consider(self, key: Key) -> None:
+        """Say what is to be done about one template."""
+        wanted = self._ledger.is_missing(key) and self._opted_in(key[0])
+        (self._creating.want if wanted else self._creating.drop)(key)
+        if not self._ledger.is_left_over(key):
+            self._deleting.drop(key)
+        taken = self._ledger.is_taken(key)
+        if taken and key not in self._said:
+            log.error(
+                "another template has the name that pods take theirs from; delete it, and the right one is made",
+                reason=Reason.TEMPLATE_TAKEN, namespace=key[0], template=key[1],
+            )  # fmt: skip
+        (self._said.add if taken else self._said.discard)(key)
+
+    def _tell(self) -> None:
+        self._metrics.templates.set(self._ledger.ours)
+        self._metrics.templates_missing.set(len(self._creating))
+        self._metrics.templates_taken.set(self._ledger.taken)
+
+    def _patience(self) -> float:
+        with self._lock:
+            now = self._clock()
+            return min(IDLE_SECONDS, self._creating.next(now), self._deleting.next(now))
+
+    def _listed(self, what: str) -> None:
+        with self._lock:
+            known = self.synced
+            self._lists.add(what)
+            if self.synced and not known:
+                self._ledger.count_from(self._clock())
+        self._wake.set()
+
+    def _write(self, action: str, key: Key) -> None:
+        """Write one template, if that is still the thing to do: since it was given out somebody else may have."""
+        call = self._call(action, key)
+        result, outcome = self._result(action, key, call) if call is not None else (None, Outcome.NOT_TRIED)
+        with self._lock:
+            (self._creating if action == CREATE else self._deleting).done(key, self._clock(), outcome)
+        self._wake.set()
+        if result is not None:
+            self._metrics.template_operations.labels(action, result).inc()
+
+    def _call(self, action: str, key: Key) -> Callable[[], str] | None:
+        with self._lock:
+            if action == CREATE and self._ledger.is_missing(key):
+                body = self._ledger.content(key)
+                return lambda: self._writer.create(key[0], body)
+            if action == DELETE and self._ledger.is_left_over(key):
+                item = self._ledger.templates[key]
+                return lambda: self._writer.delete(item)
+        return None
+
+    def _result(self, action: str, key: Key, call: Callable[[], str]) -> tuple[str, Outcome]:
+        where = {"action": action, "namespace": key[0], "template": key[1]}
+        try:
+            result = call()
+        except ClusterError as error:
+            log.warning("claim template not written", error=error.message, **where)
+            return "error", Outcome.UNAVAILABLE if _unavailable(error) else Outcome.ANSWERED
+        if result == "ok":
+            reason = Reason.TEMPLATE_CREATED if action == CREATE else Reason.TEMPLATE_DELETED
+            log.info("claim template written", reason=reason, **where)
+        return result, Outcome.ANSWERED
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write that is due; to be called, once, from any thread."""
+
+    run: Callable[[str, Key], None]
+    action: str
+    key: Key
+
+    def __call__(self) -> None:
+        """Do it."""
+        self.run(self.action, self.key)
+
+
+def _unavailable(error: ClusterError) -> bool:
+    """Whether the API server is at fault and not what was asked of it."""
+    return error.status in {0, HTTPStatus.TOO_MANY_REQUESTS} or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _say_forged(pod: Object, key: Key) -> None:
+    log.error(
+        "the pod names a claim template that its own content does not give; it is not created",
+        reason=Reason.TEMPLATE_MISMATCH, namespace=key[0], pod=pod["metadata"].get("name"), template=key[1],
+    )  # fmt: skip

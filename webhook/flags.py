@@ -1,0 +1,125 @@
+"""How the webhook process is set up: flags win over variables, variables over the file; what is unknown is refused."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import yaml
+
+from gpushare.errors import ConfigError
+from webhook.mutation.settings import VARIABLES, Settings
+
+PREFIX: Final = "GPU_SHARE_"
+MAX_PORT: Final = 65535
+
+Values = dict[str, str]
+"""Raw settings by variable name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """One webhook process. ``retention`` is in seconds; addresses are ``(host, port)``."""
+
+    bind: tuple[str, int]
+    admin: tuple[str, int]
+    certs: Path
+    kubeconfig: str | None
+    namespaces: Path | None
+    retention: float
+    settings: Settings
+
+    @classmethod
+    def read(cls, argv: Sequence[str], environment: Mapping[str, str]) -> Self:
+        """Merge file, variables and flags.
+
+        Raises:
+            ConfigError: a value cannot be used; the message names it and the way out.
+            SystemExit: the flags are wrong, or help was asked for (argparse).
+        """
+        flags = vars(_parser().parse_args(argv))
+        file = flags.pop("config") or environment.get(f"{PREFIX}CONFIG")
+        values = _file(Path(file)) if file else {}
+        values |= {name: environment[name] for name in _KNOWN if environment.get(name)}
+        values |= {_variable(flag): text for flag, text in flags.items() if text is not None}
+        get = values.get
+        return cls(
+            bind=_address("--bind", get(f"{PREFIX}BIND", "0.0.0.0:10250")),
+            admin=_address("--admin", get(f"{PREFIX}ADMIN", "0.0.0.0:9402")),
+            certs=Path(get(f"{PREFIX}CERTS", "/etc/gpu-share/certs")),
+            kubeconfig=get(f"{PREFIX}KUBECONFIG"),
+            namespaces=Path(text) if (text := get(f"{PREFIX}NAMESPACES")) else None,
+            retention=_seconds("--retention", get(f"{PREFIX}RETENTION", "300")),
+            settings=Settings.from_environment(values),
+        )
+
+    def effective(self) -> dict[str, Any]:
+        """Everything that is in force, for the log. There are no secrets among it."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return plain
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "gpu-share webhook",
+        description="Serve admission reviews over TLS, and health and metrics on a second port.",
+        epilog="Each flag is also a variable, GPU_SHARE_BIND for --bind, and a key of the file, bind.",
+        allow_abbrev=False,
+    )
+    for flag, help_text in _FLAGS.items():
+        parser.add_argument(f"--{flag}", metavar=flag.split("-")[-1].upper(), help=help_text)
+    return parser
+
+
+_FLAGS: Final = {
+    "config": "YAML or JSON file of settings: keys are the flags', and those of the chart's other values",
+    "bind": "where to serve /mutate over TLS (default 0.0.0.0:10250)",
+    "admin": "where to serve /healthz, /readyz and /metrics over plain HTTP (default 0.0.0.0:9402)",
+    "certs": "folder with tls.crt and tls.key, taken up anew when they change (default /etc/gpu-share/certs)",
+    "kubeconfig": "how to reach the API server (default: the pod's service account, else the user's own)",
+    "namespaces": "file of Namespace objects to use instead of an API server; no claim templates are written then",
+    "retention": "seconds an unused claim template stays (default 300)",
+    "image": "image of the sidecar",
+    "log-level": "debug, info, warning or error (default info)",
+}
+
+
+def _variable(flag: str) -> str:
+    return PREFIX + flag.upper().replace("-", "_")
+
+
+_KNOWN: Final = frozenset(_variable(flag) for flag in _FLAGS if flag != "config") | VARIABLES.keys()
+
+
+def _file(path: Path) -> Values:
+    """Settings from a file; keys are flag names, values text, or what JSON would be written as."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}") from error
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"--config {path} has to be a mapping of settings")
+    values = {_variable(str(key)): value for key, value in (content or {}).items() if value is not None}
+    if unknown := sorted(set(values) - _KNOWN):
+        keys = ", ".join(sorted(_key(name) for name in _KNOWN))
+        raise ConfigError(f"--config {path}: no such setting {_key(unknown[0])!r}; known are {keys}")
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+
+
+def _key(variable: str) -> str:
+    return variable.removeprefix(PREFIX).lower().replace("_", "-")
+
+
+def _address(flag: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+        raise ConfigError(f"{flag} {text!r} is no address; write it as 0.0.0.0:10250")
+    return host.strip("[]"), int(port)
+
+
+def _seconds(flag: str, text: str) -> float:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{flag} {text!r} has to be whole seconds, such as 300")
+    return float(text)

@@ -1,0 +1,59 @@
+"""From a review that could be read to its answer: is it our business, under which policy, and what the core says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare.reasons import Reason
+from webhook.caches import Namespaces, OwnClaims
+from webhook.mutation.annotations import asks
+from webhook.mutation.mutate import decide
+from webhook.mutation.namespace_policy import NamespacePolicy
+from webhook.mutation.podview import read_annotations
+from webhook.mutation.settings import Settings
+from webhook.serving import review
+from webhook.serving.review import Answer, Review
+
+PODS: Final = ("", "pods")
+OURS: Final = frozenset({"CREATE", "UPDATE"})
+"""A DELETE or CONNECT is never ours to block, whatever object it comes with."""
+NO_POLICY: Final = NamespacePolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Responder:
+    """Answers reviews. The namespace is the request's: an object's own metadata is whatever its author wrote."""
+
+    settings: Settings
+    namespaces: Namespaces
+    claims: OwnClaims
+
+    def __call__(self, asked: Review) -> Answer:
+        """Answer one review.
+
+        Raises:
+            RequestError: there is no object to judge.
+            PolicyDenied: the pod breaks a rule.
+            GpuShareError: the policy of its namespace cannot be had now.
+        """
+        if asked.resource != PODS or asked.operation not in OURS:
+            return review.allowed(asked.uid, Reason.NOT_A_POD)
+        if asked.object is None:
+            raise review.missing("request.object")
+        decision = decide(
+            asked.object,
+            policy=self._policy(asked, asked.object),
+            settings=self.settings,
+            user=asked.user,
+            operation=asked.operation,
+            subresource=asked.subresource,
+            old=asked.old_object,
+            own_claims=self.claims.names(asked.namespace),
+        )
+        return review.patched(asked.uid, decision.patch, decision.reason, decision.warnings)
+
+    def _policy(self, asked: Review, pod: Mapping[str, Any]) -> NamespacePolicy:
+        """The namespace's policy where it matters: what has no ceiling to keep must not wait for one."""
+        if asked.operation != "CREATE" or asked.subresource or not asks(read_annotations(pod)):
+            return NO_POLICY
+        return self.namespaces.policy(asked.namespace)

@@ -1,0 +1,132 @@
+"""The webhook's dealings with the API server: four watches, one GET, and writing claim templates."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from gpushare.contract import MANAGED_LABEL, NAMESPACE_LABEL
+from gpushare.errors import ClusterError
+from gpushare.informer import Follower
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from webhook.caches import CLAIM, TEMPLATE, Namespaces, OwnClaims
+from webhook.claim_templates.references import Existing
+from webhook.metrics import Metrics
+
+log = structlog.get_logger()
+
+Object = dict[str, Any]
+GET_TIMEOUT: Final = 0.5
+CLAIMS: Final = "resourceclaims"
+TEMPLATES: Final = "resourceclaimtemplates"
+OPTED_IN: Final = f"{NAMESPACE_LABEL}=true"
+MANAGED: Final = f"{MANAGED_LABEL}=true"
+
+OnList = Callable[[Iterable[Object]], None]
+OnEvent = Callable[[str, Object], None]
+
+
+class TemplateWriter:
+    """Creates and deletes claim templates; both are safe to repeat, and to do from several replicas at once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def create(self, namespace: str, body: Object) -> str:
+        """Create a template. Returns ``ok``, or ``exists`` where somebody was quicker.
+
+        Raises:
+            ClusterError: it may not be there.
+        """
+        try:
+            self._cluster.create(path(RESOURCE_V1, TEMPLATES, namespace=namespace), body)
+        except ClusterError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return "exists"
+        return "ok"
+
+    def delete(self, template: Existing) -> str:
+        """Delete exactly the template that was seen. Returns ``ok``, or ``gone`` where it is another one or none.
+
+        Raises:
+            ClusterError: it may still be there.
+        """
+        namespace, name = template.key
+        preconditions = {"uid": template.uid, "resourceVersion": template.version}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        try:
+            self._cluster.delete(path(RESOURCE_V1, TEMPLATES, name, namespace), options)
+        except ClusterError as error:
+            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                raise
+            return "gone"
+        return "ok"
+
+
+class PodsAndTemplates(Protocol):
+    """Who keeps the books of pods and templates: the controller."""
+
+    def reset_pods(self, pods: Iterable[Object]) -> None:
+        """Know exactly these."""
+
+    def pod_event(self, kind: str, pod: Object) -> None:
+        """Take in one watch event."""
+
+    def reset_templates(self, templates: Iterable[Object]) -> None:
+        """Know exactly these."""
+
+    def template_event(self, kind: str, template: Object) -> None:
+        """Take in one watch event."""
+
+    def namespaces_changed(self, name: str | None = None) -> None:
+        """That namespace, or with ``None`` any, may have come to take part."""
+
+
+class _Eager(Follower):
+    """One that does not wait long to try again, for pods wait for their templates, and there are few of us."""
+
+    MAX_DELAY = 1.0
+    RESUMES = True
+
+
+def followers(
+    cluster: Cluster, namespaces: Namespaces, claims: OwnClaims, books: PodsAndTemplates, metrics: Metrics
+) -> list[Follower]:
+    """Everything that has to be watched; each is meant to run in a thread of its own."""
+
+    def reset_templates(items: Iterable[Object]) -> None:
+        books.reset_templates(claims.listing(TEMPLATE, items))
+
+    def template_event(change: str, item: Object) -> None:
+        claims.event(TEMPLATE, change, item)
+        books.template_event(change, item)
+
+    def reset_namespaces(items: Iterable[Object]) -> None:
+        namespaces.reset(items)
+        books.namespaces_changed()
+
+    def namespace_event(change: str, item: Object) -> None:
+        namespaces.event(change, item)
+        books.namespaces_changed(item["metadata"]["name"])
+
+    def failed(error: ClusterError) -> None:
+        metrics.cluster_errors.inc()
+        log.warning("watch interrupted", error=error.message, status=error.status)
+
+    def follow(where: str, on_list: OnList, on_event: OnEvent, **query: str) -> Follower:
+        return _Eager(cluster, where, on_list, on_event, failed, **query)
+
+    return [
+        follow(path(CORE_V1, "namespaces"), reset_namespaces, namespace_event, labelSelector=OPTED_IN),
+        follow(path(CORE_V1, "pods"), books.reset_pods, books.pod_event, labelSelector=MANAGED),
+        follow(path(RESOURCE_V1, TEMPLATES), reset_templates, template_event),
+        follow(path(RESOURCE_V1, CLAIMS), partial(claims.reset, CLAIM), partial(claims.event, CLAIM)),
+    ]
+
+
+def live_namespace(cluster: Cluster) -> Callable[[str], Object]:
+    """One GET of a namespace, half a second long."""
+    return lambda name: cluster.get(path(CORE_V1, "namespaces", name), timeout=GET_TIMEOUT)

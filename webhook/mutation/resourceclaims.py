@@ -1,0 +1,322 @@
+"""From shares to a claim: what a pod can hold at once, as requests the stock scheduler fits to a GPU.
+
+The template is named by the hash of its content, so naming it needs no API server, and anybody can rebuild it from
+the rewritten pod alone and compare.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.contract import ATTRIBUTE_MODE, ATTRIBUTE_MODEL, ATTRIBUTE_PROFILE, DRIVER, TIME_SLICING
+from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
+from gpushare.reasons import Reason
+from webhook.mutation.annotations import Plan, Share, field_of, read_models
+from webhook.mutation.podview import Container, Json, Kind, PodView, mapping, objects, read_pod
+
+HASH_DIGITS: Final = 16
+_INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+_ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
+_BY_TURNS: Final = f'"{ATTRIBUTE_MODE}" in {_ATTRIBUTES} && {_ATTRIBUTES}.{ATTRIBUTE_MODE} == "{TIME_SLICING}"'
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of the claim: MiB of memory, and percent of compute (0 is none); or a MIG instance's ``profile``.
+
+    It is for as much of each of so many ``gpus``.
+    """
+
+    name: str
+    memory_mib: int
+    compute: int
+    profile: str = ""
+    gpus: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlan:
+    """What the claim reserves, and which request each sharing container uses."""
+
+    requests: tuple[Request, ...]
+    request_of: Mapping[str, str]
+    template: str
+    """Name of the ResourceClaimTemplate."""
+
+
+def claim_plan(plan: Plan) -> ClaimPlan:
+    """Work out the requests, so that their sum is exactly what the pod can hold at once.
+
+    Raises:
+        PolicyDenied: more requests than a claim can have.
+    """
+    groups, cut = _apart(plan)
+    requests = (*(request for group in groups for request in _requests(group)), *_instances(cut))
+    _check_number(requests)
+    request_of = {each.container: _request_of(each, group) for group in groups for each in group.shares}
+    request_of |= {each.container: _instance_of(each, cut) for each in cut}
+    return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
+
+
+def template_for(pod: Json) -> Object | None:
+    """Rebuild, from a rewritten pod alone, the ResourceClaimTemplate it names.
+
+    Returns:
+        The object to create, whose name differs from the one in the pod where somebody changed either since; ``None``
+        where the pod holds no share of ours.
+    """
+    try:
+        view = read_pod(pod)
+        candidates = [_rebuilt(view, anywhere=anywhere) for anywhere in (False, True)]
+        named = _named_template(view)
+    except PolicyDenied:
+        return None
+    found = [each for each in candidates if each is not None]
+    return next((each for each in found if each["metadata"]["name"] == named), found[0] if found else None)
+
+
+@lru_cache(maxsize=4096)
+def template_name(requests: tuple[Request, ...], models: tuple[str, ...], *, same_gpu: bool) -> str:
+    """Name a template after its content."""
+    spec = template_spec(requests, models, same_gpu=same_gpu)
+    canonical = json.dumps(spec, sort_keys=True, separators=(",", ":")).encode()
+    return contract.TEMPLATE_PREFIX + hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
+
+
+def template_spec(requests: Sequence[Request], models: Sequence[str], *, same_gpu: bool) -> Object:
+    """Build the ``spec`` of a ResourceClaimTemplate of ``resource.k8s.io/v1``."""
+    status = {"name": contract.SIDECAR, "exactly": {"deviceClassName": contract.STATUS_DEVICE_CLASS}}
+    devices: Object = {"requests": [*(_request(each, models) for each in requests), status]}
+    names = [each.name for each in requests if not each.profile and each.gpus == 1]
+    together: list[Object] = [{"requests": names, "matchAttribute": contract.ATTRIBUTE_UUID}]
+    # Without this the scheduler may take two shares of one GPU.
+    apart = [{"requests": [each.name], "distinctAttribute": contract.ATTRIBUTE_UUID} for each in requests
+             if each.gpus > 1]  # fmt: skip
+    if constraints := (together if same_gpu and len(names) > 1 else []) + apart:
+        devices["constraints"] = constraints
+    return {"spec": {"devices": devices}}
+
+
+def _apart(plan: Plan) -> tuple[tuple[Plan, ...], tuple[Share, ...]]:
+    """Tell shares from MIG instances, which have nothing to do with them, and shares by the number of their GPUs.
+
+    What has several GPUs has them for itself, whatever else is on one: no constraint can say "one of those".
+    """
+    numbers = sorted({each.gpus for each in plan.shares if not each.profile})
+    groups = tuple(
+        replace(
+            plan,
+            shares=tuple(each for each in plan.shares if not each.profile and each.gpus == gpus),
+            same_gpu=plan.same_gpu and gpus == 1,
+        )
+        for gpus in numbers
+    )
+    return groups, tuple(each for each in plan.shares if each.profile)
+
+
+def _request_of(share: Share, group: Plan) -> str:
+    return _shared_request(group.shares) if share.kind is Kind.INIT else share.container
+
+
+def _check_number(requests: Sequence[Request]) -> None:
+    devices = sum(each.gpus for each in requests)
+    if devices > contract.MAX_SHARING_CONTAINERS:
+        counted = (
+            f"{len(requests)} containers share a GPU" if devices == len(requests) else f"it asks for {devices} GPUs"
+        )
+        message = f"{counted}; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
+        raise PolicyDenied("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
+
+
+def _instance_of(share: Share, cut: Sequence[Share]) -> str:
+    """Name the request a container uses: a plain init container that of an app of its profile, which starts later."""
+    apps = [each.container for each in cut if (each.kind, each.profile) == (Kind.APP, share.profile)]
+    return apps[0] if share.kind is Kind.INIT and apps else share.container
+
+
+def _instances(cut: Sequence[Share]) -> tuple[Request, ...]:
+    own = [each for each in cut if _instance_of(each, cut) == each.container]
+    return tuple(Request(each.container, 0, 0, each.profile) for each in own)
+
+
+def _request(request: Request, models: Sequence[str]) -> Object:
+    if request.profile:
+        expressions = [f'{_ATTRIBUTES}.{ATTRIBUTE_PROFILE} == "{request.profile}"'] + [_expression(models)] * bool(
+            models
+        )
+        selectors = [{"cel": {"expression": each}} for each in expressions]
+        return {"name": request.name, "exactly": {"deviceClassName": contract.MIG_DEVICE_CLASS, "selectors": selectors}}
+    amounts = {contract.CAPACITY_MEMORY: f"{request.memory_mib}Mi"}
+    if request.compute:
+        amounts[contract.CAPACITY_COMPUTE] = str(request.compute)
+    exactly: Object = {"deviceClassName": contract.DEVICE_CLASS, "capacity": {"requests": amounts}}
+    expressions = [_expression(models)] * bool(models) + [_BY_TURNS] * (request.gpus > 1)
+    if expressions:
+        exactly["selectors"] = [{"cel": {"expression": each}} for each in expressions]
+    if request.gpus > 1:
+        exactly["count"] = request.gpus
+    return {"name": request.name, "exactly": exactly}
+
+
+def _expression(models: Sequence[str]) -> str:
+    """Write the CEL that picks GPUs by a whole word of their model, for an L40 is no L4.
+
+    The names hold neither quotes nor backslashes, and of what a pattern gives a meaning, only dots: ``read_models``.
+    """
+    pattern = f"(^|[^0-9a-z])({'|'.join(models).replace('.', '[.]')})([^0-9a-z]|$)"
+    return f'"{ATTRIBUTE_MODEL}" in {_ATTRIBUTES} && {_ATTRIBUTES}.{ATTRIBUTE_MODEL}.lowerAscii().matches("{pattern}")'
+
+
+def _shared_request(shares: Sequence[Share]) -> str:
+    """Choose the request that plain init containers use: the largest app's, else sidecar's, else init's own."""
+    for kind in (Kind.APP, Kind.SIDECAR, Kind.INIT):
+        if candidates := [share for share in shares if share.kind is kind]:
+            return max(candidates, key=lambda share: share.memory_mib).container
+    raise AssertionError("a plan has at least one share")
+
+
+def _requests(group: Plan) -> tuple[Request, ...]:
+    """One request per container but the plain init ones, which use one of those; all have as many GPUs."""
+    chosen = _shared_request(group.shares)
+    own = [share for share in group.shares if share.kind is not Kind.INIT]
+    amounts = {share.container: (share.memory_mib, share.compute or 0) for share in own}
+    amounts[chosen] = _raised(group, own, chosen)
+    return tuple(Request(name, *amount, gpus=group.shares[0].gpus) for name, amount in amounts.items())
+
+
+def _raised(plan: Plan, own: Sequence[Share], chosen: str) -> tuple[int, int]:
+    """Raise the shared request until the claim covers the init containers as well: (MiB, percent)."""
+    beside = own if plan.same_gpu else [share for share in own if share.container == chosen]
+    memory, compute = _peak(plan.shares, beside)
+    others = [share for share in beside if share.container != chosen]
+    return memory - sum(each.memory_mib for each in others), compute - sum(each.compute or 0 for each in others)
+
+
+def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
+    """Most that is held at once of one GPU, by the containers in ``beside`` and the plain init ones: (MiB, percent)."""
+    memory, compute = sum(each.memory_mib for each in beside), sum(each.compute or 0 for each in beside)
+    started_memory = started_compute = 0
+    for share in shares:
+        if share.kind is Kind.INIT:
+            memory = max(memory, share.memory_mib + started_memory)
+            compute = max(compute, (share.compute or 0) + started_compute)
+        elif share.kind is Kind.SIDECAR and share in beside:
+            started_memory += share.memory_mib
+            started_compute += share.compute or 0
+    return memory, compute
+
+
+def check_compute(plan: Plan, most: int) -> None:
+    """Refuse a pod whose containers ask for more than ``most`` percent of one GPU, or one request for more than all.
+
+    Raises:
+        PolicyDenied: they do.
+    """
+    for group in _apart(plan)[0]:
+        requests = _requests(group)
+        together, alone = (_most(requests, same_gpu=same_gpu).compute for same_gpu in (group.same_gpu, False))
+        if together > most or alone > WHOLE_GPU_PERCENT:
+            held, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
+            message = f"the containers of this pod ask for {held}% of one GPU together; ask for at most {bound}%"
+            raise PolicyDenied(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
+
+
+def check_memory(plan: Plan, most_mib: int | None) -> None:
+    """Refuse a pod whose containers fit no GPU together; nothing to say while the largest GPU is unknown (``None``).
+
+    Raises:
+        PolicyDenied: they need more than the largest GPU has.
+    """
+    for group in _apart(plan)[0]:
+        needed = _most(_requests(group), same_gpu=group.same_gpu).memory_mib
+        if most_mib is not None and needed > most_mib:
+            message = (
+                f"the containers of this pod need {format_mib(needed)} on one GPU together; the largest has "
+                f"{format_mib(most_mib)}: ask for less{_way_out(group, most_mib)}"
+            )
+            raise PolicyDenied(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
+
+
+def _most(requests: Sequence[Request], *, same_gpu: bool) -> Request:
+    """Most that one GPU has to serve: everything, or the largest amounts where each request may have its own."""
+    together = sum if same_gpu else max
+    return Request("", together(each.memory_mib for each in requests), together(each.compute for each in requests))
+
+
+def _way_out(group: Plan, most_mib: int | None) -> str:
+    """What to do beside asking for less: several GPUs where that helps, else why it does not."""
+    apart = _most(_requests(replace(group, same_gpu=False)), same_gpu=False)
+    if apart.compute > WHOLE_GPU_PERCENT or (most_mib is not None and apart.memory_mib > most_mib):
+        return f"; plain init containers use the GPU of {_shared_request(group.shares)}, beside what runs there"
+    return f', or let them use several GPUs with {contract.SAME_GPU}: "false"'
+
+
+def _named_template(view: PodView) -> str | None:
+    entries = objects(view.spec.get("resourceClaims"), "spec.resourceClaims")
+    return next((each.get("resourceClaimTemplateName") for each in entries if each.get("name") == contract.CLAIM), None)
+
+
+def _rebuilt(view: PodView, *, anywhere: bool) -> Object | None:
+    shares = [share for each in view.containers if (share := _share(each, anywhere=anywhere)) is not None]
+    if not shares:
+        return None
+    models = read_models(view.annotations)
+    same_gpu = view.annotations.get(contract.SAME_GPU) != "false"
+    claim = claim_plan(Plan(shares=tuple(shares), models=models, same_gpu=same_gpu))
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": claim.template, "labels": {contract.MANAGED_LABEL: "true"}},
+        "spec": template_spec(claim.requests, models, same_gpu=same_gpu),
+    }
+
+
+def _share(container: Container, *, anywhere: bool) -> Share | None:
+    """Read back what was written into a container: literal variables, and that it uses our claim."""
+    resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
+    claims = objects(resources.get("claims"), f"{container.field}.resources.claims")
+    uses = any(each.get("name") == contract.CLAIM for each in claims)
+    amounts = [_integer(each) for each in container.reserved if each["name"] == contract.MEMORY_MIB]
+    if uses and not amounts and container.name != contract.SIDECAR and (profile := _profile(container.reserved)):
+        return Share(container.name, container.kind, 0, None, profile)
+    if not uses or not amounts or amounts[-1] is None or container.name == contract.SIDECAR:
+        return None
+    percent = _percentage(container.reserved, anywhere=anywhere)
+    return Share(container.name, container.kind, amounts[-1], percent, gpus=_gpus(container.reserved))
+
+
+def _percentage(reserved: Sequence[Json], *, anywhere: bool) -> int | None:
+    """Read the thread percentage that is ours: it follows our limit; a tenant's own stands elsewhere."""
+    previous = ""
+    for entry in reserved:
+        if entry["name"] == contract.MPS_THREAD_PERCENTAGE and (anywhere or previous == contract.MPS_MEMORY_LIMIT):
+            return _integer(entry)
+        previous = entry["name"]
+    return None
+
+
+def _gpus(reserved: Sequence[Json]) -> int:
+    """Read how many GPUs a container has a share of; one where nothing else is written."""
+    written = [_integer(each) for each in reserved if each["name"] == contract.GPUS_VARIABLE]
+    return min(written[-1] or 1, MAX_GPUS) if written else 1
+
+
+def _profile(reserved: Sequence[Json]) -> str:
+    """Read the profile of a container's MIG instance; empty where it has none."""
+    written = [each.get("value") for each in reserved if each["name"] == contract.MIG_PROFILE_VARIABLE]
+    try:
+        return parse_profile(written[-1]) if written else ""
+    except QuantityError:
+        return ""
+
+
+def _integer(entry: Json) -> int | None:
+    value = entry.get("value")
+    return int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else None

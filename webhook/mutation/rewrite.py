@@ -1,0 +1,266 @@
+"""The pod as it should be: a new dict that shares everything unchanged with the one that came in.
+
+Each step leaves what is already right as it is, so rewriting twice changes nothing, also after the API server's
+defaults and other webhooks. What is right is told by content, never by a marker.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.errors import PolicyDenied
+from gpushare.quantity import pinned_limit, same_amount, shown
+from gpushare.reasons import Reason
+from webhook.mutation import sidecar_spec
+from webhook.mutation.annotations import Plan, Share
+from webhook.mutation.node_affinity import with_preference
+from webhook.mutation.podview import Container, Json, Kind, PodView, mapping, objects
+from webhook.mutation.resourceclaims import ClaimPlan
+from webhook.mutation.settings import Settings
+
+Object = dict[str, Any]
+HIDDEN: Final = {
+    contract.CUDA_VISIBLE_DEVICES: contract.NO_CUDA_DEVICE,
+    contract.NVIDIA_VISIBLE_DEVICES: contract.NO_NVIDIA_DEVICE,
+}
+"""What a container that asked for nothing gets: no GPU, whatever its image says."""
+_OWN_DAEMON: Final = {
+    contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH,
+    contract.MPS_LOG_DIRECTORY: contract.LOG_PATH,
+}
+_LEFT_ALONE: Final = (contract.MPS_THREAD_PERCENTAGE, contract.MPS_CLIENT_PRIORITY)
+"""Can only lower what a container gets, so a tenant's own stays where we set none."""
+
+
+_OF_SHARES: Final = (*_OWN_DAEMON, contract.MPS_MEMORY_LIMIT, contract.MEMORY_MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The pod after rewriting, and what a person should know about it."""
+
+    pod: Object
+    warnings: tuple[str, ...]
+
+
+def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, settings: Settings) -> Rewritten:
+    """Make a sharing pod of a pod that asks.
+
+    Raises:
+        PolicyDenied: it uses a name of ours for something else, or brings its own MPS daemon.
+    """
+    warnings: list[str] = []
+    metadata = _with_label(view.metadata, warnings)
+    spec = dict(view.spec)
+    for section in ("initContainers", "containers", "ephemeralContainers"):
+        here = [each for each in view.containers if each.section == section]
+        if here:
+            spec[section] = [_container(each, plan, claim, warnings) for each in here]
+    _add_sidecar(view, spec, settings)
+    _add_claim(spec, claim)
+    _add_tolerations(spec, settings)
+    if (affinity := with_preference(spec, settings.across_nodes)) is not None:
+        spec["affinity"] = affinity
+    if settings.runtime_class and not spec.get("runtimeClassName"):
+        spec["runtimeClassName"] = settings.runtime_class
+    if settings.root_tenants == "refuse":
+        _forbid_root(spec)
+    return Rewritten({**view.pod, "metadata": metadata, "spec": spec}, tuple(warnings))
+
+
+def hide(container: Container, warnings: list[str]) -> Json:
+    """Return the container without any GPU; the same object where that is so already."""
+    return _with_env(container, HIDDEN, warnings)
+
+
+def environment(container: Container, share: Share, *, low_priority: bool) -> dict[str, str]:
+    """Return the variables of a sharing container, in the order in which they are written."""
+    if share.profile:
+        return HIDDEN | _capabilities(container) | {contract.MIG_PROFILE_VARIABLE: share.profile}
+    wanted = HIDDEN | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: pinned_limit(share.memory_mib, share.gpus)}
+    if share.compute is not None:
+        wanted[contract.MPS_THREAD_PERCENTAGE] = str(share.compute)
+    if low_priority:
+        wanted[contract.MPS_CLIENT_PRIORITY] = "1"
+    wanted |= _capabilities(container) | {contract.MEMORY_MIB: str(share.memory_mib)}
+    return wanted | ({contract.GPUS_VARIABLE: str(share.gpus)} if share.gpus > 1 else {})
+
+
+def _capabilities(container: Container) -> dict[str, str]:
+    """What the toolkit brings along, where the pod does not say it."""
+    if any(entry["name"] == contract.NVIDIA_DRIVER_CAPABILITIES for entry in container.reserved):
+        return {}
+    return {contract.NVIDIA_DRIVER_CAPABILITIES: contract.DRIVER_CAPABILITIES}
+
+
+def _container(container: Container, plan: Plan, claim: ClaimPlan, warnings: list[str]) -> Json:
+    share = plan.of(container.name)
+    if share is None:
+        _check_unclaimed(container)
+        return hide(container, warnings)
+    _check_own_daemon(container)
+    _check_other_kind(container, share)
+    wanted = environment(container, share, low_priority=plan.low_priority)
+    warnings += _left_alone(container, wanted)
+    raw = _with_env(container, wanted, warnings)
+    resources = _with_claim(container, claim.request_of[container.name])
+    return raw if resources is raw.get("resources") else {**raw, "resources": resources}
+
+
+def _with_env(container: Container, wanted: Mapping[str, str], warnings: list[str]) -> Json:
+    """Give a container each variable once, with our literal value; ours come last where any stood in the way."""
+    found = [(entry["name"], _literal(entry)) for entry in container.reserved if entry["name"] in wanted]
+    if found == list(wanted.items()):
+        return container.raw
+    changed = {name for name, value in found if value != wanted[name]}
+    warnings += [f"{name} of container {container.name:.40} is replaced" for name in wanted if name in changed]
+    kept = [entry for entry in container.env if entry["name"] not in wanted] if found else list(container.env)
+    return {**container.raw, "env": kept + [{"name": name, "value": value} for name, value in wanted.items()]}
+
+
+def _literal(entry: Json) -> object:
+    """Return a variable's value, ``None`` where it is taken from elsewhere; no value is an empty one."""
+    if entry.get("valueFrom") is not None:
+        return None
+    value = entry.get("value")
+    return "" if value is None else value
+
+
+def _check_own_daemon(container: Container) -> None:
+    for entry in container.reserved:
+        wanted = _OWN_DAEMON.get(entry["name"])
+        if wanted is not None and _literal(entry) != wanted:
+            value = _literal(entry)
+            said = "a value from elsewhere" if value is None else shown(str(value))
+            message = f"{said} is an MPS daemon of the pod's own; remove the variable: a share uses the node's daemon"
+            raise PolicyDenied(f"{container.field}.env[{entry['name']}]", message)
+
+
+def _check_other_kind(container: Container, share: Share) -> None:
+    """Refuse the variables that say of a share that it is an instance or of several GPUs, and the other way round."""
+    others = _OF_SHARES if share.profile else (contract.MIG_PROFILE_VARIABLE,)
+    others = others if share.gpus > 1 else (*others, contract.GPUS_VARIABLE)
+    found = next((entry["name"] for entry in container.reserved if entry["name"] in others), None)
+    if found is not None:
+        said = "a share of one GPU" if found == contract.GPUS_VARIABLE else "a share"
+        said = "a MIG instance" if share.profile else said
+        raise _reserved(f"{container.field}.env[{found}]", f"this container asks for {said}; remove the variable")
+
+
+def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str]:
+    for name in _LEFT_ALONE:
+        if name not in wanted and any(entry["name"] == name for entry in container.reserved):
+            yield f"{name} of container {container.name:.40} stays: it can only lower what it gets"
+
+
+def _with_claim(container: Container, request: str) -> Json:
+    field = f"{container.field}.resources"
+    resources = container.raw.get("resources")
+    claims = objects(mapping(resources, field).get("claims"), f"{field}.claims")
+    wanted = {"name": contract.CLAIM, "request": request}
+    ours = [each for each in claims if each.get("name") == contract.CLAIM]
+    if ours == [wanted]:
+        return mapping(resources, field)
+    if ours:
+        raise _reserved(f"{field}.claims", f"an entry {contract.CLAIM!r} of another form stands here; remove it")
+    return {**mapping(resources, field), "claims": [*claims, wanted]}
+
+
+def _check_unclaimed(container: Container) -> None:
+    """Refuse a container that asked for nothing and helps itself to another's request."""
+    if container.kind is Kind.SIDECAR and container.name == contract.SIDECAR:
+        return
+    field = f"{container.field}.resources.claims"
+    resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
+    if any(each.get("name") == contract.CLAIM for each in objects(resources.get("claims"), field)):
+        hint = f"write {contract.MEMORY_OF}{container.name:.63} for a share of its own"
+        raise _reserved(field, f"uses the claim {contract.CLAIM!r} without having asked for a share; {hint}")
+
+
+def _with_label(metadata: Json, warnings: list[str]) -> Object:
+    labels = mapping(metadata.get("labels"), "metadata.labels")
+    if labels.get(contract.MANAGED_LABEL) == "true":
+        return dict(metadata)
+    if contract.MANAGED_LABEL in labels:
+        warnings.append(f"label {contract.MANAGED_LABEL} is replaced")
+    return {**metadata, "labels": {**labels, contract.MANAGED_LABEL: "true"}}
+
+
+def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
+    wanted = sidecar_spec.container(settings, guaranteed=_is_guaranteed(view), budgeted=_has_budget(spec))
+    standing = view.named(contract.SIDECAR)
+    if standing is None:
+        spec["initContainers"] = [wanted, *(spec.get("initContainers") or [])]
+    elif problem := sidecar_spec.difference(standing, wanted):
+        # What gpu-share inject of another release wrote is no container of the author's to rename.
+        hint = "remove it, for the webhook adds its own, or rename it if it is yours"
+        message = f"the name {contract.SIDECAR!r} is reserved for the sidecar, and this is another ({problem}); {hint}"
+        raise _reserved(f"{standing.field}.name", message)
+    _add_volume(spec)
+
+
+def _has_budget(spec: Json) -> bool:
+    """Tell a pod with resources of its own: its containers must not ask for more than that together."""
+    resources = mapping(spec.get("resources"), "spec.resources")
+    return bool(resources.get("requests") or resources.get("limits"))
+
+
+def _is_guaranteed(view: PodView) -> bool:
+    """Tell a pod of QoS class Guaranteed: exclusive CPUs and the last place in evictions hang on it."""
+    return all(_asks_for_its_limits(each) for each in view.containers if each.kind is not Kind.EPHEMERAL)
+
+
+def _asks_for_its_limits(container: Container) -> bool:
+    resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
+    limits = mapping(resources.get("limits"), f"{container.field}.resources.limits")
+    requests = {**limits, **mapping(resources.get("requests"), f"{container.field}.resources.requests")}
+    return all(limits.get(name) and same_amount(requests[name], limits[name]) for name in ("cpu", "memory"))
+
+
+def _add_volume(spec: Object) -> None:
+    volumes = objects(spec.get("volumes"), "spec.volumes")
+    wanted = sidecar_spec.volume()
+    standing = [each for each in volumes if each.get("name") == contract.NO_TOKEN_VOLUME]
+    if not standing:
+        spec["volumes"] = [*volumes, wanted]
+    elif any(each.keys() != wanted.keys() for each in standing):
+        raise _reserved("spec.volumes", f"the name {contract.NO_TOKEN_VOLUME!r} is reserved; rename the volume")
+
+
+def _add_claim(spec: Object, claim: ClaimPlan) -> None:
+    entries = objects(spec.get("resourceClaims"), "spec.resourceClaims")
+    wanted = {"name": contract.CLAIM, "resourceClaimTemplateName": claim.template}
+    standing = [each for each in entries if each.get("name") == contract.CLAIM]
+    if not standing:
+        spec["resourceClaims"] = [*entries, wanted]
+    elif standing != [wanted]:
+        named = shown(str(standing[0].get("resourceClaimTemplateName")))
+        message = (
+            f"{contract.CLAIM!r} names the template {named}, which these annotations do not give; remove the entry"
+        )
+        raise PolicyDenied("spec.resourceClaims", message)
+
+
+def _add_tolerations(spec: Object, settings: Settings) -> None:
+    standing = objects(spec.get("tolerations"), "spec.tolerations")
+    tolerated = [_toleration(each) for each in standing]
+    missing = [dict(each) for each in settings.tolerations if _toleration(each) not in tolerated]
+    if missing:
+        spec["tolerations"] = [*standing, *missing]
+
+
+def _toleration(toleration: Json) -> Sequence[object]:
+    """What makes two tolerations the same, with the API's defaults written out."""
+    fields = (toleration.get(each) or "" for each in ("key", "value", "effect"))
+    return (toleration.get("operator") or "Equal", *fields)
+
+
+def _forbid_root(spec: Object) -> None:
+    context = mapping(spec.get("securityContext"), "spec.securityContext")
+    if context.get("runAsNonRoot") is None:
+        spec["securityContext"] = {**context, "runAsNonRoot": True}
+
+
+def _reserved(field: str, message: str) -> PolicyDenied:
+    return PolicyDenied(field, message, Reason.RESERVED_NAME)

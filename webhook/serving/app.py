@@ -1,0 +1,160 @@
+"""The HTTP face of admission: one route, which reads a review, asks the pure core, and answers.
+
+Served by gunicorn over TLS. Nothing is decided here, and nothing is remembered between requests.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import structlog
+from flask import Flask, Response, request
+from gunicorn.http.errors import ParseException
+from werkzeug.exceptions import HTTPException
+
+from gpushare.errors import GpuShareError, PolicyDenied, RequestError
+from gpushare.reasons import Reason
+from webhook.metrics import Metrics
+from webhook.serving import review
+from webhook.serving.http_framing import MAX_BODY
+from webhook.serving.review import Answer, Review
+
+log = structlog.get_logger()
+
+LARGE: Final = 512 * 1024
+"""Larger bodies are read one at a time: parsed, one of 7 MiB can be 150 MiB."""
+_LARGE: Final = threading.Lock()
+JSON: Final = "application/json"
+TOO_LARGE: Final = f"the body is larger than {MAX_BODY} bytes (7 MiB)"
+BUG: Final = "gpu-share: internal error while answering this review; the webhook's log has the details"
+UNSUPPORTED: Final = HTTPStatus.UNSUPPORTED_MEDIA_TYPE.value
+NO_ANSWER: Final = HTTPStatus.INTERNAL_SERVER_ERROR.value
+
+
+class Respond(Protocol):
+    """What answers a review that could be read: ``webhook.handler.Responder``.
+
+    Raises:
+        PolicyDenied: the pod breaks a rule.
+        GpuShareError: it cannot be answered now (HTTP 500).
+    """
+
+    def __call__(self, asked: Review, /) -> Answer:
+        """Answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deps:
+    """What the application needs from outside."""
+
+    respond: Respond
+    metrics: Metrics
+    clock: Callable[[], float] = time.perf_counter
+
+
+def create_app(deps: Deps) -> Flask:
+    """Build the application. It never shows a traceback: a bug is a plain sentence, and a line in the log."""
+    app = Flask("gpu-share-webhook", static_folder=None)
+
+    @app.post("/mutate")
+    def mutate() -> Response:
+        asked, answer = _measured(deps)
+        response = _response(answer)
+        # Once the answer is on its way: nobody waits for a line in the log.
+        response.call_on_close(lambda: _log(asked, answer))
+        return response
+
+    @app.errorhandler(HTTPException)
+    def refuse(error: HTTPException) -> Response:
+        return _response(
+            review.errored(error.code or NO_ANSWER, Reason.BAD_REQUEST, f"{error.name}: POST /mutate only")
+        )
+
+    return app
+
+
+def _measured(deps: Deps) -> tuple[Review | None, Answer]:
+    """Answer the current request, timed and counted from the moment its body is here."""
+    metrics, asked = deps.metrics, None
+    metrics.in_flight.inc()
+    started = deps.clock()
+    try:
+        body = _body()
+        started = deps.clock()
+        with _LARGE if len(body) > LARGE else nullcontext():
+            asked = review.parse(body)
+            answer = answer_review(asked, deps.respond)
+    except RequestError as error:
+        answer = review.errored(error.status, error.reason, f"gpu-share: {error.message}")
+    except Exception:
+        answer = review.errored(NO_ANSWER, Reason.INTERNAL, BUG)
+        log.exception("bug while answering a review", reason=Reason.INTERNAL)
+    finally:
+        metrics.in_flight.dec()
+    metrics.seconds.observe(deps.clock() - started)
+    metrics.requests.labels(asked.operation if asked else "none", answer.result, answer.reason).inc()
+    return asked, answer
+
+
+def answer_review(asked: Review, respond: Respond) -> Answer:
+    """Answer one review; what the core refuses becomes ``denied``, what it cannot know a 500.
+
+    Raises:
+        RequestError: the review lacks something.
+    """
+    try:
+        return respond(asked)
+    except PolicyDenied as error:
+        return review.denied(asked.uid, error.reason, error.message)
+    except RequestError:
+        raise
+    except GpuShareError as error:
+        return review.errored(NO_ANSWER, error.reason, f"gpu-share: {error.message}")
+
+
+def _log(asked: Review | None, answer: Answer) -> None:
+    """One line for what was changed, refused or not answered; what passes as it is, is no news."""
+    if answer.result == "allowed":
+        return
+    facts: dict[str, object] = {"reason": answer.reason, "status": answer.status}
+    if asked is not None:
+        facts |= {"uid": asked.uid, "operation": asked.operation, "namespace": asked.namespace, "name": asked.name}
+        facts |= {"user": asked.user, "dry_run": asked.dry_run}
+    if answer.message:
+        facts["message"] = answer.message
+    (log.warning if answer.result == "errored" else log.info)(f"review {answer.result}", **facts)
+
+
+def _body() -> bytes:
+    """The whole body, at most 7 MiB of it: a longer one is refused by its length, or as soon as it gets there.
+
+    Read from the server's stream, which ends with the request: werkzeug's own limit ends a chunked body silently.
+    """
+    if request.mimetype != JSON:
+        raise RequestError(f"Content-Type is {request.mimetype[:60]!r}; it has to be {JSON}", status=UNSUPPORTED)
+    if request.content_encoding:
+        raise RequestError("Content-Encoding is not supported; send plain JSON", status=UNSUPPORTED)
+    length = request.content_length
+    if (length or 0) > MAX_BODY:
+        raise _too_large()
+    try:
+        body: bytes = request.environ["wsgi.input"].read(MAX_BODY + 1)
+    except (ParseException, OSError) as error:
+        raise RequestError(f"the body cannot be read: {type(error).__name__}") from error
+    if len(body) > MAX_BODY:
+        raise _too_large()
+    if length is not None and len(body) < length:
+        raise RequestError(f"the body ended after {len(body)} of {length} bytes")
+    return body
+
+
+def _too_large() -> RequestError:
+    return RequestError(TOO_LARGE, Reason.TOO_LARGE, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+
+def _response(answer: Answer) -> Response:
+    return Response(answer.body, answer.status, content_type=answer.content_type)

@@ -1,0 +1,91 @@
+"""How gunicorn serves the application. Each value that is not gunicorn's default has its reason beside it."""
+
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gunicorn import glogging as gunicorn_log
+from gunicorn.app.base import BaseApplication
+
+from webhook.flags import Options
+from webhook.serving import logs as logging_setup
+from webhook.serving.gunicorn_worker import MAX_CONNECTIONS, Worker
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+THREADS: Final = 32
+KEEPALIVE_SECONDS: Final = 95
+"""Longer than the API server's own 90 s: the side that may be sending should be the one that closes."""
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - heartbeat files; a disk there would stall the worker
+
+
+class Logger(gunicorn_log.Logger):  # type: ignore[misc] # gunicorn ships no types
+    """No access log: 20 values a request would be formatted for it, and the application logs what it answered."""
+
+    def access(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+Context = Callable[[], ssl.SSLContext]
+Closed = Callable[[str], None]
+
+
+class Server(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
+    """gunicorn with settings from here and nowhere else: no command line, no file, no ``GUNICORN_CMD_ARGS``.
+
+    Args:
+        load: builds the application in the worker, after the fork: threads do not survive one.
+        context: the TLS context for one handshake.
+        on_closed: told why a connection was closed before its request was whole.
+    """
+
+    def __init__(
+        self, options: Options, load: Callable[[], "WSGIApplication"], context: Context, on_closed: Closed
+    ) -> None:
+        self._settings = settings(options, context, on_closed)
+        self._load = load
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn."""
+        for name, value in self._settings.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> "WSGIApplication":
+        """Called by gunicorn, in the worker."""
+        return self._load()
+
+
+def settings(options: Options, context: Context, on_closed: Closed) -> dict[str, Any]:
+    """Say what differs from gunicorn's defaults."""
+    host, port = options.bind
+    return {
+        "bind": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "worker_class": worker_class(on_closed),
+        "worker_connections": MAX_CONNECTIONS + 1,
+        # One process: metrics, caches and the controller live in it; replicas do the scaling.
+        "workers": 1,
+        "threads": THREADS,
+        # The API server reuses connections; a new one costs four requests' time.
+        "keepalive": KEEPALIVE_SECONDS,
+        "timeout": 30,
+        "graceful_timeout": 20,
+        # It would be opened in $HOME, which is read-only in the container.
+        "control_socket_disable": True,
+        **({"worker_tmp_dir": str(SHARED_MEMORY)} if SHARED_MEMORY.is_dir() else {}),
+        # Naming files is what switches TLS on, and they have to exist; the pair itself is read by the hook below only.
+        "certfile": os.devnull,
+        "keyfile": os.devnull,
+        "ssl_context": lambda _config, _default: context(),
+        "logconfig_dict": logging_setup.standard_library(options.settings.log_level),
+        "logger_class": Logger,
+        "proc_name": "gpu-share-webhook",
+    }
+
+
+def worker_class(on_closed: Closed) -> type[Worker]:
+    """The worker, knowing whom to tell: gunicorn makes the instance itself."""
+    return type("WebhookWorker", (Worker,), {"on_closed": staticmethod(on_closed)})
