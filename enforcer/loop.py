@@ -30,12 +30,11 @@ from enforcer.runtime import files as plainfile
 from enforcer.runtime.background import Aside
 from enforcer.status import messages as notice
 from enforcer.status import node_status as status
-from enforcer.status._merge_editions import Editions
 from enforcer.status.dedup import Episodes, Spell
 from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
-from enforcer.status.node_status_file import StatusFile
+from enforcer.status.node_status_file import Editions, StatusFile
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
 

@@ -28,10 +28,9 @@ from enforcer.flags import parse
 from enforcer.kill.circuit_breaker import unless_open
 from enforcer.kill.executor import Executor, Tools
 from enforcer.kill.process_kill import MpsClient, NoMps, Patience
-from enforcer.limits._merge_proving import NodeEyes, keep_limits, keep_proving
 from enforcer.limits.applier import Limiter
 from enforcer.limits.cgroup_paths import CgroupFolders
-from enforcer.limits.verifier import Outlets, Prover
+from enforcer.limits.verifier import NodeEyes, Outlets, Prover, keep_limits, keep_proving
 from enforcer.loop import Agent, Parts
 from enforcer.mps.desired_daemons import MpsTools, Roster, Shared, Sources
 from enforcer.mps.event_reporter import keep_telling
@@ -44,20 +43,19 @@ from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.types import GpuReader
 from enforcer.nvml.worker_process import command
 from enforcer.oom.reporter import Inquest, both
-from enforcer.pod_deletion._merge_running import departing, released_in_time
+from enforcer.pod_deletion.client_release import departing, released_in_time
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.informer import Books, follow_quotas
 from enforcer.quota.sharing_mode_controller import GpuModes
 from enforcer.quota.types import Mode
-from enforcer.resourceslices._merge_turns import Turns
 from enforcer.resourceslices.availability import Sharing
 from enforcer.resourceslices.contention import Allocatable
-from enforcer.resourceslices.controller import Offering
+from enforcer.resourceslices.controller import Offering, Turns
 from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.resourceslices.kill_log_anchor import keep_anchored
 from enforcer.runtime import capabilities as rights
 from enforcer.runtime import lock
-from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.background import every
 from enforcer.runtime.logs import log_to_stderr
 from enforcer.status import http_server as pages
 from enforcer.status.events import NodeNews, NodeReporter, PodEvents

@@ -31,7 +31,7 @@ from enforcer.quota.informer import WITH_KUBELET, Books, Rule
 from enforcer.quota.sharing_mode_controller import GpuModes
 from enforcer.quota.types import Mode, Proven, Quota
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
-from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.background import every
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ConfigError

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from enforcer.mps.incidents import Incidents
-from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.background import every
 from enforcer.status.events import NodeNews, NodeReporter
 from gpushare.reasons import Reason
 

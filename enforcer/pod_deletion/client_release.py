@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -16,11 +18,16 @@ import structlog
 from enforcer.attribution.cgroup import Attributor, Identity
 from enforcer.attribution.procfs import PidHandle
 from enforcer.kill.pidfd_target import protected
-from enforcer.pod_deletion.deadlines import Departure, in_turn, pace
+from enforcer.mps.control import Deadline
+from enforcer.mps.manager import MpsManager
+from enforcer.pod_deletion.deadlines import Departure, Object, in_turn, pace
 from enforcer.pod_deletion.terminating_pods import Departures
+from enforcer.quota.informer import Books
 from enforcer.quota.types import Quota
+from enforcer.runtime.background import every
 from enforcer.status.metrics import Metrics
-from gpushare.errors import MpsError
+from gpushare.errors import ClusterError, MpsError
+from gpushare.kube_client import CORE_V1, Cluster, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -241,3 +248,75 @@ class Lane:
                 error=error.message,
             )  # fmt: skip
         self._silent = True
+
+
+class DaemonClients:
+    """The clients of a GPU's daemon, which comes and goes.
+
+    Args:
+        manager: of the daemons.
+        gpu: the GPU's UUID.
+    """
+
+    def __init__(self, manager: MpsManager, gpu: str) -> None:
+        self._manager, self._gpu = manager, gpu
+
+    def clients(self) -> dict[int, int]:
+        """Pids of all clients, each with its server's; none where no daemon was started. Raises ``MpsError``."""
+        daemon = self._manager.daemons.get(self._gpu)
+        if daemon is None or not daemon.noted:
+            return {}
+        deadline = Deadline()
+        return {pid: each for each in daemon.servers(deadline) for pid in daemon.clients(each, deadline)}
+
+    def release(self, server: int, pid: int, ended: Callable[[], bool]) -> str | None:
+        """Have a client let go of the GPU; ``None``, or what was said instead. Raises ``MpsError``.
+
+        ``ended`` says whether it has ended, up to the moment the daemon is told: its pid may be another's then.
+        """
+        daemon = self._manager.daemons.get(self._gpu)
+        return "the daemon has ended" if daemon is None else daemon.client.terminate(server, pid, None, ended)
+
+
+EVERY: Final = 1.0
+"""Seconds after which a lane looks again where nothing woke it, also after a bug."""
+
+
+def departing(books: Books, cluster: Cluster, stopped: threading.Event) -> Departures:
+    """Follow who is being deleted; of a pod that a list lacks the API server is asked by name."""
+    departures = Departures()
+    books.listeners.append(departures)
+    settle = partial(departures.settle, partial(_pod, cluster))
+    every(EVERY, "missing-pods", settle, stopped, departures.doubted)
+    return departures
+
+
+def _pod(cluster: Cluster, namespace: str, name: str) -> Object | None:
+    """Read a pod; ``None`` where there is none. Raises ``ClusterError``."""
+    try:
+        return cluster.get(path(CORE_V1, "pods", namespace=namespace, name=name))
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+
+
+def released_in_time(
+    departures: Departures,
+    manager: MpsManager,
+    quotas: Callable[[], Sequence[Quota]],
+    attributor: Attributor,
+    metrics: Metrics,
+    stopped: threading.Event,
+) -> None:
+    """Have MPS clients of pods that are being deleted released, on every GPU with a daemon of ours."""
+    tools = LaneTools(
+        departures=departures, quotas=quotas, attributor=attributor, metrics=metrics, stopped=stopped
+    )  # fmt: skip
+
+    def open_lane(gpu: str) -> None:
+        lane = Lane(gpu, DaemonClients(manager, gpu), tools)
+        departures.wake.append(lane.woken)
+        every(EVERY, f"release-{gpu}", lane.turn, stopped, lane.woken)
+
+    manager.follow(open_lane)

@@ -11,7 +11,7 @@ from enforcer.resourceslices.contention import Allocatable
 from enforcer.resourceslices.contention_monitor import Contests
 from enforcer.resourceslices.health_monitor import Doctor, Examiner
 from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.background import every
 from enforcer.status.events import NodeReporter
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import Cluster

@@ -1,13 +1,16 @@
 """Keeping this node's GPUs on offer: slow work, in a thread beside the loop."""
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import structlog
 
 from enforcer.attribution.snapshot import View
+from enforcer.attribution.usage import Watch
 from enforcer.nvml.device_health import Standing
 from enforcer.nvml.types import Gpu
 from enforcer.quota.sharing_mode_controller import GpuModes
@@ -24,7 +27,8 @@ from enforcer.resourceslices.devices import (
 )
 from enforcer.resourceslices.foreign_memory import Steady, foreign_mib, leaving_mib, rounded, steadied
 from enforcer.resourceslices.publisher import SlicePublisher
-from gpushare.errors import ClusterError, ConfigError
+from enforcer.runtime.background import every
+from gpushare.errors import ClusterError, ConfigError, NvmlError
 from gpushare.kube_client import CORE_V1, Cluster, path
 from gpushare.reasons import Reason
 
@@ -143,3 +147,58 @@ class Offering:
             for each in left_out:
                 log.warning("GPU not offered", reason=str(Reason.CONFLICT), gpu=each.uuid, why=each.why)
         self._said = left_out
+
+
+EVERY: Final = 10.0
+"""Seconds between looks at what is offered; slices are written only where that changed."""
+
+
+class Preparer(Protocol):
+    """Who prepares claims on what is offered."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nobody does; ``None`` where it is well."""
+
+    def leaving(self) -> frozenset[str]:
+        """UIDs of the pods whose claims were undone while their processes live on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What is offered, seen and promised. Without a preparer, claims are taken as they were allocated."""
+
+    offering: Offering
+    watch: Watch
+    quotas: Callable[[], Sequence[Quota]]
+    preparer: Preparer | None = None
+
+    def offer(self) -> None:
+        """Look, and make the offer fit."""
+        if self.preparer is not None and self.preparer.problem is not None:
+            return  # nobody would prepare what is offered
+        try:
+            views = self.watch.look()
+        except NvmlError as error:
+            # None was ever seen: what an agent before us offered cannot be had.
+            log.warning("no GPU offered", reason=str(error.reason), error=error.message)
+            views = ()
+        self.offering.publish(views, self.quotas(), self._leaving())
+
+    def due(self) -> bool:
+        """Say, by what was seen last, whether the offer cannot wait."""
+        return self.offering.outgrown(self.watch.latest, self.quotas(), self._leaving())
+
+    def keep(self, poll: float, changed: threading.Event, stopped: threading.Event) -> None:
+        """Begin to make the offer, in threads that end with the process.
+
+        Args:
+            poll: seconds between questions whether it is due.
+            changed: set when it has to be made at once.
+            stopped: set when there is to be no other turn.
+        """
+        every(EVERY, "offer", self.offer, stopped, changed)
+        every(poll, "offer-due", lambda: changed.set() if self.due() else None, stopped)
+
+    def _leaving(self) -> frozenset[str]:
+        return frozenset() if self.preparer is None else self.preparer.leaving()

@@ -14,7 +14,7 @@ import structlog
 
 from enforcer.audit.log import KillLog
 from enforcer.audit.record import GENESIS, Head, Kind
-from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.background import every
 from enforcer.status.events import NodeNews, NodeReporter
 from gpushare.contract import DRIVER, KILL_LOG
 from gpushare.errors import ClusterError, ConfigError

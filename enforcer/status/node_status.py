@@ -67,7 +67,7 @@ class Snapshot:
     proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
     sight: Sight = field(default_factory=dict)
     edition: int = 0
-    """Two of the same say the same, but for their times; 0: that is not known. See ``enforcer.status._merge_editions``."""
+    """Two of the same say the same, but for their times; 0: that is not known. See ``enforcer.status.node_status_file``."""
 
 
 def shown(state: State, quotas: Sequence[Quota]) -> tuple[Quota, ...]:

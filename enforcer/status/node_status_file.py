@@ -5,13 +5,16 @@ a little old (``gpu-share top`` minds after ten seconds).
 """
 
 import json
+from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from enforcer.detection.detector import State
 from enforcer.runtime import files
-from enforcer.status.node_status import NAME
+from enforcer.status.node_status import NAME, Snapshot, status
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -60,3 +63,35 @@ class StatusFile:
 
 def _content(found: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key != "time"}
+
+
+_TIMES: Final = frozenset({"time", "now", "edition"})
+_CONTENT: Final = attrgetter(*(field.name for field in fields(Snapshot) if field.name not in _TIMES))
+
+
+class Editions:
+    """Numbers what looks led to: two with the same number say the same, but for their time."""
+
+    def __init__(self) -> None:
+        self._content: object = None
+        self._number = 0
+        self._found: dict[str, Any] = {}
+
+    def of(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
+        """Give a look its number, from 1, and say what it led to, of the shape of ``enforcer.status.node_status``."""
+        content = _CONTENT(snapshot)
+        if content != self._content or not is_timeless(snapshot):
+            self._number += 1
+            self._content, self._found = content, status(snapshot)
+        numbered = replace(snapshot, edition=self._number)
+        return numbered, {**self._found, "time": snapshot.time}
+
+
+def is_timeless(snapshot: Snapshot) -> bool:
+    """Whether time alone changes nothing of what there is to say: nobody is over a quota or was ended lately."""
+    return not snapshot.sight and has_settled(snapshot.state)
+
+
+def has_settled(state: State) -> bool:
+    """Whether no case, no kill and no cool-down has a time that still runs."""
+    return not (state.kills or state.cooling or any(case.samples or case.acting for case in state.cases.values()))

@@ -22,11 +22,10 @@ import structlog
 from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.procfs import read_stat
 from enforcer.attribution.snapshot import Holder, View
-from enforcer.limits._merge_proving import LIMIT_EVERY, NodeEyes
 from enforcer.limits.applier import Limiter
 from enforcer.limits.backend import Wanted
 from enforcer.limits.cgroup_paths import CgroupFolders
-from enforcer.limits.verifier import Outlets, Prover
+from enforcer.limits.verifier import LIMIT_EVERY, NodeEyes, Outlets, Prover
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.nvml.reader import NvmlReader
 from enforcer.nvml.types import Gpu, GpuSample

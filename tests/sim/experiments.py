@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
 
-from enforcer.resourceslices._merge_turns import EVERY
-from enforcer.resourceslices.controller import APART
+from enforcer.resourceslices.controller import APART, EVERY
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
 from tests.fakegpu.publish import gpus_of
 from tests.fakegpu.state import Machine

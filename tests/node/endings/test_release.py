@@ -18,7 +18,7 @@ import pytest
 from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
-from enforcer.pod_deletion._merge_running import released_in_time
+from enforcer.pod_deletion.client_release import released_in_time
 from enforcer.pod_deletion.terminating_pods import Departures
 from enforcer.quota.informer import Books
 from enforcer.quota.types import Quota

@@ -26,7 +26,7 @@ from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.nvml.validation import check
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
-from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.background import every
 from enforcer.runtime.logs import log_to_stderr
 from enforcer.status import http_server as pages
 from enforcer.status.messages import Notice

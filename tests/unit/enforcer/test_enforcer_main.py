@@ -18,10 +18,9 @@ from enforcer.nvml.types import GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.sharing_mode_controller import GpuModes
 from enforcer.quota.types import Mode
-from enforcer.resourceslices._merge_turns import Turns
-from enforcer.resourceslices.controller import Offering, held_mib
+from enforcer.resourceslices.controller import Offering, Turns, held_mib
 from enforcer.resourceslices.devices import InventoryPolicy
-from enforcer.runtime._merge_repeat import every
+from enforcer.runtime.background import every
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU, holder, neighbour, quota

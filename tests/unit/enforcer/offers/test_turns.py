@@ -9,10 +9,9 @@ import pytest
 
 from enforcer.attribution.snapshot import View
 from enforcer.quota.types import Mode
-from enforcer.resourceslices import _merge_turns as turns
 from enforcer.resourceslices import controller as module
-from enforcer.resourceslices._merge_turns import Turns
-from enforcer.resourceslices.controller import Offering
+from enforcer.resourceslices import controller as turns
+from enforcer.resourceslices.controller import Offering, Turns
 from enforcer.resourceslices.devices import InventoryPolicy, Order
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.offers.test_foreign import view

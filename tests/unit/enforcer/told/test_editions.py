@@ -11,8 +11,8 @@ from enforcer.detection.kill_history import Kill
 from enforcer.detection.nvml_outage import Blind
 from enforcer.nvml.device_health import Standing
 from enforcer.quota.types import Proven
-from enforcer.status._merge_editions import Editions
 from enforcer.status.node_status import Snapshot, status
+from enforcer.status.node_status_file import Editions
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.told.test_pod_files import seen, snapshot
