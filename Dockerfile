@@ -24,6 +24,7 @@ RUN rm -r /opt/gpu-share/lib/python3*/site-packages/kubernetes/aio \
  && find /opt/gpu-share/lib -type d \( -name tests -o -name test \) -prune -exec rm -r {} +
 COPY pyproject.toml README.md LICENSE ./
 COPY gpushare gpushare
+COPY gpushare_cli gpushare_cli
 COPY webhook webhook
 COPY enforcer enforcer
 COPY sidecar sidecar
@@ -44,8 +45,8 @@ RUN command -v cc gcc || { apt-get update && apt-get install -y --no-install-rec
 WORKDIR /opt/gpu-share-simulator
 ENV PYTHONDONTWRITEBYTECODE=1
 COPY tests/__init__.py tests/__init__.py
-COPY tests/fakegpu tests/fakegpu
-RUN python3 -m tests.fakegpu.build tests/fakegpu/lib && rm -f tests/fakegpu/*.c tests/fakegpu/*.h
+COPY tests/fakes tests/fakes
+RUN python3 -m tests.fakes.gpu.build tests/fakes/gpu/lib && rm -f tests/fakes/gpu/*.c tests/fakes/gpu/*.h
 
 FROM ${BASE} AS product
 COPY --from=build /opt/gpu-share /opt/gpu-share
@@ -59,7 +60,7 @@ LABEL org.opencontainers.image.title="gpu-share-simulator" \
       org.opencontainers.image.description="gpu-share with the driver of GPUs that do not exist" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=fake /opt/gpu-share-simulator /opt/gpu-share-simulator
-ENV PATH=/opt/gpu-share-simulator/tests/fakegpu/bin:$PATH
+ENV PATH=/opt/gpu-share-simulator/tests/fakes/gpu/bin:$PATH
 ENTRYPOINT ["gpu-share-simulator"]
 
 FROM product AS gpu-share

@@ -31,30 +31,30 @@ safety: $(STAMP) ## Every safety test in full, in two lanes, figures into docs/s
 	@$(RUN)/python -m tests.safety $(ARGS)
 
 scale: $(STAMP) ## Placement at scale on a real control plane (ARGS="main", "chaos", "churn" or "crash"; docs/scale.md; up to half an hour each)
-	@$(RUN)/python -m tests.cluster build --control-plane-only
-	@$(RUN)/python -m tests.scale $(ARGS)
+	@$(RUN)/python -m tests.testbed.cluster build --control-plane-only
+	@$(RUN)/python -m tests.load.scale $(ARGS)
 
 placement: $(STAMP) ## Simulate placement on up to 5,000 nodes and compare with docs/placement.md (minutes; ARGS=--write renews it)
-	@$(RUN)/python -m tests.sim $(ARGS)
+	@$(RUN)/python -m tests.load.sim $(ARGS)
 
 mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (a quarter of an hour; ARGS=MODULE)
-	@nice $(RUN)/python -m tests.mutants $(ARGS)
+	@nice $(RUN)/python -m tests.mutation $(ARGS)
 
 integration: $(STAMP) ## The product on real control planes of each supported version, without nodes (ARGS=FILE runs a part)
 	@$(if $(strip $(KUBERNETES)),,$(error KUBERNETES is empty; it has to name versions, such as 1.37))
-	@set -e; for each in $(KUBERNETES); do $(RUN)/python -m tests.cluster build --control-plane-only --kubernetes $$each; done
-	@$(RUN)/python -m tests.e2e $(KUBERNETES:%=--planes %) $(ARGS)
+	@set -e; for each in $(KUBERNETES); do $(RUN)/python -m tests.testbed.cluster build --control-plane-only --kubernetes $$each; done
+	@$(RUN)/python -m tests.testbed.lanes $(KUBERNETES:%=--planes %) $(ARGS)
 
 e2e: $(STAMP) ## The product on real nodes, in lanes beside each other (first run builds Kubernetes; ARGS=FILE runs a part)
 	@$(if $(filter command,$(origin KUBERNETES)),$(error e2e runs on nodes of the newest Kubernetes; integration takes KUBERNETES))
-	@$(RUN)/python -m tests.cluster build
-	@$(RUN)/python -m tests.e2e $(ARGS)
+	@$(RUN)/python -m tests.testbed.cluster build
+	@$(RUN)/python -m tests.testbed.lanes $(ARGS)
 
 cluster: $(STAMP) ## Start a cluster of one real node to play with and print its kubeconfig (root, or ARGS=--control-plane-only)
-	@$(RUN)/python -m tests.cluster up $(ARGS)
+	@$(RUN)/python -m tests.testbed.cluster up $(ARGS)
 
 cluster-down: $(STAMP) ## End it
-	@$(RUN)/python -m tests.cluster down
+	@$(RUN)/python -m tests.testbed.cluster down
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter, house rules
 	@$(RUN)/ruff format --check .
@@ -68,7 +68,7 @@ format: $(STAMP) ## Rewrite the sources as ruff likes them
 	@$(RUN)/ruff check --fix .
 
 bench: $(STAMP) ## Time the webhook alone
-	@$(RUN)/python -m tests.bench
+	@$(RUN)/python -m tests.load.bench
 
 golden: $(STAMP) ## Regenerate tests/golden/*/expected.json (review the diff)
 	@$(RUN)/python -m tests.golden

@@ -1,1 +1,1 @@
-"""The certificate authority of the webhook, its serving pair, their rotation, and the bundle clients trust."""
+"""Certificates: the webhook's certificate authority, its serving certificate, their rotation, and the CA bundle."""

@@ -1,4 +1,4 @@
-"""What has to be done to the certificates now, and why: pure functions of what is stored, what is wanted and the time.
+"""Decide what rotation does next, from the stored certificates, the wanted names and the time. Pure.
 
 A new authority is taken up in four steps, each safe to be the last one for a while:
 

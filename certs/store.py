@@ -1,6 +1,6 @@
 """Where certificates are kept: a small set of named files, read whole and replaced whole.
 
-``Vault`` is what the keeper asks for; a folder is one here, a Secret is one in ``certs.kube_store``. A folder switches as
+``Vault`` is what rotation uses: a folder here, a Secret in ``certs.kube_store``. A folder switches as
 the kubelet switches a mounted Secret: the files lie in a directory of their own, ``..data`` is a link to it, and a new
 link is renamed over the old one. A reader that opens two files through the link may still get one of each generation,
 so servers check that the pair fits; it never gets half a file.

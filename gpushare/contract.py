@@ -1,4 +1,4 @@
-"""Every name that crosses a boundary, each written once: annotations, labels, variables, classes, paths.
+"""Every name that crosses a boundary, defined once: annotations, labels, variables, classes, paths. Pure.
 
 Other modules import from here and never spell such a name themselves. Source: the design, sections 3 and 4.
 """

@@ -1,4 +1,4 @@
-"""The error tree. Each class stands for one way of answering, not for one place of failing.
+"""The error tree: one class for each way an error is handled. Pure.
 
 ``RequestError`` is a malformed call (HTTP 400, or its own status), ``PolicyDenied`` a well-formed pod that breaks a
 rule (``allowed: false``), everything else a fault of ours (HTTP 500, so that ``failurePolicy`` decides).

@@ -1,4 +1,4 @@
-"""Strict readers for what people write: memory, compute, durations.
+"""Strict parsers for memory, compute and durations as people write them. Pure.
 
 Ordinary parsers accept Arabic digits, underscores, ``NaN`` and trailing newlines; a limit read that way is a limit
 nobody meant. Everything here is ASCII, matched whole, and refused with the value and an example.

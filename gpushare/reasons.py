@@ -1,4 +1,4 @@
-"""One vocabulary of reasons: the same word in a refusal, a log line, a metric label, an Event and a kill record."""
+"""One vocabulary of Reasons for denials, log lines, metric labels, Events and audit records. Pure."""
 
 from enum import StrEnum
 

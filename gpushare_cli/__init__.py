@@ -1,1 +1,1 @@
-"""gpushare_cli."""
+"""The ``gpu-share`` command line: one module or folder for each verb."""

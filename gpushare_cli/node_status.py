@@ -1,6 +1,6 @@
 """What the enforcer says about its node: ``status.json`` in its state directory, read for ``top`` and ``explain``.
 
-Its shape is written down in ``enforcer/status/node_status.py``. What is missing or of another shape here is shown as not
+``enforcer/status/node_status.py`` has its shape. What is missing or of another shape here is shown as not
 available, never guessed; texts are made harmless for a terminal.
 """
 

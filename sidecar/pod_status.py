@@ -1,4 +1,4 @@
-"""The status file of a pod: what the node agent says about it, and what is believed of that.
+"""Parse the pod status file that the enforcer writes, and reject what cannot be true. Pure.
 
 The agent writes it whole and renames it into place, as ``status.json`` in the directory that the pod's claim mounts at
 ``contract.STATUS_PATH``, at every change and every few seconds::

@@ -1,4 +1,4 @@
-"""House rules that ruff cannot say: short functions, short files, and every contract name spelled in one place.
+"""House rules that ruff cannot check: short functions and files, pure modules, contract names defined in one place.
 
 Run by ``make lint`` as ``python -m tests.house``. Prints one line per breach and, at the end, what the tree looks like.
 """
@@ -7,19 +7,25 @@ import ast
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PRODUCT: Final = ("gpushare", "webhook", "enforcer", "sidecar", "certs")
+PRODUCT: Final = ("gpushare", "gpushare_cli", "webhook", "enforcer", "sidecar", "certs")
 ALL: Final = (*PRODUCT, "tests")
 CONTRACT: Final = "gpushare/contract.py"
 MAX_FUNCTION: Final = 50
 MAX_FILE: Final = 400
 MEDIAN_FUNCTION: Final = 8
 GENERATED: Final = "_pb2"
+PURE: Final = "Pure."
+"""Ends the first paragraph of the docstring of a module that does no I/O, reads no clock and logs nothing."""
+IMPURE: Final = frozenset({
+    "flask", "gunicorn", "kubernetes", "pynvml", "prometheus_client", "structlog", "yaml",
+    "os", "time", "random", "socket", "subprocess", "threading", "pathlib",
+})  # fmt: skip
 MARKERS: Final = ("<" * 7, ">" * 7)
 
 _CONTRACT_NAME: Final = re.compile(r"gpu-share\.io\b|^CUDA_[A-Z_]+$|^CUDA_MPS_|^NVIDIA_[A-Z_]+$|^GPU_SHARE_.*_MIB$")
@@ -39,6 +45,7 @@ def main() -> int:
     """Check the tree; return 1 when a rule is broken."""
     trees = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sources(ROOT)}
     breaches = [breach for path, text in trees.items() for breach in check(path, text)]
+    breaches += impure(trees)
     breaches += [breach for path in texts(ROOT) for breach in unmerged(path.relative_to(ROOT).as_posix(), path)]
     for breach in breaches:
         print(breach)
@@ -74,9 +81,31 @@ def check(path: str, text: str) -> list[str]:
         for one in functions(path, text)
         if one.length > MAX_FUNCTION
     ]
-    if path.split("/", maxsplit=1)[0] in PRODUCT and path != CONTRACT:
+    if _in_product(path) and path != CONTRACT:
         breaches += [f"{path}:{line}: {name!r} is spelled here; take it from {CONTRACT}" for line, name in names(text)]
     return breaches
+
+
+def impure(trees: Mapping[str, str]) -> list[str]:
+    """Return what pure modules import that is not pure. They import only each other, so it holds for all they reach."""
+    modules = {path.removesuffix(".py").replace("/", "."): text for path, text in trees.items() if _in_product(path)}
+    pure = {name for name, text in modules.items() if _first_paragraph(text).endswith(PURE)}
+    return [
+        f"{name.replace('.', '/')}.py:{line}: a pure module imports {imported}"
+        for name in sorted(pure)
+        for line, imported in imports(modules[name])
+        if imported.partition(".")[0] in IMPURE or (imported in modules and imported not in pure)
+    ]
+
+
+def imports(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and dotted name of every import, of ``from a import b`` both ``a`` and ``a.b``."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def functions(path: str, text: str) -> list[Function]:
@@ -106,6 +135,14 @@ def summary(found: list[Function]) -> str:
         f"{len(found)} functions; product median {statistics.median(product):g} lines (aim {MEDIAN_FUNCTION}), "
         f"longest {longest.name} in {longest.path} with {longest.length}"
     )
+
+
+def _in_product(path: str) -> bool:
+    return path.split("/", maxsplit=1)[0] in PRODUCT
+
+
+def _first_paragraph(text: str) -> str:
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")[0]
 
 
 def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -1,1 +1,1 @@
-"""enforcer/attribution."""
+"""Attribution: which container owns each GPU process, from cgroups, procfs and pidfds."""

@@ -1,4 +1,4 @@
-"""Whose process is it? From ``/proc/<pid>/cgroup`` to a pod and a container, and from nothing else.
+"""Attribute a process to its pod and container by ``/proc/<pid>/cgroup`` alone. Pure.
 
 Names, arguments, environment and anything cached by pid are the tenant's to forge. The cgroup path is too, below the
 container's own cgroup: a nested group may be called like another pod. So paths are read whole, from the front, and

@@ -44,7 +44,7 @@ class Stat:
 
 
 class CgroupAttributor:
-    """The product's own ``Attributor``: by cgroup, read afresh each time; see ``enforcer.attribution.process_cache`` for what is not.
+    """Attribute by cgroup, read again at each call. ``enforcer.attribution.process_cache`` caches it.
 
     Args:
         proc: where procfs is mounted; of another place than ``/proc`` all is read afresh.

@@ -1,4 +1,4 @@
-"""The kill log's grammar: one JSON object per line, each carrying the hash of the one before.
+"""The format of the audit log: one JSON object a line; each contains the hash of the one before. Pure.
 
 A record's hash covers its line's exact bytes without the hash itself, so there is one way to write a record and any
 other is an edit. The chain is unkeyed: what it cannot show by itself is a tail cut off or a log replaced whole; for

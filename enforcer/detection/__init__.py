@@ -1,1 +1,1 @@
-"""enforcer/detection."""
+"""Detection: which containers are over quota, for how long, and when a kill is due."""

@@ -1,4 +1,4 @@
-"""Who is over quota, for how long, and whether that is enough to act. A pure state machine: time is passed in.
+"""Detect containers over quota, and decide when to kill. A state machine; time is an argument. Pure.
 
 Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, lets
 the grace period run, and only then decides. A blind moment decides nothing and costs nobody time; where nobody looked

@@ -1,4 +1,4 @@
-"""The kills that count towards what a node may make: when, and whose. Pure; time is passed in."""
+"""The kills that count towards the kill rate limit of a node: time and container. Pure."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet

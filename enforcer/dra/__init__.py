@@ -1,1 +1,1 @@
-"""The kubelet side of Dynamic Resource Allocation: claims prepared for pods of this node, and undone again."""
+"""DRA on the node: prepare and unprepare claims for the kubelet, write CDI files, keep the checkpoint."""

@@ -1,1 +1,1 @@
-"""Limits that prevent: which back end keeps them on each GPU, and those that are ours to set."""
+"""Limits: which limit backend keeps each share, and the verification that a limit is in force."""

@@ -1,1 +1,1 @@
-"""MPS: the control daemons of a node's shared GPUs, how they are started, asked, healed and stopped."""
+"""MPS: the control daemons of shared GPUs, their supervision, their clients and their logs."""

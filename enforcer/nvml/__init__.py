@@ -1,1 +1,1 @@
-"""NVML in a process of its own: a driver that crashes or hangs takes that process with it, and nothing else."""
+"""NVML, read by a child process: a driver that crashes or hangs ends that process and nothing else."""

@@ -1,4 +1,4 @@
-"""What NVML says, as plain data: the GPUs and who holds how much of them.
+"""GPUs and GPU processes as NVML reports them, as frozen values. Pure.
 
 Tuples with names: what it takes to define data classes would be a tenth of the process that asks NVML, which loads only
 what it needs.

@@ -1,1 +1,1 @@
-"""enforcer/pod_deletion."""
+"""Pod deletion: release the MPS clients of terminating pods before the kubelet kills them."""

@@ -1,1 +1,1 @@
-"""enforcer/quota."""
+"""Quotas: what each container may use, read from claims, pods and namespaces, and each GPU's sharing mode."""

@@ -1,4 +1,4 @@
-"""The enforcer's plain data: who may use how much. Frozen values, no behaviour beyond arithmetic."""
+"""Quotas and containers as frozen values, without behaviour beyond arithmetic. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum

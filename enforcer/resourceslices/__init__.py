@@ -1,1 +1,1 @@
-"""enforcer/resourceslices."""
+"""ResourceSlices: which GPUs this node publishes, which it excludes, and their health."""

@@ -1,4 +1,4 @@
-"""From a node's GPUs to the ResourceSlices that offer them: what is shared, how much of it, and in which order.
+"""Build a node's ResourceSlices from its GPUs: which are published, with what capacity, in which order. Pure.
 
 The stock scheduler takes the first device that fits, so the order of devices is the policy: fullest first packs,
 emptiest first spreads. Everything here is plain data; ``enforcer.resourceslices.publisher`` writes it.

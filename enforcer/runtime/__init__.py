@@ -1,1 +1,1 @@
-"""enforcer/runtime."""
+"""Runtime helpers: background tasks, files, locks, capabilities and log output."""

@@ -1,1 +1,1 @@
-"""enforcer/status."""
+"""Status: node status, pod status, Events, messages and metrics."""

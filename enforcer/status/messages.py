@@ -1,4 +1,4 @@
-"""What a tenant is told, as sentences: the same in the pod's Event, the sidecar's log and ``gpu-share explain``."""
+"""Messages to tenants, the same in Events, the sidecar's log and ``gpu-share explain``. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

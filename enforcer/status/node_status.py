@@ -23,8 +23,8 @@ Written whole (``told.statusfile``). Memory in MiB, times in seconds; what is no
 ``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
-``enforcer.detection.detector.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason and
-for how many seconds; ``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process of
+``enforcer.detection.detector.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason
+and for how many seconds; ``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process of
 ``strangers`` belongs to no container with a quota on that GPU. A container whose ``quotaMib`` is 0 was given nothing
 there and is listed while it holds something all the same. ``failures`` are containers that likely failed for want of
 GPU memory, the latest last, with who held how much then.
@@ -67,7 +67,7 @@ class Snapshot:
     proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
     sight: Sight = field(default_factory=dict)
     edition: int = 0
-    """Two of the same say the same, but for their times; 0: that is not known. See ``enforcer.status.node_status_file``."""
+    """Two snapshots of one number differ in their times only; 0: unknown. See ``enforcer.status.node_status_file``."""
 
 
 def shown(state: State, quotas: Sequence[Quota]) -> tuple[Quota, ...]:

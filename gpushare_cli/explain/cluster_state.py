@@ -1,4 +1,4 @@
-"""What the cluster has on record about one pod, and what that says: asked, given, where, how it stands. Pure.
+"""Explain one pod from its objects in the cluster: its share request, its allocation, its node, its state.
 
 Raw objects in, as the API server gives them to whoever has the ``view`` role of the namespace: the pod, its claims, its
 Events. What is missing or of another shape is not available; nothing is guessed.

@@ -16,8 +16,8 @@ import yaml
 
 from gpushare import contract
 from gpushare_cli.terminal import Terminal, diff
-from tests.cluster.ports import free_ports
 from tests.demo.children import ROOT, Child, Children, DemoError, wait_for
+from tests.testbed.cluster.ports import free_ports
 
 NAMESPACE: Final = "asr"
 HOST: Final = "127.0.0.1"

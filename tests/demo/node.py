@@ -12,8 +12,8 @@ from gpushare import contract
 from tests.demo import standin
 from tests.demo.cgroups import Cgroups, joining
 from tests.demo.children import Child, Children, wait_for
-from tests.fakegpu.build import NoCompilerError, library_folder
-from tests.fakegpu.state import MachineGpu, Sim
+from tests.fakes.gpu.build import NoCompilerError, library_folder
+from tests.fakes.gpu.state import MachineGpu, Sim
 
 MACHINE: Final = "single-16g"
 START_SECONDS: Final = 10.0

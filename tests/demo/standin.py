@@ -12,8 +12,8 @@ from typing import Final
 from enforcer import main as enforcer
 from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.procfs import read_stat
-from tests.fakegpu.build import NoCompilerError, library_folder
-from tests.fakegpu.reader import SimReader
+from tests.fakes.gpu.build import NoCompilerError, library_folder
+from tests.fakes.gpu.reader import SimReader
 
 ENV: Final = "GPU_SHARE_DEMO"
 """The folder of the notes, where they stand in for control groups."""

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from tests.fakegpu.state import Sim
+from tests.fakes.gpu.state import Sim
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,1 +1,1 @@
-"""``make integration`` and ``make e2e``: all tests that need a cluster, in lanes beside each other."""
+"""The whole product on a real Kubernetes node, installed by its chart; only the GPUs are simulated."""

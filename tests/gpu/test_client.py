@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.fakegpu import world
-from tests.fakegpu.need import need_library
-from tests.fakegpu.programs import CLIENT, Desk, desk
-from tests.fakegpu.state import Fault
+from tests.fakes.gpu import world
+from tests.fakes.gpu.need import need_library
+from tests.fakes.gpu.programs import CLIENT, Desk, desk
+from tests.fakes.gpu.state import Fault
 from tests.gpu.client import PTX, Product
 
 pytestmark = pytest.mark.node

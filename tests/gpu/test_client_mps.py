@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.fakegpu import world
-from tests.fakegpu.mps_binary import need_mps_control
-from tests.fakegpu.mps_daemon import Daemon
-from tests.fakegpu.need import need_library
-from tests.fakegpu.programs import CLIENT, Desk, Program, desk
+from tests.fakes.gpu import world
+from tests.fakes.gpu.mps_binary import need_mps_control
+from tests.fakes.gpu.mps_daemon import Daemon
+from tests.fakes.gpu.need import need_library
+from tests.fakes.gpu.programs import CLIENT, Desk, Program, desk
 from tests.gpu.kit.setup import python_of_others
 
 pytestmark = pytest.mark.node

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakegpu.build import NoCompilerError
+from tests.fakes.gpu.build import NoCompilerError
 from tests.gpu.kit import cgroups, cleaning, fake
 from tests.gpu.kit.backend import Facts
 from tests.gpu.kit.registry import named

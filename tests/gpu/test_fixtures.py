@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakegpu.need import need_library
+from tests.fakes.gpu.need import need_library
 from tests.gpu.kit import replay
 from tests.gpu.kit.runner import RUN
 

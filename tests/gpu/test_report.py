@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakegpu.state import Machine
+from tests.fakes.gpu.state import Machine
 from tests.gpu.kit import report
 from tests.gpu.kit.registry import experiments
 from tests.gpu.kit.result import fails, holds, not_measured

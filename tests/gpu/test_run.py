@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakegpu.need import need_library
-from tests.fakegpu.state import Sim
+from tests.fakes.gpu.need import need_library
+from tests.fakes.gpu.state import Sim
 from tests.gpu.kit import fake, report, runner
 from tests.gpu.kit.registry import experiments, named
 from tests.gpu.kit.runner import Plan, Runner

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.e2e import clock
-from tests.e2e.lanes import Lane, Session
-from tests.e2e.rounds import run
-from tests.e2e.running import STOPPED, Running
 from tests.support import safety
 from tests.support.table import Row, with_rows
+from tests.testbed.lanes import clock
+from tests.testbed.lanes.lanes import Lane, Session
+from tests.testbed.lanes.rounds import run
+from tests.testbed.lanes.running import STOPPED, Running
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "safety.md"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.node.containers import wait_for
+from tests.integration.processes.containers import wait_for
 from tests.support.need import missing
 
 FREEZER: Final = Path("/sys/fs/cgroup/freezer")

@@ -20,7 +20,7 @@ from enforcer.nvml.driver_root import HERE
 from enforcer.nvml.types import GpuProcess
 from enforcer.nvml.worker_process import command
 from gpushare.errors import NvmlError
-from tests.fakegpu.state import Sim
+from tests.fakes.gpu.state import Sim
 from tests.unit.enforcer.made import CONTAINER, POD, quota
 
 STEP: Final = 2.0

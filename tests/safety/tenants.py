@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribution.procfs import read_stat
-from tests.fakegpu.build import compiler
-from tests.node.containers import PROJECT, Container, wait_for
+from tests.fakes.gpu.build import compiler
+from tests.integration.processes.containers import PROJECT, Container, wait_for
 from tests.support.need import missing
 
 SOURCE: Final = Path(__file__).with_name("tenant.c")

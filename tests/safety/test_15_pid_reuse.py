@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.containers import PROJECT, Kubelet
+from tests.integration.processes.containers import PROJECT, Kubelet
 from tests.safety.reuse import GPU
 from tests.support import safety
 from tests.support.need import missing

@@ -11,7 +11,7 @@ from enforcer.attribution.procfs import PidHandle, leads_namespace
 from enforcer.audit.kill_records import ESCALATED, NO_FIRST
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
-from tests.node.containers import Container, Kubelet, wait_for
+from tests.integration.processes.containers import Container, Kubelet, wait_for
 from tests.safety.killing import GPU, Bench
 from tests.safety.tenants import forget, state_of, tenant
 from tests.support import safety

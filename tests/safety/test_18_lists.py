@@ -10,8 +10,8 @@ import pytest
 
 from enforcer.nvml.reader import NvmlReader
 from gpushare.quantity import MIB
-from tests.fakegpu.need import need_library
-from tests.fakegpu.state import KINDS
+from tests.fakes.gpu.need import need_library
+from tests.fakes.gpu.state import KINDS
 from tests.safety.seeing import Bed, bed
 from tests.safety.test_22_nonsense import Rows, Said
 from tests.support import safety

@@ -25,7 +25,7 @@ from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.status.messages import Notice
 from gpushare.reasons import Reason
-from tests.node.containers import Kubelet, wait_for
+from tests.integration.processes.containers import Kubelet, wait_for
 from tests.safety.killing import GPU, Bench
 from tests.safety.reuse import CARD
 from tests.safety.tenants import program

@@ -17,9 +17,9 @@ import pytest
 from enforcer.detection.nvml_outage import Turn
 from enforcer.nvml.validation import ERRORS
 from gpushare.reasons import Reason
-from tests.fakegpu.build import LIBRARIES
-from tests.fakegpu.need import need_library
-from tests.fakegpu.state import Fault
+from tests.fakes.gpu.build import LIBRARIES
+from tests.fakes.gpu.need import need_library
+from tests.fakes.gpu.state import Fault
 from tests.safety.seeing import PATIENT, Bed, Look, bed
 from tests.support import safety
 

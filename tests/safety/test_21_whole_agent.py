@@ -9,9 +9,9 @@ import pytest
 from enforcer.attribution.procfs import lives
 from enforcer.detection.nvml_outage import TOLD_AFTER
 from gpushare.reasons import Reason
-from tests.fakegpu.state import Fault
-from tests.node.containers import alive, wait_for
-from tests.node.enforcing import Node
+from tests.fakes.gpu.state import Fault
+from tests.integration.processes.containers import alive, wait_for
+from tests.integration.processes.enforcing import Node
 from tests.safety.freezing import freeze, freezer, thaw
 from tests.support import safety
 

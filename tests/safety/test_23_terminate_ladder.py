@@ -17,7 +17,7 @@ from enforcer.mps.daemon import BLOCKED_TRIES, MpsDaemon
 from enforcer.mps.manager import MpsManager
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
-from tests.node.containers import Container, Kubelet
+from tests.integration.processes.containers import Container, Kubelet
 from tests.safety.killing import GPU, Bench
 from tests.safety.tenants import forget, started
 from tests.support import safety

@@ -11,7 +11,7 @@ from enforcer.attribution.procfs import PidHandle, numbers
 from enforcer.kill.process_kill import Patience
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
-from tests.node.containers import Container, Kubelet, alive, wait_for
+from tests.integration.processes.containers import Container, Kubelet, alive, wait_for
 from tests.safety.freezing import freeze, freezer, thaw
 from tests.safety.killing import GPU, Bench
 from tests.safety.tenants import forget, started, tenant

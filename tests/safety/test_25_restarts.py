@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from enforcer.loop import boot_clock
-from tests.node.containers import alive
-from tests.node.enforcing import Node
+from tests.integration.processes.containers import alive
+from tests.integration.processes.enforcing import Node
 from tests.safety.lives import GRACE, LOOP, LOOP_GRACE, POLL, RUINS
 from tests.support import safety
 

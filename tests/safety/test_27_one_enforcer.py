@@ -25,7 +25,7 @@ from enforcer.audit.log import FOLDER, segments
 from enforcer.audit.record import read, verify
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import files
-from tests.node.containers import PROJECT, Container, Kubelet
+from tests.integration.processes.containers import PROJECT, Container, Kubelet
 from tests.safety.enforcers import LOOKS
 from tests.support import safety
 from tests.support.patience import holds_within

@@ -38,9 +38,9 @@ from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
 from tests.support import safety
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
-from tests.unit.enforcer.test_enforcer_cluster import uid
+from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
+from tests.unit.enforcer.quota.test_informer import uid
 from tests.unit.enforcer.test_loop import CARD, card
-from tests.unit.enforcer.test_quotas import NODE, claim, container, namespace, piece, pod, result
 
 LATE_POD: Final = "late-0000"
 OVER: Final = 100

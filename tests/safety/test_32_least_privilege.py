@@ -18,8 +18,8 @@ import pytest
 
 from enforcer.runtime import capabilities as rights
 from enforcer.runtime.capabilities import Right
-from tests.node.containers import PROJECT
-from tests.node.test_capabilities import LOOK, NOBODY, SAID, done_with, granted
+from tests.integration.processes.containers import PROJECT
+from tests.integration.processes.test_capabilities import LOOK, NOBODY, SAID, done_with, granted
 from tests.safety.test_27_one_enforcer import Node
 from tests.support import safety
 from tests.support.need import missing

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.containers import Kubelet
+from tests.integration.processes.containers import Kubelet
 from tests.safety.matrix.faults import FAULTS, Ends
 from tests.safety.matrix.pool import Found, play
 from tests.safety.matrix.saboteurs import BY_NAME

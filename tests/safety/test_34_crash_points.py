@@ -16,7 +16,7 @@ from enforcer.audit.log import KillLog, segments
 from enforcer.audit.record import REMOVED, Head, Kind, read, verify
 from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
-from tests.node.containers import PROJECT
+from tests.integration.processes.containers import PROJECT
 from tests.support import safety
 from tests.support.powercut import Fate, Killed, Recorder, State, build, states
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from tests.node.containers import PROJECT
+from tests.integration.processes.containers import PROJECT
 from tests.support import safety
 from tests.support.need import missing
 

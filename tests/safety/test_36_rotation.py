@@ -15,7 +15,7 @@ import pytest
 
 from enforcer.audit.log import KillLog, lines_of, segments
 from enforcer.audit.record import Head, Kind, read, verify
-from tests.node.containers import PROJECT
+from tests.integration.processes.containers import PROJECT
 from tests.support import safety
 
 MEMORY = Path("/dev/shm")

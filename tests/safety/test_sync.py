@@ -35,7 +35,7 @@ from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
-from tests.node.containers import Container, Kubelet
+from tests.integration.processes.containers import Container, Kubelet
 from tests.support import safety
 from tests.support.patience import patient
 from tests.unit.enforcer.made import GPU

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.fakegpu.build import compiler
+from tests.fakes.gpu.build import compiler
 from tests.support.need import missing
 
 SOURCE: Final = Path(__file__).with_name("wallclock.c")

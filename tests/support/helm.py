@@ -48,7 +48,7 @@ def find() -> Path | None:
 
 
 def _of_the_test_cluster() -> Path | None:
-    binaries = importlib.import_module("tests.cluster.binaries")
+    binaries = importlib.import_module("tests.testbed.cluster.binaries")
     wanted = binaries.wanted
     groups = inspect.signature(wanted).parameters and binaries.Group
     for each in [one for group in groups for one in wanted(group)] if groups else wanted():

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.ports import free_ports
 from tests.support import pki
+from tests.testbed.cluster.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 20.0
@@ -96,7 +96,7 @@ def serving(
     patience: float = START_SECONDS,
 ) -> Iterator[Webhook]:
     """Start it, wait until it is ready, end it. With ``watching`` namespaces come from an API server instead."""
-    authority, certs, log = pki.Authority(), folder / "certs", folder / "webhook.serving.logs"
+    authority, certs, log = pki.Authority(), folder / "certs", folder / "webhook.log"
     certs.mkdir()
     if certificate:
         pki.write(certs, authority.issue())
@@ -124,9 +124,9 @@ def _wait(webhook: Webhook, where: str, patience: float) -> None:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and webhook.process.poll() is None:
         try:
-            if webhook.serving.admin_server(where).status == 200:
+            if webhook.admin(where).status == 200:
                 return
         except OSError:
             pass
         time.sleep(0.05)
-    raise AssertionError(f"the webhook did not get ready:\n{webhook.serving.logs.read_text()[-4000:]}")
+    raise AssertionError(f"the webhook did not get ready:\n{webhook.log.read_text()[-4000:]}")

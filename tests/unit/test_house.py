@@ -1,4 +1,4 @@
-from tests.house import check, functions, main, summary
+from tests.house import check, functions, impure, main, summary
 
 
 def test_this_tree_keeps_the_rules() -> None:
@@ -21,6 +21,19 @@ def test_names_of_the_contract_are_spelled_once() -> None:
     assert check("gpushare/contract.py", text) == []
     assert check("tests/a.py", text) == []
     assert check("webhook/a.py", '"""About gpu-share.io."""\nX = 1\n"""gpu-share.io/memory"""\n') == []
+
+
+def test_a_pure_module_reaches_nothing_that_is_not() -> None:
+    pure = '"""Parse. Pure."""\nimport json\nfrom enforcer.b import C\n'
+    assert impure({"enforcer/a.py": pure, "enforcer/b.py": '"""Hold. Pure."""\n'}) == []
+    assert impure({"enforcer/a.py": pure, "enforcer/b.py": '"""Hold."""\n'}) == [
+        "enforcer/a.py:3: a pure module imports enforcer.b"
+    ]
+    assert impure({"webhook/a.py": '"""Parse. Pure.\n\nMore.\n"""\ndef f() -> None:\n    from os import path\n'}) == [
+        "webhook/a.py:6: a pure module imports os",
+        "webhook/a.py:6: a pure module imports os.path",
+    ]
+    assert impure({"webhook/a.py": "import os\n", "tests/a.py": '"""Pure."""\nimport os\n'}) == []
 
 
 def test_the_summary_tells_the_median() -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.realnode import readme
+from tests.e2e import readme
 
 TEXT = """
 <!-- install:begin -->

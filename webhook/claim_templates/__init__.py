@@ -1,1 +1,1 @@
-"""webhook/claim_templates."""
+"""Claim templates: the controller that creates and removes the templates that admitted pods name."""

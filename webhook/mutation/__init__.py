@@ -1,1 +1,1 @@
-"""webhook/mutation."""
+"""Mutation: the pure rewriting and validation of a pod; no I/O."""

@@ -1,4 +1,4 @@
-"""From annotations to a plan: which containers share, with how much, under which conditions.
+"""Parse annotations into share requests: which containers share, how much, on which conditions. Pure.
 
 Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
 """

@@ -1,4 +1,4 @@
-"""JSON Patch (RFC 6902) between two versions of an object, of ``add`` and ``replace`` alone.
+"""JSON Patch (RFC 6902) between two versions of an object, with ``add`` and ``replace`` only. Pure.
 
 The after-version shares what it did not change with the before-version, so comparing is mostly one ``is``. Nothing is
 ever removed: where something would have to go, the smallest value around it is replaced.

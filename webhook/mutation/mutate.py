@@ -1,4 +1,4 @@
-"""The answer to one pod: what to change, or why not. A pure function of the pod, the policy and the settings."""
+"""Mutate one pod, or deny it, by the namespace policy and the settings. Pure."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What an operator writes on a namespace: defaults, ceilings and what happens to a container over its quota.
+"""Parse a namespace's annotations: defaults, maximums, and what happens to a container over quota. Pure.
 
 Read as strictly as a pod's annotations: a ceiling with a typing error is no ceiling, so it refuses pods until mended.
 """

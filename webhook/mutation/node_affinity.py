@@ -1,4 +1,4 @@
-"""Which nodes a sharing pod prefers: those that hold many shares, or few. Pure.
+"""Node affinity of a sharing pod: prefer nodes with many shares, or with few. Pure.
 
 The stock scheduler scores nodes without looking at GPUs, so what it is told is a preference about other sharing pods:
 one term, of the least weight, so that any preference of the pod's own about pods outweighs it. Preferences about nodes

@@ -1,4 +1,4 @@
-"""A pod's containers as one list, read from the raw dict with every shape checked.
+"""A pod's containers as one list, read from the raw dict; the shape of each field is checked. Pure.
 
 ``null`` stands for absent wherever Kubernetes says so; anything else of the wrong type is refused with its field.
 """

@@ -1,4 +1,4 @@
-"""From shares to a claim: what a pod can hold at once, as requests the stock scheduler fits to a GPU.
+"""Build the claim for a pod's shares: the requests that the stock scheduler fits to a GPU. Pure.
 
 The template is named by the hash of its content, so naming it needs no API server, and anybody can rebuild it from
 the rewritten pod alone and compare.

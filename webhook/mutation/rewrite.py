@@ -1,4 +1,4 @@
-"""The pod as it should be: a new dict that shares everything unchanged with the one that came in.
+"""Rewrite a pod: a new dict that shares every unchanged part with the original. Pure.
 
 Each step leaves what is already right as it is, so rewriting twice changes nothing, also after the API server's
 defaults and other webhooks. What is right is told by content, never by a marker.

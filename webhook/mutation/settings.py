@@ -1,4 +1,4 @@
-"""What an operator decides once for the whole cluster: the chart's values, read from the environment at start."""
+"""Settings of the whole cluster: the chart's values, read from the environment at start. Pure."""
 
 import json
 import re

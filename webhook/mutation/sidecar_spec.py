@@ -1,4 +1,4 @@
-"""The container and the volume a sharing pod gets, and how to tell them from others of the same name.
+"""The sidecar container and volume of a sharing pod, and how to recognise them. Pure.
 
 A native sidecar that passes Pod Security ``restricted``, holds no token and no GPU, and is trusted by nobody.
 """

@@ -1,4 +1,4 @@
-"""What cannot stand beside a share: refused with the field, the value and the way out, or warned of.
+"""Deny or warn about fields that cannot be combined with a share. Pure.
 
 Each rule closes a way around the limit, or a second way to a GPU. Nothing here changes the pod.
 """

@@ -1,1 +1,1 @@
-"""webhook/serving."""
+"""Serving: HTTP, TLS, gunicorn and AdmissionReview framing."""

@@ -1,4 +1,4 @@
-"""Reads an AdmissionReview strictly and builds its answers. Pure: bytes in, bytes out; who calls it owns the socket.
+"""Parse an AdmissionReview strictly and build its response: bytes in, bytes out. Pure.
 
 A malformed call is a ``RequestError`` (HTTP 400), so that ``failurePolicy`` decides; it is never a 500. What Python's
 parser accepts beyond JSON (duplicate keys, NaN, UTF-16, a 5,000-digit integer) is refused, because the API server's

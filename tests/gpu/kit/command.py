@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tests.fakegpu.build import NoCompilerError
+from tests.fakes.gpu.build import NoCompilerError
 from tests.gpu.kit import fake, real, report, runner
 from tests.gpu.kit.backend import Facts
 from tests.gpu.kit.child import CHILDREN
@@ -61,7 +61,7 @@ def _options(argv: Sequence[str], parser: argparse.ArgumentParser) -> argparse.N
     add("--budget", type=float, default=None, metavar="S", help=f"seconds for all (core, bench: {BUDGET_S:g})")
     add("--limit", type=float, default=None, metavar="S", help="seconds for each at most")
     add("--world", action="append", default=[], metavar="KEY=VALUE", help="fake: how the simulated machine behaves")
-    add("--machine", default=fake.MACHINE, help="fake: which machine of tests/fakegpu/machines")
+    add("--machine", default=fake.MACHINE, help="fake: which machine of tests/fakes/gpu/machines")
     add("--check", action="store_true", help="report: only say whether docs/hardware.md is what it should be")
     return parser.parse_args(argv)
 

@@ -14,7 +14,7 @@ from enforcer.attribution.procfs import in_initial_pid_namespace
 from enforcer.nvml.reader import NvmlReader
 from enforcer.nvml.types import ComputeMode, Gpu
 from gpushare.errors import NvmlError
-from tests.fakegpu.state import ENV
+from tests.fakes.gpu.state import ENV
 from tests.gpu.kit import cgroups
 from tests.gpu.kit.backend import Facts
 from tests.gpu.kit.find import CUDA, NVML, loaded_driver

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.fakegpu import mps_control
-from tests.fakegpu.build import library_folder
-from tests.fakegpu.state import ENV, Fault, MpsFault, Sim
-from tests.fakegpu.world import change
+from tests.fakes.gpu import mps_control
+from tests.fakes.gpu.build import library_folder
+from tests.fakes.gpu.state import ENV, Fault, MpsFault, Sim
+from tests.fakes.gpu.world import change
 from tests.gpu.kit.find import CONTROL
 from tests.gpu.kit.setup import Setup, python_of_others
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.fakegpu.state import MACHINES, Machine
+from tests.fakes.gpu.state import MACHINES, Machine
 from tests.gpu.kit.registry import Experiment
 from tests.gpu.kit.result import Result, Verdict
 from tests.gpu.kit.setup import ROOT

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.node.containers import PROJECT
+from tests.integration.processes.containers import PROJECT
 
 Row = tuple[str, str, int, str | None]
 """Fault, moment, trial, saboteur."""

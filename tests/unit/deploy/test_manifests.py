@@ -9,7 +9,7 @@ import pytest
 from certs import main as certs
 from enforcer import flags as enforcer
 from gpushare import contract
-from tests.controlplane import manifests
+from tests.integration.controlplane import manifests
 from webhook import flags as options
 from webhook.mutation import sidecar_spec
 from webhook.mutation.settings import Settings

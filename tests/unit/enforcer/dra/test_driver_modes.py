@@ -13,7 +13,7 @@ from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU, OTHER_DEVICE, OTHER_GPU
-from tests.unit.enforcer.test_modes import labelled
+from tests.unit.enforcer.quota.test_sharing_mode import labelled
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from gpushare.errors import ResizeRefused
 from gpushare.reasons import Reason
 from tests.unit.enforcer.dra.objects import NODE, Object, allocated, by_hand, claim, container, gpu, namespace, pod
 from tests.unit.enforcer.dra.objects import using as uses
-from tests.unit.enforcer.dra.test_prepare import DEVICES, env
-from tests.unit.enforcer.dra.test_prepare import pods as any_pods
+from tests.unit.enforcer.dra.test_allocation import DEVICES, env
+from tests.unit.enforcer.dra.test_allocation import pods as any_pods
 from tests.unit.enforcer.made import GPU
 
 IDLE = Now(held_mib=0, at_once=False)

@@ -35,7 +35,7 @@ from tests.unit.enforcer.dra.objects import (
     pod,
     using,
 )
-from tests.unit.enforcer.dra.test_prepare import DEVICES
+from tests.unit.enforcer.dra.test_allocation import DEVICES
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 from tests.unit.enforcer.test_loop import CARD

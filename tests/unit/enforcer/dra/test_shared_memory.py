@@ -13,7 +13,7 @@ from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import ConfigError
 from tests.unit.enforcer.dra.objects import NODE, Object, claim, container, namespace, pod
-from tests.unit.enforcer.dra.test_prepare import DEVICES
+from tests.unit.enforcer.dra.test_allocation import DEVICES
 from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU
 

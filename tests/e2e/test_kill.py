@@ -1,0 +1,75 @@
+"""A tenant over its quota: warned, ended, restarted, and told why; its neighbour does not notice."""
+
+import json
+
+import pytest
+
+from gpushare import contract
+from gpushare_cli.main import main
+from tests.e2e import pods
+from tests.e2e.site import Site, restarts
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
+GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
+
+
+@pytest.fixture(scope="module")
+def namespace(site: Site) -> str:
+    return site.namespace("tenants", **{contract.GRACE_PERIOD: "2s"})
+
+
+@pytest.fixture(scope="module")
+def killed(site: Site, namespace: str) -> str:
+    """Name of a pod whose container was ended once for what it took."""
+    site.run(namespace, pods.pod("modest", "hold", "2Gi"))
+    site.run(namespace, pods.pod("greedy", *GREEDY))
+    site.until(
+        "it is ended and started again", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0
+    )
+    return "greedy"
+
+
+def test_the_kubelet_restarts_it_and_leaves_its_neighbour_alone(site: Site, namespace: str, killed: str) -> None:
+    counts = restarts(site.bed.pod(namespace, killed))
+    assert counts[contract.SIDECAR] == 0, "its sidecar goes on"
+    assert set(restarts(site.bed.pod(namespace, "modest")).values()) == {0}
+
+
+def test_warning_and_kill_are_events_of_the_pod(site: Site, namespace: str, killed: str) -> None:
+    site.until("both are told", lambda: {"OverQuota", "Killed"} <= site.events(namespace, killed).keys())
+    assert "6144 MiB of its 2048 MiB" in site.events(namespace, killed)["Killed"]
+    assert not {"OverQuota", "Killed"} & site.events(namespace, "modest").keys()
+
+
+def test_its_sidecar_says_why_in_one_line(site: Site, namespace: str, killed: str) -> None:
+    def lines() -> list[str]:
+        return [line for line in site.logs(namespace, killed).splitlines() if "6144 MiB" in line]
+
+    site.until("the warning and the kill are printed", lambda: len(lines()) >= 2)
+    assert any("2048 MiB" in line and "Killed" in line for line in lines()), lines()
+    assert "modest" not in site.logs(namespace, killed)
+
+
+def test_the_record_verifies_and_holds_intent_and_outcome(site: Site, namespace: str, killed: str) -> None:
+    mine = [each["kind"] for each in site.records(namespace, killed)]
+    assert mine[:4] == ["ARMED", "WARNED", "INTENT", "OUTCOME"]
+    assert "ok:" in site.in_agent("gpu-share audit verify")
+
+
+def test_from_a_workstation_the_record_is_read_through_the_api_server_and_fits_the_events_anchor(
+    site: Site, namespace: str, killed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reach = ["-A", "--kubeconfig", str(site.bed.plane.kubeconfig())]
+    site.until("the kill is told", lambda: "Killed" in site.events(namespace, killed))
+    head = site.events(namespace, killed)["Killed"].rpartition("kill log ")[2]
+    capsys.readouterr()
+    code = main(["audit", "verify", *reach, "--anchor", head])
+    said = capsys.readouterr()
+    assert (code, "1 anchors fit" in said.out) == (0, True), said
+    assert main(["audit", "show", *reach, "-n", namespace, "--pod", killed, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[:4] == site.records(namespace, killed)[:4]
+
+
+def test_afterwards_the_tenants_can_be_deleted(site: Site, namespace: str, killed: str) -> None:
+    site.delete(namespace, killed)
+    site.drop(namespace)

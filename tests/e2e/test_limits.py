@@ -1,0 +1,192 @@
+"""Limits that prevent, and the proof that they are in force, on the real node.
+
+First under a simulated driver that limits cgroups, then under MPS, then under MPS of protocol 3 with a shared memory:
+one agent each, every pod looked at every 5 s.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from enforcer.mps.launcher import pipe_of
+from enforcer.mps.protocol_v3 import LIST_SPACES, space_prefix
+from gpushare.contract import LIMIT_IN_FORCE, MPS_MEMORY_LIMIT, MPS_PIPE_DIRECTORY
+from gpushare.kube_client import RESOURCE_V1, path
+from tests.e2e import pinned, pods
+from tests.e2e.pods import Object
+from tests.e2e.site import NAME, RUN, STATE, SYSTEM, Site, restarts
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
+PROOF = 5
+NEWER, OLDER = "615.71.09", "570.86.15"
+LATE = 120.0
+BEFORE = (
+    f"simulate.driver={OLDER}", "simulate.privileged=false", "agent.proofSeconds=30", "agent.limitBackend=auto",
+    "mps.healthSeconds=30", "mps.protocol=2", "mps.sharedMemory=private",
+)  # fmt: skip
+NAMESPACES = (
+    f"simulate.driver={NEWER}", "simulate.privileged=true", f"agent.proofSeconds={PROOF}", "agent.limitBackend=mps-v3",
+    f"mps.healthSeconds={pinned.LOOKS}", "mps.protocol=3", "mps.sharedMemory=node", "mps.sharedMemorySize=64Mi",
+)  # fmt: skip
+MEMORY = f"{RUN}/shm"
+IN_IT = "import os; open('/dev/shm/seen', 'w'); at = os.statvfs('/dev/shm'); print(at.f_blocks * at.f_frsize >> 20)"
+UPGRADE = "helm upgrade gpu-share deploy/helm/gpu-share -n gpu-share-system --reuse-values"
+"""Without ``--wait``: helm would wait for MPS pods that are replaced on purpose alone."""
+ROLLOUT = "kubectl -n gpu-share-system rollout status daemonset/gpu-share-agent --timeout=3m"
+REPLACE = f"kubectl -n gpu-share-system delete pod -l {NAME}=gpu-share-mps"
+
+
+Have = Callable[..., None]
+
+
+@pytest.fixture(scope="module", name="have")
+def _have(site: Site) -> Iterator[Have]:
+    """Has the chart set these values and no others; at the end all is as before, and nothing stays mounted."""
+
+    def have(*values: str, then: str = "true") -> None:
+        site.shell(f"{UPGRADE} --set {','.join((*BEFORE, *values))} && {then} && {ROLLOUT}")
+        site.until("the agent is ready", site.agent_ready, LATE)
+
+    yield have
+    have(then=REPLACE)
+    site.until("the shared memory is gone", lambda: not mounts(site))
+
+
+def mounts(site: Site) -> str:
+    """Mounts on the node where MPS's shared memory is."""
+    return site.node.run("sh", "-c", f"grep ' {MEMORY} ' /proc/self/mountinfo || true")
+
+
+@pytest.fixture(scope="module")
+def namespace(site: Site) -> Iterator[str]:
+    name = site.namespace("limited")
+    yield name
+    site.drop(name, wait=True)
+
+
+@pytest.fixture(scope="module", params=["driver-cgroup", "mps-v2"])
+def backend(request: pytest.FixtureRequest, site: Site, have: Have) -> str:
+    """Who keeps the limits: the driver where it can, MPS where the operator wants it."""
+    wanted = "auto" if request.param == "driver-cgroup" else request.param
+    have(f"simulate.driver={NEWER}", f"agent.proofSeconds={PROOF}", f"agent.limitBackend={wanted}")
+    site.until("the GPUs say so", lambda: keepers(site) == {request.param})
+    return str(request.param)
+
+
+def keepers(site: Site) -> set[str]:
+    return {
+        each["attributes"].get("limitBackend", {}).get("string", "")
+        for each in site.devices().values()
+        if "uuid" in each["attributes"]
+    }
+
+
+def claims(site: Site, namespace: str, name: str) -> list[Object]:
+    """A pod's claim, once it is reserved."""
+    found = site.cluster.list(path(RESOURCE_V1, "resourceclaims", namespace=namespace))[0]
+    return [each for each in found if each["status"].get("reservedFor", [{}])[0].get("name") == name]
+
+
+def entries(site: Site, namespace: str, name: str) -> list[Object]:
+    """The entries of the GPUs in the status of a pod's claim."""
+    mine = claims(site, namespace, name)
+    return [device for each in mine for device in each["status"].get("devices", []) if "data" in device]
+
+
+def conditions(site: Site, namespace: str, name: str) -> list[tuple[str, str]]:
+    found = [each for entry in entries(site, namespace, name) for each in entry["conditions"]]
+    return [(each["status"], each["reason"]) for each in found if each["type"] == LIMIT_IN_FORCE]
+
+
+def with_environment(name: str, *change: str) -> Object:
+    """A pod whose program is started with another environment than the container's."""
+    body = pods.pod(name, "hold", "1Gi")
+    main = body["spec"]["containers"][0]
+    main["command"] = ["env", *change, *main["command"]]
+    return body
+
+
+def test_a_limit_is_in_force(site: Site, namespace: str, backend: str) -> None:
+    name = f"well-{backend}"
+    site.run(namespace, pods.pod(name, "hold", "1Gi"))
+    site.until("its claim says so", lambda: conditions(site, namespace, name) == [("True", "InForce")], LATE)
+    assert [each["data"]["limitBackend"] for each in entries(site, namespace, name)] == [backend]
+    assert f"limit InForce: main ({backend})" in site.shell(f"gpu-share explain {namespace}/{name}")
+    (row,) = [each for each in site.status()["containers"] if each["pod"] == name]
+    assert (row["limit"]["state"], row["limit"]["backend"]) == ("InForce", backend)
+
+
+def test_what_exceeds_the_limit_is_refused_and_nobody_is_ended(site: Site, namespace: str, backend: str) -> None:
+    """Under the driver's limit it does not matter that MPS's does not bind this program."""
+    name = f"greedy-{backend}"
+    escapes = ["--over-limit"] if backend == "driver-cgroup" else []
+    body = pods.pod(name, "hold", "1Gi", "--then", "6Gi", "--after", "20s", *escapes)
+    body["spec"]["restartPolicy"] = "Never"
+    site.create(namespace, body)
+    site.until("it fails by itself", lambda: site.bed.pod(namespace, name)["status"]["phase"] == "Failed", LATE)
+    (ended,) = [each for each in site.bed.pod(namespace, name)["status"]["containerStatuses"] if each["name"] == "main"]
+    assert ended["state"]["terminated"]["exitCode"] == 1
+    assert "CUDA error 2: out of memory" in site.logs(namespace, name, pods.MAIN)
+    assert not site.records(namespace, name)
+    site.delete(namespace, name)
+
+
+@pytest.mark.parametrize(
+    ("state", "change", "words"),
+    [
+        ("NotApplied", ("-u", MPS_MEMORY_LIMIT), "was started without its limit"),
+        ("Escaped", (f"{MPS_MEMORY_LIMIT}=0=2048M,1=9000M",), "names a GPU it does not see"),
+    ],
+)
+def test_a_limit_that_was_got_around_is_said_by_claim_event_and_explain(
+    site: Site, namespace: str, backend: str, state: str, change: tuple[str, ...], words: str
+) -> None:
+    name = f"{state.lower()}-{backend}"
+    site.run(namespace, with_environment(name, *change))
+    began = time.monotonic()
+    if backend == "driver-cgroup":  # whatever its environment says
+        site.until("it is limited", lambda: conditions(site, namespace, name) == [("True", "InForce")], LATE)
+    else:
+        site.until("its claim says so", lambda: conditions(site, namespace, name) == [("False", state)], LATE)
+        print(f"\n{state} was in the claim {time.monotonic() - began:.1f} s after the pod was ready (proof {PROOF} s)")
+        site.until("an Event says so", lambda: words in site.events(namespace, name).get(state, ""))
+        assert f"limit {state}: main (mps-v2): process" in site.shell(
+            f"gpu-share explain {namespace}/{name}", check=False
+        )
+    assert restarts(site.bed.pod(namespace, name))[pods.MAIN] == 0, "nobody is ended for it"
+    assert conditions(site, namespace, f"well-{backend}") == [("True", "InForce")]
+    site.delete(namespace, name)
+
+
+def spaces(site: Site, gpu: str, claim: str) -> list[str]:
+    """Memory limits of the namespaces that a GPU's daemon has for a claim."""
+    words = (
+        f"env {MPS_PIPE_DIRECTORY}={pipe_of(Path(RUN), gpu)} {STATE}/simulator/driver/usr/bin/nvidia-cuda-mps-control"
+    )
+    rows = [line.split(",") for line in site.in_agent(f"{words} {' '.join(LIST_SPACES)}").splitlines()]
+    return [row[3] for row in rows if row[0].startswith(space_prefix(claim))]
+
+
+def test_under_protocol_3_a_share_has_a_namespace_that_limits_it_and_the_nodes_shared_memory(
+    site: Site, namespace: str, have: Have
+) -> None:
+    """Its program is started without the variable that would limit it under protocol 2."""
+    for old in ("driver-cgroup", "mps-v2"):
+        site.remove(namespace, f"well-{old}")
+    have(*NAMESPACES, then=REPLACE)
+    site.until("the GPUs say so", lambda: keepers(site) == {"mps-v3"}, LATE)
+    gpu = site.uuid_of(site.run(namespace, with_environment("spaced", "-u", MPS_MEMORY_LIMIT)))
+    site.until("its claim says so", lambda: conditions(site, namespace, "spaced") == [("True", "InForce")], LATE)
+    (claim,) = [each["metadata"]["uid"] for each in claims(site, namespace, "spaced")]
+    assert spaces(site, gpu, claim) == ["2G"]
+    more = f"exec spaced -c main -- env -u {MPS_MEMORY_LIMIT} gpu-share-tenant hold 6Gi"
+    assert "the client's limit is 2048" in site.shell(f"kubectl -n {namespace} {more}", check=False)
+    assert site.exec(namespace, "spaced", pinned.PYTHON, "-c", IN_IT).strip() == "64"
+    assert " - tmpfs " in mounts(site)
+    assert "seen" in site.node.run("ls", MEMORY)
+    assert "seen" in site.shell(f"kubectl -n {SYSTEM} exec daemonset/gpu-share-mps -- ls /dev/shm")
+    assert set(restarts(site.bed.pod(namespace, "spaced")).values()) == {0}
+    site.delete(namespace, "spaced")
+    site.until("its namespace is gone", lambda: spaces(site, gpu, claim) == [])

@@ -1,0 +1,54 @@
+"""Last of all: another version of the images, and the end of the product on this cluster."""
+
+import pytest
+
+from gpushare.kube_client import RESOURCE_V1, path
+from tests.e2e import pods, readme
+from tests.e2e.site import KUBELET, OPTIONS, SYSTEM, TEAM, Site, restarts
+from tests.testbed.cluster import images
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
+
+KINDS = (
+    "all,configmaps,secrets,serviceaccounts,clusterroles,clusterrolebindings,validatingadmissionpolicies,"
+    "validatingadmissionpolicybindings,mutatingwebhookconfigurations"
+)
+UPGRADED = "--set image.tag=upgraded --set simulate.image.tag=upgraded"
+
+
+def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
+    namespace = site.namespace("upgraded")
+    site.run(namespace, pods.pod("tenant", "hold", "1Gi"))
+    old = site.agent()["metadata"]["uid"]
+    for target in images.targets():
+        site.node.load_image(images.image(target, tag="upgraded"))
+    print(site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {UPGRADED}"))
+    site.until("the new agent is ready", lambda: site.agent_ready() and site.agent()["metadata"]["uid"] != old, 120)
+    assert site.agent()["spec"]["containers"][0]["image"].endswith(":upgraded")
+    assert set(restarts(site.running(namespace, "tenant")).values()) == {0}
+    site.run(namespace, pods.pod("newer", "hold", "1Gi"))
+    site.drop(namespace, wait=True)
+
+
+def test_after_uninstalling_nothing_is_left_and_namespaces_create_pods(site: Site) -> None:
+    namespace = site.namespace("goodbye")
+    site.run(namespace, pods.pod("last", "hold", "1Gi"))
+    site.delete(namespace, "last")
+    if site.find_pod(TEAM, "share") is None:  # an earlier test has drained the node of it
+        site.shell(f"kubectl delete namespace {TEAM} --ignore-not-found --wait")
+        site.run_block("verify")
+    print(site.run_block("uninstall"))
+    assert site.devices() == {}
+    for kind in ("deviceclasses", "resourceslices"):
+        found = site.cluster.list(path(RESOURCE_V1, kind))[0]
+        assert [each["metadata"]["name"] for each in found if "gpu-share" in str(each)] == []
+    templates = site.cluster.list(path(RESOURCE_V1, "resourceclaimtemplates"))[0]
+    assert [each["metadata"]["name"] for each in templates] == []
+    assert site.leftovers() == []
+    assert not list((site.on_node(KUBELET) / "plugins_registry").glob("gpu-share*"))
+    everything = site.shell(f"kubectl get {KINDS} --all-namespaces --output name")
+    assert [line for line in everything.splitlines() if "gpu-share" in line and SYSTEM not in line] == []
+    body = pods.pod("plain", memory="1Gi")
+    body["spec"]["containers"] = [pods.idle("main")]
+    site.create(namespace, body)  # nobody is left to rewrite it, and nothing stands in its way
+    site.running(namespace, "plain")

@@ -1,0 +1,1 @@
+"""Tests that need a real control plane or real processes."""

@@ -1,0 +1,96 @@
+"""The kill log's head on a real API server, written with the agent's own identity and read by whoever verifies."""
+
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from enforcer.audit.log import KillLog, segments
+from enforcer.audit.record import Kind
+from enforcer.resourceslices.devices import InventoryPolicy, offer, resource_slices
+from enforcer.resourceslices.kill_log_anchor import Anchor
+from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.status.events import NodeReporter, event_of
+from enforcer.status.messages import Notice
+from gpushare.errors import ClusterError
+from gpushare.kube_client import EVENTS_V1, path
+from gpushare.reasons import Reason
+from gpushare_cli.audit import anchors
+from gpushare_cli.audit import log_reader as killlogs
+from gpushare_cli.audit.anchors import Anchor as Seen
+from tests.fakes.gpu.publish import gpus_of
+from tests.fakes.gpu.state import Machine
+from tests.integration.controlplane.policies.test_rules import HEADS, anchored_slice
+from tests.integration.controlplane.policies.world import AGENT, NODE_NAME, Acting, World, refusal
+from tests.unit.enforcer.made import quota
+
+pytestmark = pytest.mark.controlplane
+NODE = "node-anchor"
+
+
+def seen_by(api: Acting) -> tuple[list[Seen], list[str]]:
+    told: list[str] = []
+    return [each for each in anchors.in_cluster(api, told.append) if each.node == NODE], told
+
+
+def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(world: World, tmp_path: Path) -> None:
+    agent = Acting.as_user(world.plane, AGENT, {NODE_NAME: NODE})
+    reader = Acting.as_user(world.plane, "kubernetes-admin", group="system:masters")
+    publisher = SlicePublisher(agent, NODE)
+    cards = gpus_of(Machine.named("pair-16g"), NODE)
+
+    def offered(**more: int) -> bool:
+        taken = {cards[0].uuid: more["taken"]} if more else {}
+        found = offer(cards, InventoryPolicy(), foreign_mib=taken)
+        return publisher.publish(resource_slices(NODE, found.devices))
+
+    assert offered()
+    with KillLog(tmp_path / "audit", segment_bytes=600) as log:
+        anchor = Anchor(agent, NODE, log, lambda: None, NodeReporter(agent, NODE).report)
+        for grown in (1, 2):
+            log.append(Kind.OUTCOME, {"node": NODE, "note": "x" * 300})
+            anchor.turn()
+            assert anchor.problem is None
+            assert not offered(), "the annotation is no change of the offer"
+            assert [each.head for each in seen_by(reader)[0]] == [log.head]
+            assert log.head.seq == grown
+        assert offered(taken=2048), "and an offer that changes keeps it"
+        head = log.head
+    notice = Notice(
+        quota=quota(namespace=world.namespace), reason=Reason.KILLED, note=f"ended; kill log {head}", action="Kill"
+    )
+    agent.create(path(EVENTS_V1, "events", namespace=notice.quota.namespace), event_of(NODE, notice, datetime.now(UTC)))
+    found, told = seen_by(reader)
+    assert ([each.head for each in found], told) == ([head, head], [])
+    assert sorted(each.source.split()[0] for each in found) == ["Event", "ResourceSlice"]
+    found, told = seen_by(agent)
+    assert ([each.source.split()[0] for each in found], len(told)) == (["ResourceSlice"], 1), "it may not read Events"
+    known = [(each.head, each.source) for each in found]
+    assert killlogs.verified(killlogs.local(tmp_path / "audit"), known).problem is None
+    segments(tmp_path / "audit")[-1].unlink()
+    assert killlogs.verified(killlogs.local(tmp_path / "audit")).problem is None
+    assert "its tail was cut off" in str(killlogs.verified(killlogs.local(tmp_path / "audit"), known).problem)
+    with KillLog(tmp_path / "audit") as shorter:
+        after = Anchor(agent, NODE, shorter, lambda: None, NodeReporter(agent, NODE).report)
+        after.turn()
+        assert "which this node's kill log does not hold" in str(after.problem)
+    events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))
+    assert Reason.RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
+    publisher.withdraw()
+
+
+def test_nobody_anchors_for_another_node(world: World) -> None:
+    agent = Acting.as_user(world.plane, AGENT, {NODE_NAME: "node-elsewhere"})
+    slices = path("/apis/resource.k8s.io/v1", "resourceslices")
+    world.cluster.create(slices, anchored_slice(HEADS[0]))
+    mine = path("/apis/resource.k8s.io/v1", "resourceslices", "node-a-anchored")
+    change = {"metadata": {"annotations": {"gpu-share.io/kill-log": HEADS[1]}}}
+    assert "its own node" in refusal(lambda: agent.patch(mine, change))
+    world.cluster.delete(mine)
+
+
+def test_a_command_for_a_pod_that_is_not_there_is_the_api_servers_answer(world: World) -> None:
+    with pytest.raises(ClusterError, match='pods "nobody" not found') as caught:
+        list(world.cluster.run("nobody", world.namespace, "enforcer", ["gpu-share", "audit", "export"]))
+    assert caught.value.status == HTTPStatus.NOT_FOUND

@@ -1,0 +1,138 @@
+"""The published GPUs as a real API server keeps them: accepted, spelled its way, and not written twice."""
+
+import pytest
+
+from enforcer.attribution.snapshot import View
+from enforcer.nvml.device_health import Effect, Standing
+from enforcer.quota.types import Mode
+from enforcer.resourceslices import contention_monitor as contests
+from enforcer.resourceslices.availability import Sharing
+from enforcer.resourceslices.controller import Offering
+from enforcer.resourceslices.devices import InventoryPolicy, device_name, offer, resource_slices
+from enforcer.resourceslices.publisher import SlicePublisher
+from gpushare.contract import LEFT_OUT, NODE_LABEL
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.reasons import Reason
+from tests.fakes.gpu.publish import gpus_of
+from tests.fakes.gpu.state import MACHINES, Machine
+from tests.integration.controlplane.objects import node
+from tests.testbed.cluster.controlplane import ControlPlane
+
+pytestmark = pytest.mark.controlplane
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in MACHINES.glob("*.machine")))
+@pytest.mark.parametrize("mode", Mode)
+def test_every_machine_is_accepted_and_written_once(plane: ControlPlane, name: str, mode: Mode) -> None:
+    cluster = plane.cluster()
+    where = f"slices-{name}-{mode}"
+    uid = cluster.create(path(CORE_V1, "nodes"), node(where))["metadata"]["uid"]
+    publisher = SlicePublisher(cluster, where)
+    wanted = resource_slices(where, offer(gpus_of(Machine.named(name), where), InventoryPolicy(mode=mode)).devices, uid)
+    assert publisher.publish(wanted)
+    assert not publisher.publish(wanted)
+    publisher.withdraw()
+
+
+@pytest.mark.parametrize("left_mib", [513, 1024, 15872, 1024 * 1024, 1536 * 1024])
+def test_every_amount_comes_back_as_the_same_amount(plane: ControlPlane, left_mib: int) -> None:
+    cluster = plane.cluster()
+    card = gpus_of(Machine.named("single-16g"))[0]._replace(memory_mib=left_mib, reserved_mib=0)
+    wanted = resource_slices("slices-amount", offer([card], InventoryPolicy(context_mib=0)).devices)
+    publisher = SlicePublisher(cluster, "slices-amount")
+    assert publisher.publish(wanted)
+    assert not publisher.publish(wanted)
+    publisher.withdraw()
+
+
+def test_a_large_node_takes_several_slices_of_one_generation(plane: ControlPlane) -> None:
+    cluster = plane.cluster()
+    card = gpus_of(Machine.named("single-16g"))[0]
+    cards = [card._replace(index=i, uuid=f"GPU-{i}") for i in range(130)]
+    publisher = SlicePublisher(cluster, "slices-large")
+    for count, generation, slices in ((130, 1, 3), (63, 2, 1), (64, 3, 2)):
+        publisher.publish(resource_slices("slices-large", offer(cards[:count], InventoryPolicy()).devices))
+        items, _ = cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector="spec.nodeName=slices-large")
+        pools = [item["spec"]["pool"] for item in items]
+        assert pools == [{"name": "slices-large", "generation": generation, "resourceSliceCount": slices}] * slices
+    publisher.withdraw()
+
+
+@pytest.mark.parametrize("effect", [Effect.NO_SCHEDULE, Effect.NO_EXECUTE])
+def test_a_taint_comes_goes_and_is_read_back_and_each_is_written_once(plane: ControlPlane, effect: Effect) -> None:
+    where = f"slices-{effect}".lower()
+    publisher = SlicePublisher(plane.cluster(), where)
+    cards = gpus_of(Machine.named("pair-16g"), where)
+    policy = InventoryPolicy(health_taint=effect)
+    for ill in ({}, {cards[0].uuid: Reason.GPU_LOST}, {cards[1].uuid: Reason.MPS_UNREACHABLE}, {}):
+        wanted = resource_slices(where, offer(cards, policy, standing=Standing(ill=ill)).devices)
+        assert publisher.publish(wanted)
+        assert not publisher.publish(wanted)
+        assert publisher.ill() == ill
+    publisher.withdraw()
+
+
+def test_what_is_left_out_is_noted_and_notes_of_others_stay(plane: ControlPlane) -> None:
+    cluster = plane.cluster()
+    publisher = SlicePublisher(cluster, "slices-noted")
+    cards = gpus_of(Machine.named("pair-16g"), "slices-noted")
+    name = path(RESOURCE_V1, "resourceslices", "slices-noted-gpu-share.io-0")
+    for contested in ({}, {cards[0].uuid: "it is X's"}, {}):
+        found = offer(cards, InventoryPolicy(), standing=Standing(contested=contested))
+        wanted = resource_slices("slices-noted", found.devices, left_out=found.left_out)
+        assert publisher.publish(wanted)
+        cluster.patch(name, {"metadata": {"annotations": {"example.com/note": "theirs"}}})
+        assert not publisher.publish(wanted)
+        notes = cluster.get(name)["metadata"]["annotations"]
+        assert (notes["example.com/note"], cards[0].uuid in notes.get(LEFT_OUT, "")) == ("theirs", bool(contested))
+    publisher.withdraw()
+
+
+def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_when_it_goes(
+    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contests, "FRESH", 0.0)
+    monkeypatch.setattr(contests, "QUIET", -1.0)
+    cluster, where = plane.cluster(), "slices-contested"
+    body = node(where)
+    body["metadata"]["labels"] = {NODE_LABEL: "true"}
+    cluster.create(path(CORE_V1, "nodes"), body)
+    cards = gpus_of(Machine.named("pair-16g"), where)
+    sharing = Sharing(cluster, where, list)
+    offering = Offering(cluster, where, InventoryPolicy(), sharing.standing)
+    rival = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "rival"},
+        "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": where,
+            "pool": {"name": where, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": cards[0].uuid}}}],
+        },
+    }  # fmt: skip
+
+    def offered() -> list[str]:
+        offering.publish([View(gpu=card) for card in cards], [])
+        assert offering.problem is None
+        return sorted(_devices(cluster, where))
+
+    one, two = map(device_name, cards)
+    assert offered() == sorted([one, two, "status"])
+    cluster.create(path(RESOURCE_V1, "resourceslices"), rival)
+    assert offered() == [two, "status"]
+    assert offered() == [two, "status"]
+    cluster.delete(path(RESOURCE_V1, "resourceslices", "rival"))
+    assert offered() == sorted([one, two, "status"])
+    assert _reasons(cluster, where) == [Reason.CONTESTED, Reason.RECOVERED]
+    SlicePublisher(cluster, where).withdraw()
+
+
+def _devices(cluster: Cluster, where: str) -> list[str]:
+    items, _ = cluster.list(
+        path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.nodeName={where},spec.driver=gpu-share.io"
+    )
+    return [device["name"] for item in items for device in item["spec"]["devices"]]
+
+
+def _reasons(cluster: Cluster, where: str) -> list[str]:
+    items, _ = cluster.list(path(EVENTS_V1, "events", namespace="default"))
+    mine = [item for item in items if item["regarding"] == {**item["regarding"], "kind": "Node", "name": where}]
+    return [item["reason"] for item in sorted(mine, key=lambda item: str(item["eventTime"]))]

@@ -1,0 +1,96 @@
+"""What a daemon is told through ``Client`` is what it says afterwards: the real program, the stand-in, protocol 3's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from enforcer.mps.client import Client
+from enforcer.mps.client_v3 import NamespaceClient
+from enforcer.mps.launcher import Version
+from gpushare.errors import ConfigError, MpsError
+from gpushare.reasons import Reason
+from tests.fakes.gpu.state import MpsFault, Sim
+from tests.fakes.gpu.world import change
+from tests.integration.processes.mps.conftest import Make
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture(name="client", params=["real", "stand_in", "protocol 3, from documentation"])
+def _client(request: pytest.FixtureRequest, make: Make, sim: Sim) -> Client:
+    v3 = request.param not in {"real", "stand_in"}
+    change(sim, mps_v3=int(v3))
+    daemon = make(
+        request.getfixturevalue("stand_in" if v3 else request.param),
+        version=Version.NAMESPACES if v3 else Version.LEGACY,
+    )
+    daemon.start()
+    return daemon.client
+
+
+@pytest.mark.parametrize("mib", [1, 511, 512, 1023, 1024, 1536, 4608, 16384, 143771, 196608])
+def test_limits_are_set_and_read_back(client: Client, mib: int) -> None:
+    client.set_limit(mib)
+    client.check_limit(mib)
+    with pytest.raises(MpsError) as caught:
+        client.check_limit(mib + 1024)
+    assert caught.value.reason is Reason.MPS_LIMIT_NOT_APPLIED
+
+
+def test_percentages_and_priorities_are_set_and_read_back(client: Client) -> None:
+    v3 = isinstance(client, NamespaceClient)
+    # There, who names no namespace is meant to get next to nothing.
+    assert (client.percentage(), client.priority()) == ((1.0, 1) if v3 else (100.0, 0))
+    for percent in (1.0, 33.0, 100.0) if v3 else (0.5, 33.3, 100.0):
+        client.set_percentage(percent)
+        assert client.percentage() == percent
+    for priority in (1, 0):
+        client.set_priority(priority)
+        assert client.priority() == priority
+
+
+def test_what_the_daemon_would_misread_is_never_sent(client: Client) -> None:
+    before = client.percentage(), client.priority()
+    for wrong in (0.0, -1.0, 100.5, float("nan")):
+        with pytest.raises(ConfigError, match="write "):
+            client.set_percentage(wrong)
+    with pytest.raises(ConfigError, match="write 0"):
+        client.set_priority(2)
+    with pytest.raises(ConfigError, match="at least 1 MiB"):
+        client.set_limit(0)
+    assert (client.percentage(), client.priority()) == before
+
+
+def test_a_server_is_asked_by_its_pid(client: Client) -> None:
+    for server in client.servers():
+        assert client.clients(server) == ()
+    with pytest.raises(MpsError):
+        client.clients(1)
+    try:
+        assert client.terminate(1, os.getpid()) is not None
+    except MpsError as error:  # protocol 3 says it by its exit code
+        assert error.reason is Reason.MPS_UNREACHABLE
+
+
+def test_a_daemon_that_keeps_no_setting_is_found_out(stand_in: Path, make: Make, sim: Sim) -> None:
+    daemon = make(stand_in)
+    daemon.start()
+    sim.fail_mps(
+        MpsFault(command="get_default_device_pinned_mem_limit", answer="700M\n"),
+        MpsFault(command="set_default_active_thread_percentage", answer="100.0\n"),
+        MpsFault(command="get_default_client_priority", answer="0\n"),
+    )
+    with pytest.raises(MpsError, match="now says '700M'"):
+        daemon.client.set_limit(1024)
+    with pytest.raises(MpsError, match=r"now says '100\.0'"):
+        daemon.client.set_percentage(50)
+    with pytest.raises(MpsError, match="now says '0'"):
+        daemon.client.set_priority(1)
+
+
+def test_nobody_there_is_an_error_whatever_is_asked(stand_in: Path, make: Make) -> None:
+    client = make(stand_in).client
+    for ask in (client.percentage, client.priority, client.servers, client.quit):
+        with pytest.raises(MpsError):
+            ask()

@@ -1,0 +1,1 @@
+"""Benchmarks, placement at scale and the placement simulator."""

@@ -1,0 +1,1 @@
+"""What tests run on: clusters, nodes, and the lanes that run them beside each other."""

@@ -1,0 +1,91 @@
+"""``python -m tests.testbed.lanes [FILE ...]``: tests that need a node, in parallel lanes; ``make e2e`` runs it.
+
+With ``--planes`` it is those that need control planes alone; ``make integration`` runs that.
+
+Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
+those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
+code 0 when all passed, 1 when a lane failed or ran nothing of one of its files, 2 wrong use, 130 when stopped: no
+cluster is left behind in any case.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.testbed.cluster import images, versions
+from tests.testbed.cluster.controlplane import sweep
+from tests.testbed.lanes import lanes
+from tests.testbed.lanes.rounds import run
+from tests.testbed.lanes.running import Running
+
+ROOT: Final = Path(__file__).parents[3]
+FOLDER: Final = ROOT / ".build" / "lanes"
+CLUSTERS: Final = (ROOT / ".build" / "integration", ROOT / ".build" / "e2e")
+NODES: Final = 4
+PATIENCE: Final = 3.0
+HEAD_START: Final = 60.0
+"""Seconds until a control plane and a node stand where nobody else is at work, and as long again to begin in."""
+WRONG_USE: Final = 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run everything, or the given files, and return the exit code."""
+    asked = _parser().parse_args(argv)
+    marked = lanes.marked(ROOT)
+    files = [file for file, node in marked.items() if node is not bool(asked.planes)]
+    chosen = [*dict.fromkeys(asked.files or files)]
+    if unknown := [file for file in chosen if file not in files]:
+        print("\n".join(_unfit(file, marked) for file in unknown), file=sys.stderr)
+        return WRONG_USE
+    clean()
+    for target in () if asked.planes else images.targets():
+        images.image(target)
+    dealt = lanes.on_planes(chosen, asked.planes) if asked.planes else lanes.on_nodes(chosen, asked.nodes)
+    running = Running(dealt, FOLDER, PATIENCE, head_start=HEAD_START)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: running.stop())
+    try:
+        return run(running, second_round=True)
+    finally:
+        clean()
+
+
+def _unfit(file: str, marked: Mapping[str, bool]) -> str:
+    if file not in marked:
+        return f"{file}: no test file of this checkout that needs a cluster"
+    return f"{file}: make {'e2e' if marked[file] else 'integration'} runs it"
+
+
+def clean() -> None:
+    """Remove clusters whose owner is gone; those of living sessions are let alone."""
+    for folder in CLUSTERS:
+        sweep(folder)
+
+
+def _nodes(text: str) -> int:
+    if (found := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{found} is too few; it has to be 1 at least")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tests.testbed.lanes", description=__doc__)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="run only these test files (all)")
+    parser.add_argument(
+        "--nodes", type=_nodes, default=NODES, metavar="N", help=f"lanes with a node of their own ({NODES})"
+    )
+    parser.add_argument(
+        "--planes",
+        action="append",
+        choices=tuple(versions.VERSIONS),
+        metavar="VERSION",
+        help=f"run what needs no node, on control planes of this version ({', '.join(versions.VERSIONS)}); repeatable",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""Which test file runs in which lane: a lane is a pytest session on a cluster of its own.
+
+Files that need a node are dealt over nodes so that all end together. Those that need none have two lanes for each
+version of Kubernetes: one control plane that they share, and those that files start for themselves.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.testbed.cluster.versions import NEWEST
+
+NODE_MARK: Final = "node_e2e"
+MARK: Final = re.compile(r"\bpytest\.mark\.(controlplane|node_e2e)\b")
+MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
+UNKNOWN: Final = 90
+"""Seconds of a file that nobody has measured yet."""
+SECONDS: Final = {
+    "tests/testbed/cluster/test_node.py": 104,
+    "tests/e2e/test_blocked.py": 44,
+    "tests/e2e/test_churn.py": 690,
+    "tests/e2e/test_deletion.py": 71,
+    "tests/e2e/test_failures.py": 90,
+    "tests/e2e/test_grace.py": 187,
+    "tests/e2e/test_kill.py": 22,
+    "tests/e2e/test_limits.py": 179,
+    "tests/e2e/test_modes.py": 177,
+    "tests/e2e/test_mps.py": 102,
+    "tests/e2e/test_namespaces.py": 32,
+    "tests/e2e/test_nvml_away.py": 22,
+    "tests/e2e/test_outages.py": 170,
+    "tests/e2e/test_resize.py": 92,
+    "tests/e2e/test_running.py": 60,
+    "tests/e2e/test_several_gpus.py": 117,
+    "tests/e2e/test_tampering.py": 30,
+    "tests/e2e/test_trouble.py": 273,
+    "tests/e2e/test_upgrade_and_uninstall.py": 149,
+}
+"""Measured with ``python -m tests.testbed.lanes``, which prints what each file took."""
+APART: Final = (
+    "tests/testbed/cluster/test_controlplane.py",
+    "tests/integration/controlplane/test_chart.py",
+    "tests/integration/controlplane/test_gates.py",
+)
+"""Files that start control planes of their own and take long."""
+OWN: Final = ("tests/testbed/cluster/test_node.py",)
+"""Files that start nodes of their own; they come before those that share one."""
+LAST: Final = ("tests/e2e/test_churn.py", "tests/e2e/test_upgrade_and_uninstall.py")
+"""Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
+removes the product from its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One run of pytest: its name, which is that of its log, its files in order, and the Kubernetes they run on."""
+
+    name: str
+    files: tuple[str, ...]
+    kubernetes: str = NEWEST
+
+
+Lane = tuple[Session, ...]
+
+
+def marked(root: Path) -> dict[str, bool]:
+    """Every test file below ``root/tests`` that needs a cluster, and whether it needs a real node."""
+    found: dict[str, bool] = {}
+    for file in sorted((root / "tests").rglob("test_*.py")):
+        lines = (line.strip() for line in file.read_text().splitlines())
+        marks = {mark for line in lines if line.startswith(MARKING) for mark in MARK.findall(line)}
+        if marks:
+            found[file.relative_to(root).as_posix()] = NODE_MARK in marks
+    return found
+
+
+def on_nodes(files: Iterable[str], nodes: int) -> list[Lane]:
+    """Deal files over so many nodes, the longest first, each to the one that is done first; no lane is empty."""
+    hands: list[list[str]] = [[] for _ in range(nodes)]
+    for file in sorted(files, key=lambda each: (-seconds(each), each)):
+        min(hands, key=lambda hand: sum(map(seconds, hand))).append(file)
+    return [_lane(f"node-{number}", sorted(hand, key=_turn)) for number, hand in enumerate(hands, 1) if hand]
+
+
+def on_planes(files: Iterable[str], versions: Sequence[str]) -> list[Lane]:
+    """Have files run on control planes of each of these versions; no lane is empty."""
+    shared: list[str] = []
+    apart: list[str] = []
+    for file in files:
+        (apart if file in APART else shared).append(file)
+    return [
+        _lane(f"{name}-{version}", part, version)
+        for name, part in (("shared", shared), ("apart", apart))
+        for version in versions
+        if part
+    ]
+
+
+def _lane(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:
+    return (Session(name=name, files=tuple(files), kubernetes=kubernetes),)
+
+
+def _turn(file: str) -> tuple[int, str]:
+    """When a file of a node's session runs: see ``OWN`` and ``LAST``."""
+    return (LAST.index(file) + 1 if file in LAST else -(file in OWN), file)
+
+
+def work(lane: Lane) -> int:
+    """Seconds of a lane, as far as they are known."""
+    return sum(seconds(file) for session in lane for file in session.files)
+
+
+def seconds(file: str) -> int:
+    """What a file takes, as far as that is known."""
+    return SECONDS.get(file, UNKNOWN)

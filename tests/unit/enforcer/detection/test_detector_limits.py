@@ -1,0 +1,286 @@
+"""How many kills there may be: on a node, of one container, and in a storm."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from enforcer.attribution.snapshot import Holder
+from enforcer.detection.detector import Decision, Phase, closed, phase, settle
+from enforcer.quota.types import OnExceed, Quota
+from tests.unit.enforcer.detection.test_detector import OVER, POLL, RULES, UNDER, Bench
+from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, neighbour, quota
+
+
+def test_after_acting_the_place_is_let_be_whatever_its_container_is_called() -> None:
+    bench = Bench(quota(grace_seconds=0.0))
+    for _ in range(3):
+        bench.see(OVER)
+    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
+    begun = bench.now
+    for restart in range(1, 100):
+        container = f"{restart:064x}"
+        bench.quotas = [quota(container_id=container, grace_seconds=0.0)]
+        for _ in range(4):
+            if any(v.decision is Decision.KILL for v in bench.see(holder(restart, 9000, container))):
+                assert bench.now - begun >= RULES.spacing
+                return
+            if bench.now - begun > RULES.spacing + 3:
+                pytest.fail("the cool-down has no end")
+
+
+def test_what_failed_is_tried_again_after_the_cool_down_and_not_before() -> None:
+    bench = Bench(quota(grace_seconds=0.0))
+    for _ in range(3):
+        bench.see(OVER)
+    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=False)
+    begun = bench.now
+    while bench.decisions().count("Kill") < 2:
+        bench.see(OVER)
+    assert RULES.cool_down <= bench.now - begun <= RULES.cool_down + POLL
+
+
+def crowd(size: int, *, names: Sequence[str] = ("asr",), first: int = 1) -> list[Quota]:
+    """Containers in pods of their own, of these namespaces in turn."""
+    ids = [f"{number:064x}" for number in range(first, first + size)]
+    return [
+        quota(container_id=i, pod_uid=i[-9:], namespace=names[n % len(names)], grace_seconds=0.0)
+        for n, i in enumerate(ids)
+    ]
+
+
+def over(quotas: Iterable[Quota]) -> list[Holder]:
+    return [holder(n + 1, 9000, q.container_id or "", q.pod_uid) for n, q in enumerate(quotas)]
+
+
+def test_the_minutes_budget_holds_back_all_but_a_few_kills() -> None:
+    greedy = crowd(6)
+    bench = Bench(*greedy, *crowd(7, first=100))
+    for _ in range(int(90 / POLL)):
+        bench.see(*over(greedy))
+    assert bench.decisions().count("Kill") == RULES.kills, "nor while they are being carried out"
+    for each in greedy[: RULES.kills]:
+        bench.state = settle(bench.state, each, bench.now, RULES, acted=True)
+    for _ in range(int(59 / POLL)):
+        bench.see(*over(greedy[RULES.kills :]))
+    assert bench.decisions().count("Kill") == RULES.kills
+    assert bench.decisions().count("HeldBack") == len(greedy) - RULES.kills
+    assert phase(bench.state, greedy[-1], bench.now) is Phase.HELD_BACK
+    for _ in range(10):
+        bench.see(*over(greedy[RULES.kills :]))
+    assert bench.decisions().count("Kill") == 2 * RULES.kills
+    assert not bench.state.open
+
+
+def test_where_most_of_a_node_would_be_killed_nobody_is_until_an_operator_says_so() -> None:
+    everybody = crowd(8, names=("asr", "tts", "chat"))
+    bench = Bench(*everybody)
+    for _ in range(int(3600 / POLL)):
+        bench.see(*over(everybody))
+    assert bench.state.open
+    assert set(bench.decisions()) == {"Armed", "Warned", "Suspended"}
+    assert bench.decisions().count("Suspended") == 8
+    bench.state = closed(bench.state)
+    for _ in range(20):
+        bench.see(*over(everybody[:1]), *(holder(50 + n, 1, q.container_id or "") for n, q in enumerate(everybody[1:])))
+    assert bench.decisions().count("Kill") == 1, "one alone is no storm, and was given its grace"
+
+
+def test_a_storm_that_comes_one_by_one_opens_the_breaker_after_three_kills() -> None:
+    everybody = crowd(6, names=("asr", "tts"))
+    bench = Bench(*everybody)
+    for step in range(60):
+        bench.see(*over(everybody[: 1 + step // 5]))
+    assert bench.decisions().count("Kill") == 3
+    assert bench.state.open
+
+
+@pytest.mark.parametrize(
+    ("greedy", "modest"),
+    [
+        (crowd(6), crowd(7, names=("tts", "chat"), first=100)),
+        (crowd(12), crowd(1, names=("tts",), first=100)),
+        (crowd(6, names=("asr", "tts")), crowd(6, names=("asr", "tts"), first=100)),
+    ],
+    ids=["fewer containers", "one namespace of two", "just half"],
+)
+def test_what_is_not_most_of_a_node_is_held_back_and_no_storm(greedy: list[Quota], modest: list[Quota]) -> None:
+    bench = Bench(*greedy, *modest)
+    for _ in range(50):
+        bench.see(*over(greedy))
+    assert not bench.state.open
+    assert bench.decisions().count("Kill") == RULES.kills
+
+
+def test_every_container_there_is_again_and_again_is_a_storm_at_whatever_pace() -> None:
+    """Two tenants whose containers the kubelet lets wait before it starts them again."""
+    both = crowd(2, names=("asr", "tts"))
+    bench = Bench(*both)
+    for _ in range(10):
+        for each in both:
+            for _ in range(3):
+                bench.see(*over([each]))
+            bench.state = settle(bench.state, each, bench.now, RULES, acted=True)
+            for _ in range(int(40 / POLL)):
+                bench.see()
+    assert bench.decisions().count("Kill") == 3
+    assert bench.state.open
+
+
+def test_two_greedy_ones_beside_a_modest_one_are_no_storm() -> None:
+    bench = Bench()
+    _lives(bench, crowd(2, names=("asr", "tts")), 600, modest=crowd(1, names=("chat",), first=100))
+    assert not bench.state.open
+    assert bench.decisions().count("Kill") > 20
+
+
+def test_kills_of_pods_that_are_gone_count_for_a_minute() -> None:
+    bench = Bench()
+    for life in range(12):
+        one = crowd(1, names=("asr",), first=1 + life)
+        _lives(bench, one, 2)
+        for _ in range(int(31 / POLL)):
+            bench.quotas = []
+            bench.see()
+    assert bench.decisions().count("Kill") == 12
+    assert not bench.state.open
+
+
+def test_one_container_over_and_over_is_no_storm_and_killed_every_thirty_seconds() -> None:
+    bench = Bench()
+    chosen = _lives(bench, crowd(1), 200)
+    assert not bench.state.open
+    times = bench.times(Decision.KILL)
+    assert chosen
+    assert len(times) >= 6
+    assert min(later - earlier for earlier, later in pairwise(times)) >= RULES.spacing
+
+
+def test_a_container_over_on_two_gpus_is_acted_upon_on_one_at_a_time() -> None:
+    bench = Bench(quota(grace_seconds=0.0), quota(grace_seconds=0.0, gpu=OTHER_GPU))
+    for _ in range(10):
+        bench._take({GPU: {CONTAINER: (OVER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
+    assert bench.decisions().count("Kill") == 1
+    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
+    begun = bench.now
+    while bench.decisions().count("Kill") == 1:
+        bench._take({GPU: {CONTAINER: (UNDER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
+    assert bench.now - begun == RULES.spacing
+    assert bench.said[-1][1].quota.gpu == OTHER_GPU
+
+
+def _lives(
+    bench: Bench, greedy: list[Quota], seconds: float, *, ends: bool = True, modest: Sequence[Quota] = ()
+) -> dict[str, float]:
+    """Containers always over quota, acted upon at once; those told of die of it and start anew. When each is chosen."""
+    chosen: dict[str, float] = {}
+    for step in range(int(seconds / POLL)):
+        bench.quotas = [*greedy, *modest]
+        for verdict in [v for v in bench.see(*over(greedy)) if v.decision is Decision.KILL]:
+            q = verdict.quota
+            chosen.setdefault(q.pod_uid, bench.now - 1000.0)
+            bench.state = settle(bench.state, q, bench.now, RULES, acted=ends)
+            restarted = f"{step:064x}" if ends else q.container_id
+            greedy = [replace(each, container_id=restarted) if each is q else each for each in greedy]
+    return chosen
+
+
+def test_crash_loops_of_one_tenant_do_not_shield_another_container() -> None:
+    loops = [quota(pod_uid=f"a{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(3)]
+    hidden = neighbour(pod_uid="z", grace_seconds=0.0)
+    chosen = _lives(Bench(), [*loops, hidden], 130, modest=crowd(5, first=100))
+    assert chosen["z"] <= 65, "the first room in the minute's budget is its own"
+
+
+def test_attempts_that_did_nothing_to_anybody_leave_the_budget_to_others() -> None:
+    hung = [quota(pod_uid=f"a{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(3)]
+    late = neighbour(pod_uid="z", grace_seconds=20.0)
+    assert _lives(Bench(), [*hung, late], 40, ends=False, modest=crowd(5, first=100))["z"] <= 21
+
+
+def test_one_pod_is_acted_upon_in_one_container_at_a_time_and_another_pod_does_not_wait() -> None:
+    mine = [quota(container=f"c{n}", container_id=f"{n:064d}", grace_seconds=0.0) for n in range(4)]
+    other = neighbour(grace_seconds=0.0)
+    bench = Bench(*mine, other, *crowd(9, first=100))
+    held = [*(holder(n + 1, 9000, f"{n:064d}") for n in range(4)), holder(9, 9000, "d" * 64, other.pod_uid)]
+    kills = [v.quota for _ in range(8) for v in bench.see(*held) if v.decision is Decision.KILL]
+    assert sorted(each.pod for each in kills) == ["other-0", "tts-0"]
+    bench.state = settle(bench.state, kills[0], bench.now, RULES, acted=True)
+    bench.state = settle(bench.state, kills[1], bench.now, RULES, acted=True)
+    again = [v.quota for v in bench.see(*held) if v.decision is Decision.KILL]
+    assert [each.pod for each in again] == ["tts-0"]
+    assert again[0].container not in {each.container for each in kills}
+
+
+@pytest.mark.parametrize(("pause", "expected"), [(0.0, [False, False, True]), (40.0, [False, False, False])])
+def test_who_is_over_again_within_its_cool_down_twice_is_to_be_ended_whole(pause: float, expected: list[bool]) -> None:
+    bench, found = Bench(quota(grace_seconds=0.0)), list[bool]()
+    while len(found) < len(expected):
+        for verdict in bench.see(OVER):
+            if verdict.decision is Decision.KILL:
+                found.append(verdict.respawns)
+                bench.state = settle(bench.state, verdict.quota, bench.now, RULES, acted=True)
+                for _ in range(int(pause / POLL)):
+                    bench.see(UNDER)
+    assert found == expected
+
+
+def nothing(size: int, *, namespace: str = "asr", first: int = 200) -> list[Quota]:
+    """Containers that were given nothing, in pods of their own."""
+    return [replace(each, memory_mib=0) for each in crowd(size, names=(namespace,), first=first)]
+
+
+def test_a_container_that_was_given_nothing_is_ended_whatever_it_holds() -> None:
+    (helper,) = nothing(1)
+    bench = Bench(quota(), helper)
+    said = [verdict for _ in range(12) for verdict in bench.see(holder(9, 1, helper.container_id or ""))]
+    assert [(each.decision, each.used_mib) for each in said] == [
+        (Decision.ARMED, 1), (Decision.WARNED, 1), (Decision.KILL, 1),
+    ]  # fmt: skip
+    assert [each.identity.pid for each in said[-1].targets] == [9]
+
+
+def test_containers_that_were_given_nothing_hide_no_storm() -> None:
+    everybody = crowd(8, names=("asr", "tts", "chat"))
+    bench = Bench(*everybody, *nothing(50, namespace="idle"))
+    for _ in range(30):
+        bench.see(*over(everybody))
+    assert bench.state.open
+    assert "Kill" not in bench.decisions()
+
+
+def test_containers_that_were_given_nothing_make_no_storm() -> None:
+    greedy = nothing(20)
+    bench = Bench(quota(), *greedy)
+    for _ in range(60):
+        bench.see(holder(1, 5000), *(holder(100 + n, 9, each.container_id or "") for n, each in enumerate(greedy)))
+    assert not bench.state.open
+    assert bench.decisions().count("Kill") == RULES.kills
+    assert phase(bench.state, quota(), bench.now) is not Phase.WITHIN
+
+
+def test_whose_policy_only_warned_has_a_full_grace_period_once_it_kills() -> None:
+    """Also where the whole agent only watched before, and another one, that ends, reads what it remembered."""
+    bench = Bench(quota(on_exceed=OnExceed.WARN))
+    for _ in range(int(60 / POLL)):
+        bench.see(OVER)
+    assert bench.decisions() == ["Armed", "Warned"]
+    bench.quotas, begun = [quota()], bench.now
+    while bench.decisions().count("Kill") < 1:
+        bench.see(OVER)
+    assert bench.decisions() == ["Armed", "Warned", "Armed", "Warned", "Kill"]
+    assert 5.0 <= bench.now - begun - POLL <= 5.0 + POLL
+
+
+def test_a_policy_that_is_milder_for_a_while_shortens_no_grace_period() -> None:
+    bench = Bench(quota())
+    bench.see(OVER)
+    for policy in (OnExceed.WARN, OnExceed.KILL_CONTAINER):
+        bench.quotas, begun = [quota(on_exceed=policy)], bench.now
+        for _ in range(int(4.5 / POLL)):
+            bench.see(OVER)
+    assert "Kill" not in bench.decisions()
+    while "Kill" not in bench.decisions():
+        bench.see(OVER)
+    assert 5.0 <= bench.now - begun - POLL <= 5.0 + POLL

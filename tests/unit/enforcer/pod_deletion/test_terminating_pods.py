@@ -1,0 +1,190 @@
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from enforcer.pod_deletion.terminating_pods import GONE_SECONDS, Departures
+from enforcer.quota.informer import Books
+from gpushare.errors import ClusterError
+from tests.unit.enforcer.pod_deletion.test_deadlines import WALL, pod
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(name="clock")
+def _clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(name="seen")
+def _seen(clock: Clock) -> Departures:
+    return Departures(clock, lambda: WALL)
+
+
+def named(uid: str, source: dict[str, Any]) -> dict[str, Any]:
+    source["metadata"]["uid"] = uid
+    return source
+
+
+RUNNING: dict[str, Any] = {"containerStatuses": [{"state": {"running": {}}}]}
+ENDED: dict[str, Any] = {"containerStatuses": [{"state": {"terminated": {}}}]}
+
+
+def test_a_pod_leaves_from_its_deletion_until_its_object_is_gone(seen: Departures) -> None:
+    seen.listed([pod()])
+    assert seen.of({"a"}) == []
+    seen.changed("MODIFIED", pod(30))
+    assert [each.end for each in seen.of({"a"})] == [1030.0]
+    assert seen.of({"b"}) == []
+    seen.changed("DELETED", pod(30, **ENDED))
+    assert seen.of({"a"}) == []
+
+
+def test_half_of_its_grace_counts_from_when_we_saw_it_begin(seen: Departures) -> None:
+    seen.listed([pod()])
+    seen.changed("MODIFIED", pod(-60))
+    (found,) = seen.of({"a"})
+    assert found.earliest == 1015.0
+
+
+def test_a_forced_deletion_is_followed_until_its_processes_are_dead(seen: Departures, clock: Clock) -> None:
+    seen.listed([pod(**RUNNING)])
+    seen.changed("DELETED", pod(**RUNNING))
+    assert [each.due(1) for each in seen.of({"a"})] == [1000.0]
+    clock.now += GONE_SECONDS + 1
+    assert seen.of({"a"}) == []
+
+
+def refusing(*_: str) -> None:
+    raise ClusterError("the API server does not answer")
+
+
+def test_a_pod_that_one_list_lacks_is_what_it_was(seen: Departures) -> None:
+    """Who is released has lost its GPU for good, and one list may be wrong."""
+    seen.listed([named("a", pod()), named("b", pod(30))])
+    seen.listed([])
+    assert [(each.uid, each.end) for each in seen.of({"a", "b"})] == [("b", 1030.0)]
+    seen.settle(refusing)
+    assert [(each.uid, each.end) for each in seen.of({"a", "b"})] == [("b", 1030.0)]
+    seen.changed("MODIFIED", named("a", pod(-60)))
+    assert [each.earliest for each in seen.of({"a"})] == [1015.0], "it is known to have been alive until now"
+
+
+def test_a_pod_that_a_list_lacks_is_asked_for_by_its_name(seen: Departures) -> None:
+    asked = list[tuple[str, str]]()
+    here = {"a": named("a", pod()), "c": named("another", pod())}
+    for uid in "abcd":
+        one = named(uid, pod())
+        one["metadata"] |= {"namespace": "asr", "name": uid}
+        seen.changed("ADDED", one)
+    assert not seen.doubted.is_set()
+    seen.listed([named("d", pod())])
+    assert seen.doubted.is_set()
+
+    def ask(namespace: str, name: str) -> dict[str, Any] | None:
+        asked.append((namespace, name))
+        return here.get(name)
+
+    seen.settle(ask)
+    assert sorted(asked) == [("asr", "a"), ("asr", "b"), ("asr", "c")]
+    assert sorted(each.uid for each in seen.of({*"abcd"})) == ["b", "c"], "no such pod, and another of that name"
+    asked.clear()
+    seen.settle(ask)
+    assert asked == []
+    seen.listed([named("d", pod())])
+    assert sorted(each.uid for each in seen.of({*"abcd"})) == ["b", "c"], "one that was there counts from the start"
+
+
+def test_what_the_watch_says_meanwhile_counts(seen: Departures) -> None:
+    seen.listed([pod()])
+    seen.listed([])
+
+    def ask(*_: str) -> None:
+        seen.changed("MODIFIED", pod())
+
+    seen.settle(ask)
+    assert seen.of({"a"}) == []
+
+
+def test_a_pod_that_two_lists_lack_was_deleted_by_force_or_is_dead(seen: Departures, clock: Clock) -> None:
+    seen.listed([named("a", pod()), named("b", pod(30)), named("c", pod())])
+    seen.listed([named("c", pod())])
+    seen.listed([named("c", pod())])
+    assert sorted(each.uid for each in seen.of({"a", "b", "c"})) == ["a", "b"]
+    clock.now += GONE_SECONDS - 1
+    seen.listed([named("c", pod())])
+    clock.now += 2
+    assert seen.of({"a", "b", "c"}) == [], "another list does not begin it anew"
+
+
+def test_a_pod_that_is_seen_alive_is_not_leaving_whatever_was_taken_for_its_end(seen: Departures, clock: Clock) -> None:
+    seen.listed([named("a", pod()), named("b", pod())])
+    seen.listed([named("b", pod())])
+    seen.settle(lambda *_: None)
+    seen.changed("DELETED", named("b", pod(**RUNNING)))
+    assert sorted(each.uid for each in seen.of({"a", "b"})) == ["a", "b"]
+    seen.listed([named("a", pod())])
+    assert [each.uid for each in seen.of({"a", "b"})] == ["b"]
+    seen.changed("ADDED", named("b", pod()))
+    assert seen.of({"a", "b"}) == []
+    seen.changed("MODIFIED", named("a", pod(30)))
+    clock.now += 29
+    assert [each.end for each in seen.of({"a", "b"})] == [1030.0], "and it is forgotten by what it is, not by then"
+
+
+def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: Departures) -> None:
+    woken = threading.Event()
+    seen.wake.append(woken)
+    seen.listed([pod()])
+    seen.changed("MODIFIED", pod())
+    assert not woken.is_set()
+    seen.changed("MODIFIED", pod(30))
+    assert woken.is_set()
+    woken.clear()
+    seen.changed("MODIFIED", pod(30, **RUNNING))
+    assert not woken.is_set()
+
+
+def test_it_hears_of_pods_from_the_watch_that_quotas_come_from(seen: Departures) -> None:
+    books = Books("gpu-7")
+    books.listeners.append(seen)
+    books.reset("claims", [named("x", pod(30))])
+    assert seen.of({"x"}) == []
+    books.reset("pods", [pod()])
+    books.event("pods", "MODIFIED", pod(30))
+    assert len(seen.of({"a"})) == 1
+
+
+def test_a_listeners_bug_ends_neither_the_watch_nor_the_others(
+    seen: Departures, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken:
+        def listed(self, pods: Any) -> None:
+            raise RuntimeError("bug")
+
+        def changed(self, change: str, pod: Any) -> None:
+            raise RuntimeError("bug")
+
+    books = Books("gpu-7")
+    books.listeners.extend([Broken(), seen])
+    books.reset("pods", [pod()])
+    books.event("pods", "MODIFIED", pod(30))
+    assert len(seen.of({"a"})) == 1
+    assert books.pods() == frozenset({"a"})
+    assert "InternalError" in capsys.readouterr().out
+
+
+def test_the_wall_clock_is_read_in_utc() -> None:
+    seen = Departures(lambda: 0.0)
+    seen.listed(
+        [{"metadata": {"uid": "a", "deletionTimestamp": "2000-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}]
+    )
+    (found,) = seen.of({"a"})
+    assert found.end == pytest.approx((datetime(2000, 1, 1, tzinfo=UTC) - datetime.now(UTC)).total_seconds(), abs=5)

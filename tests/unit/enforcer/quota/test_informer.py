@@ -1,0 +1,212 @@
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from enforcer.quota import informer as cluster
+from enforcer.quota.informer import WITH_KUBELET, Books
+from enforcer.quota.types import Quota
+from enforcer.status.events import PodEvents, event_of
+from enforcer.status.messages import NOTE_BYTES, Notice
+from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, POD, quota
+from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
+
+WHEN = datetime(2026, 11, 20, 22, 16, 5, 123456, UTC)
+KINDS = ("claims", "pods", "namespaces", "slices")
+
+
+def full() -> Books:
+    books = Books(NODE)
+    lists: dict[str, list[dict[str, Any]]] = {
+        "claims": [claim(result("model", "gpu-0"))],
+        "pods": [pod(container("model", "4096"))],
+        "namespaces": [uid(namespace(grace_period="9s"), "n")],
+        "slices": [{"metadata": {"uid": "s"}} | piece()],
+    }
+    for kind, items in lists.items():
+        books.reset(kind, items)
+    return books
+
+
+def uid(item: dict[str, Any], value: str) -> dict[str, Any]:
+    return item | {"metadata": item["metadata"] | {"uid": value}}
+
+
+def test_nothing_is_said_before_everything_was_listed_once() -> None:
+    books = Books(NODE)
+    for kind in KINDS:
+        assert books.quotas() is None, "a quota that vanishes because a list is late would free a container"
+        books.reset(kind, [])
+    assert books.quotas() == ()
+
+
+def test_events_change_the_quotas() -> None:
+    books = full()
+    found = books.quotas()
+    assert found is not None
+    assert [(each.gpu, each.memory_mib, each.grace_seconds) for each in found] == [(GPU, 4096, 9.0)]
+    books.event("namespaces", "MODIFIED", uid(namespace(grace_period="1s"), "n"))
+    found = books.quotas()
+    assert found
+    assert found[0].grace_seconds == 1.0
+    books.event("pods", "DELETED", pod(container("model", "4096")))
+    assert books.quotas() == ()
+
+
+def test_an_event_before_the_first_list_is_passed_over() -> None:
+    books = Books(NODE)
+    books.event("pods", "ADDED", pod(container("model", "4096")))
+    assert books.quotas() is None
+
+
+def test_namespaces_that_do_not_matter_here_cost_nothing() -> None:
+    seen: list[Any] = []
+
+    def rule(kinds: Any) -> tuple[Any, ...]:
+        seen.append([each["metadata"]["name"] for each in kinds["namespaces"]])
+        return ()
+
+    books = Books(NODE, rule, WITH_KUBELET)
+    books.also = lambda: ["of-a-claim", "unknown"]
+    books.reset("pods", [pod(container("model", "4096"))])
+    names = ["asr", "of-a-claim", "elsewhere"]
+    made = [{"metadata": namespace()["metadata"] | {"name": name, "uid": name}} for name in names]
+    assert pod(container("model", "4096"))["metadata"]["namespace"] == "asr"
+    books.reset("namespaces", made)
+    books.quotas()
+    books.event("namespaces", "DELETED", made[1])
+    books.quotas()
+
+    assert seen == [["asr", "of-a-claim"], ["asr"]]
+
+
+def test_of_a_namespace_no_more_is_kept_than_is_read() -> None:
+    made = namespace(grace_period="9s")
+    made["metadata"] |= {"uid": "n", "managedFields": ["much"], "labels": {"a": "b"}}
+    made["metadata"]["annotations"]["other.example/x"] = "long"
+    books = Books(NODE)
+    books.reset("namespaces", [made])
+    kept = books._kinds["namespaces"]
+    assert kept is not None
+    books.event("namespaces", "MODIFIED", made)
+
+    assert list(kept.values()) == [
+        {"metadata": {"name": made["metadata"]["name"], "annotations": {"gpu-share.io/grace-period": "9s"}}}
+    ]
+
+
+def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
+    seen: list[Any] = []
+
+    def rule(kinds: Any) -> tuple[Any, ...]:
+        seen.append(kinds)
+        return (quota(),)
+
+    books = Books(NODE, rule, WITH_KUBELET)
+    assert books.kinds == {"pods", "namespaces"}
+    assert (books.quotas(), books.pods()) == (None, None)
+    books.reset("pods", [pod(container("model", "4096"))])
+    assert books.quotas() is None
+    assert books.pods() == frozenset({POD})
+    books.reset("namespaces", [])
+    assert books.quotas() == (quota(),)
+    assert [len(seen[0][kind]) for kind in ("pods", "namespaces")] == [1, 0]
+
+
+def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, or a bug, must not keep a container unenforced until something else happens."""
+    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    monkeypatch.setattr(cluster, "SETTLE", 0.0)
+    books, stopped, tries = Books(NODE, lambda _: (quota(),), frozenset()), threading.Event(), []
+
+    def write(quotas: tuple[Quota, ...]) -> None:
+        tries.append(quotas)
+        if len(tries) == 1:
+            raise OSError(28, "No space left on device")
+        if len(tries) == 2:
+            raise ZeroDivisionError
+        stopped.set()
+
+    books.changed.set()
+    cluster._keep_quotas(books, write, stopped)
+    assert tries == [(quota(),)] * 3
+
+
+def test_claims_of_other_drivers_are_not_kept() -> None:
+    books = Books(NODE)
+    foreign = claim(result("model", "gpu-0") | {"driver": "gpu.nvidia.com"})
+    books.reset("claims", [foreign, uid(claim(), "unallocated")])
+    assert books._kinds["claims"] == {}
+    books.event("claims", "ADDED", claim(result("model", "gpu-0")))
+    assert len(books._kinds["claims"] or {}) == 1
+    books.event("claims", "MODIFIED", claim())
+    assert books._kinds["claims"] == {}, "given back"
+
+
+def notice(note: str = "killed") -> Notice:
+    return Notice(quota=quota(), reason=Reason.KILLED, note=note, action="Kill")
+
+
+def test_an_event_is_on_the_pod_and_short_enough() -> None:
+    event = event_of(NODE, notice("x\n" * 5000), WHEN)
+    assert event["eventTime"] == "2026-11-20T22:16:05.123456Z"
+    assert event["regarding"]["uid"] == POD
+    assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == "asr"
+    assert len(event["note"].encode()) <= NOTE_BYTES
+    assert (event["type"], event["reason"], event["action"]) == ("Warning", "Killed", "Kill")
+
+
+class Api:
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.created: list[dict[str, Any]] = []
+        self.calls = 0
+
+    def create(self, where: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.created.append(body | {"where": where})
+        return body
+
+
+def deliver(api: Api, *notices: Notice) -> None:
+    events = PodEvents(api, NODE)  # type: ignore[arg-type]
+    events.start()
+    for each in notices:
+        events.notify(each)
+    events.flush(30)
+
+
+def test_notices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    api = Api(ClusterError("not there"), ClusterError("busy", 503), ClusterError("too many requests", 429))
+    deliver(api, notice("one"), notice("two"))
+    assert [event["note"] for event in api.created] == ["one", "two"]
+    assert api.created[0]["where"] == "/apis/events.k8s.io/v1/namespaces/asr/events"
+
+
+def test_a_notice_that_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    api = Api(ClusterError("namespace is being terminated", 403))
+    deliver(api, notice("one"), notice("two"))
+    assert api.calls == 2
+    assert [event["note"] for event in api.created] == ["two"]
+
+
+def test_a_bug_over_one_notice_is_not_the_end_of_telling() -> None:
+    api = Api(ValueError("a bug"))
+    deliver(api, notice("one"), notice("two"))
+    assert [event["note"] for event in api.created] == ["two"]
+
+
+def test_notices_never_wait_even_if_nobody_takes_them() -> None:
+    events = PodEvents(Api(), NODE)  # type: ignore[arg-type]
+    begun = time.monotonic()
+    for _ in range(10 * events.QUEUE):
+        events.notify(notice())
+    assert time.monotonic() - begun < 5

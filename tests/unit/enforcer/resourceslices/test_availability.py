@@ -1,0 +1,267 @@
+"""Contests and the doctor: what is said, to whom, and how often."""
+
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from enforcer.attribution.snapshot import View
+from enforcer.attribution.usage import merged
+from enforcer.nvml.device_health import PATIENCE, WELL_AFTER
+from enforcer.resourceslices import contention_monitor as contests_module
+from enforcer.resourceslices.availability import Sharing
+from enforcer.resourceslices.contention_monitor import Contests
+from enforcer.resourceslices.health_monitor import Doctor
+from enforcer.resourceslices.publisher import SlicePublisher
+from enforcer.status.events import NodeNews, NodeReporter
+from gpushare.errors import ClusterError, GpuShareError, KubeletError, MpsError, NvmlError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import GPU, OTHER_GPU
+from tests.unit.enforcer.test_loop import card
+from tests.unit.enforcer.test_main import Api
+
+CARDS = [card(GPU, 0), card(OTHER_GPU, 1)]
+
+
+@dataclass
+class Reporter:
+    news: list[NodeNews] = field(default_factory=list)
+
+    def report(self, news: NodeNews) -> None:
+        self.news.append(news)
+
+    def said(self) -> list[tuple[Reason, bool]]:
+        found = [(each.reason, GPU in each.note) for each in self.news]
+        self.news.clear()
+        return found
+
+
+@dataclass
+class Node:
+    """What kubelet and API server say; ``None``: they do not answer."""
+
+    plugins: list[tuple[str, list[str]]] | None = field(default_factory=list)
+    slices: list[Any] | None = field(default_factory=list)
+
+    def allocatable(self) -> Any:
+        if self.plugins is None:
+            raise KubeletError("the kubelet is away")
+        return self.plugins
+
+    def list(self, _where: str, **query: str) -> Any:
+        assert query == {"fieldSelector": "spec.nodeName=gpu-7"}
+        if self.slices is None:
+            raise ClusterError("the API server is away")
+        return self.slices, "1"
+
+
+@pytest.fixture(autouse=True)
+def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contests_module, "FRESH", 0.0)
+    monkeypatch.setattr(contests_module, "QUIET", -1.0)
+
+
+def contests(node: Node, reporter: Reporter) -> Contests:
+    return Contests(node, "gpu-7", node.allocatable, reporter)  # type: ignore[arg-type]
+
+
+def test_a_contest_is_told_once_and_its_end_once() -> None:
+    node, reporter = Node(), Reporter()
+    found = contests(node, reporter)
+    assert found.look(CARDS) == {}
+    node.plugins = [("nvidia.com/gpu", [GPU])]
+    for _ in range(3):
+        assert found.look(CARDS) == {GPU: "a device plugin offers it as nvidia.com/gpu"}
+    assert reporter.said() == [(Reason.CONTESTED, True)]
+    node.plugins = []
+    for _ in range(3):
+        assert found.look(CARDS) == {}
+    assert reporter.said() == [(Reason.RECOVERED, True)]
+
+
+def test_a_plugin_that_restarts_does_not_give_its_gpus_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(contests_module, "QUIET", 10.0)
+    monkeypatch.setattr(contests_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    node, reporter = Node(plugins=[("nvidia.com/gpu", [GPU])]), Reporter()
+    found = contests(node, reporter)
+    assert set(found.look(CARDS)) == {GPU}
+    node.plugins = [("nvidia.com/gpu", [])]
+    now[0] += 9
+    assert set(found.look(CARDS)) == {GPU}
+    node.plugins = [("nvidia.com/gpu", [GPU])]
+    assert set(found.look(CARDS)) == {GPU}
+    assert reporter.said() == [(Reason.CONTESTED, True)]
+    node.plugins = []
+    now[0] += 11
+    assert found.look(CARDS) == {}
+    assert reporter.said() == [(Reason.RECOVERED, True)]
+
+
+def test_what_was_known_stands_while_a_source_is_away() -> None:
+    node, reporter = Node(plugins=[("nvidia.com/gpu", [GPU])]), Reporter()
+    found = contests(node, reporter)
+    found.look(CARDS)
+    node.plugins, node.slices = None, None
+    assert set(found.look(CARDS)) == {GPU}
+    assert [problem.partition(":")[0] for problem in found.problems()] == [
+        "the kubelet's PodResources cannot be read", "other drivers' ResourceSlices cannot be read",
+    ]  # fmt: skip
+    assert all("what it said last stands" in problem for problem in found.problems())
+    node.plugins, node.slices = [], []
+    assert (found.look(CARDS), list(found.problems())) == ({}, [])
+
+
+def test_before_a_source_has_answered_no_gpu_is_ours() -> None:
+    """At boot a device plugin may be slower than we are: setting its GPUs' compute mode would break it."""
+    node, reporter = Node(plugins=None), Reporter()
+    found = contests(node, reporter)
+    assert found.look(CARDS) == dict.fromkeys((GPU, OTHER_GPU), "the kubelet's PodResources cannot be read yet")
+    assert ["no GPU is shared until it can" in problem for problem in found.problems()] == [True]
+    assert not found.changed.is_set()
+    node.plugins = [("nvidia.com/gpu", [GPU])]
+    assert set(found.look(CARDS)) == {GPU}
+    assert found.changed.is_set(), "the other one's daemon has to be started"
+    assert reporter.said() == [(Reason.CONTESTED, True)]
+
+
+def test_either_source_is_enough() -> None:
+    device = {"name": "gpu-3", "attributes": {"uuid": {"string": OTHER_GPU}}}
+    slices = [{"spec": {"driver": "gpu.nvidia.com", "devices": [device]}}]
+    node = Node(plugins=[("nvidia.com/gpu", [GPU])], slices=slices)
+    assert set(contests(node, Reporter()).look(CARDS)) == {GPU, OTHER_GPU}
+
+
+@dataclass
+class Examiner:
+    found: dict[str, Reason] = field(default_factory=dict)
+    xids: list[tuple[str, int]] = field(default_factory=list)
+    away: bool = False
+
+    def ailment(self, uuid: str) -> Reason | None:
+        if self.away:
+            raise NvmlError("away")
+        return self.found.get(uuid)
+
+    def critical_errors(self) -> list[tuple[str, int]]:
+        if self.away:
+            raise NvmlError("away")
+        taken, self.xids = self.xids, []
+        return taken
+
+
+@dataclass
+class Ward:
+    views: list[View] = field(default_factory=lambda: [View(gpu=each) for each in CARDS])
+    examiner: Examiner = field(default_factory=Examiner)
+    failures: dict[str, GpuShareError] = field(default_factory=dict)
+    reporter: Reporter = field(default_factory=Reporter)
+
+    def doctor(self) -> Doctor:
+        return Doctor(lambda: self.views, self.examiner, lambda: self.failures, self.reporter)  # type: ignore[arg-type]
+
+
+def turns(doctor: Doctor, number: int) -> list[bool]:
+    return [doctor.turn() for _ in range(number)]
+
+
+def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
+    ward = Ward()
+    doctor = ward.doctor()
+    ward.views[0] = View(gpu=CARDS[0], problem=NvmlError("lost", Reason.GPU_LOST))
+    assert turns(doctor, 3) == [True, False, False]
+    assert doctor.ill == {GPU: Reason.GPU_LOST}
+    ward.views[0] = View(gpu=CARDS[0])
+    assert turns(doctor, WELL_AFTER) == [False] * (WELL_AFTER - 1) + [True]
+    assert ward.reporter.said() == [(Reason.GPU_LOST, True), (Reason.RECOVERED, True)]
+
+
+def test_a_gpu_that_answers_nonsense_is_not_ill() -> None:
+    ward = Ward(views=[View(gpu=CARDS[0], problem=NvmlError("more than the card", Reason.IMPLAUSIBLE_SAMPLE))])
+    doctor = ward.doctor()
+    assert not any(turns(doctor, 10))
+
+
+def test_memory_errors_and_critical_errors_are_asked_for() -> None:
+    ward = Ward(examiner=Examiner({GPU: Reason.ECC_UNCORRECTABLE}, [(OTHER_GPU, 79), (GPU, 31)]))
+    doctor = ward.doctor()
+    doctor.turn()
+    assert doctor.ill == {GPU: Reason.ECC_UNCORRECTABLE, OTHER_GPU: Reason.CRITICAL_XID}
+
+
+def test_a_program_that_faults_makes_no_gpu_ill_and_an_examiner_that_is_away_none_either() -> None:
+    ward = Ward(examiner=Examiner(xids=[(GPU, 31), (GPU, 13)]))
+    doctor = ward.doctor()
+    assert not any(turns(doctor, 5))
+    ward.examiner.away = True
+    assert not any(turns(doctor, 5))
+
+
+def test_a_daemon_that_cannot_be_kept_up_is_an_illness_and_a_blocked_one_is_not() -> None:
+    ward = Ward(failures={GPU: MpsError("no"), OTHER_GPU: MpsError("silent client", Reason.CONTROL_BLOCKED)})
+    doctor = ward.doctor()
+    assert turns(doctor, PATIENCE) == [False] * (PATIENCE - 1) + [True]
+    assert doctor.ill == {GPU: Reason.MPS_UNREACHABLE}
+
+
+def test_a_failure_of_nvml_that_mps_met_is_no_failure_of_mps() -> None:
+    ward = Ward(failures={GPU: NvmlError("the driver has lost the GPU", Reason.GPU_LOST)})
+    assert not any(turns(ward.doctor(), 10))
+
+
+def test_a_restart_heals_nothing() -> None:
+    api: Any = Api()
+    taints = [{"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": "NoSchedule"}]
+    device = {"name": "gpu-0", "attributes": {"uuid": {"string": GPU}}, "taints": taints}
+    odd = {"name": "gpu-1", "attributes": {"uuid": {"string": OTHER_GPU}}, "taints": [{"key": "another"}]}
+    api.slices = {"a": {"metadata": {"name": "a"}, "spec": {"devices": [device, odd, {"name": "status"}]}}}
+    assert SlicePublisher(api, "gpu-7").ill() == {GPU: Reason.GPU_LOST}
+    doctor = Ward().doctor()
+    doctor.remember({GPU: Reason.GPU_LOST})
+    assert turns(doctor, WELL_AFTER) == [False] * (WELL_AFTER - 1) + [True]
+
+
+def test_without_a_cluster_nobody_contests() -> None:
+    sharing = Sharing(None, "gpu-7", lambda: [("nvidia.com/gpu", [GPU])])
+    assert (sharing.standing(CARDS).contested, sharing.now().ill, list(sharing.problems())) == ({}, {}, [])
+
+
+def test_an_illness_wakes_whoever_offers() -> None:
+    ward, changed, stopped = Ward(failures={GPU: MpsError("no")}), threading.Event(), threading.Event()
+    ward.examiner.found = {GPU: Reason.ECC_UNCORRECTABLE}
+    sharing = Sharing(None, "gpu-7", list)
+    sharing.examine(lambda: ward.views, ward.examiner, lambda: ward.failures, changed, stopped)
+    assert changed.wait(5)
+    stopped.set()
+    assert sharing.now().ill == {GPU: Reason.ECC_UNCORRECTABLE}
+
+
+def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm() -> None:
+    posted: list[tuple[str, Any]] = []
+
+    class Events:
+        def create(self, where: str, body: Any) -> None:
+            posted.append((where, body))
+            if len(posted) > 1:
+                raise ClusterError("no")
+
+    reporter = NodeReporter(Events(), "gpu-7.example.org")  # type: ignore[arg-type]
+    for _ in range(2):
+        reporter.report(NodeNews(Reason.CONTESTED, "note"))
+    where, event = posted[0]
+    assert where == "/apis/events.k8s.io/v1/namespaces/default/events"
+    assert event["regarding"] == {
+        "apiVersion": "v1", "kind": "Node", "name": "gpu-7.example.org", "uid": "gpu-7.example.org",
+    }  # fmt: skip
+    assert (event["type"], event["reason"], event["note"]) == ("Warning", "Contested", "note")
+
+
+def test_a_gpu_off_its_bus_keeps_its_index_and_those_behind_it_theirs() -> None:
+    three = card("GPU-3", 0)
+    assert [(gpu.uuid, gpu.index) for gpu in merged(CARDS, [card(OTHER_GPU, 0)])] == [(GPU, 0), (OTHER_GPU, 1)]
+    assert [(gpu.uuid, gpu.index) for gpu in merged(CARDS, [card(OTHER_GPU, 0), three])] == [
+        (GPU, 0), (OTHER_GPU, 1), ("GPU-3", 2),
+    ]  # fmt: skip
+    assert merged((), CARDS) == tuple(CARDS)

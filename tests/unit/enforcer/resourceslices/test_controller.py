@@ -1,0 +1,164 @@
+"""An offer is made at once when others take memory that is on offer, and not more often than it has to be."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from enforcer.attribution.snapshot import View
+from enforcer.quota.types import Mode
+from enforcer.resourceslices import controller as module
+from enforcer.resourceslices import controller as turns
+from enforcer.resourceslices.controller import Offering, Turns
+from enforcer.resourceslices.devices import InventoryPolicy, Order
+from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
+from tests.unit.enforcer.resourceslices.test_foreign_memory import view
+from tests.unit.enforcer.test_main import Api
+
+
+@dataclass
+class Eyes:
+    """Sees what the test says."""
+
+    latest: tuple[View, ...] = field(default_factory=lambda: (view(),))
+
+    looked: threading.Event = field(default_factory=threading.Event)
+
+    def look(self) -> tuple[View, ...]:
+        seen = self.latest
+        self.looked.set()
+        return seen
+
+
+@dataclass
+class Preparer:
+    problem: str | None = None
+    gone: frozenset[str] = frozenset()
+
+    def leaving(self) -> frozenset[str]:
+        return self.gone
+
+
+@dataclass
+class World:
+    """One node whose GPU nobody uses at first."""
+
+    api: Api = field(default_factory=Api)
+    eyes: Eyes = field(default_factory=Eyes)
+    preparer: Preparer = field(default_factory=Preparer)
+    quotas: Sequence[Any] = ()
+    order: Order = Order.BINPACK
+
+    def __post_init__(self) -> None:
+        policy = InventoryPolicy(mode=Mode.TIME_SLICING, order=self.order)
+        self.offering = Offering(self.api, "gpu-7", policy)  # type: ignore[arg-type]
+        self.turns = Turns(self.offering, self.eyes, lambda: self.quotas, self.preparer)  # type: ignore[arg-type]
+
+    def memory(self) -> str:
+        (only,) = self.api.slices.values()
+        return str(only["spec"]["devices"][1]["capacity"]["memory"]["value"])
+
+
+@pytest.fixture(name="world")
+def _world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(module, "APART", 0.0)
+    world = World()
+    world.turns.offer()
+    assert not world.turns.due()
+    return world
+
+
+def test_what_strangers_take_makes_the_offer_due_at_the_first_look_that_shows_it(world: World) -> None:
+    before = world.memory()
+    world.eyes.latest = (view(holder(101, 3000)),)
+    assert world.turns.due()
+    world.turns.offer()
+    assert (before, world.memory()) == ("15872Mi", "12800Mi")
+    assert not world.turns.due()
+
+
+def test_what_is_promised_given_back_or_within_the_step_makes_nothing_due(world: World) -> None:
+    world.eyes.latest = (view(holder(101, 3000)),)
+    world.quotas = [quota()]
+    assert not world.turns.due()
+    world.quotas = []
+    world.turns.offer()
+    for mib in (3072, 10):
+        world.eyes.latest = (view(holder(101, mib)),)
+        assert not world.turns.due()
+    world.eyes.latest = (view(holder(101, 3073)),)
+    assert world.turns.due()
+
+
+def test_what_a_pod_on_its_way_out_still_holds_counts(world: World) -> None:
+    world.eyes.latest = (view(holder(101, 600)),)
+    world.quotas = [quota()]
+    world.preparer.gone = frozenset({POD})
+    assert world.turns.due()
+    world.turns.offer()
+    assert not world.turns.due()
+
+
+def test_a_gpu_that_cannot_be_read_makes_nothing_due(world: World) -> None:
+    world.eyes.latest = (replace(world.eyes.latest[0], sample=None),)
+    assert not world.turns.due()
+
+
+@pytest.mark.parametrize("order", Order)
+def test_where_shares_are_spread_each_that_comes_makes_another_order_due(
+    order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "APART", 0.0)
+    world, due = World(order=order), order is Order.SPREAD
+    world.eyes.latest = (view(), view(gpu=OTHER_GPU))
+    world.turns.offer()
+    assert world.api.devices()[1] == GPU.lower()
+    world.quotas = [quota(memory_mib=512)]
+    assert world.turns.due() is due
+    world.turns.offer()
+    assert world.api.devices()[1] == (OTHER_GPU if due else GPU).lower()
+    assert not world.turns.due()
+
+
+def test_right_after_an_offer_and_while_it_cannot_be_made_there_is_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.eyes.latest = (view(holder(101, 3000)),)
+    monkeypatch.setattr(module, "APART", 3600.0)
+    assert not world.turns.due()
+    monkeypatch.setattr(module, "APART", 0.0)
+    world.api.down = True
+    world.turns.offer()
+    assert not world.turns.due()
+
+
+def test_the_thread_that_offers_is_woken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "EVERY", 3600.0)
+    changed, stopped = threading.Event(), threading.Event()
+    written = threading.Event()
+    world.api.replace = lambda *_: written.set()  # type: ignore[method-assign]
+    world.eyes.looked.clear()
+    world.turns.keep(0.001, changed, stopped)
+    try:
+        assert world.eyes.looked.wait(30)
+        world.eyes.latest = (view(holder(101, 3000)),)
+        assert written.wait(30)
+    finally:
+        stopped.set()
+        changed.set()
+
+
+def test_an_agent_that_starts_anew_keeps_the_order_that_stands() -> None:
+    world, other = World(), "GPU-00000000-0000-4000-8000-000000000009"
+    world.eyes.latest = (view(), view(gpu=other))
+    world.quotas = [quota(gpu=other, memory_mib=8192)]
+    world.turns.offer()
+    order = world.api.devices()
+    assert order[:2] == ["status", other.lower()]
+    world.quotas = []
+    again = World(api=world.api, eyes=world.eyes)
+    again.turns.offer()
+    assert world.api.devices() == order
+    assert GPU.lower() in order

@@ -1,0 +1,85 @@
+"""What a look led to is written down anew where it differs from the look before, or where time alone changes it."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from enforcer.audit.record import Head
+from enforcer.detection.detector import Case, Rules, State
+from enforcer.detection.kill_history import Kill
+from enforcer.detection.nvml_outage import Blind
+from enforcer.nvml.device_health import Standing
+from enforcer.quota.types import Proven
+from enforcer.status.node_status import Snapshot, status
+from enforcer.status.node_status_file import Editions
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, neighbour, quota
+from tests.unit.enforcer.status.test_pod_status_files import seen, snapshot
+
+CONTENT: dict[str, Any] = {
+    "node": "gpu-8",
+    "enforcing": False,
+    "views": (seen(holder(101, 1001)),),
+    "quotas": (quota(), neighbour()),
+    "state": State(open=True),
+    "rules": Rules(kills=4),
+    "head": Head(1, "sha256:1"),
+    "problems": ["another problem"],
+    "standing": Standing(ill={GPU: Reason.GPU_LOST}),
+    "failures": ({"pod": "tts-0"},),
+    "proven": {(CONTAINER, GPU): Proven(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
+    "sight": {GPU: Blind(999.0, Reason.NVML_HUNG, "the driver hangs")},
+}
+KEY = (CONTAINER, GPU)
+RUNNING = {
+    "over its quota": State(cases={KEY: Case(used_mib=9000, samples=1, last=1000.0)}),
+    "being ended": State(cases={KEY: Case(acting=True)}),
+    "cooling down": State(cases={KEY: Case()}, cooling={(POD, "model"): 1015.0}),
+    "ended lately": State(cases={KEY: Case()}, kills=(Kill(990.0, "asr", (POD, "model")),)),
+}
+
+
+def _next(before: Snapshot) -> Snapshot:
+    """The look after it, at which all is as it was."""
+    return replace(
+        before, time="2026-11-20T22:16:05.623Z", now=before.now + 0.5, views=tuple(map(replace, before.views))
+    )
+
+
+def test_a_look_that_finds_all_as_it_was_says_the_same_with_its_own_time() -> None:
+    editions, first = Editions(), snapshot(seen(holder(101, 1000)))
+    (one, said), (other, again) = editions.of(first), editions.of(_next(first))
+    assert one.edition == other.edition == 1
+    assert other.time == again["time"] == "2026-11-20T22:16:05.623Z"
+    assert again == status(_next(first)) == {**said, "time": again["time"]}
+
+
+@pytest.mark.parametrize("name", sorted(CONTENT))
+def test_whatever_differs_makes_another_edition(name: str) -> None:
+    editions, first = Editions(), snapshot(seen(holder(101, 1000)))
+    editions.of(first)
+    changed = replace(_next(first), **{name: CONTENT[name]})
+    found, said = editions.of(changed)
+    assert found.edition == 2
+    assert said == status(changed)
+
+
+def test_of_every_part_of_a_look_there_is_a_case_above() -> None:
+    assert {field.name for field in fields(Snapshot)} - CONTENT.keys() == {"time", "now", "edition"}
+
+
+@pytest.mark.parametrize("what", sorted(RUNNING))
+def test_where_a_time_runs_every_look_is_another(what: str) -> None:
+    editions, first = Editions(), replace(snapshot(seen(holder(101, 1000))), state=RUNNING[what])
+    editions.of(first)
+    found, said = editions.of(_next(first))
+    assert found.edition == 2
+    assert said == status(_next(first))
+
+
+def test_where_a_gpu_cannot_be_read_every_look_says_for_how_long() -> None:
+    editions = Editions()
+    first = replace(snapshot(seen()), sight={GPU: Blind(999.0, Reason.NVML_HUNG, "the driver hangs")})
+    editions.of(first)
+    assert editions.of(_next(first))[0].edition == 2

@@ -1,0 +1,385 @@
+"""``gpu-share audit follow``: each record once, as it comes, of this machine or of all nodes."""
+
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.record import GENESIS, Head, Kind, read, seal
+from gpushare.errors import ClusterError, ConfigError
+from gpushare.kube_client import Cluster
+from gpushare_cli.audit import follow as killfollow
+from gpushare_cli.audit.tail import Tail
+from gpushare_cli.main import main
+from tests.unit.gpushare_cli.killlog import Nodes, run, write
+
+
+def test_following_shows_each_record_once_over_rotations(tmp_path: Path) -> None:
+    with KillLog(tmp_path / "audit", segment_bytes=900) as log:
+        tail, seen = Tail(tmp_path / "audit"), list[bytes]()
+        for round_ in range(5):
+            for _ in range(round_):
+                log.append(Kind.WARNED, {"note": "x" * 200})
+            seen += tail.read()
+        assert list(tail.read()) == []
+    assert seen == [line for file in segments(tmp_path / "audit") for line in lines_of(file)]
+    assert len(seen) == 10
+    assert len(segments(tmp_path / "audit")) > 2
+
+
+def test_following_takes_more_at_once_than_it_reads_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpushare_cli.audit.tail.AT_ONCE", 4096)
+    (tmp_path / "audit").mkdir()
+    lines, head = [], GENESIS
+    for _ in range(100):
+        line, head = seal(head, Kind.WARNED, "t", {"note": "x" * 300})
+        lines.append(line)
+    (tmp_path / "audit" / "kills-000000000001.jsonl").write_bytes(b"".join(lines))
+    assert list(Tail(tmp_path / "audit").read()) == lines
+
+
+def test_a_line_that_is_being_written_waits_and_a_torn_one_is_forgotten(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    (file,) = segments(tmp_path / "audit")
+    tail, whole = Tail(tmp_path / "audit"), file.read_bytes()
+    list(tail.read())
+    line, _ = seal(GENESIS, Kind.WARNED, "t", {})
+    file.write_bytes(whole + line[:20])
+    assert list(tail.read()) == []
+    file.write_bytes(whole + line)
+    assert list(tail.read()) == [line]
+    file.write_bytes(whole)
+    assert list(tail.read()) == []
+    file.write_bytes(whole + line)
+    assert list(tail.read()) == [line]
+
+
+def test_following_gets_by_what_is_no_log(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    (file,) = segments(tmp_path / "audit")
+    tail = Tail(tmp_path / "audit")
+    list(tail.read())
+    file.write_bytes(file.read_bytes() + b"x" * 50_000)
+    assert sum(map(len, tail.read())) >= 50_000
+    assert list(tail.read()) == []
+    (tmp_path / "audit" / "kills-000000000002.jsonl").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="no plain file"):
+        list(tail.read())
+
+
+def test_follow_shows_what_is_there_and_what_comes_until_interrupted(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 2)
+    more, sleep = iter([True, False]), time.sleep
+
+    def slept(seconds: float) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return sleep(seconds)  # what an earlier test has left running
+        assert seconds == killfollow.FOLLOW_SECONDS
+        if not next(more):
+            raise KeyboardInterrupt
+        with KillLog(tmp_path / "audit") as log:
+            log.append(Kind.OUTCOME, {"pod": {"namespace": "asr", "name": "late"}})
+        return None
+
+    monkeypatch.setattr(time, "sleep", slept)
+    code, out, _ = run(capsys, "follow", "--state", tmp_path, "-n", "asr", "-o", "json")
+    assert (code, [read(line.encode() + b"\n")["seq"] for line in out.splitlines()]) == (130, [2, 3])
+
+
+def test_follow_without_a_log_is_wrong_use(tmp_path: Path, capsys: Any) -> None:
+    code, _, err = run(capsys, "follow", "--state", tmp_path)
+    assert (code, "no kill log to follow in" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["kills-000000000001.jsonl", "copy", "z.jsonl"])
+def test_a_segment_alone_is_followed_and_a_folder_of_none_is_wrong_use(name: str, tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, 2)
+    (alone,) = segments(tmp_path / "audit")
+    copy = shutil.copy(alone, tmp_path / name)
+    for after, expected in ((0, [1, 2]), (1, [2]), (2, [])):
+        words = ("--log", copy, "--for", "0", "-o", "raw", "--after", after)
+        code, out, _ = run(capsys, "follow", *words)
+        assert (code, [read(line.encode() + b"\n")["seq"] for line in out.splitlines()]) == (0, expected)
+    (tmp_path / "empty").mkdir()
+    code, out, err = run(capsys, "follow", "--log", tmp_path / "empty", "--for", "0")
+    assert (code, out, "no file kills-*.jsonl is there" in err) == (2, "", True)
+
+
+def test_the_log_of_a_folder_that_was_moved_aside_is_followed_from_its_first_record(tmp_path: Path) -> None:
+    write(tmp_path, 20)
+    tail = Tail(tmp_path / "audit")
+    assert len(list(tail.read())) == 20
+    assert len(segments(tmp_path / "audit")) > 1
+    shutil.rmtree(tmp_path / "audit")
+    write(tmp_path, 2)
+    assert [read(line)["seq"] for line in tail.read()] == [1, 2]
+    assert list(tail.read()) == []
+
+
+@pytest.mark.parametrize("after", range(21))
+def test_after_a_record_only_what_comes_behind_it_is_read(after: int, tmp_path: Path) -> None:
+    write(tmp_path, 20)
+    tail = Tail(tmp_path / "audit", after)
+    assert [read(line)["seq"] for line in tail.read()] == list(range(after + 1, 21))
+    with KillLog(tmp_path / "audit") as log:
+        log.append(Kind.WARNED, {})
+    assert [read(line)["seq"] for line in tail.read()] == [21]
+
+
+def test_records_that_went_before_they_were_shown_are_said_to_be_missing(tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, 12)
+    first, second, third, _ = segments(tmp_path / "audit")
+    first.unlink()
+    assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (0, ""), "what went before we came"
+    tail = Tail(tmp_path / "audit")
+    list(tail.read())
+    assert tail.missing == []
+    third.unlink()
+    said = (
+        "gpu-share: records 7 to 9 are not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'\n"
+    )
+    assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (1, said)
+    second.unlink()
+    code, out, err = run(capsys, "follow", "--state", tmp_path, "--for", "0", "--after", "8", "--pod", "nobody's")
+    assert (code, out.count("\n"), err) == (1, 1, said.replace("records 7 to 9 are", "record 9 is"))
+    assert run(capsys, "follow", "--state", tmp_path, "--for", "0", "--after", "9")[::2] == (0, "")
+
+
+def test_segments_before_the_record_are_not_even_opened(tmp_path: Path) -> None:
+    write(tmp_path, 20)
+    first, *_ = segments(tmp_path / "audit")
+    first.unlink()
+    first.symlink_to("/dev/zero")
+    assert [read(line)["seq"] for line in Tail(tmp_path / "audit", 19).read()] == [20]
+
+
+@pytest.mark.parametrize(("after", "seqs"), [(9, [1, 2, 3]), (5, [1, 2, 3]), (4, []), (3, [])])
+def test_a_log_that_ends_long_before_the_record_is_another_one(after: int, seqs: list[int], tmp_path: Path) -> None:
+    """One record back is the same: a disk that was full, and the last record was taken back."""
+    write(tmp_path, 3)
+    assert [read(line)["seq"] for line in Tail(tmp_path / "audit", after).read()] == seqs
+
+
+def test_what_agents_are_asked_for_is_there_and_ends_by_itself(tmp_path: Path, capfdbinary: Any) -> None:
+    write(tmp_path, 3)
+    (file,) = segments(tmp_path / "audit")
+    file.write_bytes(file.read_bytes() + b"rubbish\n")
+    third, rubbish = file.read_bytes().splitlines(keepends=True)[2:]
+    assert main(["audit", "follow", "--output=raw", "--after=2", "--for=0", f"--state={tmp_path}"]) == 0
+    assert capfdbinary.readouterr() == (third + rubbish, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-A", "--after", "3"], "leave"), (["-A", "--log", "x"], "leave"), (["-A", "-o", "raw"], "leave"),
+        (["-o", "raw", "--pod", "x"], "leave"), (["--for", "-1"], "whole number"), (["--after", "1e3"], "whole number"),
+        (["--after", "\u0663"], "whole number"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed_is_wrong_use(words: list[str], said: str, tmp_path: Path, capsys: Any) -> None:
+    code, out, err = run(capsys, "follow", "--state", tmp_path, *words)
+    assert (code, out, said in err) == (2, "", True)
+
+
+# All nodes
+
+
+def nothing() -> None:
+    """Only wait for it."""
+
+
+def interrupted() -> None:
+    """As Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+class Watched(Nodes):
+    """A cluster, and a reader of what is shown who acts on it, and at last presses Ctrl-C."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.folder, self.said = folder, list[str]()
+        self.steps: list[tuple[str, Callable[[], object]]] = []
+        """What the reader waits for, in turn, and what happens then."""
+        self.ends: Callable[[], None] = interrupted
+        monkeypatch.setattr(Cluster, "connect", lambda *_: self)
+        monkeypatch.setattr(killfollow, "FOLLOW_SECONDS", 0.01)
+        monkeypatch.setattr(killfollow, "LOOK_AROUND", 0.01)
+        show, warn = killfollow.Printer.show, killfollow.warn
+        monkeypatch.setattr(killfollow.Printer, "show", lambda *words: self._heard(show, *words))
+        monkeypatch.setattr(killfollow, "warn", lambda text: self._heard(warn, text))
+
+    def node(self, name: str, count: int = 2) -> Head:
+        self.add(name, self.folder / name)
+        return write(self.folder / name, count, node=name)
+
+    def more(self, name: str) -> None:
+        with KillLog(self.folder / name / "audit") as log:
+            log.append(Kind.WARNED, {"node": name, "pod": {"namespace": "asr", "name": "late"}})
+
+    def _heard(self, tell: Callable[..., None], *words: Any) -> None:
+        tell(*words)
+        self.said.append(str(words[0]) if len(words) == 1 else f"{words[3]} {words[2]['seq']}")
+        while self.steps and any(self.steps[0][0] in each for each in self.said):
+            self.steps.pop(0)[1]()
+            if not self.steps:
+                self.ends()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(tmp_path, monkeypatch)
+
+
+def test_records_of_all_nodes_come_each_once_until_interrupted(nodes: Watched, capsys: Any) -> None:
+    for name in ("gpu-1", "gpu-2"):
+        nodes.node(name)
+    nodes.steps = [
+        ("gpu-1 2", nothing), ("gpu-2 2", lambda: nodes.more("gpu-1")), ("gpu-1 3", lambda: nodes.more("gpu-2")),
+        ("gpu-2 3", lambda: nodes.more("gpu-1")), ("gpu-1 4", nothing),
+    ]  # fmt: skip
+    code, out, err = run(capsys, "follow", "-A")
+    assert (code, err) == (130, "")
+    header, *rows = [line.split() for line in out.splitlines()]
+    assert header[:4] == ["NODE", "SEQ", "TIME", "KIND"]
+    assert sorted((row[0], row[1]) for row in rows) == [
+        *(("gpu-1", str(seq)) for seq in range(1, 5)), *(("gpu-2", str(seq)) for seq in range(1, 4)),
+    ]  # fmt: skip
+    assert [row[1] for row in rows if row[0] == "gpu-1"] == ["1", "2", "3", "4"]
+
+
+def test_what_stands_in_the_logs_is_shown_as_it_stands_and_only_what_is_asked_for(nodes: Watched, capsys: Any) -> None:
+    nodes.node("gpu-1")
+    nodes.steps = [("gpu-1 2", lambda: nodes.more("gpu-1")), ("gpu-1 3", nothing)]
+    code, out, _ = run(capsys, "follow", "-A", "-n", "asr", "-o", "json")
+    stored = [line for file in segments(nodes.folder / "gpu-1" / "audit") for line in lines_of(file)]
+    assert (code, out.encode()) == (130, b"".join(stored[1:]))
+
+
+def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missing(
+    nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.node("gpu-1")
+
+    def more_than_stays() -> None:
+        later = shutil.copytree(nodes.folder / "gpu-1", nodes.folder / "later")
+        with KillLog(later / "audit", segment_bytes=1) as log:
+            for _ in range(3):
+                log.append(Kind.WARNED, {"node": "gpu-1"})
+        segments(later / "audit")[1].unlink()
+        nodes.states["agent-gpu-1"] = later
+
+    passed = [0.0]
+    monkeypatch.setattr(killfollow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    nodes.steps = [("gpu-1 2", more_than_stays), ("gpu-1 5", lambda: passed.append(passed.pop() + 1000.0))]
+    nodes.ends = nothing
+    code, _, err = run(capsys, "follow", "-A", "--for", "900")
+    said = "record 3 is not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
+    assert (code, err) == (1, f"gpu-share: node gpu-1: {said}\n")
+
+
+def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
+    nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gpu-1", "gpu-2"):
+        nodes.node(name)
+    failed = threading.Event()
+    run_, turns = nodes._following, []
+
+    def following(pod: str, words: Any) -> Any:
+        turns.append((pod, words[-1]))
+        if [each for each, _ in turns].count("agent-gpu-2") > 6:
+            failed.set()
+        return run_(pod, words)
+
+    monkeypatch.setattr(nodes, "_following", following)
+    nodes.broken["agent-gpu-2"] = "the kubelet is away"
+
+    def come_back() -> None:
+        assert failed.wait(60)
+        del nodes.broken["agent-gpu-2"]
+
+    nodes.steps = [
+        ("gpu-2: its log cannot be followed", nothing), ("gpu-1 2", come_back),
+        ("gpu-2: its log is followed again", lambda: nodes.more("gpu-2")), ("gpu-2 3", nothing),
+    ]  # fmt: skip
+    code, _, err = run(capsys, "follow", "-A")
+    assert code == 130
+    assert err == (
+        "gpu-share: node gpu-2: its log cannot be followed: the kubelet is away; it is tried again until it can\n"
+        "gpu-share: node gpu-2: its log is followed again\n"
+    )
+    assert [each for each in nodes.said if each.startswith("gpu-2 ")] == ["gpu-2 1", "gpu-2 2", "gpu-2 3"]
+    assert {seconds for pod, seconds in turns[:6] if pod == "agent-gpu-2"} == {"--for=0"}, "it is soon known"
+
+
+def test_a_node_that_comes_later_and_an_agent_that_is_replaced_are_followed_too(
+    nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.node("gpu-1")
+
+    def replace() -> None:
+        monkeypatch.setattr(killfollow, "LOOK_AROUND", math.inf)  # the one that fails looks by itself
+        pod = nodes.pods[0]
+        nodes.broken["agent-gpu-1"] = "no such pod"
+        nodes.states["agent-new"] = nodes.folder / "gpu-1"
+        nodes.pods[0] = {**pod, "metadata": {**pod["metadata"], "name": "agent-new"}}
+        nodes.more("gpu-1")
+
+    nodes.steps = [("gpu-1 2", lambda: nodes.node("gpu-2")), ("gpu-2 2", replace), ("gpu-1 3", nothing)]
+    assert run(capsys, "follow", "-A")[0] == 130
+    assert [each for each in nodes.said if each.startswith("gpu-1 ")] == ["gpu-1 1", "gpu-1 2", "gpu-1 3"]
+
+
+def test_an_api_server_that_goes_away_later_ends_nothing(
+    nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.node("gpu-1")
+    list_ = nodes.list
+    away = threading.Event()
+
+    def listed(where: str, **query: str) -> Any:
+        if away.is_set():
+            raise ClusterError("the API server does not answer")
+        return list_(where, **query)
+
+    monkeypatch.setattr(nodes, "list", listed)
+
+    def go() -> None:
+        nodes.broken["agent-gpu-1"] = "the API server does not answer"
+        away.set()
+
+    def come_back() -> None:
+        nodes.broken.clear()
+        away.clear()
+        nodes.more("gpu-1")
+
+    nodes.steps = [("gpu-1 2", go), ("cannot be followed: the API server", come_back), ("gpu-1 3", nothing)]
+    assert run(capsys, "follow", "-A")[0] == 130
+    away.set()
+    assert run(capsys, "follow", "-A") == (1, "", "gpu-share: the API server does not answer\n")
+
+
+def test_lines_of_a_node_that_are_no_records_are_counted_and_cost_the_exit_code(
+    nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.node("gpu-1")
+    (file,) = segments(nodes.folder / "gpu-1" / "audit")
+    file.write_bytes(file.read_bytes() + b"\x1b[31mrubbish\n")
+    passed = [0.0]
+    monkeypatch.setattr(killfollow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    nodes.steps = [("no records", lambda: passed.append(passed.pop() + 1000.0))]
+    nodes.ends = nothing
+    code, out, err = run(capsys, "follow", "-A", "--for", "900")
+    assert (code, "rubbish" in out) == (1, False)
+    assert err == "gpu-share: node gpu-1: 1 lines are no records; run 'gpu-share audit verify'\n"

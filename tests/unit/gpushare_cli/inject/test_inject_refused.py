@@ -1,0 +1,148 @@
+"""What ``inject`` refuses: with the value that is there, its place, and something to write that is accepted."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpushare import contract
+from gpushare_cli.main import main
+from tests.unit.gpushare_cli.injecting import NAMESPACE, Run
+from tests.unit.gpushare_cli.streams import pod, text, wrapped
+
+
+@pytest.mark.parametrize(
+    ("annotation", "says"),
+    [
+        ("gpu-share.io/compute: 25", "write 25%"),
+        ("compute.gpu-share.io/main: 25", "write 25%"),
+        ("gpu-share.io/memory: 4096", "write 4096Mi"),
+        ("gpu-share.io/same-gpu: no", 'write "false"'),
+        ("gpu-share.io/memory: 1e3", "write 1000Mi,"),
+        ("gpu-share.io/memory: 4", "write for example 4Gi"),
+        ("gpu-share.io/memory: 0", "write for example 4Gi"),
+        ("gpu-share.io/memory: ~", "write for example 4Gi"),
+        ("gpu-share.io/memory: true", "write for example 4Gi"),
+        ("gpu-share.io/memory: [4Gi]", "write for example 4Gi"),
+        ("memory.gpu-share.io/main: {4Gi: }", "write for example 4Gi"),
+        ("gpu-share.io/compute: 0", "write for example 25%"),
+        ("gpu-share.io/compute: 101", "write for example 25%"),
+        ("gpu-share.io/gpus: 2", 'write "2"'),
+        ("gpus.gpu-share.io/main: 17", 'write for example "2"'),
+        ("gpu-share.io/same-gpu: 0", 'write for example "true" or "false"'),
+        ("gpu-share.io/priority: 1", "write for example low or normal"),
+        ("gpu-share.io/gpu-model: 100", 'write "100"'),
+        ("gpu-share.io/mig-profile: 1", "write for example 1g.10gb"),
+        ("gpu-share.io/memry: 1", "write one, in quotes"),
+        ("gpu-share.io/memory: " + "9" * 5000, "a number of 5000 digits; write a smaller one"),
+    ],
+)
+def test_what_yaml_reads_as_something_else_than_a_string_is_refused(inject: Run, annotation: str, says: str) -> None:
+    head = "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: main}]}\nmetadata:\n  annotations:\n    "
+    source = head + annotation
+    code, out, err = inject(source)
+    assert (code, out) == (1, "")
+    assert says in err
+    assert ("5000 digits" in err) or f"metadata.annotations[{annotation.split(':', maxsplit=1)[0]}]" in err
+
+
+ADVISED = [
+    (key, value)
+    for key in (*contract.POD_ANNOTATIONS, "memory.gpu-share.io/main", "compute.gpu-share.io/main")
+    for value in ("0", "1", "25", "4096", "1.5", "-1", "true", "no", "~", "[4Gi]", "{a: b}", "9" * 300)
+]
+
+
+@pytest.mark.parametrize(("key", "value"), ADVISED)
+def test_what_is_advised_instead_of_no_string_is_accepted(inject: Run, key: str, value: str) -> None:
+    head = "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: main}]}\nmetadata:\n  annotations:\n    "
+    memory = "" if key in {contract.MEMORY, contract.MIG_PROFILE} else f"    {contract.MEMORY}: 4Gi\n"
+    _, _, err = inject(f"{head}{key}: {value}\n{memory}")
+    advice = err.rpartition("; write ")[2].removeprefix("for example ").split(" ")[0].strip(",\n")
+    code, _, err = inject(f"{head}{key}: {advice}\n{memory}")
+    assert (code, err) == (0, err), (advice, err)
+
+
+@pytest.mark.parametrize("key", contract.NAMESPACE_ANNOTATIONS)
+@pytest.mark.parametrize("value", ["0", "5", "101", "1.5", "true", "~", "[4Gi]"])
+def test_what_is_advised_on_a_namespace_is_accepted(inject: Run, key: str, value: str) -> None:
+    bare = key.partition("/")[2]
+    asked = f"---\n{text(wrapped('Pod', pod(), 'a'))}"
+    _, _, err = inject(NAMESPACE % (bare, value) + asked)
+    advice = err.rpartition("; write ")[2].removeprefix("for example ").split(" ")[0].strip(",\n")
+    _, _, err = inject(NAMESPACE % (bare, advice) + asked)
+    assert "annotations are strings" not in err
+    assert "namespace metadata.annotations" not in err, (advice, err)
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("default-memory", "write 4Mi,"),
+        ("max-memory", "write 4Mi,"),
+        ("max-compute", "write 4%,"),
+        ("on-exceed", "write for example kill, kill-container or warn"),
+        ("grace-period", "write 4s,"),
+        ("tolerance", "write 4Mi,"),
+    ],
+)
+def test_a_number_on_a_namespace_is_refused_with_what_to_write(inject: Run, key: str, says: str) -> None:
+    code, out, err = inject(NAMESPACE % (key, "4"))
+    assert (code, out) == (1, "")
+    assert f"Namespace a: metadata.annotations[gpu-share.io/{key}]: 4 is not a string" in err
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (b"\x7fELF\x01\x00\x00", "NUL byte"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        ("apiVersion: v1\nkind: Pod\nkind: Pod\n", "document 1, line 3: the key 'kind' stands twice"),
+        ("apiVersion: v1\nkind: Pod\nspec: {{ .Values.spec }}", "document 1, line 3: a key must be a string; a Helm"),
+        ("apiVersion: v1\nkind: Pod\nspec:\n  x: 1e400", "document 1, line 4: 1e400 is a number JSON does not have"),
+        ("apiVersion: v1\nkind: Pod\nspec:\n\tcontainers: []", "line 4: not YAML: .* never with tabs"),
+        ("apiVersion: v1\nkind: Pod\nspec: !!binary aGk=", "document 1, line 3: 'aGk=' is tagged !!binary"),
+        ("a: 1\n---\napiVersion: v1\nkind: Pod\nspec:\n  x: !!bool abc", "document 2, line 6: 'abc' cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(inject: Run, source: str | bytes, says: str) -> None:
+    code, out, err = inject(source)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert re.search(says, err), err
+
+
+@pytest.mark.parametrize("value", ["!!bool abc", '!!int ""', '!!int "-"', '!!float ""', "!!timestamp abc", "!!map a"])
+def test_a_tag_at_anything_is_no_traceback_wherever_it_is_read(inject: Run, tmp_path: Path, value: str) -> None:
+    (tmp_path / "ns.yaml").write_text(f"{NAMESPACE % ('max-memory', '1Gi')}spec: {value}\n")
+    asked, map_ = text(wrapped("Pod", pod())), f"apiVersion: v1\nkind: ConfigMap\ndata: {{a: {value}}}\n"
+    code, out, err = inject(asked, "--namespaces", str(tmp_path / "ns.yaml"))
+    assert (code, out, "document 1, line 6: '" in err) == (1, "", True)
+    code, out, err = inject(f"{map_}---\n{asked}", "-o", "json")
+    assert (code, out, "document 1, line 3: '" in err) == (1, "", True)
+    assert inject(f"{map_}---\n{asked}")[0] == 0
+
+
+@pytest.mark.parametrize("image", ["", " ", "a b", "a\nb", "Upper", "a:", "a@sha256:1", ":1", "http://a/b", "a//b"])
+def test_what_is_no_image_is_refused_before_it_stands_in_a_pod(inject: Run, image: str) -> None:
+    code, out, err = inject(text(wrapped("Pod", pod())), "--image", image)
+    assert (code, out) == (2, "")
+    assert err == f"gpu-share: --image: {image!a} is no image; write for example registry.example/gpu-share:0.1.0\n"
+
+
+@pytest.mark.parametrize("value", ["0", "00", "999999999999999"])
+def test_a_largest_share_that_is_none_is_answered_with_an_example(inject: Run, value: str) -> None:
+    code, _, err = inject(text(wrapped("Pod", pod())), "--max-memory", value)
+    assert (code, "--max-memory: " in err, "write for example 4Gi" in err) == (2, True, True)
+
+
+def test_a_file_that_is_not_there_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inject", "-f", "/nowhere/x.yaml"]) == 2
+    assert capsys.readouterr().err == "gpu-share: /nowhere/x.yaml cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize("options", [("-f", ""), ("--namespaces", "")])
+def test_an_empty_name_of_a_file_is_shown(inject: Run, options: tuple[str, ...]) -> None:
+    code, out, err = inject(text(wrapped("Pod", pod())), *options)
+    assert (code, out) == (2, "")
+    assert err == "gpu-share: '' is no name of a file; write one, or - for standard input\n"

@@ -1,0 +1,95 @@
+"""Every test file that needs a cluster runs once, whoever forgot to say how long it takes."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.cluster.versions import NEWEST, VERSIONS
+from tests.testbed.lanes import lanes
+
+ROOT = Path(__file__).parents[3]
+FILES = lanes.marked(ROOT)
+ON_NODES = [file for file, node in FILES.items() if node]
+ON_PLANES = [file for file, node in FILES.items() if not node]
+
+
+def sessions(dealt: list[lanes.Lane]) -> list[lanes.Session]:
+    return [session for lane in dealt for session in lane]
+
+
+def run(dealt: list[lanes.Lane]) -> list[str]:
+    return [file for session in sessions(dealt) for file in session.files]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 30])
+def test_every_file_that_needs_a_node_is_in_exactly_one_lane(nodes: int) -> None:
+    assert len(ON_NODES) > 10
+    assert Counter(run(lanes.on_nodes(ON_NODES, nodes))) == Counter(ON_NODES)
+
+
+def test_every_other_file_runs_once_on_each_version() -> None:
+    assert len(ON_PLANES) > 10
+    for version in VERSIONS:
+        its = [each for each in sessions(lanes.on_planes(ON_PLANES, [*VERSIONS])) if each.kubernetes == version]
+        assert Counter(file for each in its for file in each.files) == Counter(ON_PLANES)
+
+
+def test_a_file_that_the_table_does_not_know_runs_too() -> None:
+    stranger = "tests/e2e/test_of_tomorrow.py"
+    assert stranger not in lanes.SECONDS
+    assert run(lanes.on_nodes([*ON_NODES, stranger], 3)).count(stranger) == 1
+
+
+def test_marked_files_are_found_however_they_are_marked(tmp_path: Path) -> None:
+    texts = {
+        "test_module.py": "pytestmark = pytest.mark.controlplane\n",
+        "test_list.py": "pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e]\n",
+        "deep/test_one.py": "@pytest.mark.controlplane\ndef test_it(): ...\n",
+        "test_split.py": "pytestmark = [\n    pytest.mark.timeout(9),\n    pytest.mark.node_e2e,\n]\n",
+        "test_says.py": "TEXT = 'pytest.mark.controlplane'\n",
+        "test_other.py": "pytestmark = pytest.mark.node\n",
+        "helper.py": "pytestmark = pytest.mark.controlplane\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests" / name).write_text(text)
+    assert lanes.marked(tmp_path) == {
+        "tests/deep/test_one.py": False,
+        "tests/test_list.py": True,
+        "tests/test_module.py": False,
+        "tests/test_split.py": True,
+    }
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_what_ends_the_product_is_the_last_of_its_cluster(nodes: int) -> None:
+    (its,) = [each for each in sessions(lanes.on_nodes(ON_NODES, nodes)) if lanes.LAST[-1] in each.files]
+    assert its.files[-1] == lanes.LAST[-1]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_what_starts_nodes_of_its_own_comes_before_the_node_that_its_session_shares(nodes: int) -> None:
+    (its,) = [each for each in sessions(lanes.on_nodes(ON_NODES, nodes)) if lanes.OWN[0] in each.files]
+    assert its.files[0] == lanes.OWN[0]
+
+
+def test_what_starts_control_planes_of_its_own_is_a_session_of_its_own() -> None:
+    assert lanes.APART in [each.files for each in sessions(lanes.on_planes(ON_PLANES, [NEWEST]))]
+
+
+def test_lanes_get_about_the_same_work() -> None:
+    work = [lanes.work(lane) for lane in lanes.on_nodes(ON_NODES, 4)]
+    longest = max(map(lanes.seconds, ON_NODES))
+    assert len(work) == 4
+    assert max(work) - min(work) <= lanes.UNKNOWN or max(work) == longest, "a file cannot be dealt in halves"
+    assert max(each for each in work if each != longest) - min(work) <= lanes.UNKNOWN
+
+
+def test_no_lane_is_empty_and_no_two_sessions_share_a_log() -> None:
+    for dealt in (lanes.on_nodes(ON_NODES, 30), lanes.on_planes(ON_PLANES, [*VERSIONS])):
+        names = [session.name for session in sessions(dealt)]
+        assert len(set(names)) == len(names)
+        assert all(session.files for session in sessions(dealt))
+    assert lanes.on_nodes([], 3) == lanes.on_planes([], [NEWEST]) == []
+    assert [each.files for each in sessions(lanes.on_planes(["a.py"], [NEWEST]))] == [("a.py",)]
