@@ -110,10 +110,6 @@ class Side:
         """Say whether a GPU has a daemon, or is to have one as soon as it is shared."""
         return self.mps is not None and self.modes.of(gpu) in {None, Mode.MPS}
 
-    def namespaces(self, gpu: str) -> bool:
-        """Tell whether a GPU has a daemon with namespaces."""
-        return gpu in (daemons := self.daemons()) and daemons[gpu].speech.namespaces
-
     def servers(self) -> frozenset[int]:
         """Say which processes are MPS's own."""
         return frozenset() if self.mps is None else self.mps[0].pids()

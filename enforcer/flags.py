@@ -10,7 +10,6 @@ from enforcer.audit.retention import Retention
 from enforcer.detection.detector import Rules
 from enforcer.kill.process_kill import Patience
 from enforcer.limits.backend import Wanted
-from enforcer.mps.launcher import Version
 from enforcer.nvml.device_health import Effect
 from enforcer.nvml.driver_root import HERE
 from enforcer.quota.types import Mode
@@ -90,10 +89,6 @@ def _parser() -> argparse.ArgumentParser:
         help="taint of a GPU that is not well (%(default)s)",
     )  # fmt: skip
     add("--mps-seconds", type=float, default=30.0, metavar="S", help="seconds between looks at MPS (%(default)s)")
-    add(
-        "--mps-protocol", type=Version, choices=list(Version), default=Version.LEGACY,
-        help="of MPS daemons that are started from now on; 3 and auto are from documentation only (%(default)s)",
-    )  # fmt: skip
     add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
     add("--mps-shared-memory", action="store_true", help="clients of MPS get the /dev/shm of `gpu-share mps`")
     add("--proof", type=float, default=30.0, metavar="S", help="seconds between proofs that limits hold (%(default)s)")

@@ -256,7 +256,7 @@ def _mps(
     """Start the daemons' keeper. NVML and the driver may come later."""
     if options.no_mps:
         return NoMps()
-    manager = MpsManager(version=options.mps_protocol)
+    manager = MpsManager()
     sources = Sources(
         gpus=lambda: [view.gpu for view in watch.look()],
         shared=Shared(cluster, options.node, side.sharing.contested, side.modes),
@@ -284,7 +284,6 @@ def _tools(options: argparse.Namespace, side: Side) -> MpsTools:
         driver.environment(options.run),
         launcher,
         side.incidents,
-        version=options.mps_protocol,
     )
 
 
@@ -295,7 +294,7 @@ def _claimed(checkpoint: Checkpoint, side: Side) -> frozenset[str] | None:
 
 
 def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, side: Side) -> Limiter:
-    limiter = Limiter(side.nvml, CgroupFolders(), options.limit_backend, side.through_mps, side.namespaces)
+    limiter = Limiter(side.nvml, CgroupFolders(), options.limit_backend, side.through_mps)
     side.problems.append(lambda: list(limiter.problems()))
     side.backends = limiter.backends
     keep_limits(limiter, watch, checkpoint.read, side.stopped)
@@ -320,7 +319,6 @@ def _kubelet(
             metrics=seeing.metrics,
             modes=side.modes,
             mps=None if side.mps is None else side.mps[1],
-            daemons=None if side.mps is None else side.mps[0],
             backends=side.backends,
             quotas=checkpoint.read,
             tell=side.tell,

@@ -5,10 +5,10 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 import yaml
@@ -32,16 +32,6 @@ LEAVING: Final = ".leaving-"
 STATUS: Final = "status"
 
 
-class Namespaces(Protocol):
-    """Where shares have MPS namespaces of their own; ``enforcer.dra.mps_namespaces`` knows."""
-
-    def give(self, claim: Prepared) -> Mapping[str, str]:
-        """By request, the pipe directory on the host. Raises ``PrepareError``."""
-
-    def take(self, uid: str) -> None:
-        """Delete those of a claim, now or later."""
-
-
 class NodeFiles:
     """Writes and removes them. Everything may be done twice; raises ``OSError`` where the disk refuses.
 
@@ -50,7 +40,6 @@ class NodeFiles:
         run: directory below which pods' status directories are.
         pipe: says, by UUID, which directory a GPU's tenants get as their pipe directory where it is shared
             through MPS; ``None`` where there are no daemons.
-        spaces: of MPS; ``None``: everybody gets the daemon's own pipe directory.
         shared_memory: what clients of MPS get as /dev/shm; ``None``: each container its own.
     """
 
@@ -59,12 +48,11 @@ class NodeFiles:
         cdi_root: Path,
         run: Path,
         pipe: Callable[[str], str | None],
-        spaces: Namespaces | None = None,
         *,
         shared_memory: Path | None = None,
     ) -> None:
         self._shared_memory = shared_memory
-        self._cdi, self._status, self._pipe, self._spaces = cdi_root, run / STATUS, pipe, spaces
+        self._cdi, self._status, self._pipe = cdi_root, run / STATUS, pipe
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
     def write(self, claim: Prepared) -> dict[str, tuple[str, ...]]:
@@ -73,7 +61,7 @@ class NodeFiles:
         NVIDIA's own device comes first: where both set a variable, ours is the last word.
 
         Raises:
-            PrepareError: a GPU that is shared through MPS has no daemon here, or the share can have no MPS namespace.
+            PrepareError: a GPU that is shared through MPS has no daemon here.
         """
         pipes = {gpu: pipe for gpu in claim.gpus if (pipe := self._pipe(gpu)) is not None}
         lacking = [gpu for gpu, mode in claim.modes.items() if mode is Mode.MPS and gpu not in pipes]
@@ -82,10 +70,9 @@ class NodeFiles:
             raise PrepareError(message, Reason.MPS_UNREACHABLE)
         if claim.has_status:
             self._make_status(claim.pod_uid)
-        own = {} if self._spaces is None else self._spaces.give(claim)
         by_request = {each.request: pipes[each.gpu] for each in claim.granted if each.gpu and each.gpu in pipes}
         status = str(self._status / claim.pod_uid)
-        document = cdi.document(claim, by_request | dict(own), status, self._memory())
+        document = cdi.document(claim, by_request, status, self._memory())
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
         requests = dict.fromkeys(each.request for each in claim.granted)
         return {each: (*self._toolkit_devices(claim, each), cdi.device_id(claim, each)) for each in requests}
@@ -98,11 +85,9 @@ class NodeFiles:
         return str(where)
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's spec, and its MPS namespaces."""
+        """Remove a claim's spec."""
         if safe_uid(uid):
             (self._cdi / cdi.file_name(uid)).unlink(missing_ok=True)
-            if self._spaces is not None:
-                self._spaces.take(uid)
 
     def remove_status(self, pod_uid: str) -> None:
         """Remove a pod's status directory; out of sight first, so that nobody writes into it meanwhile."""

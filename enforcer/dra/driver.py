@@ -127,14 +127,6 @@ class Driver:
             if claim.answers:  # somebody may still wait for one
                 self._parts.published(claim)
 
-    def restore(self) -> None:
-        """Bring the files of prepared claims back to what they should be, between calls."""
-        for claim in self._parts.store.prepared():
-            with self._claims.held(claim.uid):
-                known = self._parts.store.get(claim.uid)
-                if known is not None:
-                    self._write(known)
-
     def _write(self, claim: Prepared) -> None:
         try:
             self._parts.files.write(claim)

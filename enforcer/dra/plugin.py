@@ -16,7 +16,6 @@ from enforcer.dra.cleanup import EVERY as TIDY_EVERY
 from enforcer.dra.cleanup import Forgotten, Strays, living_pods
 from enforcer.dra.driver import Driver, Parts
 from enforcer.dra.kubelet_plugin import PluginService, Sockets
-from enforcer.dra.mps_namespaces import MpsNamespaces
 from enforcer.dra.mps_readiness import AlwaysReady, MpsReady
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
@@ -24,7 +23,6 @@ from enforcer.dra.resize_controller import Means, Resizer
 from enforcer.dra.shared_claims import Joiners
 from enforcer.limits.backend import Backend
 from enforcer.mps.launcher import pipe_of, shared_memory_of
-from enforcer.mps.manager import MpsManager
 from enforcer.mps.supervisor import MpsKeeper
 from enforcer.quota.from_claims import Object
 from enforcer.quota.informer import WITH_KUBELET, Books, Rule
@@ -58,8 +56,6 @@ class Setup:
     """How GPUs are shared; told here of prepared claims."""
     mps: MpsKeeper | None
     """Of the daemons; ``None``: no GPU is shared through MPS."""
-    daemons: MpsManager | None = None
-    """Whom to ask for MPS namespaces; ``None``: nobody has any."""
     backends: Callable[[], Mapping[str, str]] = dict
     """Who keeps limits on which GPU."""
     quotas: Callable[[], Sequence[Quota]]
@@ -85,7 +81,6 @@ class KubeletSide:
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
         self._joiners: Final = Joiners(setup.tell)
-        self._namespaces: Final = partial(_namespaces, setup)
         self._announcer = Announcer(setup.cluster, setup.backends)
         self._conditions = Conditions(setup.cluster)
         self._modes = setup.modes
@@ -151,8 +146,6 @@ class KubeletSide:
     def _tidy(self) -> None:
         self._strays.turn()
         self._forgotten.turn()
-        if self._namespaces():
-            self._driver.restore()
 
     def _rule(self, setup: Setup) -> Rule:
         def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
@@ -176,13 +169,12 @@ class KubeletSide:
 
     def _parts(self, setup: Setup) -> Parts:
         keeper = setup.mps
-        spaces = None if setup.daemons is None else MpsNamespaces(setup.daemons)
         memory = shared_memory_of(setup.run) if setup.shared_memory else None
         return Parts(
             node=setup.node,
             cluster=setup.cluster,
             store=self._store,
-            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup), spaces, shared_memory=memory),
+            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup), shared_memory=memory),
             look=setup.watch.look,
             ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
             modes=setup.modes,
@@ -190,11 +182,6 @@ class KubeletSide:
             changed=self.books.changed.set,
             published=self._announcer.publish,
         )
-
-
-def _namespaces(setup: Setup) -> bool:
-    """Whether containers get other pipe directories when a daemon comes back with another protocol."""
-    return setup.daemons is not None and setup.daemons.namespaces
 
 
 def _at_once(setup: Setup, gpu: str) -> bool:

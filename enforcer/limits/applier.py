@@ -66,7 +66,6 @@ class Limiter:
         folders: where cgroups are.
         wanted: the operator's choice.
         has_mps: whether a GPU, by UUID, has an MPS daemon.
-        has_spaces: whether that has namespaces.
     """
 
     def __init__(
@@ -75,10 +74,9 @@ class Limiter:
         folders: Folders,
         wanted: Wanted,
         has_mps: Callable[[str], bool],
-        has_spaces: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._driver, self._folders, self._wanted = driver, folders, wanted
-        self._has_mps, self._has_spaces = has_mps, has_spaces
+        self._has_mps = has_mps
         self._lock = threading.Lock()
         self._able: dict[str, bool] = {}
         self._choices: dict[str, Choice] = {}
@@ -142,8 +140,7 @@ class Limiter:
                 self._able[gpu.uuid] = self._driver.limits_cgroups(gpu.uuid, str(self._folders.root))
             except NvmlError:
                 return None
-        mps, spaces = self._has_mps(gpu.uuid), self._has_spaces(gpu.uuid)
-        return choose(Ability(mps=mps, spaces=spaces, cgroups=self._able[gpu.uuid]), self._wanted)
+        return choose(Ability(mps=self._has_mps(gpu.uuid), cgroups=self._able[gpu.uuid]), self._wanted)
 
     def _rests(self, key: Key) -> bool:
         self._pauses[key] = max(0, self._pauses.get(key, 0) - 1)

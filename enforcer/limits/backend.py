@@ -10,8 +10,6 @@ class Backend(StrEnum):
 
     MPS_V2 = "mps-v2"
     """MPS: each process of its own, by the variable it started with. A process that grows beyond it gets no memory."""
-    MPS_V3 = "mps-v3"
-    """MPS of protocol 3: each process of its own, by the namespace of its share. From documentation only."""
     DRIVER_CGROUP = "driver-cgroup"
     """The driver: all processes of the container's cgroup together."""
     WATCH_ONLY = "watch-only"
@@ -32,7 +30,7 @@ class Backend(StrEnum):
     @property
     def by_mps(self) -> bool:
         """Whether MPS keeps it, so that only its clients are limited."""
-        return self in {Backend.MPS_V2, Backend.MPS_V3}
+        return self is Backend.MPS_V2
 
     @property
     def at_once(self) -> bool:
@@ -45,20 +43,15 @@ class Wanted(StrEnum):
 
     AUTO = "auto"
     MPS_V2 = "mps-v2"
-    MPS_V3 = "mps-v3"
     DRIVER_CGROUP = "driver-cgroup"
     WATCH_ONLY = "watch-only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ability:
-    """What there is for one GPU: an MPS daemon, a driver that keeps limits of cgroups, or it is a MIG instance.
-
-    ``spaces``: the daemon has namespaces, that is it speaks protocol 3.
-    """
+    """What there is for one GPU: an MPS daemon, a driver that keeps limits of cgroups, or it is a MIG instance."""
 
     mps: bool = False
-    spaces: bool = False
     cgroups: bool = False
     mig: bool = False
 
@@ -72,8 +65,7 @@ class Choice:
 
 
 _LACKING: Final = {
-    Wanted.MPS_V2: "there is no MPS daemon for it in this mode, or it speaks protocol 3",
-    Wanted.MPS_V3: "it has no MPS daemon that speaks protocol 3 (mps.protocol, driver R615 and newer)",
+    Wanted.MPS_V2: "there is no MPS daemon for it in this mode",
     Wanted.DRIVER_CGROUP: "its driver keeps no limits of cgroups (R615 and newer do, on cgroup v2)",
 }
 
@@ -87,8 +79,8 @@ def choose(ability: Ability, wanted: Wanted = Wanted.AUTO) -> Choice:
         return Choice(Backend.MIG_INSTANCE)
     best = _best(ability)
     possible = {
-        Wanted.AUTO: True, Wanted.MPS_V2: ability.mps and not ability.spaces,
-        Wanted.MPS_V3: ability.mps and ability.spaces, Wanted.DRIVER_CGROUP: ability.cgroups, Wanted.WATCH_ONLY: True,
+        Wanted.AUTO: True, Wanted.MPS_V2: ability.mps, Wanted.DRIVER_CGROUP: ability.cgroups,
+        Wanted.WATCH_ONLY: True,
     }  # fmt: skip
     if not possible[wanted]:
         return Choice(best, f"limits by {wanted} are wanted, but {_LACKING[wanted]}: {best} is used; set auto")
@@ -99,5 +91,5 @@ def _best(ability: Ability) -> Backend:
     if ability.cgroups:
         return Backend.DRIVER_CGROUP
     if ability.mps:
-        return Backend.MPS_V3 if ability.spaces else Backend.MPS_V2
+        return Backend.MPS_V2
     return Backend.WATCH_ONLY

@@ -198,7 +198,6 @@ def _of_instance(evidence: Evidence) -> tuple[Reason, str]:
 
 _JUDGES: Final = {
     Backend.MPS_V2: _of_mps,
-    Backend.MPS_V3: _of_mps,
     Backend.DRIVER_CGROUP: _of_cgroup,
     Backend.WATCH_ONLY: _of_nobody,
     Backend.MIG_INSTANCE: _of_instance,

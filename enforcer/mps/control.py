@@ -1,4 +1,4 @@
-"""Talks to an MPS control daemon through NVIDIA's control program: its standard input, or since protocol 3 arguments.
+"""Sends commands to an MPS control daemon through the standard input of NVIDIA's control program.
 
 A tenant that connects to the control socket and stays silent stops every administration of that daemon. So every
 transaction has a deadline and a look-out for those (``door``), and one runs at a time whoever of this node asks.
@@ -7,7 +7,7 @@ transaction has a deadline and a look-out for those (``door``), and one runs at 
 import fcntl
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -89,19 +89,10 @@ class MpsControl:
         """
         if "\n" in command:
             raise ValueError(f"{command!r} is more than one command")
-        return self._transact((), command, deadline or Deadline(), moot or _never)
-
-    def run(
-        self, words: Sequence[str], deadline: Deadline | None = None, moot: Callable[[], bool] | None = None
-    ) -> str:
-        """Run the program with these arguments, as protocol 3 wants it, and return what it prints. As ``ask``."""
-        return self._transact(words, "", deadline or Deadline(), moot or _never)
-
-    def _transact(self, words: Sequence[str], line: str, limit: Deadline, moot: Callable[[], bool]) -> str:
-        command = line or " ".join(words)
+        limit = deadline or Deadline()
         try:
             with self._turn(limit):
-                code, out, err = self._run(words, f"{line}\n" if line else "", limit, moot)
+                code, out, err = self._run(f"{command}\n", limit, moot or _never)
         except TimeoutError as error:
             raise MpsError(
                 f"the MPS control daemon did not answer {command!r} in time; a process that holds its control socket "
@@ -114,16 +105,13 @@ class MpsControl:
             raise MpsError(f"MPS did not take {command!r}: {(err or out).strip()}")
         return out
 
-    def _run(
-        self, words: Sequence[str], line: str, deadline: Deadline, moot: Callable[[], bool]
-    ) -> tuple[int, str, str]:
+    def _run(self, line: str, deadline: Deadline, moot: Callable[[], bool]) -> tuple[int, str, str]:
         """Let the program say something; its exit code, standard output and standard error."""
         lookout, begun = self._watch(), time.monotonic()
         if moot():
-            said = line.strip() or " ".join(words)
-            raise MpsError(f"{said!r} was not sent: there was no point in it any more", Reason.GONE)
-        program = subprocess.Popen(  # noqa: S603 - our own program and words
-            [self._binary, *words], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            raise MpsError(f"{line.strip()!r} was not sent: there was no point in it any more", Reason.GONE)
+        program = subprocess.Popen(  # noqa: S603 - our own program
+            [self._binary], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, encoding="ascii", errors="replace",
         )  # fmt: skip
         with program:

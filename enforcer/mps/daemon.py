@@ -24,12 +24,12 @@ from enforcer.attribution.procfs import PidHandle, read_stat
 from enforcer.mps import protocol
 from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline, MpsControl
+from enforcer.mps.health_check import Checkup
 from enforcer.mps.incidents import Incident, Incidents
-from enforcer.mps.launcher import Launcher, OwnChildren, Started, Version, variables
+from enforcer.mps.launcher import Launcher, OwnChildren, Started, variables
 from enforcer.mps.paths import clear, log_tail
 from enforcer.mps.protocol import ServerStatus
 from enforcer.mps.state_file import Notes
-from enforcer.mps.version_negotiation import Speech
 from enforcer.mps.watchdog import Watched
 from enforcer.nvml.types import ComputeMode
 from gpushare.errors import GpuShareError, MpsError
@@ -83,7 +83,6 @@ class MpsDaemon:
         environment: what else the daemon finds in its environment.
         launcher: who starts it.
         incidents: told of what happens to it.
-        version: the protocol to start it with; one that runs is spoken to as it speaks.
     """
 
     def __init__(  # noqa: PLR0913 - one thing each, given by name
@@ -98,7 +97,6 @@ class MpsDaemon:
         environment: Mapping[str, str] | None = None,
         launcher: Launcher | None = None,
         incidents: Incidents | None = None,
-        version: Version = Version.LEGACY,
     ) -> None:
         self.gpu, self.directory, self.limit_mib = gpu, directory, protocol.whole_gib(limit_mib)
         self.pipe, self.log = directory / "pipe", directory / "log"
@@ -110,7 +108,8 @@ class MpsDaemon:
         self._incidents = Incidents() if incidents is None else incidents
         self._watched = Watched(gpu, self.pipe, self._process, self._incidents)
         self.control = MpsControl(binary, directory / "lock", self._environment, self._watched.watch)
-        self.speech = Speech(gpu, self.pipe, self.control, self.limit_mib, self._incidents, version)
+        self.client: Final = Client(self.control)
+        self._checkup = Checkup(gpu, self.client, self.limit_mib, self._incidents)
         self._child: Started | None = None
 
     def start(self) -> None:
@@ -135,7 +134,7 @@ class MpsDaemon:
             self._assert_exclusive()
             if not taken_over:
                 self._launch()
-            self.speech.limit()
+            self.client.set_limit(self.limit_mib)
         except (GpuShareError, OSError):
             if not taken_over:
                 with suppress(GpuShareError):
@@ -152,7 +151,7 @@ class MpsDaemon:
                 daemon's process lives.
         """
         try:
-            self.speech.find(deadline)
+            self.client.alive(deadline)
         except MpsError as error:
             nobody = protocol.NO_DAEMON in error.message
             if error.reason is Reason.CONTROL_BLOCKED or (not nobody and self._process() is not None):
@@ -163,7 +162,7 @@ class MpsDaemon:
     def _came_up(self) -> bool:
         """Say whether the daemon that was just started answers; it may be on its way."""
         with suppress(MpsError):
-            self.speech.find()
+            self.client.alive()
             return True
         return False
 
@@ -178,7 +177,7 @@ class MpsDaemon:
             exclusive = None if self._modes is None else self._assert_exclusive()
             self._watched.drain(blocked=False)
             try:
-                servers = self.speech.checkup.look(Deadline())
+                servers = self._checkup.look(Deadline())
             except MpsError as error:
                 if error.reason is Reason.CONTROL_BLOCKED and self.control.hung_for() >= HUNG_SECONDS:
                     self._give_up()
@@ -191,11 +190,6 @@ class MpsDaemon:
         self._incidents.tell(Incident(self.gpu, Reason.MPS_HUNG, note))
         self._end_process()
         raise MpsError(note)
-
-    @property
-    def client(self) -> Client:
-        """Asks it."""
-        return self.speech.client
 
     def servers(self, deadline: Deadline | None = None) -> tuple[int, ...]:
         """Pids of the servers that run. Raises ``MpsError``."""
@@ -295,23 +289,14 @@ class MpsDaemon:
         log.info("MPS control daemon stopped", reason=Reason.MPS_STOPPED, gpu=self.gpu)
 
     def _launch(self) -> None:
-        if not any(self._launched(form) for form in self.speech.version.forms):
-            said = f"does not start{self.speech.version.hint}; its log ends: {log_tail(self.log)}"
-            raise MpsError(f"the MPS control daemon of {self.gpu} {said}")
-
-    def _launched(self, form: Version) -> bool:
-        """Start it in one form; false where it ends at once, as a program does that does not know the form."""
-        self._child = self._launcher.launch(self.gpu, self.directory, self._binary, self._environment, form)
+        self._child = self._launcher.launch(self.gpu, self.directory, self._binary, self._environment)
         stat = read_stat(Path(f"/proc/{self._child.pid}/stat"))
         self._notes.write(replace(self._notes.read(), pid=self._child.pid, start=stat.start if stat else None))
         deadline = Deadline()
         while not self._came_up():
-            if self._child.poll() is not None:
-                return False
-            if not deadline.left():
+            if self._child.poll() is not None or not deadline.left():
                 raise MpsError(f"the MPS control daemon of {self.gpu} does not start; log: {log_tail(self.log)}")
             time.sleep(POLL)
-        return True
 
     def _start_server(self) -> None:
         """Start the server early. One that does not come up is said, and comes with its first client or not at all."""

@@ -20,7 +20,7 @@ import structlog
 
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
 from enforcer.mps.incidents import Incidents
-from enforcer.mps.launcher import FOLDER, Launcher, Version, folder_of
+from enforcer.mps.launcher import FOLDER, Launcher, folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.state_file import noted_gpus
 from enforcer.nvml.types import Gpu
@@ -48,7 +48,6 @@ class MpsTools:
     incidents: Incidents = field(default_factory=Incidents)
     server_uid: int | None = 0
     """Whose server is started before the first client comes: root's serves everybody where MPS serves many users."""
-    version: Version = Version.LEGACY
 
 
 def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon:
@@ -63,7 +62,6 @@ def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon
         launcher=tools.launcher,
         incidents=tools.incidents,
         server_uid=tools.server_uid,
-        version=tools.version,
     )
 
 

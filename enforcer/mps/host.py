@@ -29,7 +29,6 @@ from enforcer.mps.launcher import (
     SOCKET,
     OwnChildren,
     Started,
-    Version,
     read_request,
     shared_memory_of,
 )
@@ -106,14 +105,12 @@ class Host:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
 
-    def _daemon(self, gpu: str, directory: Path, version: Version) -> Started:
+    def _daemon(self, gpu: str, directory: Path) -> Started:
         """One daemon a directory: whoever asks again while it runs is told of the same."""
         self.reap()
         if directory not in self._daemons:
             environment = self._driver.environment(self._run)
-            self._daemons[directory] = OwnChildren().launch(
-                gpu, directory, self._driver.program(), environment, version
-            )
+            self._daemons[directory] = OwnChildren().launch(gpu, directory, self._driver.program(), environment)
             self._gpus[directory] = gpu
             log.info("MPS control daemon started", reason=str(Reason.MPS_STARTED), gpu=gpu)
         return self._daemons[directory]

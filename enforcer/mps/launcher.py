@@ -4,8 +4,7 @@ A pod's processes end with the pod, and a daemon's end is felt by every tenant o
 children of ``gpu-share mps``, whose DaemonSet is replaced only on purpose; the agent asks it through a Unix socket that
 root alone can open. Both see the machine's own pids, so everything but the start goes on as with a child of ours.
 
-A request is one line of JSON, ``{"gpu": UUID, "folder": name, "protocol": "2" or "3"}``, where an older host reads no
-protocol and an older agent names none: 2 then; so is the answer, ``{"pid": number}`` or
+A request is one line of JSON, ``{"gpu": UUID, "folder": name}``; the answer is one too, ``{"pid": number}`` or
 ``{"error": sentence}``.
 """
 
@@ -17,7 +16,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -34,8 +32,6 @@ SOCKET: Final = "host.sock"
 FOLDER_DIGITS: Final = 12
 LIMIT: Final = 4096
 SECONDS: Final = 5.0
-NAMESPACES: Final = ("-p", "3", "-m")
-"""For clients of all users too. A program that knows no protocol 3 ends silently on it (observed on 535.309.01)."""
 MULTIUSER: Final = "-multiuser-server"
 """Without it one user's clients wait until all of another's have gone; 535.309.01 ends silently on it without a GPU."""
 SOON: Final = 1.0
@@ -47,24 +43,6 @@ _NAME: Final = re.compile(rf"[0-9a-f]{{{FOLDER_DIGITS}}}", re.ASCII)
 
 
 log = structlog.get_logger()
-
-
-class Version(StrEnum):
-    """Which protocol a daemon is to speak. ``AUTO``: 3 where its program can, else 2."""
-
-    LEGACY = "2"
-    NAMESPACES = "3"
-    AUTO = "auto"
-
-    @property
-    def forms(self) -> tuple["Version", ...]:
-        """As what to start a daemon, in the order of trying."""
-        return (Version.NAMESPACES, Version.LEGACY) if self is Version.AUTO else (self,)
-
-    @property
-    def hint(self) -> str:
-        """What to say where it does not start."""
-        return " (MPS protocol 3 needs driver R615)" if self is Version.NAMESPACES else ""
 
 
 class Started(Protocol):
@@ -84,14 +62,7 @@ class Started(Protocol):
 class Launcher(Protocol):
     """Whoever starts daemons."""
 
-    def launch(
-        self,
-        gpu: str,
-        directory: Path,
-        binary: Path,
-        environment: Mapping[str, str],
-        version: Version = Version.LEGACY,
-    ) -> Started:
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
         """Start the daemon of a GPU. Raises ``MpsError``."""
 
 
@@ -122,19 +93,10 @@ def variables(gpu: str, directory: Path) -> dict[str, str]:
 class OwnChildren:
     """Daemons as children of this process, in sessions of their own."""
 
-    def launch(
-        self,
-        gpu: str,
-        directory: Path,
-        binary: Path,
-        environment: Mapping[str, str],
-        version: Version = Version.LEGACY,
-    ) -> Started:
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
         """Start the daemon of a GPU, for clients of all users where its program can. Raises ``MpsError``."""
         allow_files()
         full = {**environment, **variables(gpu, directory)}
-        if version is Version.NAMESPACES:
-            return _start(binary, NAMESPACES, directory, full)
         child = _start(binary, [MULTIUSER], directory, full)
         if not _ended_at_once(child, directory / "pipe" / "control"):
             return child
@@ -208,17 +170,10 @@ class HostPod:
     def __init__(self, run: Path) -> None:
         self._socket = run / FOLDER / SOCKET
 
-    def launch(
-        self,
-        gpu: str,
-        directory: Path,
-        binary: Path,
-        environment: Mapping[str, str],
-        version: Version = Version.LEGACY,
-    ) -> Started:
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
         """Ask for the daemon of a GPU; program and environment are the host's own. Raises ``MpsError``."""
         del binary, environment
-        answer = self._ask({"gpu": gpu, "folder": directory.name, "protocol": str(version)})
+        answer = self._ask({"gpu": gpu, "folder": directory.name})
         if not isinstance(answer.get("pid"), int):
             raise MpsError(f"the MPS pod starts no daemon for {gpu}: {answer.get('error')}")
         return Elsewhere(answer["pid"])
@@ -244,8 +199,8 @@ class HostPod:
         return answer
 
 
-def read_request(line: bytes, run: Path) -> tuple[str, Path, Version] | None:
-    """Read a request: the GPU, its directory and the protocol; ``None`` where it only asks who is there.
+def read_request(line: bytes, run: Path) -> tuple[str, Path] | None:
+    """Read a request: the GPU and its directory; ``None`` where it only asks who is there.
 
     Raises:
         ValueError: it is none.
@@ -255,11 +210,9 @@ def read_request(line: bytes, run: Path) -> tuple[str, Path, Version] | None:
         raise ValueError("a request is an object")  # noqa: TRY004 - one error for all that is wrong with it
     if not request:
         return None
-    gpu, folder, version = request.get("gpu"), request.get("folder"), request.get("protocol", Version.LEGACY)
+    gpu, folder = request.get("gpu"), request.get("folder")
     if not (isinstance(gpu, str) and _GPU.fullmatch(gpu)):
         raise ValueError(f"gpu {gpu!r:.80} is no UUID of a GPU")
     if not (isinstance(folder, str) and _NAME.fullmatch(folder)):
         raise ValueError(f"folder {folder!r:.80} is no directory of a GPU's daemon")
-    if not (isinstance(version, str) and version in Version.AUTO.forms):
-        raise ValueError(f"protocol {version!r:.80} is none that a daemon is started with")
-    return gpu, run / FOLDER / folder, Version(version)
+    return gpu, run / FOLDER / folder

@@ -7,9 +7,7 @@ more than a bounded piece at a time.
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -26,8 +24,6 @@ PIECE: Final = 256 * 1024
 """Bytes of a file read at one look; of more, the last ones."""
 LINES: Final = 20
 """Lines of a file passed on at one look; the others are counted."""
-SERVERS: Final = 64
-"""Directories of named servers looked into (protocol 3)."""
 BLOCK: Final = 512
 CONTROL, SERVER = "control.log", "server.log"
 
@@ -98,14 +94,8 @@ class LogTail:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """Name the log files that a daemon's log directory may have, whether they are there or not."""
+    """Yield the log files that a daemon's log directory may have, whether they exist or not."""
     yield from (folder / CONTROL, folder / SERVER)
-    with suppress(OSError), os.scandir(folder) as entries:
-        yield from [Path(each.path) / SERVER for each in islice(filter(_is_folder, entries), SERVERS)]
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir(follow_symlinks=False)
 
 
 def _open(file: Path, how: int) -> int:

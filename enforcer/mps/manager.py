@@ -10,9 +10,7 @@ from typing import Final, Self, TypeVar
 import structlog
 
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon, MpsHealth
-from enforcer.mps.launcher import Version
-from enforcer.mps.protocol_v3 import Space
-from gpushare.errors import GpuShareError, MpsError
+from gpushare.errors import GpuShareError
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -28,11 +26,10 @@ class MpsManager:
 
     Args:
         daemons: those there are from the start, by GPU.
-        version: the protocol that daemons are started with.
     """
 
-    def __init__(self, daemons: Mapping[str, MpsDaemon] | None = None, version: Version = Version.LEGACY) -> None:
-        self._lock, self._version = threading.Lock(), version
+    def __init__(self, daemons: Mapping[str, MpsDaemon] | None = None) -> None:
+        self._lock = threading.Lock()
         self._daemons = dict(daemons or {})
         self._absent: set[str] = set(self._daemons.keys() - self.noted())
         self._told: set[str] = set()
@@ -63,8 +60,6 @@ class MpsManager:
     def replace(self, daemon: MpsDaemon) -> None:
         """Put another in the place of a GPU's daemon: the same process, known better."""
         with self._lock:
-            if before := self._daemons.get(daemon.gpu):
-                daemon.speech.inherit(before.speech)
             self._daemons[daemon.gpu] = daemon
 
     def follow(self, listener: Callable[[str], object]) -> None:
@@ -85,27 +80,6 @@ class MpsManager:
             for listener in listeners:
                 listener(gpu)
         self._told.add(gpu)
-
-    def give(self, gpu: str, claim: str, request: str, space: Space) -> Path | None:
-        """Return a share's pipe directory (``Speech.give``); ``None``: the one that everybody gets.
-
-        Raises:
-            MpsError: there may be namespaces, and none can be made with these limits now.
-        """
-        daemon = self.daemons.get(gpu)
-        if daemon is None and self._version is not Version.LEGACY:
-            raise MpsError(f"the MPS control daemon of {gpu} is not known yet")
-        return None if daemon is None else daemon.speech.give(claim, request, space)
-
-    def drop(self, claim: str) -> None:
-        """Delete the namespaces of a claim (its UID) on all GPUs, now or later."""
-        for daemon in self.daemons.values():
-            daemon.speech.drop(claim)
-
-    @property
-    def namespaces(self) -> bool:
-        """Whether a daemon speaks protocol 3, or may speak it."""
-        return self._version is not Version.LEGACY or any(each.speech.namespaces for each in self.daemons.values())
 
     def answers(self, gpu: str) -> bool:
         """Say whether a GPU's daemon serves. Raises ``MpsError`` where it is there but blocked."""

@@ -1,22 +1,19 @@
 """Limits that prevent, and the proof that they are in force, on the real node.
 
-First under a simulated driver that limits cgroups, then under MPS, then under MPS of protocol 3 with a shared memory:
+First under a simulated driver that limits cgroups, then under MPS, then under MPS with a shared memory:
 one agent each, every pod looked at every 5 s.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from enforcer.mps.launcher import pipe_of
-from enforcer.mps.protocol_v3 import LIST_SPACES, space_prefix
-from gpushare.contract import LIMIT_IN_FORCE, MPS_MEMORY_LIMIT, MPS_PIPE_DIRECTORY
+from gpushare.contract import LIMIT_IN_FORCE, MPS_MEMORY_LIMIT
 from gpushare.kube_client import RESOURCE_V1, path
 from tests.e2e import pinned, pods
 from tests.e2e.pods import Object
-from tests.e2e.site import NAME, RUN, STATE, SYSTEM, Site, restarts
+from tests.e2e.site import NAME, RUN, SYSTEM, Site, restarts
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 PROOF = 5
@@ -24,11 +21,11 @@ NEWER, OLDER = "615.71.09", "570.86.15"
 LATE = 120.0
 BEFORE = (
     f"simulate.driver={OLDER}", "simulate.privileged=false", "agent.proofSeconds=30", "agent.limitBackend=auto",
-    "mps.healthSeconds=30", "mps.protocol=2", "mps.sharedMemory=private",
+    "mps.healthSeconds=30", "mps.sharedMemory=private",
 )  # fmt: skip
-NAMESPACES = (
-    f"simulate.driver={NEWER}", "simulate.privileged=true", f"agent.proofSeconds={PROOF}", "agent.limitBackend=mps-v3",
-    f"mps.healthSeconds={pinned.LOOKS}", "mps.protocol=3", "mps.sharedMemory=node", "mps.sharedMemorySize=64Mi",
+SHARED_MEMORY = (
+    f"simulate.driver={NEWER}", "simulate.privileged=true", f"agent.proofSeconds={PROOF}", "agent.limitBackend=mps-v2",
+    f"mps.healthSeconds={pinned.LOOKS}", "mps.sharedMemory=node", "mps.sharedMemorySize=64Mi",
 )  # fmt: skip
 MEMORY = f"{RUN}/shm"
 IN_IT = "import os; open('/dev/shm/seen', 'w'); at = os.statvfs('/dev/shm'); print(at.f_blocks * at.f_frsize >> 20)"
@@ -160,33 +157,18 @@ def test_a_limit_that_was_got_around_is_said_by_claim_event_and_explain(
     site.delete(namespace, name)
 
 
-def spaces(site: Site, gpu: str, claim: str) -> list[str]:
-    """Memory limits of the namespaces that a GPU's daemon has for a claim."""
-    words = (
-        f"env {MPS_PIPE_DIRECTORY}={pipe_of(Path(RUN), gpu)} {STATE}/simulator/driver/usr/bin/nvidia-cuda-mps-control"
-    )
-    rows = [line.split(",") for line in site.in_agent(f"{words} {' '.join(LIST_SPACES)}").splitlines()]
-    return [row[3] for row in rows if row[0].startswith(space_prefix(claim))]
-
-
-def test_under_protocol_3_a_share_has_a_namespace_that_limits_it_and_the_nodes_shared_memory(
-    site: Site, namespace: str, have: Have
-) -> None:
-    """Its program is started without the variable that would limit it under protocol 2."""
+def test_mps_clients_of_a_node_have_one_shared_memory_with_a_size(site: Site, namespace: str, have: Have) -> None:
     for old in ("driver-cgroup", "mps-v2"):
         site.remove(namespace, f"well-{old}")
-    have(*NAMESPACES, then=REPLACE)
-    site.until("the GPUs say so", lambda: keepers(site) == {"mps-v3"}, LATE)
-    gpu = site.uuid_of(site.run(namespace, with_environment("spaced", "-u", MPS_MEMORY_LIMIT)))
-    site.until("its claim says so", lambda: conditions(site, namespace, "spaced") == [("True", "InForce")], LATE)
-    (claim,) = [each["metadata"]["uid"] for each in claims(site, namespace, "spaced")]
-    assert spaces(site, gpu, claim) == ["2G"]
-    more = f"exec spaced -c main -- env -u {MPS_MEMORY_LIMIT} gpu-share-tenant hold 6Gi"
+    have(*SHARED_MEMORY, then=REPLACE)
+    site.until("the GPUs say so", lambda: keepers(site) == {"mps-v2"}, LATE)
+    site.run(namespace, pods.pod("remembering", "hold", "1Gi"))
+    site.until("its claim says so", lambda: conditions(site, namespace, "remembering") == [("True", "InForce")], LATE)
+    more = "exec remembering -c main -- gpu-share-tenant hold 6Gi"
     assert "the client's limit is 2048" in site.shell(f"kubectl -n {namespace} {more}", check=False)
-    assert site.exec(namespace, "spaced", pinned.PYTHON, "-c", IN_IT).strip() == "64"
+    assert site.exec(namespace, "remembering", pinned.PYTHON, "-c", IN_IT).strip() == "64"
     assert " - tmpfs " in mounts(site)
     assert "seen" in site.node.run("ls", MEMORY)
     assert "seen" in site.shell(f"kubectl -n {SYSTEM} exec daemonset/gpu-share-mps -- ls /dev/shm")
-    assert set(restarts(site.bed.pod(namespace, "spaced")).values()) == {0}
-    site.delete(namespace, "spaced")
-    site.until("its namespace is gone", lambda: spaces(site, gpu, claim) == [])
+    assert set(restarts(site.bed.pod(namespace, "remembering")).values()) == {0}
+    site.delete(namespace, "remembering")

@@ -19,10 +19,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(HERE))))
 END = b"\0"
 MAX_PIPE = 87
 MULTIUSER = "-multiuser-server"
-PROTOCOL = ("-p", "3")
-SEVERAL = "-m"
-GREETING, VERSION, WORDS, BETWEEN = "\x02protocol", "3", "\x03", "\x1f"
-"""How program and daemon of protocol 3 find each other here; one of protocol 2 knows nothing of it."""
 
 
 def install(folder: "Path", state: "Path") -> "Path":
@@ -36,16 +32,12 @@ def install(folder: "Path", state: "Path") -> "Path":
 
 
 def main(arguments: list[str]) -> int:
-    """Be the daemon (``-d``, ``-f``, perhaps for several users, perhaps ``-p 3``), or pass standard input to it.
+    """Be the daemon (``-d``, ``-f``, perhaps for several users), or pass standard input to it.
 
-    Other words are a command of protocol 3; a program that knows none ignores them, as 535 does.
+    It ignores other words, as 535 does.
     """
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     arguments, several = [each for each in arguments if each != MULTIUSER], MULTIUSER in arguments
-    if tuple(arguments[1:3]) == PROTOCOL:
-        if not supported("mps_v3", otherwise=False):
-            return 1
-        _become(pipe, arguments)
     command = [] if arguments and arguments[0] in {"-d", "-f"} else arguments
     if len(pipe) > MAX_PIPE or (command and command[0] in {"-p", "-m", "-S", "-M"}):
         return 1
@@ -60,17 +52,12 @@ def main(arguments: list[str]) -> int:
     except OSError:
         print("Cannot find MPS control daemon process", file=sys.stderr)
         return 1
-    if command and exchange(connection, GREETING) == VERSION:
-        answer = exchange(connection, WORDS + BETWEEN.join(command))
-        sys.stdout.write(answer[1:])
-        return int(answer[:1] or command != ["--quit"])
     return talk(connection)
 
 
 def _become(pipe: str, arguments: list[str]) -> None:
     os.chdir(ROOT)
-    module = "mps_v3" if tuple(arguments[1:3]) == PROTOCOL else "mps_daemon"
-    os.execv(sys.executable, [sys.executable, "-m", f"tests.fakes.gpu.{module}", arguments[0], pipe, *arguments[1:]])
+    os.execv(sys.executable, [sys.executable, "-m", "tests.fakes.gpu.mps_daemon", arguments[0], pipe, *arguments[1:]])
 
 
 def supported(switch: str, *, otherwise: bool) -> bool:
@@ -81,12 +68,6 @@ def supported(switch: str, *, otherwise: bool) -> bool:
         with open(world) as file:
             said = dict(line.split("=") for line in file.read().split())
     return said.get(switch, str(int(otherwise))) != "0"
-
-
-def exchange(connection: socket, line: str) -> str:
-    """Send a line, return the answer."""
-    connection.send(line.encode() + END)
-    return connection.recv(65536).rstrip(END).decode()
 
 
 def talk(connection: socket) -> int:

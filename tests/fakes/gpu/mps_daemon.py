@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.fakes.gpu.mps_clients import JOIN, Clients
-from tests.fakes.gpu.mps_control import END, MULTIUSER, SEVERAL
+from tests.fakes.gpu.mps_control import END, MULTIUSER
 from tests.fakes.gpu.mps_words import DEVICES, device_and_limit, integer, memory, percentage, shown
 from tests.fakes.gpu.state import Sim
 from tests.fakes.gpu.tenants import Packet, Tenants, refusal
@@ -281,7 +281,7 @@ def main(form: str, pipe: str, *more: str, make: Callable[..., Daemon] = Daemon)
         return 0
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     sim = Sim.from_environment()
-    daemon = make(sim, gpu, multiuser=not {MULTIUSER, SEVERAL}.isdisjoint(more))
+    daemon = make(sim, gpu, multiuser=MULTIUSER in more)
     if gpu:
         Tenants(sim, gpu, "mps", daemon.admit, daemon.lock).listen(Path(pipe))
         threading.Thread(target=_die_when_told, args=(sim, gpu), daemon=True).start()

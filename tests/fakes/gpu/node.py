@@ -28,7 +28,6 @@ from tests.fakes.gpu.build import library_folder
 from tests.fakes.gpu.share import DEVICE_FOLDER, amount
 from tests.fakes.gpu.state import Fault, Machine, MachineGpu, Sim
 from tests.fakes.gpu.tenants import Tenants, plain
-from tests.fakes.gpu.world import change
 
 HERE: Final = Path(__file__).parent
 PACKAGED: Final = HERE / "lib"
@@ -45,7 +44,6 @@ STAND_IN: Final = (
     "mps_clients",
     "mps_control",
     "mps_daemon",
-    "mps_v3",
     "mps_words",
     "state",
     "tenants",
@@ -56,8 +54,6 @@ MODELS: Final = {"B200": "10.0", "H100": "9.0", "H200": "9.0", "L4": "8.9", "A10
 DRIVER: Final = "570.86.15"
 CUDA: Final = {615: 13040, 580: 13000, 0: 12080}
 """Driver branch to CUDA version, the newest first."""
-NAMESPACES_SINCE: Final = 615
-"""Driver branch from which on MPS speaks protocol 3, and the driver keeps limits of cgroups."""
 MAX_GPUS: Final = 16
 MAX_INSTANCES: Final = 7
 PROFILE: Final = re.compile(r"[1-7]g\.[1-9][0-9]{0,2}gb")
@@ -186,7 +182,6 @@ def lay_out(root: Path, shape: Machine, *, single_user: bool = False, mig: Seque
     before = sim.machine.gpus if (sim.folder / "machine").is_file() else ()
     kept = [replace(gpu, uuid=old.uuid) for gpu, old in zip(shape.gpus, before, strict=False)]
     sim = Sim.create(sim.folder, cut(replace(shape, gpus=(*kept, *shape.gpus[len(kept) :])), mig))
-    change(sim, mps_v3=int(branch(shape.driver) >= NAMESPACES_SINCE))
     driver = root / "driver"
     sources = driver / SOURCES / "tests" / "fakes" / "gpu"
     for folder in (driver / LIBRARIES, driver / PROGRAMS, sources):

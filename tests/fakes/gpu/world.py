@@ -34,7 +34,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "foreign_uid_may_set": "1",
     "foreign_uid_may_terminate": "1",
     "foreign_uid_may_shutdown": "1",
-    "mps_v3": "0",  # the driver's MPS speaks protocol 3 too (R615)
     "multiuser_supported": "1",  # 0: the daemon ends silently, as 535 without a GPU
     # Death and faults.
     "sigkill_hurts_neighbours": "0",  # 1: they get error 719; 2: they compute wrongly

@@ -17,7 +17,6 @@ import pytest
 from tests.fakes.gpu import node, share
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.state import Sim
-from tests.fakes.gpu.world import current
 
 pytestmark = pytest.mark.node
 REPOSITORY = Path(__file__).parents[3]
@@ -223,29 +222,6 @@ def test_the_last_gpu_is_cut_into_instances_which_tenants_find_as_devices(bed: B
     assert said(bed.tenant("3Gi", **device))["state"] == "holding"
     assert sim.used(instances[0].uuid) == 3072
     assert node.lay_out(bed.root, shape).machine.instances == ()
-
-
-def test_from_driver_615_on_mps_has_namespaces_where_it_is_asked_for_them(bed: Bed) -> None:
-    """By the programs that are laid out, which run where there is no checkout."""
-    bed.pipe.mkdir()
-    new = node.machine("n1", 2, 16384, "NVIDIA H100 80GB HBM3", "615.71.09")
-    refused = subprocess.run([bed.control, "-f", "-p", "3", "-m"], env=bed.environment, check=False)
-    assert refused.returncode == 1
-    node.lay_out(bed.root, new)
-    bed.daemon("-p", "3", "-m")
-
-    def ask(*words: str) -> str:
-        done = subprocess.run([bed.control, *words], env=bed.environment, text=True, capture_output=True, check=True)
-        return done.stdout
-
-    ask("server", "create", "gpu", "--uid=0", f"--allowed-devices={bed.gpu}")
-    ask("namespace", "create", "mine", "--server=gpu")
-    ask("namespace", "set", "mine", "--server=gpu", "--pinned-memory-limit=2048M")
-    assert "mine,gpu,Ready,2G,100,0" in ask("namespace", "list", "--server=gpu", "--format=csv,noheader")
-    tenant = bed.tenant("1Gi", "--then", "3Gi", "--after", "0s", CUDA_MPS_PIPE_DIRECTORY=str(bed.pipe / "gpu" / "mine"))
-    assert (said(tenant)["limitMiB"], tenant.wait(15)) == (2048, 1)
-    node.lay_out(bed.root, node.machine("n1", 2, 16384, "NVIDIA H100 80GB HBM3"))
-    assert current(bed.sim)["mps_v3"] == "0", "an older driver again"
 
 
 def test_the_library_finds_its_machine_by_where_it_lies(bed: Bed) -> None:

@@ -38,7 +38,6 @@ SAMPLES: Final = {
     "monitoring.serviceMonitor.interval": "7s",
     "simulate.driver": "615.71.09",
     "simulate.mig": ["1g.4gb"],
-    "mps.protocol": "auto",
     "placement.acrossNodes": "spread",
     "placement.withinNode": "spread",
     "mps.sharedMemory": "node",

@@ -1,4 +1,4 @@
-"""What a daemon is told through ``Client`` is what it says afterwards: the real program, the stand-in, protocol 3's."""
+"""What ``Client`` sets is what it reads back: the real program and the stand-in."""
 
 import os
 from pathlib import Path
@@ -6,25 +6,17 @@ from pathlib import Path
 import pytest
 
 from enforcer.mps.client import Client
-from enforcer.mps.client_v3 import NamespaceClient
-from enforcer.mps.launcher import Version
 from gpushare.errors import ConfigError, MpsError
 from gpushare.reasons import Reason
 from tests.fakes.gpu.state import MpsFault, Sim
-from tests.fakes.gpu.world import change
 from tests.integration.processes.mps.conftest import Make
 
 pytestmark = pytest.mark.node
 
 
-@pytest.fixture(name="client", params=["real", "stand_in", "protocol 3, from documentation"])
-def _client(request: pytest.FixtureRequest, make: Make, sim: Sim) -> Client:
-    v3 = request.param not in {"real", "stand_in"}
-    change(sim, mps_v3=int(v3))
-    daemon = make(
-        request.getfixturevalue("stand_in" if v3 else request.param),
-        version=Version.NAMESPACES if v3 else Version.LEGACY,
-    )
+@pytest.fixture(name="client")
+def _client(binary: Path, make: Make) -> Client:
+    daemon = make(binary)
     daemon.start()
     return daemon.client
 
@@ -39,10 +31,8 @@ def test_limits_are_set_and_read_back(client: Client, mib: int) -> None:
 
 
 def test_percentages_and_priorities_are_set_and_read_back(client: Client) -> None:
-    v3 = isinstance(client, NamespaceClient)
-    # There, who names no namespace is meant to get next to nothing.
-    assert (client.percentage(), client.priority()) == ((1.0, 1) if v3 else (100.0, 0))
-    for percent in (1.0, 33.0, 100.0) if v3 else (0.5, 33.3, 100.0):
+    assert (client.percentage(), client.priority()) == (100.0, 0)
+    for percent in (0.5, 33.3, 100.0):
         client.set_percentage(percent)
         assert client.percentage() == percent
     for priority in (1, 0):
@@ -67,10 +57,7 @@ def test_a_server_is_asked_by_its_pid(client: Client) -> None:
         assert client.clients(server) == ()
     with pytest.raises(MpsError):
         client.clients(1)
-    try:
-        assert client.terminate(1, os.getpid()) is not None
-    except MpsError as error:  # protocol 3 says it by its exit code
-        assert error.reason is Reason.MPS_UNREACHABLE
+    assert client.terminate(1, os.getpid()) is not None
 
 
 def test_a_daemon_that_keeps_no_setting_is_found_out(stand_in: Path, make: Make, sim: Sim) -> None:

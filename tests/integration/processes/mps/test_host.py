@@ -236,19 +236,11 @@ def test_a_driver_without_the_program_is_a_sentence(root: Path) -> None:
         ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is no directory"),
         ({"gpu": UUID, "folder": 0}, "folder 0 is no directory"),
         ({"gpu": None, "folder": NAME}, "gpu None is no UUID"),
-        ({"gpu": UUID, "folder": NAME, "protocol": "auto"}, "protocol 'auto' is none"),
-        ({"gpu": UUID, "folder": NAME, "protocol": ["3"]}, r"protocol \['3'\] is none"),
     ],
 )
 def test_only_folders_of_gpus_are_served(request_: dict[str, object], says: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=says):
         read_request(json.dumps(request_).encode(), tmp_path)
-
-
-def test_an_older_agent_names_no_protocol(tmp_path: Path) -> None:
-    for asked_, version in (({}, "2"), ({"protocol": "2"}, "2"), ({"protocol": "3"}, "3")):
-        line = json.dumps({"gpu": UUID, "folder": NAME} | asked_).encode()
-        assert read_request(line, tmp_path) == (UUID, tmp_path / "mps" / NAME, version)
 
 
 def test_the_socket_is_for_root_alone(root: Path) -> None:

@@ -5,14 +5,13 @@ from hypothesis import strategies as st
 
 from enforcer.limits.backend import Ability, Backend, Wanted, choose
 
-ABILITIES = st.builds(Ability, mps=st.booleans(), spaces=st.booleans(), cgroups=st.booleans(), mig=st.booleans())
+ABILITIES = st.builds(Ability, mps=st.booleans(), cgroups=st.booleans(), mig=st.booleans())
 
 
 def test_the_container_is_limited_before_its_processes_and_anything_before_nothing() -> None:
     assert choose(Ability(mps=True, cgroups=True)).backend is Backend.DRIVER_CGROUP
     assert choose(Ability(cgroups=True)).backend is Backend.DRIVER_CGROUP
     assert choose(Ability(mps=True)).backend is Backend.MPS_V2
-    assert choose(Ability(mps=True, spaces=True)).backend is Backend.MPS_V3
     assert choose(Ability()).backend is Backend.WATCH_ONLY
     assert choose(Ability(mps=True, cgroups=True, mig=True)).backend is Backend.MIG_INSTANCE
 
@@ -34,22 +33,10 @@ def test_a_wanted_back_end_that_cannot_work_is_said_with_the_way_out() -> None:
     assert "no MPS daemon" in str(choose(Ability(), Wanted.MPS_V2).problem)
 
 
-def test_mps_keeps_limits_in_the_way_of_the_protocol_that_its_daemon_speaks() -> None:
-    new, old = Ability(mps=True, spaces=True), Ability(mps=True)
-    assert choose(new, Wanted.MPS_V3).backend is Backend.MPS_V3
-    assert choose(new, Wanted.MPS_V2).backend is Backend.MPS_V3
-    assert "speaks protocol 3: mps-v3 is used" in str(choose(new, Wanted.MPS_V2).problem)
-    assert choose(old, Wanted.MPS_V3).backend is Backend.MPS_V2
-    assert "mps.protocol" in str(choose(old, Wanted.MPS_V3).problem)
-    for backend in (Backend.MPS_V2, Backend.MPS_V3):
-        assert (backend.prevents, backend.per_process, backend.at_once) == (True, True, False)
-
-
 @given(ABILITIES, st.sampled_from(Wanted))
 def test_nothing_is_ever_chosen_that_is_not_there(ability: Ability, wanted: Wanted) -> None:
     found = choose(ability, wanted).backend
-    assert found is not Backend.MPS_V2 or (ability.mps and not ability.spaces)
-    assert found is not Backend.MPS_V3 or (ability.mps and ability.spaces)
+    assert found is not Backend.MPS_V2 or ability.mps
     assert found is not Backend.DRIVER_CGROUP or ability.cgroups
     assert (found is Backend.MIG_INSTANCE) is ability.mig
 

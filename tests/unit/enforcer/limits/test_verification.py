@@ -28,10 +28,6 @@ def seen(*processes: Process, backend: Backend = Backend.MPS_V2, **changes: Any)
     return Evidence(backend=backend, **(values | changes))
 
 
-def by_space(*processes: Process, **changes: Any) -> Evidence:
-    return seen(*processes, backend=Backend.MPS_V3, **changes)
-
-
 def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
     return seen(*processes, backend=Backend.DRIVER_CGROUP, **({"applied_mib": QUOTA} | changes))
 
@@ -57,14 +53,7 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
         (seen(client(client=None)), Reason.UNKNOWN, "MPS daemon cannot be read"),
         (seen(), Reason.UNKNOWN, "nothing to see"),
         (seen(processes=None), Reason.UNKNOWN, "cannot be read"),
-        (by_space(client()), Reason.IN_FORCE, "4096 MiB"),
         # A namespace's limit holds whatever a process says, except that it names a GPU it does not see.
-        (by_space(client(said=Said())), Reason.IN_FORCE, "MPS client"),
-        (by_space(client(said=Said(9000))), Reason.IN_FORCE, "MPS client"),
-        (by_space(client(7, said=Said(QUOTA, "1"))), Reason.ESCAPED, "process 7 names a GPU it does not see"),
-        (by_space(client(7, client=False)), Reason.ESCAPED, "is no MPS client"),
-        (by_space(client(7, used_mib=CEILING + 1)), Reason.ESCAPED, "holds 4353 MiB"),
-        (by_space(client(1), client(2)), Reason.PER_PROCESS_ONLY, "2 processes"),
         (by_cgroup(), Reason.IN_FORCE, "the driver limits its cgroup to 4096 MiB"),
         (by_cgroup(client(1), client(2, said=Said(), client=False)), Reason.IN_FORCE, "cgroup"),
         (by_cgroup(applied_mib=None), Reason.NOT_APPLIED, "no limit"),

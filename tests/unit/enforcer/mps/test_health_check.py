@@ -4,6 +4,7 @@ import pytest
 
 from enforcer.mps import health_check as checkup
 from enforcer.mps import incidents
+from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline
 from enforcer.mps.health_check import Checkup
 from enforcer.mps.incidents import Incident, Incidents
@@ -15,7 +16,7 @@ from tests.unit.enforcer.made import GPU
 SERVER = 77
 
 
-class Scripted:
+class Scripted(Client):
     """A daemon as ``Client`` sees it."""
 
     def __init__(self) -> None:
@@ -23,9 +24,6 @@ class Scripted:
         self.states: dict[int, ServerStatus | None] = {SERVER: ServerStatus.ACTIVE}
         self.pids: tuple[int, ...] = (501, 502, 503)
         self.let_go: list[int] = []
-
-    def alive(self, deadline: Deadline | None = None) -> None:
-        raise AssertionError("a look asks more than that")
 
     def percentage(self, deadline: Deadline | None = None) -> float:
         return self.share

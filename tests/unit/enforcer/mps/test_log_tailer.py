@@ -117,13 +117,6 @@ def test_a_log_directory_that_is_a_link_is_not_entered(folder: Path, tmp_path: P
     assert texts(follower) == []
 
 
-def test_the_logs_of_named_servers_are_followed(folder: Path, tmp_path: Path) -> None:
-    follower = following(tmp_path)
-    (folder / "gpu-share").mkdir()
-    add(folder / "gpu-share" / "server.log", "of a server\n")
-    assert texts(follower) == ["of a server"]
-
-
 def test_of_a_flood_a_few_lines_are_passed_on_and_the_others_counted(folder: Path, tmp_path: Path) -> None:
     follower = following(tmp_path)
     add(folder / "server.log", "".join(f"{HEAD}Server {number} exited with status 1\n" for number in range(500)))

@@ -8,7 +8,7 @@ import pytest
 from enforcer.quota import informer as cluster
 from enforcer.quota.informer import WITH_KUBELET, Books
 from enforcer.quota.types import Quota
-from enforcer.status.events import PodEvents, event_of
+from enforcer.status.events import QUEUE, PodEvents, event_of
 from enforcer.status.messages import NOTE_BYTES, Notice
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
@@ -207,6 +207,6 @@ def test_a_bug_over_one_notice_is_not_the_end_of_telling() -> None:
 def test_notices_never_wait_even_if_nobody_takes_them() -> None:
     events = PodEvents(Api(), NODE)  # type: ignore[arg-type]
     begun = time.monotonic()
-    for _ in range(10 * events.QUEUE):
+    for _ in range(10 * QUEUE):
         events.notify(notice())
     assert time.monotonic() - begun < 5
