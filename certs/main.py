@@ -13,8 +13,7 @@ from typing import Final
 
 import structlog
 
-from certs import kube_store as cluster
-from certs import rotation_plan as plan
+from certs import kube_store, rotation_plan
 from certs.rotation import Keeper
 from certs.store import FolderVault, locked
 from gpushare.errors import ConfigError, GpuShareError
@@ -59,16 +58,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if bool(options.dir) == bool(options.secret):
         raise ConfigError("give either --dir DIR or --secret NAMESPACE/NAME")
     if options.secret:
-        cluster.secret_name(options.secret)
-    if not MIN_LEAF_DAYS <= options.leaf_days <= plan.MAX_LEAF_DAYS:
+        kube_store.secret_name(options.secret)
+    if not MIN_LEAF_DAYS <= options.leaf_days <= rotation_plan.MAX_LEAF_DAYS:
         raise ConfigError(
-            f"--leaf-days {options.leaf_days} is not from {MIN_LEAF_DAYS} to {plan.MAX_LEAF_DAYS}; leave it out"
+            f"--leaf-days {options.leaf_days} is not from {MIN_LEAF_DAYS} to {rotation_plan.MAX_LEAF_DAYS}; omit it"
         )
-    if not 2 * options.leaf_days <= options.ca_days <= plan.MAX_CA_DAYS:
+    if not 2 * options.leaf_days <= options.ca_days <= rotation_plan.MAX_CA_DAYS:
         raise ConfigError(
-            f"--ca-days {options.ca_days} is not from twice the leaf's to {plan.MAX_CA_DAYS}; leave it out"
+            f"--ca-days {options.ca_days} is not from twice the leaf's to {rotation_plan.MAX_CA_DAYS}; leave it out"
         )
-    options.wanted = plan.Wanted(
+    options.wanted = rotation_plan.Wanted(
         names=_names(options.dns, options.ip),
         ca_days=options.ca_days,
         leaf_days=options.leaf_days,
@@ -86,7 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--dns", default="", metavar="A,B", help="names the server is called by")
     add("--ip", default="", metavar="X,Y", help="addresses the server is called by")
     add("--ca-days", type=int, default=365, metavar="N", help="life of the CA (365)")
-    add("--leaf-days", type=int, default=plan.MAX_LEAF_DAYS, metavar="N", help="life of the serving certificate (30)")
+    add(
+        "--leaf-days",
+        type=int,
+        default=rotation_plan.MAX_LEAF_DAYS,
+        metavar="N",
+        help="life of the serving certificate (30)",
+    )
     add("--settle", type=_seconds, default=300.0, metavar="S", help="how long a bundle is out before it is used (300)")
     add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     add("--watch", action="store_true", help="stay, and look again every --interval seconds")
@@ -114,14 +119,14 @@ def build(options: argparse.Namespace) -> Keeper:
     connection = Cluster.connect(options.kubeconfig) if options.secret or options.webhook_configuration else None
     publisher = None
     if connection is not None and options.webhook_configuration:
-        publisher = cluster.WebhookConfigurations(connection, options.webhook_configuration)
+        publisher = kube_store.WebhookConfigurations(connection, options.webhook_configuration)
     if options.dir:
         private = FolderVault(options.dir / AUTHORITY_FOLDER, mode=0o700)
         return Keeper(private, FolderVault(options.dir), options.wanted, publisher=publisher)
     assert connection is not None
-    namespace, name = cluster.secret_name(options.secret)
-    authority = cluster.SecretVault(connection, namespace, name + AUTHORITY_SUFFIX, cluster.OPAQUE)
-    serving = cluster.SecretVault(connection, namespace, name, cluster.TLS)
+    namespace, name = kube_store.secret_name(options.secret)
+    authority = kube_store.SecretVault(connection, namespace, name + AUTHORITY_SUFFIX, kube_store.OPAQUE)
+    serving = kube_store.SecretVault(connection, namespace, name, kube_store.TLS)
     return Keeper(authority, serving, options.wanted, publisher=publisher)
 
 

@@ -19,8 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from certs import pki
-from certs import rotation_plan as plan
+from certs import pki, rotation_plan
 from certs.rotation_plan import Plan, State, Step, Wanted
 from certs.store import ConflictError, Vault
 from gpushare.errors import GpuShareError
@@ -102,7 +101,7 @@ class Keeper:
     def _once(self) -> Plan:
         now = self._clock()
         stored = self._published(now)
-        todo = plan.next_step(stored.state, now, self._wanted)
+        todo = rotation_plan.next_step(stored.state, now, self._wanted)
         if todo.step not in {Step.NOTHING, Step.WAIT}:
             self._take(todo, stored, now)
         return todo
@@ -152,18 +151,18 @@ class Keeper:
         log.info("certificates changed", reason=reason, step=todo.step, why=todo.reason, where=str(self._serving))
 
     def _add_next(self, stored: Stored, now: datetime) -> None:
-        pair = pki.make_authority(*plan.lifetime(now, self._wanted.ca_days))
+        pair = pki.make_authority(*rotation_plan.lifetime(now, self._wanted.ca_days))
         files = stored.authority | {"next.crt": pair.certificate, "next.key": pair.key}
         self._authority.write(files | _notes(replace(stored.state, bundled=None), stored.old), stored.authority_version)
 
     def _drop_old(self, stored: Stored, now: datetime) -> None:
-        kept = {a.fingerprint: stored.old[a.fingerprint] for a in plan.retained(stored.state, now)}
+        kept = {a.fingerprint: stored.old[a.fingerprint] for a in rotation_plan.retained(stored.state, now)}
         self._authority.write({**stored.authority, **_notes(stored.state, kept)}, stored.authority_version)
 
     def _issue(self, stored: Stored, now: datetime) -> None:
         current = stored.state.current
         assert current is not None
-        begins, ends = plan.lifetime(now, self._wanted.leaf_days, current.ends)
+        begins, ends = rotation_plan.lifetime(now, self._wanted.leaf_days, current.ends)
         signer = pki.Pair(stored.authority["ca.crt"], stored.authority["ca.key"])
         pair = pki.issue(signer, self._wanted.names, begins, ends)
         self._serving.write(
@@ -261,7 +260,7 @@ def _signer_in(served: dict[str, bytes], now: datetime) -> dict[str, bytes]:
     return {k: v for k, v in candidates.items() if leaf is not None and k == leaf.issuer}
 
 
-def _leaf(served: dict[str, bytes], signers: list[bytes], where: str) -> plan.Leaf | None:
+def _leaf(served: dict[str, bytes], signers: list[bytes], where: str) -> rotation_plan.Leaf | None:
     leaf = pki.read_leaf(served.get("tls.crt", b""), served.get("tls.key", b""), signers)
     if served and (leaf is None or leaf.problem):
         problem = leaf.problem if leaf else "tls.crt is not one certificate"

@@ -17,9 +17,7 @@ from enforcer.audit.kill_records import warning_fields
 from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import Scribe
-from enforcer.detection import kill_history as kills
-from enforcer.detection import nvml_outage as sight
-from enforcer.detection import state_file as memory
+from enforcer.detection import kill_history, nvml_outage, state_file
 from enforcer.detection.detector import Decision, Rules, State, Verdict, judge, place_of, settle
 from enforcer.kill.circuit_breaker import Breaker
 from enforcer.kill.executor import Executor, Result
@@ -28,8 +26,7 @@ from enforcer.quota.types import OnExceed, Proven, Quota
 from enforcer.runtime import files
 from enforcer.runtime import files as plainfile
 from enforcer.runtime.background import Aside
-from enforcer.status import messages as notice
-from enforcer.status import node_status as status
+from enforcer.status import messages, node_status
 from enforcer.status.dedup import Episodes, Spell
 from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
@@ -127,8 +124,8 @@ class Agent:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
         self._pending: dict[Future[Result], Verdict] = {}
         self._file, self._editions = StatusFile(state), Editions()
-        self._sight: sight.Sight = {}
-        self._armed: dict[kills.Place, float] = {}
+        self._sight: nvml_outage.Sight = {}
+        self._armed: dict[kill_history.Place, float] = {}
         self._episodes = Episodes()
         self._breaker = Breaker(state, self._disk)
 
@@ -181,16 +178,18 @@ class Agent:
 
     def _recall(self) -> State:
         try:
-            data = plainfile.read(self._folder / memory.NAME, memory.MAX_BYTES)
+            data = plainfile.read(self._folder / state_file.NAME, state_file.MAX_BYTES)
         except FileNotFoundError:
             return State()
         except OSError as error:
-            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=memory.NAME, error=str(error))
+            log.warning(
+                "grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
+            )
             return State()
-        found = memory.decode(data, self._boot, self._clock()) if self._boot else None
+        found = state_file.decode(data, self._boot, self._clock()) if self._boot else None
         if found is None:
             why = "it cannot be read, or is of another boot or version"
-            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=memory.NAME, error=why)
+            log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
         return found or State()
 
     def _remember(self) -> None:
@@ -198,7 +197,7 @@ class Agent:
 
         Where the disk takes its time, looking goes on, and who is to be ended has to wait; see ``_carry_out``.
         """
-        data = memory.encode(self._state, self._boot)
+        data = state_file.encode(self._state, self._boot)
         if data != self._remembered:
             self._remembered, kept = data, partial(self._keep, data)
             self._kept = self._disk.do("memory", kept)
@@ -206,7 +205,7 @@ class Agent:
 
     def _keep(self, data: bytes) -> None:
         try:
-            files.replace(self._folder / memory.NAME, data)
+            files.replace(self._folder / state_file.NAME, data)
         except OSError as error:
             log.warning("grace periods not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
             self._remembered = b""  # the next look tries again
@@ -220,7 +219,7 @@ class Agent:
             kept.result(DISK_SECONDS)
         except TimeoutError:
             log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=self._disk.problem)
-            self._parts.sink.notify(notice.unrecorded(verdict))
+            self._parts.sink.notify(messages.unrecorded(verdict))
             return Result(Reason.RECORD_UNWRITABLE)
         return Result(Reason.BREAKER_OPEN) if self._breaker.stands else self._parts.executor.carry_out(verdict)
 
@@ -229,23 +228,23 @@ class Agent:
             views = self._parts.watch.look()
             problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
         except NvmlError as error:
-            views, problems = (), {sight.EVERYWHERE: error}
+            views, problems = (), {nvml_outage.EVERYWHERE: error}
         for problem in problems.values():
             self._parts.metrics.nvml_errors.labels(str(problem.reason)).inc()
-        self._sight, changes = sight.looked(self._sight, problems, self._clock())
+        self._sight, changes = nvml_outage.looked(self._sight, problems, self._clock())
         for change in changes:
             self._say(change)
         return views
 
-    def _say(self, change: sight.Change) -> None:
+    def _say(self, change: nvml_outage.Change) -> None:
         """Say once when sight is lost and once when it is back; operators hear what lasts."""
-        back = change.turn is sight.Turn.BACK
+        back = change.turn is nvml_outage.Turn.BACK
         reason = Reason.RECOVERED if back else change.blind.reason
         if back:
             log.info("sight is back", reason=str(reason), gpu=change.gpu)
-        elif change.turn is sight.Turn.LOST:
+        elif change.turn is nvml_outage.Turn.LOST:
             log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
-        if (note := sight.told(change, self._clock())) is not None:
+        if (note := nvml_outage.told(change, self._clock())) is not None:
             self._parts.tell_operators(reason, note)
 
     def _decide(self, verdict: Verdict) -> None:
@@ -268,7 +267,7 @@ class Agent:
             self._pending[self._workers.submit(self._carry_out, self._kept, verdict)] = verdict
 
     def _tell(self, verdict: Verdict, spell: Spell) -> None:
-        if (words := notice.DECIDED.get(verdict.decision)) is not None:
+        if (words := messages.DECIDED.get(verdict.decision)) is not None:
             self._parts.sink.notify(words(verdict, spell))
         if verdict.decision is Decision.WARNED:
             self._record(Kind.WARNED, verdict, spell.times)
@@ -321,7 +320,7 @@ class Agent:
     def _report(self, views: Sequence[View], quotas: Sequence[Quota], now: float) -> None:
         snapshot = Snapshot(
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views,
-            quotas=status.shown(self._state, quotas), state=self._state, rules=self._rules,
+            quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,
             head=self._parts.kill_log.head, problems=self._problems(), standing=self._parts.standing(),
             failures=self._parts.findings(), proven=self._parts.proven(), sight=self._sight,
         )  # fmt: skip

@@ -53,11 +53,10 @@ from enforcer.resourceslices.contention import Allocatable
 from enforcer.resourceslices.controller import Offering, Turns
 from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.resourceslices.kill_log_anchor import keep_anchored
-from enforcer.runtime import capabilities as rights
-from enforcer.runtime import lock
+from enforcer.runtime import capabilities, lock
 from enforcer.runtime.background import every
 from enforcer.runtime.logs import log_to_stderr
-from enforcer.status import http_server as pages
+from enforcer.status import http_server
 from enforcer.status.events import NodeNews, NodeReporter, PodEvents
 from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
@@ -99,7 +98,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
     side = Side(nvml=RemoteReader(command(options.driver_root)))
     with ExitStack() as stack:
         if options.drop_capabilities:
-            rights.keep_needed(daemons=not (options.no_mps or options.mps_host))
+            capabilities.keep_needed(daemons=not (options.no_mps or options.mps_host))
         hold = stack.enter_context(lock.held(options.state, wait=True))
         _check_namespace(options)
         written = KillLog(options.state / FOLDER, retention=options.retention)
@@ -171,7 +170,7 @@ def _tell_operators(
     """Report what happens to daemons, and serve metrics and readiness."""
     keep_telling(side.incidents, side.news, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
     if options.address is not None:
-        stack.callback(pages.serve(options.address, pages.app(metrics.registry, side.hindrance)))
+        stack.callback(http_server.serve(options.address, http_server.app(metrics.registry, side.hindrance)))
 
 
 def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:

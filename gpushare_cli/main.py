@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
-from gpushare_cli import api_errors as refusals
+from gpushare_cli import api_errors
 
 FINE: Final = 0
 NOT_FINE: Final = 1
@@ -128,7 +128,7 @@ def _guarded(call: Callable[[], int]) -> int:
         print(f"{program()}: {what}: {error.strerror}", file=sys.stderr)
         return NOT_FINE
     except GpuShareError as error:
-        print(f"{program()}: {refusals.sentence(error)}", file=sys.stderr)
+        print(f"{program()}: {api_errors.sentence(error)}", file=sys.stderr)
         return WRONG_USE if isinstance(error, ConfigError) else NOT_FINE
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare_cli import node_status as nodestatus
+from gpushare_cli import node_status
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
 from gpushare_cli.terminal import NOT_AVAILABLE, Colour, Terminal, cell, table
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Show it once, or until interrupted. Returns 1 when what is shown is old: the enforcer is not running."""
     terminal = Terminal.of(sys.stdout, args.color)
     while True:
-        status = nodestatus.load(args.state)
+        status = node_status.load(args.state)
         text = json.dumps(status.raw, indent=2) if args.output == "json" else "\n".join(lines(status, terminal))
         old = stale(status)
         if args.watch and terminal.stream.isatty():
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def stale(status: NodeStatus) -> str:
     """Return a sentence when the status is older than the enforcer would let it get; empty when it is fresh."""
-    age = status.age(nodestatus.now())
+    age = status.age(node_status.now())
     if age is None:
         return "the status does not say when it was written"
     return f"this is {age:.0f} s old: the enforcer does not run" if age > STALE_SECONDS else ""

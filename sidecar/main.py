@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gpushare.contract import STATUS_PATH
-from sidecar import files, metrics
-from sidecar import pod_status as status
+from sidecar import files, metrics, pod_status
 from sidecar.http_server import Server
 
 ABOUT: Final = "Watch the pod's status file, print what is new in it, serve /metrics; ends on SIGTERM."
@@ -36,19 +35,19 @@ class Watcher:
 
     def __init__(self, file: str, say: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
         self._file, self._say, self._clock = file, say, clock
-        self._seen: frozenset[status.Message] = frozenset()
+        self._seen: frozenset[pod_status.Message] = frozenset()
         self._data: bytes | None = None
         self._silent = False
         self._short: float | None = None
-        self.status: status.Status | None = None
+        self.status: pod_status.Status | None = None
         self.printed = 0
 
     def look(self) -> None:
         """Read the file again and print what is new. A torn file leaves the last status standing, none ends it."""
-        data = files.read(self._file, status.MAX_BYTES)
+        data = files.read(self._file, pod_status.MAX_BYTES)
         if data is None:
             self._data = self.status = None
-        elif data != self._data and (found := status.parse(data)) is not None:
+        elif data != self._data and (found := pod_status.parse(data)) is not None:
             self._tell(found)
             self._data, self.status = data, found
             self._short = self._clock() if found.short(SHORT) else self._short
@@ -64,7 +63,7 @@ class Watcher:
         """Whether memory was short a moment ago, so that the agent may have something to say of a container's end."""
         return self._short is not None and 0 <= self._clock() - self._short < SHORT_SECONDS
 
-    def _tell(self, found: status.Status) -> None:
+    def _tell(self, found: pod_status.Status) -> None:
         before = self.status is not None and self.status.ready
         if found.ready and not before:
             shares = ", ".join(f"{use.container} {use.quota_mib} MiB on {use.gpu}" for use in found.uses)
@@ -103,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         sys.stderr.write(f"gpu-share sidecar: --listen {options.listen!r:.80}: {error}; write for example {LISTEN}\n")
         return WRONG_USE
-    return _run(Watcher(f"{options.status}/{status.FILE}", _say), address)
+    return _run(Watcher(f"{options.status}/{pod_status.FILE}", _say), address)
 
 
 def _run(watcher: Watcher, address: tuple[str, int]) -> int:
@@ -168,6 +167,8 @@ def _address(text: str) -> tuple[str, int]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu-share sidecar", description=ABOUT, allow_abbrev=False)
-    parser.add_argument("--status", default=STATUS_PATH, metavar="DIR", help=f"where {status.FILE} is ({STATUS_PATH})")
+    parser.add_argument(
+        "--status", default=STATUS_PATH, metavar="DIR", help=f"where {pod_status.FILE} is ({STATUS_PATH})"
+    )
     parser.add_argument("--listen", default=LISTEN, metavar="HOST:PORT", help=f"where to serve /metrics ({LISTEN})")
     return parser

@@ -15,7 +15,7 @@ import yaml
 from gpushare.contract import NAMESPACE_LABEL, SHARING_CLASSES
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
 from gpushare.reasons import Reason
-from webhook.claim_templates import references as templates
+from webhook.claim_templates import references
 from webhook.mutation.namespace_policy import NamespacePolicy
 
 Object = dict[str, Any]
@@ -96,7 +96,7 @@ class OwnClaims:
         """Pass a list on object by object, and know exactly these once it has come to its end."""
         fresh: dict[str, set[str]] = {}
         for item in items:
-            if templates.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
+            if references.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
                 fresh.setdefault(item["metadata"]["namespace"], set()).add(item["metadata"]["name"])
             yield item
         self._names[kind] = fresh
@@ -105,7 +105,7 @@ class OwnClaims:
     def event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""
         known, namespace, name = self._names[kind], item["metadata"]["namespace"], item["metadata"]["name"]
-        if change != "DELETED" and templates.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
+        if change != "DELETED" and references.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
             known.setdefault(namespace, set()).add(name)
         elif name in known.get(namespace, NOTHING):
             known[namespace].discard(name)

@@ -18,7 +18,7 @@ from webhook.flags import Options
 from webhook.handler import Responder
 from webhook.metrics import Metrics
 from webhook.mutation.resourceclaims import template_for
-from webhook.serving import admin_server as admin
+from webhook.serving import admin_server
 from webhook.serving import logs as logging_setup
 from webhook.serving.app import Deps, create_app
 from webhook.serving.gunicorn_conf import Server
@@ -85,7 +85,7 @@ class Process:
         """Start the threads and build the application; called once in the worker."""
         options = self._options
         sources = static(options.namespaces) if options.namespaces else self._watching()
-        admin.start(options.admin, self.metrics, lambda: self._not_ready(sources))
+        admin_server.start(options.admin, self.metrics, lambda: self._not_ready(sources))
         respond = Responder(settings=options.settings, namespaces=sources.namespaces, claims=sources.claims)
         app = create_app(Deps(respond=respond, metrics=self.metrics))
         _spare_the_collector()
@@ -98,18 +98,18 @@ class Process:
     def _watching(self) -> Sources:
         # Half a second and 40 MB that are not needed without an API server.
         from gpushare.kube_client import Cluster  # noqa: PLC0415
-        from webhook import informers as cluster  # noqa: PLC0415
+        from webhook import informers  # noqa: PLC0415
 
         api = Cluster.connect(self._options.kubeconfig)
-        namespaces, claims = Namespaces(cluster.live_namespace(api)), OwnClaims()
+        namespaces, claims = Namespaces(informers.live_namespace(api)), OwnClaims()
         controller = Controller(
-            cluster.TemplateWriter(api),
+            informers.TemplateWriter(api),
             self.metrics,
             template_for=template_for,
             opted_in=namespaces.__contains__,
             retention=self._options.retention,
         )
-        for follower in cluster.followers(api, namespaces, claims, controller, self.metrics):
+        for follower in informers.followers(api, namespaces, claims, controller, self.metrics):
             _daemon(follower.run)
         _daemon(controller.run)
         state: dict[str, Synced] = {"namespaces": namespaces, "claims": claims, "pods and templates": controller}

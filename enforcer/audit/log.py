@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Self
 
-from enforcer.audit import recovery as tail
+from enforcer.audit import recovery
 from enforcer.audit.record import GENESIS, MAX_BYTES, REMOVED, Head, Kind, head_of, read, seal
 from enforcer.audit.reserved_space import BYTES, Reserve
 from enforcer.audit.retention import Kept, Retention
@@ -174,7 +174,7 @@ class KillLog:
         if self._torn and (self._file is None or self._doubtful):
             self._begin_segment(self._head.seq + 1)
         while self._torn:
-            self._say(Kind.RECOVERED, tail.lost(self._torn[0]))
+            self._say(Kind.RECOVERED, recovery.lost(self._torn[0]))
             self._torn.popleft()
 
     def _prune(self) -> None:
@@ -241,7 +241,7 @@ class KillLog:
         """Where the chain ends, after what a crash left of unfinished lines was cut off."""
         for name in reversed(names):
             unwanted = self._head.seq + 1 if self._doubtful and name == self._name else None
-            head, rest = tail.mend(self._folder, name, unwanted)
+            head, rest = recovery.mend(self._folder, name, unwanted)
             self._torn.extend([rest] if rest else [])
             if head is not None:
                 return head

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from enforcer.audit import kill_records as deeds
+from enforcer.audit import kill_records
 from enforcer.audit.log import KillLog
 from enforcer.audit.record import Head, Kind
 from enforcer.runtime.logs import Outlet
@@ -150,7 +150,7 @@ class Scribe:
 
     def _called_off(self, fields: Fields, done: Future[Head]) -> None:
         if done.exception() is None:
-            self._answer(Kind.ABORTED, deeds.called_off(self._node, {**fields, "seq": done.result().seq}))
+            self._answer(Kind.ABORTED, kill_records.called_off(self._node, {**fields, "seq": done.result().seq}))
 
     def _do(self, task: Callable[[], Head]) -> Future[Head]:
         """Queue something for the writer. Where no thread can be started, it waits for the next who asks."""
@@ -199,7 +199,7 @@ class Scribe:
             raise RecordError(why)
         if not self._taken_up:
             left = self._log.open()
-            self._owed.extend((Kind.OUTCOME, deeds.interrupted(self._node, record)) for record in left)
+            self._owed.extend((Kind.OUTCOME, kill_records.interrupted(self._node, record)) for record in left)
             self._taken_up = True
 
     def _closed(self) -> Head:

@@ -16,7 +16,7 @@ import yaml
 from enforcer.dra import cdi
 from enforcer.dra.prepared_claim import Prepared, safe_uid
 from enforcer.quota.types import Mode
-from enforcer.runtime import files as plainfile
+from enforcer.runtime import files
 from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
@@ -182,7 +182,7 @@ def put(path: Path, data: bytes) -> None:
         OSError: it could not be written; no half of it is left.
     """
     with suppress(OSError):
-        if plainfile.read(path, len(data) + 1) == data:
+        if files.read(path, len(data) + 1) == data:
             return
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")

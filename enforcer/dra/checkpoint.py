@@ -15,7 +15,7 @@ import structlog
 
 from enforcer.dra.prepared_claim import Prepared, decode, encode, safe_uid
 from enforcer.quota.types import Mode
-from enforcer.runtime import files as plainfile
+from enforcer.runtime import files
 from enforcer.runtime.files import replace
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
@@ -134,7 +134,7 @@ class ClaimStore:
 
 
 def _read(file: Path) -> Prepared:
-    claim = decode(plainfile.read(file, MAX_BYTES))
+    claim = decode(files.read(file, MAX_BYTES))
     if claim.uid != file.stem:
         raise ConfigError(f"it holds claim {claim.uid}", Reason.CHECKPOINT_UNREADABLE)
     return claim

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import structlog
 
 from enforcer.attribution.snapshot import View
-from enforcer.dra import capacity_check as room
+from enforcer.dra import capacity_check
 from enforcer.dra.allocation import Ask, prepare, still_fits, user_of
 from enforcer.dra.cdi_files import NodeFiles
 from enforcer.dra.checkpoint import ClaimStore
@@ -214,7 +214,7 @@ class Driver:
         ending = self._parts.store.ending()
         views = self._look() if ending else ()
         for claim in ending:
-            if room.has_processes(claim, views) is False:
+            if capacity_check.has_processes(claim, views) is False:
                 self._parts.store.ended(claim.uid)
                 self._tell()
 
@@ -223,7 +223,7 @@ class Driver:
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             if all(each.pod_uid != claim.pod_uid for each in others):
                 self._parts.files.remove_status(claim.pod_uid)
-            alive = bool(claim.gpus) and room.has_processes(claim, self._look()) is not False
+            alive = bool(claim.gpus) and capacity_check.has_processes(claim, self._look()) is not False
             self._parts.store.drop(claim.uid, ending=alive)
         self._parts.changed()
         self._tell()
@@ -289,7 +289,7 @@ class Driver:
             _check_alone(claim, others)
             views = {view.gpu.uuid: view for view in self._parts.look()}
             capacity = {gpu: self._parts.capacity(view.gpu, claim.modes.get(gpu)) for gpu, view in views.items()}
-            room.check_room(claim, others, self._parts.store.ending(), views, capacity)
+            capacity_check.check_room(claim, others, self._parts.store.ending(), views, capacity)
             if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
                 self._parts.files.remove_status(before.pod_uid)
             self._parts.store.put(claim)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.container_processes import Member, first_of
 from enforcer.attribution.snapshot import Holder
-from enforcer.audit import kill_records as deeds
+from enforcer.audit import kill_records
 from enforcer.audit.kill_records import NOT_DONE, Ending, touched
 from enforcer.detection.detector import targets
 from enforcer.kill.pidfd_target import Grip, Victim
@@ -186,7 +186,7 @@ class Pursuit:
         """Whether the container is to be let be now; one that is ended whole is not, once something was done to it."""
         why = self._let_be(holders, begun=begun(endings, group))
         if why is Reason.BACK_UNDER_QUOTA and victim.handle.ended():
-            endings.append(deeds.ending(victim.holder, Reason.GONE))
+            endings.append(kill_records.ending(victim.holder, Reason.GONE))
         return why
 
     def _let_be(self, holders: Sequence[Holder] | None, *, begun: bool) -> Reason | None:
@@ -197,7 +197,7 @@ class Pursuit:
         """Whether it still is who it was, and one of those to end; else the next round finds who is."""
         why = self._grip.mistaken(self._quota, victim)
         if why is Reason.GONE:
-            endings.append(deeds.ending(victim.holder, why))
+            endings.append(kill_records.ending(victim.holder, why))
         return why is None and self._concerns(victim, holders)
 
     def _concerns(self, victim: Victim, holders: Sequence[Holder]) -> bool:
@@ -211,7 +211,7 @@ class Pursuit:
         named = {each.victim.holder.identity for each in group if not each.spared}
         for each in group:
             if not each.spared:
-                yield deeds.ending(each.victim.holder, each.result or Reason.INTERNAL, *each.steps)
+                yield kill_records.ending(each.victim.holder, each.result or Reason.INTERNAL, *each.steps)
             if (theirs := asked.get(each.victim.holder.identity)) is not None:
                 beside = self._beside(each.victim, theirs, named)
                 yield from (one for one in beside if one.touched or not each.spared)
@@ -238,10 +238,12 @@ class Pursuit:
         beside = {**{one: (holder, list[str]()) for one, holder in self._others.items()}, **asked}
         for holder, said in (found for one, found in beside.items() if one not in named):
             if ended:
-                yield deeds.ending(holder, Reason.KILLED, *said, f"with {victim.holder.identity.pid}")
+                yield kill_records.ending(holder, Reason.KILLED, *said, f"with {victim.holder.identity.pid}")
             elif said:
                 refused = said[-1].endswith(NOT_DONE)
-                yield deeds.ending(holder, Reason.TERMINATE_FAILED if refused else Reason.CLIENT_TERMINATED, *said)
+                yield kill_records.ending(
+                    holder, Reason.TERMINATE_FAILED if refused else Reason.CLIENT_TERMINATED, *said
+                )
 
 
 def begun(

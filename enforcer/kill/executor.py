@@ -16,7 +16,7 @@ from enforcer.attribution.cgroup import Attributor, Owner
 from enforcer.attribution.container_processes import Member, members
 from enforcer.attribution.procfs import PidHandle, leads_namespace
 from enforcer.attribution.snapshot import Holder, total
-from enforcer.audit import kill_records as deeds
+from enforcer.audit import kill_records
 from enforcer.audit.kill_records import Ending
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import Scribe
@@ -26,7 +26,7 @@ from enforcer.kill.pidfd_target import Grip, Victim
 from enforcer.kill.process_kill import Ladder, MpsClient, Patience
 from enforcer.kill.recheck import Eyes, InForce, Outlook, as_judged
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.status import messages as notice
+from enforcer.status import messages
 from enforcer.status.messages import Sink
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
@@ -119,7 +119,7 @@ class Executor:
             first = pursuit.first(stack, victims)
             try:
                 intent = self._tools.kill_log.intent(
-                    deeds.intent(
+                    kill_records.intent(
                         self._node,
                         verdict,
                         [victim.holder for victim in victims],
@@ -128,7 +128,7 @@ class Executor:
                 )
             except RecordError as error:
                 log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
-                self._tools.sink.notify(notice.unrecorded(verdict))
+                self._tools.sink.notify(messages.unrecorded(verdict))
                 return Result(Reason.RECORD_UNWRITABLE), ()
             endings: list[Ending] = []
             try:
@@ -187,14 +187,17 @@ class Executor:
         self._tell(verdict, result)
 
     def _answer(self, verdict: Verdict, intent: int, result: Result) -> dict[str, Any]:
-        fields = {**deeds.about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
+        fields = {**kill_records.about(self._node, verdict.quota), "intent": intent, "result": str(result.reason)}
         if result.endings:
-            fields |= {"targets": [deeds.shown(ending) for ending in result.endings], "ended": len(result.endings)}
+            fields |= {
+                "targets": [kill_records.shown(ending) for ending in result.endings],
+                "ended": len(result.endings),
+            }
         return fields
 
     def _tell(self, verdict: Verdict, result: Result) -> None:
         head = self._tools.kill_log.head
-        self._tools.sink.notify(notice.ended(verdict, result.reason, result.endings, head))
+        self._tools.sink.notify(messages.ended(verdict, result.reason, result.endings, head))
 
     def _reason_to_spare(self, quota: Quota, victims: Sequence[Victim]) -> Reason | None:
         """Look again; ``None`` where the container is still over and one of these still holds some of it."""

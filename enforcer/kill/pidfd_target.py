@@ -15,7 +15,7 @@ import structlog
 from enforcer.attribution.cgroup import Attributor, Identity, Owner
 from enforcer.attribution.procfs import PidHandle
 from enforcer.attribution.snapshot import Holder
-from enforcer.audit import kill_records as deeds
+from enforcer.audit import kill_records
 from enforcer.audit.kill_records import Ending
 from enforcer.quota.types import Quota
 from gpushare.reasons import Reason
@@ -66,14 +66,14 @@ class Grip:
                 log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
                 break
             if handle is None:
-                gone.append(deeds.ending(holder, Reason.GONE))
+                gone.append(kill_records.ending(holder, Reason.GONE))
                 continue
             victim = Victim(holder, stack.enter_context(handle))
             why = self.mistaken(quota, victim)
             if why is None:
                 victims.append(victim)
             elif why is Reason.GONE:
-                gone.append(deeds.ending(holder, why))
+                gone.append(kill_records.ending(holder, why))
             else:
                 log.warning("process spared", reason=str(why), pid=holder.identity.pid, container=quota.container)
         return victims, gone

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from enforcer.mps import log_parser as logs
+from enforcer.mps import log_parser
 from enforcer.mps.launcher import FOLDER, folder_of
 from enforcer.mps.log_parser import Line, Weight
 from gpushare.reasons import Reason
@@ -81,7 +81,7 @@ class LogTail:
         try:
             about = os.fstat(descriptor)
             data, place = _read(descriptor, about, self._places.get(file))
-            whole, half = logs.split(place.half, data)
+            whole, half = log_parser.split(place.half, data)
             self._places[file] = replace(place, half=half)
             if about.st_blocks * BLOCK > self._limit and about.st_nlink == 1:
                 # One that appends goes on at the front. One that does not leaves a hole before what it writes next,
@@ -90,7 +90,7 @@ class LogTail:
                 self._places[file] = replace(place, half=half, position=0)
         finally:
             os.close(descriptor)
-        return logs.parsed(whole)
+        return log_parser.parsed(whole)
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -148,12 +148,12 @@ def _data_from(descriptor: int, position: int) -> int:
 
 
 def _report(gpu: str, file: str, lines: list[Line], skipped: int) -> None:
-    told, left = logs.chosen(lines, LINES)
+    told, left = log_parser.chosen(lines, LINES)
     named = log.bind(reason=str(Reason.MPS_LOG), gpu=gpu, file=file)
     say = {Weight.TROUBLE: named.warning, Weight.CHANGE: named.info, Weight.ROUTINE: named.debug}
     for line in told:
         say[line.weight]("MPS log", said=str(line.said), line=line.text, at=line.at, by=line.by)
     if left or skipped:
-        heaviest = max([*map(logs.weight, left), Weight.CHANGE if skipped else Weight.ROUTINE])
+        heaviest = max([*map(log_parser.weight, left), Weight.CHANGE if skipped else Weight.ROUTINE])
         counts = {str(said): count for said, count in left.items()}
         say[min(heaviest, Weight.CHANGE)]("MPS log: more lines", left_out=counts, skipped_bytes=skipped)

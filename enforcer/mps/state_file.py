@@ -7,7 +7,7 @@ from typing import Final
 
 from enforcer.mps.launcher import folder_of
 from enforcer.nvml.types import ComputeMode
-from enforcer.runtime import files as plainfile
+from enforcer.runtime import files
 from gpushare.errors import MpsError
 
 FILE: Final = "daemon.json"
@@ -70,7 +70,7 @@ class Notes:
 
 def _read(file: Path) -> Note:
     try:
-        note = Note(**json.loads(plainfile.read(file, MAX_BYTES)))
+        note = Note(**json.loads(files.read(file, MAX_BYTES)))
     except (OSError, ValueError, TypeError, RecursionError):
         return Note()
     return note if note.plausible else Note()

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from enforcer.quota.types import MOST, OnExceed, Quota
-from enforcer.runtime import files as plainfile
+from enforcer.runtime import files
 from enforcer.runtime.files import replace
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
@@ -163,13 +163,13 @@ class Checkpoint:
         """
         data = encode(quotas)
         with suppress(OSError):
-            if plainfile.read(self.path, len(data) + 1) == data:
+            if files.read(self.path, len(data) + 1) == data:
                 return
         replace(self.path, data, durable=True)
 
     def _load(self, seen: tuple[int, ...]) -> tuple[Quota, ...]:
         try:
-            quotas = decode(plainfile.read(self.path, MAX_BYTES))
+            quotas = decode(files.read(self.path, MAX_BYTES))
         except OSError as error:  # may pass: the next look tries again
             self._complain(str(error))
             return self._known[1]

@@ -22,7 +22,7 @@ import structlog
 
 from enforcer.audit.log import utc_now
 from enforcer.quota.types import Quota
-from enforcer.runtime import files as plainfile
+from enforcer.runtime import files
 from enforcer.runtime.background import Aside
 from enforcer.status.messages import Notice, Sink
 from enforcer.status.node_status import Snapshot
@@ -165,7 +165,7 @@ class PodFiles:
 def recalled(file: Path) -> tuple[Message, ...]:
     """Read the messages of a file written before; none from what is no such file."""
     with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-        raw = json.loads(plainfile.read(file, MAX_BYTES))
+        raw = json.loads(files.read(file, MAX_BYTES))
         return tuple(Message(str(each["time"]), str(each["text"])) for each in raw["messages"][-KEPT:])
     return ()
 

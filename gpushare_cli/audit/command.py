@@ -16,11 +16,7 @@ from enforcer.audit.log import FOLDER
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
 from gpushare.kube_client import Cluster
-from gpushare_cli.audit import anchors
-from gpushare_cli.audit import filters as killrecords
-from gpushare_cli.audit import follow as killfollow
-from gpushare_cli.audit import log_reader as killlogs
-from gpushare_cli.audit import remote as agents
+from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
 from gpushare_cli.audit.filters import Record, Wanted, printable
 from gpushare_cli.audit.follow import Printer, warn
@@ -146,8 +142,8 @@ def _wanted(args: argparse.Namespace) -> Wanted:
         container=args.container,
         node=args.node,
         kinds=frozenset(args.kind),
-        results=frozenset(map(killrecords.result, args.result)),
-        since=None if args.since is None else killrecords.since(args.since, datetime.now(UTC)),
+        results=frozenset(map(filters.result, args.result)),
+        since=None if args.since is None else filters.since(args.since, datetime.now(UTC)),
     )
 
 
@@ -169,7 +165,7 @@ def _folder(args: argparse.Namespace) -> Path:
 
 
 def _local(args: argparse.Namespace) -> Source:
-    source = killlogs.local(_folder(args))
+    source = log_reader.local(_folder(args))
     if args.log is not None and not source.parts:
         raise ConfigError(f"no kill log in {args.log}: no file kills-*.jsonl is there; name the folder that has them")
     return source
@@ -191,10 +187,10 @@ def _show(args: argparse.Namespace) -> int:
     if args.output == "json":
         print(json.dumps([record for _, record in shown], indent=2))
     elif args.all_nodes:
-        rows = [[printable(node), *killrecords.row(record)] for node, record in shown]
-        print("\n".join(table((killrecords.NODE, *killrecords.HEADERS), rows)))
+        rows = [[printable(node), *filters.row(record)] for node, record in shown]
+        print("\n".join(table((filters.NODE, *filters.HEADERS), rows)))
     else:
-        print("\n".join(table(killrecords.HEADERS, [killrecords.row(record) for _, record in shown])))
+        print("\n".join(table(filters.HEADERS, [filters.row(record) for _, record in shown])))
     return _code(read, [(source, picked) for source, (_, picked) in read.found])
 
 
@@ -208,7 +204,7 @@ def _export(args: argparse.Namespace) -> int:
     if args.format == "raw":
         return _raw(args, wanted)
     if args.format == "csv":
-        sys.stdout.write(killrecords.csv_line(killrecords.COLUMNS))
+        sys.stdout.write(filters.csv_line(filters.COLUMNS))
     read = _each(args, lambda source: _exported(source, wanted, csv=args.format == "csv"), at_once=1)
     return _code(read, read.found)
 
@@ -216,7 +212,7 @@ def _export(args: argparse.Namespace) -> int:
 def _exported(source: Source, wanted: Wanted, *, csv: bool) -> Picked:
     picked = Picked(Reading(source), wanted)
     for line, record in picked:
-        sys.stdout.write(killrecords.csv_line(killrecords.csv_cells(record)) if csv else line.decode("ascii"))
+        sys.stdout.write(filters.csv_line(filters.csv_cells(record)) if csv else line.decode("ascii"))
     return picked
 
 
@@ -247,7 +243,7 @@ def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = 
         return Everywhere([(source, work(source))], failed=False)
     if args.log is not None:
         raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
-    return agents.everywhere(_api(args), args.agents, work, warn, at_once)
+    return remote.everywhere(_api(args), args.agents, work, warn, at_once)
 
 
 def _api(args: argparse.Namespace) -> Cluster:
@@ -263,10 +259,10 @@ def _follow(args: argparse.Namespace) -> int:
     until = math.inf if args.seconds is None else time.monotonic() + args.seconds
     printer = Printer(args.output, nodes=args.all_nodes)
     if args.all_nodes:
-        return killfollow.everywhere(_api(args), args.agents, wanted, printer, until)
+        return follow.everywhere(_api(args), args.agents, wanted, printer, until)
     if args.log is not None:
         _local(args)  # a copy that is not there will not come either
-    return killfollow.here(Tail(_folder(args), args.after), wanted, printer, until)
+    return follow.here(Tail(_folder(args), args.after), wanted, printer, until)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -288,7 +284,7 @@ def _node(args: argparse.Namespace, source: Source, known: Sequence[Anchor]) -> 
     """Whose log it is, where that is of any matter."""
     if not any(each.node for each in known):
         return args.node or ""
-    return args.node or os.environ.get("NODE_NAME", "") or killlogs.node_of(source)
+    return args.node or os.environ.get("NODE_NAME", "") or log_reader.node_of(source)
 
 
 def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
@@ -298,7 +294,7 @@ def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
 def _compared(source: Source, known: Sequence[Anchor]) -> Finding:
     mine = [each for each in known if each.node in {"", source.node}]
     certain, hints = ([(each.head, each.source) for each in mine if each.hint is hint] for hint in (False, True))
-    return killlogs.verified(source, certain, hints)
+    return log_reader.verified(source, certain, hints)
 
 
 def _say(finding: Finding, *, asked: bool) -> int:

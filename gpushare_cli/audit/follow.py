@@ -18,8 +18,7 @@ from enforcer.audit.record import read
 from gpushare.errors import GpuShareError, RecordError
 from gpushare.kube_client import Cluster
 from gpushare_cli.api_errors import sentence
-from gpushare_cli.audit import filters as killrecords
-from gpushare_cli.audit import remote as agents
+from gpushare_cli.audit import filters, remote
 from gpushare_cli.audit.filters import Record, Wanted, printable
 from gpushare_cli.audit.log_reader import Picked, missing
 from gpushare_cli.audit.remote import Agent
@@ -59,11 +58,11 @@ class Printer:
     def begin(self) -> None:
         """Write what stands above them."""
         if self.output == "table":
-            self._terminal.say("  ".join([killrecords.NODE] * self._nodes + list(killrecords.HEADERS)))
+            self._terminal.say("  ".join([filters.NODE] * self._nodes + list(filters.HEADERS)))
 
     def show(self, line: bytes, record: Record, node: str = "") -> None:
         """Show one record of a node's log."""
-        cells = map(cell, [printable(node)] * self._nodes + killrecords.row(record))
+        cells = map(cell, [printable(node)] * self._nodes + filters.row(record))
         self._terminal.say("  ".join(cells) if self.output == "table" else line.decode("ascii").rstrip())
 
     @staticmethod
@@ -173,7 +172,7 @@ class Roster:
             if time.monotonic() < self._looked + FOLLOW_SECONDS:
                 return
             self._looked = time.monotonic()
-            found = agents.found(self.api, self._namespace)
+            found = remote.found(self.api, self._namespace)
             self._agents = {each.node: each for each in reversed(found)}  # of two the one that runs, which comes first
 
     def agent(self, node: str) -> Agent:
@@ -214,7 +213,7 @@ class Following:
     def _turn(self) -> None:
         bad = 0
         try:
-            for line in agents.follow(self._roster.api, self._roster.agent(self._node), self._last, self._seconds):
+            for line in remote.follow(self._roster.api, self._roster.agent(self._node), self._last, self._seconds):
                 try:
                     record = read(line)
                 except RecordError:

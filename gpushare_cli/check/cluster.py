@@ -20,7 +20,7 @@ from gpushare.errors import ClusterError
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
 from gpushare_cli.api_errors import lacking, sentence
-from gpushare_cli.check import feature_gates as checks_gates
+from gpushare_cli.check import feature_gates
 from gpushare_cli.check.result import Checker, Finding, fine, warning, wrong
 
 CATEGORY: Final = "cluster"
@@ -50,8 +50,8 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
     """Return the questions. Unless ``required``, having no cluster at all is nothing wrong."""
     connection = Connection(kubeconfig, context)
     questions: list[tuple[str, Ask]] = [
-        (f"consumable capacity ({checks_gates.CONSUMABLE})", checks_gates.consumable_capacity),
-        (f"device taints ({checks_gates.TAINTS})", checks_gates.device_taints),
+        (f"consumable capacity ({feature_gates.CONSUMABLE})", feature_gates.consumable_capacity),
+        (f"device taints ({feature_gates.TAINTS})", feature_gates.device_taints),
         (f"DeviceClass {contract.DEVICE_CLASS}", lambda api: device_class(api, contract.DEVICE_CLASS)),
         (f"DeviceClass {contract.MIG_DEVICE_CLASS}", lambda api: device_class(api, contract.MIG_DEVICE_CLASS)),
         (f"DeviceClass {contract.STATUS_DEVICE_CLASS}", lambda api: device_class(api, contract.STATUS_DEVICE_CLASS)),

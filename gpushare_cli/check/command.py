@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer.nvml.driver_root import HERE, DriverRoot
-from gpushare_cli.check import cluster as checks_cluster
-from gpushare_cli.check import node as checks_node
+from gpushare_cli.check import cluster, node
 from gpushare_cli.check.node import Folders
 from gpushare_cli.check.result import Checker, Finding, Level
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
@@ -79,10 +78,10 @@ def checkers(args: argparse.Namespace) -> list[Checker]:
     both = args.cluster == args.node
     found: list[Checker] = []
     if args.cluster or both:
-        found += checks_cluster.checkers(args.kubeconfig, args.context, required=args.cluster)
+        found += cluster.checkers(args.kubeconfig, args.context, required=args.cluster)
     if args.node or both:
         folders = Folders(state=args.state, kubelet=args.kubelet_root, cdi=args.cdi_root)
-        found += checks_node.checkers(folders, DriverRoot(args.driver_root), required=args.node)
+        found += node.checkers(folders, DriverRoot(args.driver_root), required=args.node)
     return found
 
 

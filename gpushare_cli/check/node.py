@@ -15,7 +15,7 @@ from enforcer.nvml.worker_process import command
 from enforcer.status.node_status import NAME
 from gpushare import contract
 from gpushare.errors import GpuShareError, MpsError, NvmlError
-from gpushare_cli import node_status as nodestatus
+from gpushare_cli import node_status
 from gpushare_cli.check.result import Checker, Finding, fine, warning, wrong
 
 Verdict = Callable[[str], Finding]
@@ -95,10 +95,10 @@ def _of_agent(folders: Folders, bad: Verdict) -> list[Checker]:
 def agent(state: Path, bad: Verdict) -> Finding:
     """Read the agent's status: whether it runs, and what it says hinders it."""
     try:
-        found = nodestatus.load(state)
+        found = node_status.load(state)
     except GpuShareError as error:
         return bad(error.message)
-    age = found.age(nodestatus.now())
+    age = found.age(node_status.now())
     if age is None or age > STALE_SECONDS:
         return bad(f"it does not run: {state / NAME} is old")
     if found.problems:

@@ -12,12 +12,10 @@ from gpushare.errors import ClusterError, ConfigError, PolicyDenied
 from gpushare.kube_client import Cluster, namespace_of
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
-from gpushare_cli import node_status as nodestatus
-from gpushare_cli import top
+from gpushare_cli import node_status, top
 from gpushare_cli.explain.cluster_state import explained
 from gpushare_cli.explain.pod import recorded
-from gpushare_cli.inject import command as inject
-from gpushare_cli.inject import rewrite as rewriting
+from gpushare_cli.inject import command, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Judge
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
@@ -33,7 +31,7 @@ SENTENCES: Final = {
     Reason.OWN_CLAIM: "brings a claim of its own; it would not be touched",
     Reason.MIRROR_POD: "mirrors a static pod; it would not be touched",
 }
-FINE: Final = frozenset({nodestatus.OK, "near", "starting"})
+FINE: Final = frozenset({node_status.OK, "near", "starting"})
 NAMED: Final = 20
 """So many processes of a container are named."""
 SHARES: Final = ("CONTAINER", "MEMORY", "COMPUTE", "REQUEST")
@@ -57,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="DIR",
         help=f"ask this node's enforcer: its state directory ({top.STATE_DIRECTORY})",
     )
-    inject.add_policy_options(parser)
+    command.add_policy_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,11 +80,11 @@ def _in_cluster(args: argparse.Namespace) -> int:
 
 
 def _manifest(args: argparse.Namespace) -> int:
-    documents = split(inject.source(args.filename).removeprefix(inject.BOM))
-    judge = inject.judge_for(documents, args)
+    documents = split(command.source(args.filename).removeprefix(command.BOM))
+    judge = command.judge_for(documents, args)
     told = [
         answer
-        for number, document in rewriting.numbered(documents)
+        for number, document in rewrite.numbered(documents)
         for answer in _document(document, number, judge, args)
     ]
     print("\n".join(text for _, text in told) if told else "no pod in this manifest")
@@ -95,7 +93,7 @@ def _manifest(args: argparse.Namespace) -> int:
 
 def _document(document: Document, number: int, judge: Judge, args: argparse.Namespace) -> Iterator[tuple[bool, str]]:
     """Yield, for each pod, whether it would be admitted, and the text about it."""
-    for place in pods(rewriting.load(document, number)):
+    for place in pods(rewrite.load(document, number)):
         try:
             yield True, "\n".join(_admitted(place, judge, place.named or args.namespace or DEFAULT_NAMESPACE))
         except PolicyDenied as error:
@@ -104,9 +102,9 @@ def _document(document: Document, number: int, judge: Judge, args: argparse.Name
 
 
 def _admitted(place: PodPlace, judge: Judge, namespace: str) -> Iterator[str]:
-    change = rewriting.change_of(place, judge, namespace)
+    change = rewrite.change_of(place, judge, namespace)
     yield f"{place.label}: {change.reason}: {SENTENCES.get(change.reason, 'would be admitted')}"
-    if change.reason in rewriting.SHARES:
+    if change.reason in rewrite.SHARES:
         yield from _indented(table(SHARES, shares(change.pod)))
     yield from (f"  warning: {warning}" for warning in change.warnings)
 
@@ -150,7 +148,7 @@ def _request(container: Mapping[str, Any]) -> str | None:
 
 
 def _on_node(args: argparse.Namespace) -> int:
-    status = nodestatus.load(args.state)
+    status = node_status.load(args.state)
     if old := top.stale(status):
         print(f"gpu-share: {old}", file=sys.stderr)
     found = [(gpu, use) for gpu in status.gpus for use in gpu.uses if _names(args, use)]
@@ -185,7 +183,7 @@ def _known(status: NodeStatus) -> str:
 def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     used, quota = (NOT_AVAILABLE if mib is None else format_mib(mib) for mib in (use.used_mib, use.quota_mib))
     how = (
-        f"ended for exceeding its quota, {use.killed}" if use.shown == nodestatus.KILLED else use.sentence or use.state
+        f"ended for exceeding its quota, {use.killed}" if use.shown == node_status.KILLED else use.sentence or use.state
     )
     yield f"{use.namespace}/{use.pod} container {use.container}: {use.shown}: {how}"
     low = ", with low priority" if use.low_priority else ""

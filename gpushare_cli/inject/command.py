@@ -13,7 +13,7 @@ from gpushare import contract
 from gpushare.errors import ConfigError, PolicyDenied, QuantityError
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
-from gpushare_cli.inject import rewrite as rewriting
+from gpushare_cli.inject import rewrite
 from gpushare_cli.inject.kube_yaml import dump
 from gpushare_cli.inject.manifest import Document, read, split
 from gpushare_cli.inject.rewrite import Judge, Result
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     for line in (*warnings(results), *_nothing_asks(results)):
         print(line, file=sys.stderr)
     if args.templates:
-        results = list(rewriting.with_templates(results))
+        results = list(rewrite.with_templates(results))
     else:
         results = [replace(result, templates=()) for result in results]
     sys.stdout.write(_WRITERS[args.output](results, args) if args.output else _as_it_came(text, results))
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 def rewritten(text: str, args: argparse.Namespace) -> list[Result]:
     """Rewrite a stream with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
     documents = split(text)
-    return rewriting.rewrite(documents, judge_for(documents, args), args.namespace)
+    return rewrite.rewrite(documents, judge_for(documents, args), args.namespace)
 
 
 def judge_for(documents: Sequence[Document], args: argparse.Namespace) -> Judge:
@@ -122,7 +122,7 @@ def _telling(closed: frozenset[str], judged: Judge) -> Judge:
 
     def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
         decision = judged(pod, namespace)
-        if namespace not in closed or decision.reason not in rewriting.SHARES:
+        if namespace not in closed or decision.reason not in rewrite.SHARES:
             return decision
         warning = f'namespace {namespace} lacks the label {contract.NAMESPACE_LABEL}: "true"; nothing is shared there'
         return replace(decision, warnings=(*decision.warnings, warning))
@@ -185,7 +185,7 @@ def _mib(option: str, text: str | None) -> int | None:
 
 
 def _values(documents: Sequence[Document]) -> list[Any]:
-    return [rewriting.load(document, number) for number, document in rewriting.numbered(documents)]
+    return [rewrite.load(document, number) for number, document in rewrite.numbered(documents)]
 
 
 def _policies(values: Sequence[Any]) -> dict[str, Annotations]:
@@ -238,11 +238,11 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _as_it_came(text: str, results: Sequence[Result]) -> str:
-    return (BOM if text.startswith(BOM) else "") + rewriting.stream(results)
+    return (BOM if text.startswith(BOM) else "") + rewrite.stream(results)
 
 
 def _yaml(results: Sequence[Result], _args: argparse.Namespace) -> str:
-    return rewriting.stream([_without_json(result) for result in results])
+    return rewrite.stream([_without_json(result) for result in results])
 
 
 def _without_json(result: Result) -> Result:
@@ -251,7 +251,7 @@ def _without_json(result: Result) -> Result:
     if not document.json:
         return result
     value = result.after if result.rewritten else document.value
-    text = rewriting.SEPARATOR + dump(value)
+    text = rewrite.SEPARATOR + dump(value)
     return replace(result, document=replace(document, json=False, text=text), changes=())
 
 
@@ -259,9 +259,7 @@ def _json(results: Sequence[Result], _args: argparse.Namespace) -> str:
     values: list[Any] = []
     for result in results:
         values += result.templates
-        values.append(
-            result.after if result.rewritten else rewriting.load(result.document, result.number, any_kind=True)
-        )
+        values.append(result.after if result.rewritten else rewrite.load(result.document, result.number, any_kind=True))
     return "".join(json.dumps(value, indent=2, ensure_ascii=False) + "\n" for value in values if value is not None)
 
 

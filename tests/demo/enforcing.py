@@ -15,7 +15,7 @@ from enforcer.audit.record import Kind
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import Quota
 from gpushare.errors import GpuShareError
-from gpushare_cli import node_status as nodestatus
+from gpushare_cli import node_status
 from tests.demo.children import ROOT, Child, Children, DemoError, wait_for
 from tests.demo.node import Container, Node
 from tests.demo.stage import Stage
@@ -129,7 +129,7 @@ def wait_for_record(stage: Stage, kind: Kind, container: Container) -> Record:
 def wait_until_gone(stage: Stage, container: Container) -> None:
     """Wait until a container's process has ended, and the enforcer's status shows it."""
     wait_for(f"the end of {container.pod}", ACT_SECONDS, lambda: not container.child.alive)
-    shown = lambda: _uses(stage).get(container.pod) == (nodestatus.KILLED, 0)  # noqa: E731
+    shown = lambda: _uses(stage).get(container.pod) == (node_status.KILLED, 0)  # noqa: E731
     wait_for(f"the enforcer shows the end of {container.pod}", ACT_SECONDS, shown)
 
 
@@ -138,7 +138,7 @@ def wait_until_seen(stage: Stage) -> None:
 
     def look() -> bool:
         found = _uses(stage)
-        return all(found.get(name, ("", 0))[0] == nodestatus.OK for name in stage.containers)
+        return all(found.get(name, ("", 0))[0] == node_status.OK for name in stage.containers)
 
     needed = [stage.enforcer] if stage.enforcer else []
     wait_for("the enforcer sees both containers", START_SECONDS, look, *needed)
@@ -147,7 +147,7 @@ def wait_until_seen(stage: Stage) -> None:
 def _uses(stage: Stage) -> dict[str, tuple[str, int | None]]:
     """Read state and MiB held of each pod, as the enforcer's status has them now."""
     try:
-        status = nodestatus.load(stage.node.state)
+        status = node_status.load(stage.node.state)
     except GpuShareError:
         return {}
     return {use.pod: (use.shown, use.used_mib) for gpu in status.gpus for use in gpu.uses}

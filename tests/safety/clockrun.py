@@ -24,13 +24,13 @@ from enforcer.audit.kill_records import Ending
 from enforcer.audit.log import KillLog
 from enforcer.audit.writer import Scribe
 from enforcer.detection.detector import Verdict
-from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill import circuit_breaker
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed
-from enforcer.runtime import background as aside
+from enforcer.runtime import background
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
@@ -139,7 +139,7 @@ class Run:
         while self.now < self.seconds:
             self.step()
             if self.chance.random() < 0.02:  # an operator who looks now and then
-                breaker.reset(self.folder)
+                circuit_breaker.reset(self.folder)
             if self.chance.random() < 0.01:
                 agent.close()
                 self.now += self.chance.choice([1, 3, 12])
@@ -170,5 +170,5 @@ def main(name: str, seeds: int, seconds: int, *, saboteur: bool) -> dict[str, An
 if __name__ == "__main__":
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     # A look that could not wait for a slow disk would decide otherwise than the others.
-    with mock.patch.object(aside, "WAIT_SECONDS", 60.0):
+    with mock.patch.object(background, "WAIT_SECONDS", 60.0):
         print(json.dumps(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), saboteur=sys.argv[4:] == ["saboteur"])))

@@ -26,7 +26,7 @@ from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.usage import Watch
 from enforcer.audit.log import KillLog
 from enforcer.audit.writer import Scribe
-from enforcer.detection import state_file as memory
+from enforcer.detection import state_file
 from enforcer.detection.detector import Verdict
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts, boot_clock
@@ -147,7 +147,7 @@ class Trial:
                 self.read()
 
     def remembered(self) -> bool:
-        return (self.folder / memory.NAME).exists()
+        return (self.folder / state_file.NAME).exists()
 
     def late(self, since: int = 0) -> int:
         """Looks from the first at which the grace counted from look ``since`` was over, to the one that killed."""
@@ -189,7 +189,7 @@ def in_ruins(trial: Trial, ruin: Callable[[bytes], bytes | None]) -> tuple[int, 
         trial.wait(lambda: bool(trial.looks))
         while boot_clock() < trial.looks[0] + 0.6 * trial.grace:
             time.sleep(0.001)
-    file, since = trial.folder / memory.NAME, len(trial.looks)
+    file, since = trial.folder / state_file.NAME, len(trial.looks)
     spoilt = ruin(file.read_bytes())
     if spoilt is None:
         file.unlink()

@@ -21,7 +21,7 @@ from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.usage import Watch
 from enforcer.audit.kill_records import Ending
 from enforcer.detection.detector import Rules, Verdict
-from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill import circuit_breaker
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts
 from enforcer.nvml.types import GpuProcess, GpuSample
@@ -157,7 +157,7 @@ def storm(seed: int) -> Iterator[Storm]:
 def opened(found: Storm, agent: Agent) -> bool:
     """Look once more; whether that opened the breaker."""
     found.look(agent, POLL)
-    return (found.folder / breaker.NAME).exists()
+    return (found.folder / circuit_breaker.NAME).exists()
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +186,7 @@ def test_a_storm_ends_after_three_kills_is_told_at_once_and_only_an_operator_goe
             found.look(agent, 20)
             assert len(found.kills) == before
             assert {each.reason for each in found.notices} >= {Reason.BREAKER_OPEN}
-            assert breaker.reset(found.folder)
+            assert circuit_breaker.reset(found.folder)
             reset, tenants = found.now, found.tenants
             found.tenants = tenants[:1]
             tenants[0].starts = 0.0

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from enforcer.audit import reserved_space as reserve
+from enforcer.audit import reserved_space
 from enforcer.audit.log import FOLDER, KillLog, segment_name, segments
 from enforcer.audit.record import Kind
 from enforcer.audit.retention import Retention
@@ -34,7 +34,7 @@ Sight = dict[str, tuple[int, bytes]]
 def place() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
     (path / "outside" / FOLDER).mkdir(parents=True)
-    for name in ("precious", f"{FOLDER}/precious", f"{FOLDER}/{segment_name(1)}", f"{FOLDER}/{reserve.NAME}"):
+    for name in ("precious", f"{FOLDER}/precious", f"{FOLDER}/{segment_name(1)}", f"{FOLDER}/{reserved_space.NAME}"):
         (path / "outside" / name).write_text("precious\n")
     (path / "outside" / "empty").touch()
     for folder in (path / "outside", path / "outside" / FOLDER):
@@ -73,7 +73,7 @@ def link_at_next(folder: Path, outside: Path) -> None:
 
 
 def link_at_reserve(folder: Path, outside: Path) -> None:
-    _free(folder / reserve.NAME).symlink_to(outside / "precious")
+    _free(folder / reserved_space.NAME).symlink_to(outside / "precious")
 
 
 def hard_link_at_segment(folder: Path, outside: Path) -> None:
@@ -89,7 +89,7 @@ def hard_link_to_nothing_at_next(folder: Path, outside: Path) -> None:
 
 
 def hard_link_at_reserve(folder: Path, outside: Path) -> None:
-    _free(folder / reserve.NAME).hardlink_to(outside / "precious")
+    _free(folder / reserved_space.NAME).hardlink_to(outside / "precious")
 
 
 def hard_link_of_segment(folder: Path, outside: Path) -> None:

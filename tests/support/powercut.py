@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.audit import reserved_space as reserve
+from enforcer.audit import reserved_space
 
 SECTOR: Final = 512
 MAX_VARIANTS: Final = 24
@@ -133,7 +133,7 @@ class Recorder:
         with pytest.MonkeyPatch.context() as patch:
             for name, call in calls.items():
                 patch.setattr(os, name, self._mortal(getattr(os, name), call))
-            patch.setattr(reserve, "preallocate", self._do_preallocate)
+            patch.setattr(reserved_space, "preallocate", self._do_preallocate)
             yield
 
     def _mortal(self, real: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,7 +248,7 @@ class Recorder:
 
 
 _CLOSE, _WRITE = os.close, os.write
-reserve_blocks = reserve.preallocate
+reserve_blocks = reserved_space.preallocate
 
 
 def _nothing(_: Disk) -> None:

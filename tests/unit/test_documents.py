@@ -18,7 +18,7 @@ DOCUMENTS: Final = (
     "README.md", "SECURITY.md", "CONTRIBUTING.md", "deploy/README.md", "examples/README.md", "docs/reference.md",
     "docs/limits.md", "docs/placement.md", "docs/hardware.md", "docs/safety.md", "docs/recipes.md", "docs/scale.md",
 )  # fmt: skip
-PRODUCT: Final = ("gpushare", "enforcer", "webhook", "sidecar", "certs")
+PRODUCT: Final = ("gpushare", "gpushare_cli", "enforcer", "webhook", "sidecar", "certs")
 FOREIGN: Final = frozenset(
     {
         "--annotations", "--clusterrole", "--command", "--group", "--local", "--no-deps", "--no-hooks", "--overwrite",

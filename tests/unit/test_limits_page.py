@@ -40,10 +40,3 @@ def test_each_line_is_shown_by_tests_that_exist(row: list[str]) -> None:
         assert name in names_in(ROOT / file), f"{file} has no {name}"
     assert set(evidence.split(", ")) <= EVIDENCE
     assert all(any(word in cell for word in WORDS) for cell in outcomes), outcomes
-
-
-def test_tests_named_beside_the_table_exist_too() -> None:
-    text = "\n".join(line for line in PAGE.read_text().splitlines() if not line.startswith("|"))
-    named = re.findall(r"`([^`]+)::([^`]+)`", text)
-    assert named
-    assert [each for each in named if each[1] not in names_in(ROOT / each[0])] == []

@@ -51,6 +51,6 @@ def test_every_reason_is_explained_and_every_metric_listed() -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_has_a_use(reason: Reason) -> None:
-    sources = (file.read_text() for part in ("gpushare", "enforcer", "webhook", "sidecar", "certs")
+    sources = (file.read_text() for part in ("gpushare", "gpushare_cli", "enforcer", "webhook", "sidecar", "certs")
                for file in (ROOT / part).rglob("*.py"))  # fmt: skip
     assert any(re.search(rf"\bReason\.{reason.name}\b", source) for source in sources)

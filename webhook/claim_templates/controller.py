@@ -16,7 +16,7 @@ import structlog
 
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
-from webhook.claim_templates import references as templates
+from webhook.claim_templates import references
 from webhook.claim_templates.index import Ledger
 from webhook.claim_templates.references import Existing, Key
 from webhook.claim_templates.workqueue import Outcome, Turns
@@ -99,7 +99,7 @@ class Controller:
     def reset_templates(self, found: Iterable[Object]) -> None:
         """Know exactly these templates."""
         seen = set()
-        for item in filter(None, map(templates.existing, found)):
+        for item in filter(None, map(references.existing, found)):
             seen.add(item.key)
             self._put_template(item)
         with self._lock:
@@ -108,7 +108,7 @@ class Controller:
 
     def template_event(self, kind: str, template: Object) -> None:
         """Take in one watch event."""
-        item = templates.existing(template)
+        item = references.existing(template)
         if item is None:
             return
         if kind == "DELETED":
@@ -152,10 +152,10 @@ class Controller:
 
     def _put_pod(self, pod: Object) -> None:
         """Take in a pod. Its spec's claims never change, so what is known of it is not worked out again."""
-        uid, key = pod["metadata"]["uid"], templates.reference(pod)
+        uid, key = pod["metadata"]["uid"], references.reference(pod)
         if key is not None and self._ledger.named_by(uid) == key:
             return
-        item = templates.wanted(pod, self._template_for)
+        item = references.wanted(pod, self._template_for)
         if item is not None and not item.sound:
             _say_forged(pod, item.key)
         with self._lock:

@@ -14,7 +14,7 @@ from gpushare.annotations import Asked, asked, instances, main_container, severa
 from gpushare.errors import PolicyDenied, QuantityError
 from gpushare.quantity import format_mib, parse_gpus, parse_memory, parse_percent, parse_profile, profile_mib, shown
 from gpushare.reasons import Reason
-from webhook.mutation import namespace_policy as namespace
+from webhook.mutation import namespace_policy
 from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.podview import Container, Kind, PodView
 from webhook.mutation.settings import Settings
@@ -148,7 +148,7 @@ class _Limits:
 
     def memory(self, asked: Asked | None) -> int:
         if asked is None:
-            field, mib = namespace.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
+            field, mib = namespace_policy.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
         else:
             field = field_of(asked.key)
             mib = _read(asked, parse_memory)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.reasons import Reason
-from webhook.mutation import validation as guard
+from webhook.mutation import validation
 from webhook.mutation.annotations import asks, read_plan
 from webhook.mutation.json_patch import diff
 from webhook.mutation.namespace_policy import NamespacePolicy
@@ -77,7 +77,7 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
 
 def _share(view: PodView, policy: NamespacePolicy, settings: Settings) -> Decision:
     plan = read_plan(view, policy, settings)
-    warnings = guard.check(view, plan, settings)
+    warnings = validation.check(view, plan, settings)
     claim = claim_plan(plan)
     check_compute(plan, settings.most_compute)
     check_memory(plan, settings.max_memory_mib)
@@ -101,7 +101,7 @@ def _debug(pod: Json, old: Json) -> Decision:
     for each in view.containers:
         if each.kind is Kind.EPHEMERAL:
             new = each.name not in known
-            warnings += guard.check_container(each) if new else ()
+            warnings += validation.check_container(each) if new else ()
             containers.append(hide(each, warnings) if new else each.raw)
     after = {**pod, "spec": {**view.spec, "ephemeralContainers": containers}} if containers else pod
     patch = diff(pod, after)

@@ -16,7 +16,7 @@ from enforcer.audit.kill_records import Ending
 from enforcer.audit.record import Head
 from enforcer.detection.detector import Decision, Verdict
 from enforcer.quota.types import Quota
-from enforcer.status import messages as notice
+from enforcer.status import messages
 from enforcer.status.events import event_of
 from enforcer.status.messages import Notice
 from gpushare.contract import COMPUTE, SIDECAR
@@ -108,8 +108,8 @@ def kill(bed: Bed, pod: Object) -> None:
     )  # fmt: skip
     verdict = Verdict(decision=Decision.KILL, quota=quota, used_mib=9000, over_for=5.2, kill_in=4.5)
     ending = Ending(pid=4242, start=1, used_mib=9000, result=Reason.KILLED, steps=("SIGTERM",))
-    tell(bed, notice.warned(verdict), 1)
-    tell(bed, notice.ended(verdict, Reason.KILLED, [ending], Head(3, "sha256:ab")), 7)
+    tell(bed, messages.warned(verdict), 1)
+    tell(bed, messages.ended(verdict, Reason.KILLED, [ending], Head(3, "sha256:ab")), 7)
 
 
 def test_who_may_view_learns_what_was_asked_given_and_done(bed: Bed) -> None:

@@ -5,7 +5,7 @@ import pytest
 from enforcer.attribution.snapshot import View
 from enforcer.nvml.device_health import Effect, Standing
 from enforcer.quota.types import Mode
-from enforcer.resourceslices import contention_monitor as contests
+from enforcer.resourceslices import contention_monitor
 from enforcer.resourceslices.availability import Sharing
 from enforcer.resourceslices.controller import Offering
 from enforcer.resourceslices.devices import InventoryPolicy, device_name, offer, resource_slices
@@ -91,8 +91,8 @@ def test_what_is_left_out_is_noted_and_notes_of_others_stay(plane: ControlPlane)
 def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_when_it_goes(
     plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contests, "FRESH", 0.0)
-    monkeypatch.setattr(contests, "QUIET", -1.0)
+    monkeypatch.setattr(contention_monitor, "FRESH", 0.0)
+    monkeypatch.setattr(contention_monitor, "QUIET", -1.0)
     cluster, where = plane.cluster(), "slices-contested"
     body = node(where)
     body["metadata"]["labels"] = {NODE_LABEL: "true"}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enforcer.nvml import validation as answers
+from enforcer.nvml import validation
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.fakes.gpu.need import need_library
@@ -193,7 +193,7 @@ def test_every_error_makes_the_reader_blind_and_the_next_read_starts_afresh(
     for call in "nvmlDeviceGetMemoryInfo_v2", f"{LISTS[0]}_v3", "nvmlDeviceGetHandleByUUID":
         sim.fail(Fault(call=call, error=code))
         reason, message = _reason(probe, "sample", uuid)
-        wanted, hint = answers.ERRORS.get(code, answers.ERRORS[999])
+        wanted, hint = validation.ERRORS.get(code, validation.ERRORS[999])
         assert reason == wanted
         assert ("the driver has lost the GPU" if code == 15 else "NVML does not answer") in message
         assert message.endswith(hint)

@@ -14,8 +14,7 @@ from webhook.metrics import Metrics
 from webhook.mutation.mutate import decide
 from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.settings import Settings
-from webhook.serving import logs as log
-from webhook.serving import review
+from webhook.serving import logs, review
 from webhook.serving.app import Deps, create_app
 
 ROUNDS, REPEATS = 7, 200
@@ -35,7 +34,7 @@ def _round(work: Callable[[], object]) -> float:
 
 def parts(pod: dict[str, Any]) -> dict[str, float]:
     """Seconds of CPU by part, none of them containing another."""
-    log.configure("error")
+    logs.configure("error")
     body = reviews.encoded(pod)
     namespaces = Namespaces()
     namespaces.reset([{"metadata": {"name": reviews.NAMESPACE}}])

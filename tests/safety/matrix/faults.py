@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from enforcer.detection import state_file as memory
+from enforcer.detection import state_file
 from enforcer.quota.checkpoint import NAME, Checkpoint
 from enforcer.runtime.lock import NAME as LOCK
 from tests.safety.matrix.page import Switch
@@ -88,7 +88,7 @@ def _spoil_memory(run: "Run") -> None:
     """An enforcer dies, and what it would have remembered is spoilt."""
     run.signal(signal.SIGKILL)
     garbage = (b"", b"{", b'{"version": 1}', b"\xff" * 100, b'{"version": 0, "bootId": "x", "cases": [], "kills": []}')
-    (run.state / memory.NAME).write_bytes(run.chance.choice(garbage))
+    (run.state / state_file.NAME).write_bytes(run.chance.choice(garbage))
     run.tell("forgotten")
 
 

@@ -28,7 +28,7 @@ from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
 from enforcer.runtime.background import every
 from enforcer.runtime.logs import log_to_stderr
-from enforcer.status import http_server as pages
+from enforcer.status import http_server
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ConfigError, MpsError, NvmlError, RecordError
@@ -229,7 +229,11 @@ def _run(patient: Patient, hold: lock.Hold) -> int:
     kill_log = Scribe(written, "gpu-7", wait=DISK_SECONDS, lost=hold.lost)
     with suppress(RecordError):
         kill_log.open()
-    end = None if orders.port is None else pages.serve(("127.0.0.1", orders.port), pages.app(_registry(), lambda: None))
+    end = (
+        None
+        if orders.port is None
+        else http_server.serve(("127.0.0.1", orders.port), http_server.app(_registry(), lambda: None))
+    )
     agent = _agent(patient, kill_log)
     stopped = stopped_by_signal()
     every(2 * POLL, "lock", lambda: None if hold.lost() is None else stopped.set(), stopped)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.attribution import usage as watch
+from enforcer.attribution import usage
 from enforcer.attribution.procfs import PidHandle
 from enforcer.attribution.snapshot import total
 from enforcer.audit.log import KillLog
@@ -72,17 +72,17 @@ def _does_nothing(_: Patient, __: Any, ___: Verdict) -> Result:
 
 def _believes_its_verdict(_: Patient) -> None:
     """Does not look again before it acts: a container is for ever what it was when it held most."""
-    real = watch.Watch.look
+    real = usage.Watch.look
     most: dict[str, tuple[Any, ...]] = {}
 
-    def look(self: watch.Watch) -> Any:
+    def look(self: usage.Watch) -> Any:
         views = real(self)
         for container, holders in (pair for each in views for pair in (each.reading or {}).items()):
             most[container] = max(most.get(container, ()), tuple(holders), key=total)
         return views
 
-    setattr(watch.Watch, "look", look)  # noqa: B010 - mypy lets nobody assign to a method
-    setattr(watch.Watch, "holders", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010 - mypy, as above
+    setattr(usage.Watch, "look", look)  # noqa: B010 - mypy lets nobody assign to a method
+    setattr(usage.Watch, "holders", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010 - mypy, as above
 
 
 def _appending(change: Callable[[Callable[..., Head], Any, Kind, Any], Head]) -> Callable[[Patient], None]:
@@ -158,13 +158,13 @@ def _keeps_handles(patient: Patient) -> None:
 
 def _at_each_look(leak: Callable[[Patient], object]) -> Callable[[Patient], None]:
     def act(patient: Patient) -> None:
-        real = watch.Watch.look
+        real = usage.Watch.look
 
-        def look(self: watch.Watch) -> Any:
+        def look(self: usage.Watch) -> Any:
             patient.kept.append(leak(patient))
             return real(self)
 
-        setattr(watch.Watch, "look", look)  # noqa: B010
+        setattr(usage.Watch, "look", look)  # noqa: B010
 
     return act
 

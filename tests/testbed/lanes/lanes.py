@@ -40,9 +40,9 @@ SECONDS: Final = {
 }
 """Measured with ``python -m tests.testbed.lanes``, which prints what each file took."""
 APART: Final = (
-    "tests/testbed/cluster/test_controlplane.py",
     "tests/integration/controlplane/test_chart.py",
     "tests/integration/controlplane/test_gates.py",
+    "tests/testbed/cluster/test_controlplane.py",
 )
 """Files that start control planes of their own and take long."""
 OWN: Final = ("tests/testbed/cluster/test_node.py",)

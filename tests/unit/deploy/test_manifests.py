@@ -10,7 +10,7 @@ from certs import main as certs
 from enforcer import flags as enforcer
 from gpushare import contract
 from tests.integration.controlplane import manifests
-from webhook import flags as options
+from webhook import flags
 from webhook.mutation import sidecar_spec
 from webhook.mutation.settings import Settings
 
@@ -190,7 +190,7 @@ def test_every_container_is_bounded_and_cannot_write_its_image(name: str, spec: 
 def test_the_webhook_serves_where_its_service_and_probes_look() -> None:
     container = of("Deployment", "gpu-share-webhook")[0]["spec"]["template"]["spec"]["containers"][0]
     environment = {e["name"]: e["value"] for e in container["env"]}
-    read = options.Options.read(container["args"][1:], environment)
+    read = flags.Options.read(container["args"][1:], environment)
     ports = {p["name"]: p["containerPort"] for p in container["ports"]}
     assert ports == {"https": read.bind[1], "admin": read.admin[1]}
     assert Path(container["volumeMounts"][0]["mountPath"]) == read.certs

@@ -14,14 +14,14 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.log import KillLog, segments
 from enforcer.audit.record import Head, read
 from enforcer.audit.writer import Scribe
-from enforcer.detection import state_file as memory
+from enforcer.detection import state_file
 from enforcer.detection.detector import Decision, Verdict
-from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill import circuit_breaker
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
-from enforcer.quota import checkpoint
 from enforcer.quota.types import Quota
+from enforcer.runtime import files
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status_file import LOOKS
@@ -231,7 +231,7 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_s
     remembered: list[bytes] = []
 
     def carry_out(_: Verdict) -> Result:
-        remembered.append((world.folder / memory.NAME).read_bytes())
+        remembered.append((world.folder / state_file.NAME).read_bytes())
         return Result(Reason.KILLED)
 
     world.carry_out = carry_out
@@ -240,18 +240,18 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_s
     wait_for(lambda: bool(remembered))
     assert len(json.loads(remembered[0])["kills"]) == 1
     world.agent.close()
-    assert len(json.loads((world.folder / memory.NAME).read_bytes())["cooling"]) == 1
+    assert len(json.loads((world.folder / state_file.NAME).read_bytes())["cooling"]) == 1
 
 
 def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_starts_anew(world: World) -> None:
     world.reader.held[GPU] = {101: 5000}
-    (world.folder / breaker.NAME).write_text("")
+    (world.folder / circuit_breaker.NAME).write_text("")
     status = world.look(40)
     assert (world.verdicts, status["kills"]["breakerOpen"], status["containers"][0]["state"]) == ([], True, "HeldBack")
     assert any("the breaker is open" in problem for problem in status["problems"])
     assert "gpu_share_breaker_open 1.0" in world.scrape()
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BREAKER_OPEN]
-    assert breaker.reset(world.folder)
+    assert circuit_breaker.reset(world.folder)
     assert world.look(2)["kills"]["breakerOpen"] is False
     assert world.verdicts == [], "three samples are wanted again"
     world.look(1)
@@ -345,7 +345,7 @@ def test_an_unwritable_status_stops_nothing(world: World, monkeypatch: pytest.Mo
 
     world.look()
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "replace", full)
+        patched.setattr(files, "replace", full)
         world.look(LOOKS)
     assert any("status.json" in problem for problem in world.look()["problems"])
     assert world.look()["problems"] == ["something else"]

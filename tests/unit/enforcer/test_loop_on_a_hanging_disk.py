@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.detection import state_file as memory
+from enforcer.detection import state_file
 from enforcer.detection.detector import State, Verdict
-from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill import circuit_breaker
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent
 from enforcer.quota.checkpoint import Checkpoint
@@ -68,7 +68,7 @@ def seen(world: World) -> int:
     return int(next(each["usedMib"] for each in found["containers"] if each["podUid"] == POD))
 
 
-@pytest.mark.parametrize("name", ["status.json", memory.NAME])
+@pytest.mark.parametrize("name", ["status.json", state_file.NAME])
 def test_looking_goes_on_while_a_file_cannot_be_written_and_it_is_said(name: str, world: World) -> None:
     ready(world)
     disk = Hanging(world.folder / f".{name}.new")
@@ -103,7 +103,7 @@ def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
 
 def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None:
     ready(world)
-    disk = Hanging(world.folder / f".{memory.NAME}.new")
+    disk = Hanging(world.folder / f".{state_file.NAME}.new")
     world.reader.held[GPU] = {101: 9000}
     turns(world, 5)
     wait_for(lambda: Reason.RECORD_UNWRITABLE in {each.reason for each in world.notices})
@@ -111,8 +111,8 @@ def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None
     remembered: list[State | None] = []
 
     def end(_: Verdict) -> Result:
-        file = world.folder / memory.NAME
-        remembered.append(memory.decode(file.read_bytes(), world.agent._boot, world.clock[0]))
+        file = world.folder / state_file.NAME
+        remembered.append(state_file.decode(file.read_bytes(), world.agent._boot, world.clock[0]))
         return Result(Reason.KILLED)
 
     world.carry_out = end
@@ -128,7 +128,7 @@ def test_who_is_to_be_ended_waits_for_a_slow_disk_and_is_ended_then(
 ) -> None:
     monkeypatch.setattr("enforcer.loop.DISK_SECONDS", 60)
     ready(world)
-    disk = Hanging(world.folder / f".{memory.NAME}.new")
+    disk = Hanging(world.folder / f".{state_file.NAME}.new")
     world.reader.held[GPU] = {101: 9000}
     turns(world, 4)
     assert world.verdicts == []
@@ -150,16 +150,16 @@ def test_a_breaker_that_the_disk_was_too_slow_to_show_holds_all_the_same(
 
 def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: World) -> None:
     """Nothing that the disk says late closes it: what is not written yet was not taken away."""
-    disk = Hanging(world.folder / f".{breaker.NAME}.new")
+    disk = Hanging(world.folder / f".{circuit_breaker.NAME}.new")
     storm = State(open=True)
     for _ in range(3):
         world.agent._disk.turn()
         assert world.agent._breaker.told(storm).open
         world.agent._breaker.keep(storm)
     disk.let_go()
-    wait_for(lambda: (world.folder / breaker.NAME).exists() and world.agent._disk.problem is None)
+    wait_for(lambda: (world.folder / circuit_breaker.NAME).exists() and world.agent._disk.problem is None)
     assert world.agent._breaker.told(storm).open
-    assert breaker.reset(world.folder)
+    assert circuit_breaker.reset(world.folder)
 
     def closed() -> bool:
         world.agent._disk.turn()
@@ -170,7 +170,7 @@ def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: Worl
 
 def test_it_ends_when_it_is_told_to(world: World) -> None:
     ready(world)
-    disk = Hanging(world.folder / f".{memory.NAME}.new")
+    disk = Hanging(world.folder / f".{state_file.NAME}.new")
     world.reader.held[GPU] = {101: 9000}
     stopped = threading.Event()
     thread = threading.Thread(target=Agent.run, args=(world.agent, stopped, 0.01), daemon=True)

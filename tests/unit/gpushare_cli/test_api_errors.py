@@ -59,7 +59,7 @@ def test_nobody_is_sent_for_the_right_to_run_commands_in_agents() -> None:
 
 def test_the_roles_that_are_named_are_the_charts() -> None:
     shipped = set(re.findall(r"^  name: (gpu-share-\S+)", ROLES.read_text(), re.MULTILINE))
-    source = Path(program.__file__).with_name("refusals.py").read_text()
+    source = Path(program.__file__).with_name("api_errors.py").read_text()
     assert set(re.findall(r'"(gpu-share-[a-z]+)"', source)) <= shipped
 
 

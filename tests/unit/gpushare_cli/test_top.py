@@ -11,7 +11,7 @@ import pytest
 from enforcer.audit.log import FOLDER, KillLog
 from enforcer.audit.record import Kind
 from enforcer.status.node_status import NAME
-from gpushare_cli import node_status as nodestatus
+from gpushare_cli import node_status
 from gpushare_cli.main import main
 
 GPU = "GPU-a1000000-0000-4000-8000-000000000000"
@@ -32,7 +32,7 @@ def container(pod: str, used: int | None, state: str, *pids: int) -> dict[str, A
 
 
 def status(*containers: dict[str, Any], age: float = 0, **more: Any) -> dict[str, Any]:
-    written = (nodestatus.now() - timedelta(seconds=age)).isoformat().replace("+00:00", "Z")
+    written = (node_status.now() - timedelta(seconds=age)).isoformat().replace("+00:00", "Z")
     gpu = {"uuid": GPU, "index": 0, "model": "NVIDIA A100", "memoryMib": 16384, "reservedMib": 512, "usedMib": 9216}
     gpu |= {"mode": "time-slicing"}
     stranger = {"gpu": GPU, "pid": 9, "usedMib": 5}

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar import metrics
-from sidecar import pod_status as status
+from sidecar import metrics, pod_status
 from sidecar.pod_status import MAX_BYTES, MAX_MESSAGES, MAX_TEXT, Gpu, Message, Status, Use, harmless, parse
 
 GPU = "GPU-a1000000-0000-4000-8000-000000000000"
@@ -163,7 +162,7 @@ def test_nothing_breaks_the_reader(raw: dict[str, object]) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
-    status.parse(data)
+    pod_status.parse(data)
 
 
 @pytest.mark.parametrize(

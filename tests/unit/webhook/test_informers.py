@@ -8,7 +8,7 @@ from gpushare.informer import Follower
 from tests.unit.webhook.claim_templates.test_references import managed, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_caches import claim, namespace
-from webhook import informers as cluster
+from webhook import informers
 from webhook.caches import Namespaces, OwnClaims
 from webhook.metrics import Metrics
 
@@ -22,7 +22,7 @@ class Seen:
     def __init__(self) -> None:
         self.namespaces, self.claims, self.server = Namespaces(), OwnClaims(), Server()
         self.controller = make(self.server, Clock(), Metrics(), listed=False, opted_in=self.namespaces.__contains__)
-        made = cluster.followers(cast("Cluster", None), self.namespaces, self.claims, self.controller, Metrics())
+        made = informers.followers(cast("Cluster", None), self.namespaces, self.claims, self.controller, Metrics())
         self.by_kind = {each._where.rpartition("/")[2]: each for each in made}
 
     def __getitem__(self, kind: str) -> Follower:

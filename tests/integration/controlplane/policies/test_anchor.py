@@ -16,8 +16,7 @@ from enforcer.status.messages import Notice
 from gpushare.errors import ClusterError
 from gpushare.kube_client import EVENTS_V1, path
 from gpushare.reasons import Reason
-from gpushare_cli.audit import anchors
-from gpushare_cli.audit import log_reader as killlogs
+from gpushare_cli.audit import anchors, log_reader
 from gpushare_cli.audit.anchors import Anchor as Seen
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
@@ -67,10 +66,10 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
     found, told = seen_by(agent)
     assert ([each.source.split()[0] for each in found], len(told)) == (["ResourceSlice"], 1), "it may not read Events"
     known = [(each.head, each.source) for each in found]
-    assert killlogs.verified(killlogs.local(tmp_path / "audit"), known).problem is None
+    assert log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem is None
     segments(tmp_path / "audit")[-1].unlink()
-    assert killlogs.verified(killlogs.local(tmp_path / "audit")).problem is None
-    assert "its tail was cut off" in str(killlogs.verified(killlogs.local(tmp_path / "audit"), known).problem)
+    assert log_reader.verified(log_reader.local(tmp_path / "audit")).problem is None
+    assert "its tail was cut off" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
     with KillLog(tmp_path / "audit") as shorter:
         after = Anchor(agent, NODE, shorter, lambda: None, NodeReporter(agent, NODE).report)
         after.turn()

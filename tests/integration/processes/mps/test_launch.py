@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.mps import launcher as launch
+from enforcer.mps import launcher
 from enforcer.mps.desired_daemons import MpsTools, daemon_of
 from tests.fakes.gpu import world
 from tests.fakes.gpu.reader import SimReader
@@ -47,7 +47,7 @@ def test_it_may_open_as_many_files_as_a_server_needs(binary: Path, make: Make, m
         daemon.start()
         (pid,) = daemon.pids()
         (line,) = [row for row in Path(f"/proc/{pid}/limits").read_text().splitlines() if row.startswith("Max open")]
-        assert int(line.split()[3]) == min(launch.FILES, hard)
+        assert int(line.split()[3]) == min(launcher.FILES, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.attribution import cgroup as attribute
+from enforcer.attribution import cgroup
 from enforcer.attribution.cgroup import MAX_TEXT, SHORT, Owner, container_cgroups, owner_in, owner_of
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -178,7 +178,7 @@ def test_an_endless_answer_is_not_read() -> None:
 
 def test_what_long_texts_mean_is_not_remembered() -> None:
     """Where a tenant may choose how long they are, they would take the memory."""
-    known, cgroups = attribute._known_owner, attribute._known_cgroups
+    known, cgroups = cgroup._known_owner, cgroup._known_cgroups
     for size, kept in ((SHORT, 1), (SHORT + 1, 0)):
         known.cache_clear()
         cgroups.cache_clear()

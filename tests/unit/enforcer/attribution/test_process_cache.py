@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution import process_cache as held
+from enforcer.attribution import process_cache
 from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.process_cache import LINGER, Found, Held, Hold
 from enforcer.attribution.procfs import CgroupAttributor
@@ -126,7 +126,7 @@ def test_a_text_of_more_than_a_page_is_never_as_it_was(
     process: subprocess.Popen[bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = _found(process.pid, folder)
-    monkeypatch.setattr(held, "PAGE", len(found.said) - 1)
+    monkeypatch.setattr(process_cache, "PAGE", len(found.said) - 1)
     kept = Held(Clock())
     kept.keep(_hold(process.pid), found)
     assert kept.still(process.pid) is None
@@ -167,7 +167,7 @@ def test_who_is_not_asked_about_is_let_go_of(process: subprocess.Popen[bytes], f
 def test_so_many_are_held_on_to_that_files_are_left_for_everything_else(
     process: subprocess.Popen[bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (2 * held.SHARE - 1, 4096))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2 * process_cache.SHARE - 1, 4096))
     kept = Held(Clock())
     assert not kept.full
     kept.keep(_hold(process.pid), _found(process.pid, folder))

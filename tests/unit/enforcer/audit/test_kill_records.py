@@ -4,7 +4,7 @@ import pytest
 
 from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.snapshot import Holder
-from enforcer.audit import kill_records as deeds
+from enforcer.audit import kill_records
 from enforcer.detection.detector import Decision, Verdict
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
@@ -26,30 +26,30 @@ KEPT = {"node": "gpu-8", "gpu": GPU, "pod": {"uid": POD}, "container": "model", 
 
 
 def test_a_record_says_whom_it_is_about() -> None:
-    assert deeds.about("gpu-7", QUOTA) == ABOUT
+    assert kill_records.about("gpu-7", QUOTA) == ABOUT
 
 
 def test_a_warning_says_by_how_much_and_for_how_long() -> None:
-    assert deeds.warning_fields("gpu-7", VERDICT) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s"}
+    assert kill_records.warning_fields("gpu-7", VERDICT) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s"}
 
 
 @pytest.mark.parametrize(("times", "said"), [(1, {}), (2, {"times": 2})])
 def test_one_that_stands_for_several_says_for_how_many(times: int, said: dict[str, int]) -> None:
-    assert deeds.warning_fields("gpu-7", VERDICT, times) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s", **said}
+    assert kill_records.warning_fields("gpu-7", VERDICT, times) == {**ABOUT, "usedMiB": 9500, "overFor": "5.2s", **said}
 
 
 def test_what_an_enforcer_died_over_keeps_whom_it_was_about() -> None:
     note = "the enforcer ended before it could say what became of this"
-    assert deeds.interrupted("gpu-8", RECORD) == {**KEPT, "result": "Interrupted", "note": note}
+    assert kill_records.interrupted("gpu-8", RECORD) == {**KEPT, "result": "Interrupted", "note": note}
 
 
 def test_an_intent_nobody_waited_for_says_that_nothing_was_done() -> None:
     note = "the disk took too long: nothing was done"
-    assert deeds.called_off("gpu-8", RECORD) == {**KEPT, "result": "RecordUnwritable", "note": note}
+    assert kill_records.called_off("gpu-8", RECORD) == {**KEPT, "result": "RecordUnwritable", "note": note}
 
 
 def test_an_answer_keeps_no_more_than_there_was() -> None:
-    assert deeds.called_off("gpu-8", {"seq": 7}).keys() == {"node", "intent", "result", "note"}
+    assert kill_records.called_off("gpu-8", {"seq": 7}).keys() == {"node", "intent", "result", "note"}
 
 
 def _intent(*holders: Holder) -> dict[str, object]:
@@ -63,7 +63,7 @@ def _intent(*holders: Holder) -> dict[str, object]:
 
 def test_an_intent_names_everybody_it_may_end() -> None:
     holders = [holder(501, 9000), holder(502, 500)]
-    assert deeds.intent("gpu-7", VERDICT, holders) == _intent(*holders)
+    assert kill_records.intent("gpu-7", VERDICT, holders) == _intent(*holders)
 
 
 def _whole(*, respawns: bool = False) -> Verdict:
@@ -73,25 +73,25 @@ def _whole(*, respawns: bool = False) -> Verdict:
 
 def test_of_a_whole_container_its_first_process_comes_first_and_once() -> None:
     first, other = holder(500, 0), holder(501, 9000)
-    said = deeds.intent("gpu-7", _whole(), [other, first], [first])
+    said = kill_records.intent("gpu-7", _whole(), [other, first], [first])
     assert said == {**_intent(first, other), "first": 500}
 
 
 def test_of_one_without_a_first_process_it_is_said_why_the_holders_are_ended() -> None:
-    assert deeds.intent("gpu-7", _whole(), [holder(501, 9000)]) == {
+    assert kill_records.intent("gpu-7", _whole(), [holder(501, 9000)]) == {
         **_intent(holder(501, 9000)),
-        "note": deeds.NO_FIRST,
+        "note": kill_records.NO_FIRST,
     }
 
 
 def test_one_that_puts_new_processes_in_their_place_is_said_to() -> None:
-    said = deeds.intent("gpu-7", _whole(respawns=True), [holder(501, 9000)], [holder(500, 0)])
-    assert (said["escalated"], said["first"]) == (deeds.ESCALATED, 500)
+    said = kill_records.intent("gpu-7", _whole(respawns=True), [holder(501, 9000)], [holder(500, 0)])
+    assert (said["escalated"], said["first"]) == (kill_records.ESCALATED, 500)
 
 
 @pytest.mark.parametrize("steps", [(), ("terminate_client", "SIGTERM")], ids=len)
 def test_an_outcome_says_of_each_what_became_of_it_and_by_which_steps(steps: tuple[str, ...]) -> None:
     one = Holder(Identity(pid=501, start=77, owner=None), 9000)
-    assert deeds.shown(deeds.ending(one, Reason.KILLED, *steps)) == {
+    assert kill_records.shown(kill_records.ending(one, Reason.KILLED, *steps)) == {
         "pid": 501, "start": 77, "usedMiB": 9000, "result": "Killed", "steps": ",".join(steps),
     }  # fmt: skip

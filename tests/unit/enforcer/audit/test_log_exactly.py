@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.audit import log as audit
-from enforcer.audit import reserved_space as reserve
+from enforcer.audit import reserved_space
 from enforcer.audit.log import KillLog, segment_name, segments
 from enforcer.audit.record import GENESIS, REMOVED, Head, Kind, read, seal
 from enforcer.audit.retention import Retention
@@ -173,7 +173,7 @@ def test_a_segment_whose_name_is_not_its_first_records_says_nothing_of_what_may_
 @pytest.mark.parametrize("size", [0, 4096])
 def test_so_much_room_is_set_aside_as_was_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(reserve, "preallocate", lambda _, wanted: asked.append(wanted))
+    monkeypatch.setattr(reserved_space, "preallocate", lambda _, wanted: asked.append(wanted))
     with KillLog(folder, reserve_bytes=size):
         pass
     assert asked == [size] * (size > 0)

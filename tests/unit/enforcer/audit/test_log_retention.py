@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from enforcer.audit import log as audit
-from enforcer.audit import reserved_space as reserve
+from enforcer.audit import reserved_space
 from enforcer.audit.log import KillLog, segment_name, segments
 from enforcer.audit.record import REMOVED, Head, Kind, Verdict, head_of, read, seal, verify
 from enforcer.audit.retention import Retention
@@ -153,7 +153,7 @@ def test_segments_that_are_gone_between_two_looks_are_let_be(folder: Path, monke
 
 def full_but_for_the_reserve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """From now on only blocks that were set aside can be written; returns what is written to."""
-    inode, written, write = (folder / reserve.NAME).stat().st_ino, [], os.write
+    inode, written, write = (folder / reserved_space.NAME).stat().st_ino, [], os.write
 
     def limited(file: int, data: bytes) -> int:
         if os.fstat(file).st_ino != inode:
@@ -166,7 +166,7 @@ def full_but_for_the_reserve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> l
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", limited)
-    monkeypatch.setattr(reserve, "preallocate", none_left)
+    monkeypatch.setattr(reserved_space, "preallocate", none_left)
     return written
 
 
@@ -183,7 +183,7 @@ def test_on_a_full_disk_the_log_goes_on_in_the_room_set_aside(folder: Path, monk
             assert log.problem is None
         log.append(Kind.OUTCOME, {"intent": 4})
         assert log.shortage is None
-        assert (folder / reserve.NAME).stat().st_blocks * 512 >= reserve.BYTES
+        assert (folder / reserved_space.NAME).stat().st_blocks * 512 >= reserved_space.BYTES
     assert kinds(folder) == ["INTENT"] * 4 + ["OUTCOME"]
     assert [path.name for path in segments(folder)] == [segment_name(1), segment_name(2)]
     assert whole(folder).holds
@@ -192,10 +192,10 @@ def test_on_a_full_disk_the_log_goes_on_in_the_room_set_aside(folder: Path, monk
 def test_once_nothing_is_left_of_it_nothing_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with KillLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
-        (folder / reserve.NAME).unlink()
-        (folder / reserve.NAME).touch()
+        (folder / reserved_space.NAME).unlink()
+        (folder / reserved_space.NAME).touch()
         full_but_for_the_reserve(folder, monkeypatch)
-        (folder / reserve.NAME).unlink()
+        (folder / reserved_space.NAME).unlink()
         with pytest.raises(RecordError, match="No space left"):
             log.append(Kind.INTENT, {"pid": 2})
         assert "No space left" in (log.problem or "")
@@ -221,7 +221,7 @@ def test_what_has_the_name_already_is_never_lost(folder: Path, monkeypatch: pyte
     with KillLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         full_but_for_the_reserve(folder, monkeypatch)
-        precious = folder / (reserve.NAME if where == "name of the reserve" else segment_name(2))
+        precious = folder / (reserved_space.NAME if where == "name of the reserve" else segment_name(2))
         precious.write_text("precious\n")
         for _ in range(2):
             with pytest.raises(RecordError):
@@ -235,11 +235,11 @@ def test_where_no_room_can_be_set_aside_that_is_said_and_the_log_written(
     def never(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr(reserve, "preallocate", never)
+    monkeypatch.setattr(reserved_space, "preallocate", never)
     with KillLog(folder) as log:
         log.append(Kind.OUTCOME, {})
         assert "Operation not supported" in str(log.shortage)
-    assert not (folder / reserve.NAME).exists()
+    assert not (folder / reserved_space.NAME).exists()
     assert whole(folder).records == 1
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit import reserved_space as reserve
+from enforcer.audit import reserved_space
 from enforcer.audit.reserved_space import NAME, Reserve, preallocate
 from enforcer.audit.segments import LogFolder
 from tests.support.descriptors import held_below, path_of
@@ -79,7 +79,7 @@ def test_blocks_that_are_there_already_are_not_asked_for_again(
     folder: LogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _filled(folder)
-    monkeypatch.setattr(reserve, "preallocate", lambda *_: pytest.fail("they are there"))
+    monkeypatch.setattr(reserved_space, "preallocate", lambda *_: pytest.fail("they are there"))
     again = Reserve(folder, SIZE)
     again.fill()
     assert again.problem is None
@@ -136,7 +136,7 @@ def test_what_is_left_of_a_vain_attempt_is_removed(
     def none_left(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(reserve if fails == "preallocate" else os, fails, none_left)
+    monkeypatch.setattr(reserved_space if fails == "preallocate" else os, fails, none_left)
     descriptors = held_below(folder.path.parent)
     room = Reserve(folder, SIZE)
     room.fill()
@@ -155,7 +155,7 @@ def test_one_that_cannot_even_be_removed_is_said_for_what_came_first(
     def none_left(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(reserve, "preallocate", none_left)
+    monkeypatch.setattr(reserved_space, "preallocate", none_left)
     monkeypatch.setattr(LogFolder, "remove", fails)
     room = Reserve(folder, SIZE)
     room.fill()

@@ -7,7 +7,6 @@ import pytest
 from enforcer.detection.detector import Case, State
 from enforcer.detection.kill_history import Kill
 from enforcer.kill.circuit_breaker import NAME, OPEN, Breaker, opened_at, reset
-from enforcer.quota import checkpoint
 from enforcer.runtime import files
 from enforcer.runtime.background import Aside
 from tests.support.patience import patient
@@ -101,7 +100,7 @@ def test_the_mark_is_durable_before_anything_rests_on_it(tmp_path: Path, monkeyp
         asked.append(durable)
         replace(path, data, durable=durable)
 
-    monkeypatch.setattr(checkpoint, "replace", seen)
+    monkeypatch.setattr(files, "replace", seen)
     kept(tmp_path).keep(STORM)
     assert asked == [True]
 

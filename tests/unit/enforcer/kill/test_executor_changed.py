@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.kill import circuit_breaker as breaker
+from enforcer.kill import circuit_breaker
 from enforcer.kill.circuit_breaker import unless_open
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed, Quota
@@ -70,10 +70,10 @@ def test_a_quota_raised_while_mps_was_asked_stops_the_signal(tmp_path: Path) -> 
 def test_a_breaker_that_is_opened_by_hand_while_the_disk_is_busy_spares_everybody(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000))
     world.in_force = unless_open(tmp_path, lambda judged: judged)
-    at_look(world, 2, (tmp_path / breaker.NAME).touch)
+    at_look(world, 2, (tmp_path / circuit_breaker.NAME).touch)
     result = world.run()
     assert (result.reason, world.signals(), world.kinds()) == (Reason.NOT_ENFORCING, [], ["INTENT", "ABORTED"])
-    assert breaker.reset(tmp_path)
+    assert circuit_breaker.reset(tmp_path)
     assert world.run().reason is Reason.KILLED
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from enforcer.mps import health_check as checkup
-from enforcer.mps import incidents
+from enforcer.mps import health_check, incidents
 from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline
 from enforcer.mps.health_check import Checkup
@@ -135,7 +134,7 @@ def test_a_server_may_take_its_time_to_come_up_but_not_for_ever(world: World, mo
     monkeypatch.setattr("enforcer.mps.health_check.time.monotonic", lambda: now)
     world.client.states[SERVER] = ServerStatus.INITIALIZING
     world.look()
-    now += checkup.INITIALIZING_SECONDS
+    now += health_check.INITIALIZING_SECONDS
     world.look()
     now += 1
     assert "does not come up" in world.faulty().message

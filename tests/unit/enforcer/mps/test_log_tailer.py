@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.mps import log_tailer as tail
+from enforcer.mps import log_tailer
 from enforcer.mps.launcher import folder_of
 from enforcer.mps.log_tailer import LINES, LogTail
 from tests.unit.enforcer.made import GPU, OTHER_GPU
@@ -24,7 +24,7 @@ def _folder(tmp_path: Path) -> Path:
     return folder
 
 
-def following(run: Path, limit: int = tail.LIMIT) -> LogTail:
+def following(run: Path, limit: int = log_tailer.LIMIT) -> LogTail:
     return LogTail(run, lambda: [GPU, OTHER_GPU], limit)
 
 
@@ -125,7 +125,7 @@ def test_of_a_flood_a_few_lines_are_passed_on_and_the_others_counted(folder: Pat
 
 
 def test_of_more_than_a_piece_the_end_is_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "PIECE", 100)
+    monkeypatch.setattr(log_tailer, "PIECE", 100)
     follower = following(tmp_path)
     add(folder / "server.log", b"x" * 950 + b"\n" + b"y" * 30 + b"\nlast\n")
     *lines, more = looked(follower)

@@ -12,7 +12,7 @@ from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status import status as of_node
 from enforcer.status.pod_status_files import PodFiles
 from gpushare.reasons import Reason
-from gpushare_cli import node_status as nodestatus
+from gpushare_cli import node_status
 from sidecar import pod_status as read_by_sidecar
 from tests.unit.enforcer.made import CONTAINER, GPU, POD
 from tests.unit.enforcer.oom.test_memory_pressure import FINISHED, ended, held, status
@@ -100,8 +100,8 @@ def test_the_sidecar_says_it_and_explain_on_the_node_says_who(world: World, tmp_
     assert "other-0" not in (folder / "status.json").read_text()
 
     raw: dict[str, Any] = json.loads(json.dumps(of_node(replace(last, failures=world.inquest.findings()))))
-    mine = next(use for gpu in nodestatus.read(raw, {}).gpus for use in gpu.uses if use.pod == "tts-0")
+    mine = next(use for gpu in node_status.read(raw, {}).gpus for use in gpu.uses if use.pod == "tts-0")
     assert "asr/other-0/model: 2000 MiB" in mine.failed[0]
     raw["failures"] = [7, {"podUid": 3}, {**raw["failures"][0], "holders": "x"}]
-    mine = next(use for gpu in nodestatus.read(raw, {}).gpus for use in gpu.uses if use.pod == "tts-0")
+    mine = next(use for gpu in node_status.read(raw, {}).gpus for use in gpu.uses if use.pod == "tts-0")
     assert "held then: not known" in mine.failed[0]

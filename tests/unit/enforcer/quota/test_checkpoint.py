@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from enforcer.quota.checkpoint import NAME, Checkpoint, decode, encode
 from enforcer.quota.types import OnExceed
-from enforcer.runtime import files as plainfile
+from enforcer.runtime import files
 from gpushare.errors import ConfigError
 from tests.unit.enforcer.made import neighbour, quota
 
@@ -114,7 +114,7 @@ def test_a_disk_that_refuses_once_is_asked_again(tmp_path: Path, monkeypatch: py
         raise OSError("Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(plainfile, "read", refused)
+        patched.setattr(files, "read", refused)
         assert checkpoint.read() == ()
         assert "Too many" in (checkpoint.problem or "")
     assert (checkpoint.read(), checkpoint.problem) == (BOTH, None)
@@ -125,7 +125,7 @@ def test_a_thread_that_comes_late_with_an_older_file_is_put_right(
 ) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(BOTH)
-    usual, read, go = plainfile.read, threading.Event(), threading.Event()
+    usual, read, go = files.read, threading.Event(), threading.Event()
 
     def slow(path: Path, most: int) -> bytes:
         data = usual(path, most)
@@ -135,7 +135,7 @@ def test_a_thread_that_comes_late_with_an_older_file_is_put_right(
         return data
 
     late = threading.Thread(target=checkpoint.read)
-    monkeypatch.setattr(plainfile, "read", slow)
+    monkeypatch.setattr(files, "read", slow)
     late.start()
     assert read.wait(30)
     Checkpoint(tmp_path).write(BOTH[:1])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.quota import informer as cluster
+from enforcer.quota import informer
 from enforcer.quota.informer import WITH_KUBELET, Books
 from enforcer.quota.types import Quota
 from enforcer.status.events import QUEUE, PodEvents, event_of
@@ -119,8 +119,8 @@ def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
 
 def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk, or a bug, must not keep a container unenforced until something else happens."""
-    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
-    monkeypatch.setattr(cluster, "SETTLE", 0.0)
+    monkeypatch.setattr(informer, "PATIENCE", 0.01)
+    monkeypatch.setattr(informer, "SETTLE", 0.0)
     books, stopped, tries = Books(NODE, lambda _: (quota(),), frozenset()), threading.Event(), []
 
     def write(quotas: tuple[Quota, ...]) -> None:
@@ -132,7 +132,7 @@ def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.
         stopped.set()
 
     books.changed.set()
-    cluster._keep_quotas(books, write, stopped)
+    informer._keep_quotas(books, write, stopped)
     assert tries == [(quota(),)] * 3
 
 
@@ -183,7 +183,7 @@ def deliver(api: Api, *notices: Notice) -> None:
 
 
 def test_notices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    monkeypatch.setattr(informer, "PATIENCE", 0.01)
     api = Api(ClusterError("not there"), ClusterError("busy", 503), ClusterError("too many requests", 429))
     deliver(api, notice("one"), notice("two"))
     assert [event["note"] for event in api.created] == ["one", "two"]
@@ -191,7 +191,7 @@ def test_notices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_notice_that_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "PATIENCE", 0.01)
+    monkeypatch.setattr(informer, "PATIENCE", 0.01)
     api = Api(ClusterError("namespace is being terminated", 403))
     deliver(api, notice("one"), notice("two"))
     assert api.calls == 2

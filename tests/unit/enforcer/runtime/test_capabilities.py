@@ -13,7 +13,7 @@ import pytest
 from enforcer import main as program
 from enforcer.build import Side
 from enforcer.main import main
-from enforcer.runtime import capabilities as rights
+from enforcer.runtime import capabilities
 from enforcer.runtime.capabilities import Right, effective
 from gpushare.errors import ConfigError
 from tests.support.need import missing
@@ -22,13 +22,13 @@ from tests.unit.enforcer.test_main import BASE
 
 GIVE_UP = """
 import json, subprocess, sys, threading
-from enforcer import rights
-left = rights.keep_only({rights.Right.KILL, rights.Right.SYS_PTRACE})
+from enforcer.runtime import capabilities
+left = capabilities.keep_only({capabilities.Right.KILL, capabilities.Right.SYS_PTRACE})
 found = []
-thread = threading.Thread(target=lambda: found.append(sorted(rights.effective())))
+thread = threading.Thread(target=lambda: found.append(sorted(capabilities.effective())))
 thread.start()
 thread.join()
-child = "from enforcer import rights; print(sorted(rights.effective()))"
+child = "from enforcer.runtime import capabilities; print(sorted(capabilities.effective()))"
 said = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout
 print(json.dumps([sorted(left), found[0], json.loads(said)]))
 """
@@ -46,19 +46,19 @@ def test_what_is_given_up_is_gone_from_threads_and_from_programs_that_are_starte
 BOUNDED = """
 import ctypes, json, sys, threading
 from pathlib import Path
-from enforcer import rights
+from enforcer.runtime import capabilities
 from enforcer.nvml.worker_process import Kept
 
 def started():
     kept = Kept([sys.executable, "-c", "import sys; sys.stdin.read()"])
-    found.append(sorted(rights.effective(Path(f"/proc/{kept.pid}/status"))))
+    found.append(sorted(capabilities.effective(Path(f"/proc/{kept.pid}/status"))))
     kept.end(60)
 
 libc = ctypes.CDLL(None, use_errno=True)
-left = rights.effective() - {rights.Right.SETPCAP}
-header = (ctypes.c_uint32 * 2)(rights._VERSION_3, 0)
-assert libc.capset(header, (ctypes.c_uint32 * 6)(*rights._data(left))) == 0
-found = [sorted(rights.keep_only({rights.Right.KILL, rights.Right.SYS_PTRACE}))]
+left = capabilities.effective() - {capabilities.Right.SETPCAP}
+header = (ctypes.c_uint32 * 2)(capabilities._VERSION_3, 0)
+assert libc.capset(header, (ctypes.c_uint32 * 6)(*capabilities._data(left))) == 0
+found = [sorted(capabilities.keep_only({capabilities.Right.KILL, capabilities.Right.SYS_PTRACE}))]
 for _ in range(2):  # the first one, and one started again from whatever thread finds it ended
     thread = threading.Thread(target=started)
     thread.start()
@@ -89,7 +89,7 @@ def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
     with pytest.raises(ConfigError, match="the kernel refuses"):
-        rights.keep_only(())
+        capabilities.keep_only(())
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_the_agent_keeps_what_the_parts_that_run_need(
         kept.append(wanted)
         raise ConfigError("far enough")
 
-    monkeypatch.setattr(rights, "keep_only", keep_only)
+    monkeypatch.setattr(capabilities, "keep_only", keep_only)
     assert main([*BASE, "--state", str(tmp_path), "--drop-capabilities", *options], reader=Reader()) == 2
     assert {right.name for right in kept[0]} == {"KILL", "SYS_PTRACE", "SYS_ADMIN", *more}
     assert not (tmp_path / "lock").exists(), "before anything else"
 
 
 def test_they_are_kept_unless_told_otherwise(monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setattr(rights, "keep_only", pytest.fail)
+    monkeypatch.setattr(capabilities, "keep_only", pytest.fail)
     monkeypatch.setattr(program, "_serve", lambda _, __, side: stop(side))
     options = ["--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--no-mps"]
     options += ["--allow-any-pid-namespace"]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.detection import state_file as memory
+from enforcer.detection import state_file
 from enforcer.detection.detector import State
 from enforcer.dra.cdi_files import put
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.mps.state_file import FILE, Note, Notes
 from enforcer.quota import checkpoint
-from enforcer.runtime import files as plainfile
+from enforcer.runtime import files
 from enforcer.status.pod_status_files import recalled
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import World, make
@@ -36,8 +36,8 @@ def _link(place: Path) -> None:
 
 def test_a_plain_file_is_read_and_no_more_of_it_than_wanted(place: Path) -> None:
     place.write_bytes(b"0123456789")
-    assert plainfile.read(place, 100) == b"0123456789"
-    assert plainfile.read(place, 4) == b"0123"
+    assert files.read(place, 100) == b"0123456789"
+    assert files.read(place, 4) == b"0123"
 
 
 @pytest.mark.parametrize("make_other", [_pipe, _link, Path.mkdir])
@@ -45,17 +45,17 @@ def test_what_is_no_plain_file_is_an_error_at_once(place: Path, make_other: Call
     make_other(place)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="file"):
-        plainfile.read(place, 100)
+        files.read(place, 100)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_that_there_is_none_is_said_as_such(place: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        plainfile.read(place, 100)
+        files.read(place, 100)
 
 
 def test_an_agent_starts_whatever_stands_in_place_of_what_it_remembers(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / memory.NAME)
+    os.mkfifo(tmp_path / state_file.NAME)
     for world in make(tmp_path, enforcing=True):
         assert isinstance(world, World)
         assert world.agent._state == State()

@@ -18,7 +18,7 @@ from gpushare.reasons import Reason
 
 HOLDER = """
 import sys, pathlib
-from enforcer import lock
+from enforcer.runtime import lock
 with lock.held(pathlib.Path(sys.argv[1]), wait="wait" in sys.argv):
     print("held", flush=True)
     sys.stdin.read()

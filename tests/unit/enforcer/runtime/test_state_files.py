@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from enforcer.detection import state_file as memory
+from enforcer.detection import state_file
 from enforcer.detection.detector import Case, State
 from enforcer.detection.kill_history import Kill
-from enforcer.dra import prepared_claim as prepared
+from enforcer.dra import prepared_claim
 from enforcer.dra.prepared_claim import Answer, Granted, Limit, Prepared
 from enforcer.quota import checkpoint
 from enforcer.quota.from_claims import Terms
@@ -36,9 +36,9 @@ CLAIM = Prepared(
     answers=(Answer(container="model", asked="3Gi", done=True, before_mib=4096, reason="Resized", note="n"),),
 )  # fmt: skip
 FILES: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
-    memory.NAME: (memory.encode(STATE, BOOT), lambda data: memory.decode(data, BOOT, NOW)),
+    state_file.NAME: (state_file.encode(STATE, BOOT), lambda data: state_file.decode(data, BOOT, NOW)),
     checkpoint.NAME: (checkpoint.encode([quota()]), checkpoint.decode),
-    "claims/claim-1.json": (prepared.encode(CLAIM), prepared.decode),
+    "claims/claim-1.json": (prepared_claim.encode(CLAIM), prepared_claim.decode),
 }
 
 
@@ -85,6 +85,6 @@ def test_a_number_that_no_metric_can_hold_is_refused(name: str) -> None:
 
 
 def test_a_cool_down_that_lies_far_ahead_lets_nobody_be_for_ever() -> None:
-    found = memory.decode(memory.encode(State(cooling={(POD, "model"): 1e300}), BOOT), BOOT, NOW)
+    found = state_file.decode(state_file.encode(State(cooling={(POD, "model"): 1e300}), BOOT), BOOT, NOW)
     assert found is not None
     assert found.cooling == {(POD, "model"): NOW + 30.0}

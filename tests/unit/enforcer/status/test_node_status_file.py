@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.quota import checkpoint
+from enforcer.runtime import files
 from enforcer.status.node_status_file import LOOKS, SECONDS, StatusFile
 
 
@@ -54,7 +54,7 @@ def test_what_could_not_be_written_is_tried_again_at_the_next_look(
     looks = Looks(tmp_path)
     assert looks.put(1)
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "replace", full)
+        patched.setattr(files, "replace", full)
         assert not looks.put(2)
         assert looks.file.problem == "status.json cannot be written: no space left"
     assert looks.put(2)

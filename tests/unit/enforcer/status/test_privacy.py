@@ -20,7 +20,7 @@ from enforcer.nvml.types import GpuSample
 from enforcer.oom.diagnosis import Failure, likely, told
 from enforcer.oom.memory_pressure import marked
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.status import messages as notice
+from enforcer.status import messages
 from enforcer.status.events import event_of
 from enforcer.status.messages import Notice
 from enforcer.status.node_status import Snapshot, status
@@ -114,15 +114,15 @@ def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[Verdict
 
 def notices(verdict: Verdict) -> Iterator[Notice]:
     """Every notice there is about a verdict."""
-    yield from (words(verdict) for words in notice.DECIDED.values())
-    yield notice.unrecorded(verdict)
+    yield from (words(verdict) for words in messages.DECIDED.values())
+    yield messages.unrecorded(verdict)
     targets = verdict.targets
-    for result in notice.RESULTS:
+    for result in messages.RESULTS:
         ended = [
             Ending(pid=each.identity.pid, start=1, used_mib=each.used_mib, result=result, steps=("SIGTERM",))
             for each in targets
         ]
-        yield notice.ended(verdict, result, ended, Head(42, "sha256:ab"))
+        yield messages.ended(verdict, result, ended, Head(42, "sha256:ab"))
 
 
 def foreign(text: str, own: set[str], tenants: list[Tenant]) -> set[str]:
@@ -214,5 +214,5 @@ def test_a_message_is_one_harmless_line(text: str) -> None:
     quota = tenant(0, {"gpu": GPU, "memory_mib": 1}, {}).quota
     found = message(Notice(quota=quota, reason=Reason.KILLED, note=text, action="Kill"), "2026")
     assert found.text.isprintable()
-    assert len(found.text.encode()) <= notice.NOTE_BYTES
+    assert len(found.text.encode()) <= messages.NOTE_BYTES
     assert found == Message("2026", found.text)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from enforcer.audit.log import KillLog, segments
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
-from gpushare_cli.audit import filters as killrecords
+from gpushare_cli.audit import filters
 from gpushare_cli.audit.filters import COLUMNS, Wanted, csv_cells, csv_line, row
 from gpushare_cli.main import main
 from tests.unit.gpushare_cli.killlog import run, write
@@ -110,20 +110,20 @@ def test_nor_where_a_semicolon_ends_a_cell(text: str) -> None:
      ("2026-11-20 22:00", 1800), ("2026-11-20T23:00:00+01:00", 1800), ("2026-11-20", 22.5 * 3600)],
 )  # fmt: skip
 def test_since_is_an_age_or_a_time(text: str, back: float) -> None:
-    assert killrecords.since(text, NOW) == NOW - timedelta(seconds=back)
+    assert filters.since(text, NOW) == NOW - timedelta(seconds=back)
 
 
 @pytest.mark.parametrize("text", ["", "2", "2w", "-1h", "yesterday", "999999d", "\u0662h", "1e3s", "x" * 9999])
 def test_another_since_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ConfigError, match="is no time; write an age such as 90s, 30m, 2h or 7d") as caught:
-        killrecords.since(text, NOW)
+        filters.since(text, NOW)
     assert len(caught.value.message) < 400
 
 
 def test_a_result_is_taken_in_any_case_and_the_nearest_is_named() -> None:
-    assert killrecords.result("kILLed") == "Killed"
+    assert filters.result("kILLed") == "Killed"
     with pytest.raises(ConfigError, match="'Kiled' is no result; did you mean Killed"):
-        killrecords.result("Kiled")
+        filters.result("Kiled")
 
 
 GOLDEN = """\

@@ -15,7 +15,7 @@ from enforcer.audit.log import KillLog, lines_of, segments
 from enforcer.audit.record import GENESIS, Head, Kind, read, seal
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import Cluster
-from gpushare_cli.audit import follow as killfollow
+from gpushare_cli.audit import follow
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.main import main
 from tests.unit.gpushare_cli.killlog import Nodes, run, write
@@ -83,7 +83,7 @@ def test_follow_shows_what_is_there_and_what_comes_until_interrupted(
     def slept(seconds: float) -> None:
         if threading.current_thread() is not threading.main_thread():
             return sleep(seconds)  # what an earlier test has left running
-        assert seconds == killfollow.FOLLOW_SECONDS
+        assert seconds == follow.FOLLOW_SECONDS
         if not next(more):
             raise KeyboardInterrupt
         with KillLog(tmp_path / "audit") as log:
@@ -213,11 +213,11 @@ class Watched(Nodes):
         """What the reader waits for, in turn, and what happens then."""
         self.ends: Callable[[], None] = interrupted
         monkeypatch.setattr(Cluster, "connect", lambda *_: self)
-        monkeypatch.setattr(killfollow, "FOLLOW_SECONDS", 0.01)
-        monkeypatch.setattr(killfollow, "LOOK_AROUND", 0.01)
-        show, warn = killfollow.Printer.show, killfollow.warn
-        monkeypatch.setattr(killfollow.Printer, "show", lambda *words: self._heard(show, *words))
-        monkeypatch.setattr(killfollow, "warn", lambda text: self._heard(warn, text))
+        monkeypatch.setattr(follow, "FOLLOW_SECONDS", 0.01)
+        monkeypatch.setattr(follow, "LOOK_AROUND", 0.01)
+        show, warn = follow.Printer.show, follow.warn
+        monkeypatch.setattr(follow.Printer, "show", lambda *words: self._heard(show, *words))
+        monkeypatch.setattr(follow, "warn", lambda text: self._heard(warn, text))
 
     def node(self, name: str, count: int = 2) -> Head:
         self.add(name, self.folder / name)
@@ -280,7 +280,7 @@ def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missi
         nodes.states["agent-gpu-1"] = later
 
     passed = [0.0]
-    monkeypatch.setattr(killfollow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
     nodes.steps = [("gpu-1 2", more_than_stays), ("gpu-1 5", lambda: passed.append(passed.pop() + 1000.0))]
     nodes.ends = nothing
     code, _, err = run(capsys, "follow", "-A", "--for", "900")
@@ -329,7 +329,7 @@ def test_a_node_that_comes_later_and_an_agent_that_is_replaced_are_followed_too(
     nodes.node("gpu-1")
 
     def replace() -> None:
-        monkeypatch.setattr(killfollow, "LOOK_AROUND", math.inf)  # the one that fails looks by itself
+        monkeypatch.setattr(follow, "LOOK_AROUND", math.inf)  # the one that fails looks by itself
         pod = nodes.pods[0]
         nodes.broken["agent-gpu-1"] = "no such pod"
         nodes.states["agent-new"] = nodes.folder / "gpu-1"
@@ -377,7 +377,7 @@ def test_lines_of_a_node_that_are_no_records_are_counted_and_cost_the_exit_code(
     (file,) = segments(nodes.folder / "gpu-1" / "audit")
     file.write_bytes(file.read_bytes() + b"\x1b[31mrubbish\n")
     passed = [0.0]
-    monkeypatch.setattr(killfollow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
+    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
     nodes.steps = [("no records", lambda: passed.append(passed.pop() + 1000.0))]
     nodes.ends = nothing
     code, out, err = run(capsys, "follow", "-A", "--for", "900")

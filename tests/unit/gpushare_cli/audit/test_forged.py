@@ -12,7 +12,7 @@ import pytest
 from enforcer.audit.log import KillLog, lines_of, segments
 from enforcer.audit.record import Kind, head_of, read
 from enforcer.audit.retention import Retention
-from gpushare_cli.audit import log_reader as killlogs
+from gpushare_cli.audit import log_reader
 from tests.unit.gpushare_cli.killlog import run, write
 
 
@@ -76,7 +76,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch, *deeds: Callable[[], object]) -> li
         if len(waits) <= len(deeds):
             deeds[len(waits) - 1]()
 
-    monkeypatch.setattr(killlogs, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(log_reader, "time", SimpleNamespace(sleep=sleep))
     return waits
 
 
@@ -106,11 +106,11 @@ def test_a_line_that_nobody_finishes_is_torn(tmp_path: Path, capsys: Any, monkey
     write(tmp_path, 12)
     last = segments(tmp_path / "audit")[-1]
     last.write_bytes(last.read_bytes()[:-400])
-    assert 0 < killlogs.LOOKS < 100
+    assert 0 < log_reader.LOOKS < 100
     waits = waiting(monkeypatch)
     code, out, _ = run(capsys, "verify", "--state", tmp_path)
     assert (code, f"{last.name}:3: the line ends in the middle" in out) == (1, True)
-    assert killlogs.LOOKS <= len(waits) <= killlogs.LOOKS + 1
+    assert log_reader.LOOKS <= len(waits) <= log_reader.LOOKS + 1
 
 
 @pytest.mark.parametrize("verb", ["verify", "show", "export"])
@@ -125,7 +125,7 @@ def test_segments_that_go_while_the_log_is_read_are_said_to_have_gone(
         first.unlink(missing_ok=True)
         second.unlink(missing_ok=True)
 
-    monkeypatch.setattr(killlogs, "lines_of", pruned)
+    monkeypatch.setattr(log_reader, "lines_of", pruned)
     code, _, err = run(capsys, verb, "--state", tmp_path)
     assert (code, f"{second} was removed while the log was read, as old segments are; run it again" in err) == (1, True)
 

@@ -15,7 +15,7 @@ from enforcer.audit.log import KillLog, lines_of, segments
 from enforcer.audit.record import GENESIS, Head, Kind, read, seal
 from enforcer.audit.retention import Retention
 from gpushare.kube_client import Cluster
-from gpushare_cli.audit import remote as agents
+from gpushare_cli.audit import remote
 from tests.unit.gpushare_cli.killlog import Nodes, run, write
 
 
@@ -245,7 +245,7 @@ def test_a_node_that_cannot_be_read_is_named_and_the_others_are_read(nodes: Node
 
 def test_pods_that_only_bear_the_labels_are_no_agents(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("gpu-1", tmp_path, owner="a tenant's set")
-    assert agents.found(nodes) == []  # type: ignore[arg-type]
+    assert remote.found(nodes) == []  # type: ignore[arg-type]
 
 
 def test_which_daemonset_is_ours_is_never_guessed(nodes: Nodes, capsys: Any) -> None:
@@ -295,7 +295,7 @@ def test_pieces_become_the_lines_they_are_made_of(size: int, tmp_path: Path) -> 
     file.write_bytes(file.read_bytes() + b"\xff\nrubbish" + b"x" * 10_000)
     data = file.read_bytes()
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
-    assert list(agents.lines_of(pieces)) == list(lines_of(file))
+    assert list(remote.lines_of(pieces)) == list(lines_of(file))
 
 
 def records() -> Iterator[bytes]:
@@ -326,12 +326,12 @@ def test_a_node_that_never_ends_does_not_keep_the_others_from_us(
             yield piece
 
     monkeypatch.setattr(nodes, "run", run_)
-    monkeypatch.setattr(agents, "time", SimpleNamespace(monotonic=lambda: clocks[get_ident()]))
-    monkeypatch.setattr(agents, "MOST", most)
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: clocks[get_ident()]))
+    monkeypatch.setattr(remote, "MOST", most)
     nodes.annotate("gpu-1", write(tmp_path / "gpu-1", node="gpu-1"))
     for node in ("gpu-1", "liar"):
         nodes.add(node, tmp_path / node)
-    assert 0 < agents.LONGEST <= 3600
+    assert 0 < remote.LONGEST <= 3600
     code, out, err = run(capsys, "verify", "-A")
     assert (code, "gpu-1: ok: 6 records" in out) == (1, True)
     assert "broken" in out or "node liar: its log could not be read: it did not come to its end in" in err

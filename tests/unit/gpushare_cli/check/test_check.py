@@ -20,9 +20,8 @@ from enforcer.quota.types import Mode
 from enforcer.resourceslices.contention import UNSURE
 from gpushare.errors import ClusterError
 from gpushare.kube_client import Cluster
-from gpushare_cli import node_status as nodestatus
-from gpushare_cli.check import cluster as checks_cluster
-from gpushare_cli.check import command as check
+from gpushare_cli import node_status
+from gpushare_cli.check import cluster, command
 from gpushare_cli.check import node as checks_node
 from gpushare_cli.check.result import Checker, Level, fine, warning, wrong
 from gpushare_cli.main import main
@@ -69,22 +68,22 @@ def authority(ends: timedelta) -> bytes:
     ],
 )
 def test_kubernetes_has_to_be_new_enough(version: str, level: str, last: bool) -> None:  # noqa: FBT001
-    found = checks_cluster.version(Api({"version": {"gitVersion": version}}))  # type: ignore[arg-type] # it only gets
+    found = cluster.version(Api({"version": {"gitVersion": version}}))  # type: ignore[arg-type] # it only gets
     assert (found.level, found.last) == (level, last), "what 1.34 and 1.35 lack is asked; older ones have no claims"
     assert level != "wrong" or found.detail == f"{version}; 1.36 is needed"
 
 
 def test_a_server_that_behaves_like_an_older_version_is_one() -> None:
     said = {"gitVersion": "v1.37.1", "major": "1", "minor": "37", "emulationMajor": "1", "emulationMinor": "35"}
-    found = checks_cluster.version(Api({"version": said}))  # type: ignore[arg-type] # it only gets
+    found = cluster.version(Api({"version": said}))  # type: ignore[arg-type] # it only gets
     assert (found.level, found.detail) == ("wrong", "v1.35 (emulated by v1.37.1); 1.36 is needed")
-    found = checks_cluster.version(Api({"version": said | {"emulationMinor": "37"}}))  # type: ignore[arg-type]
+    found = cluster.version(Api({"version": said | {"emulationMinor": "37"}}))  # type: ignore[arg-type]
     assert (found.level, found.detail) == ("ok", "v1.37.1")
 
 
 def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cluster, "connect", lambda *_: Api({"version": 503}))
-    answers = list(check.ask(checks_cluster.checkers(None, None, required=True)))
+    answers = list(command.ask(cluster.checkers(None, None, required=True)))
     assert [(each.description, each.level) for each in answers] == [("Kubernetes", "wrong")]
 
 
@@ -100,25 +99,25 @@ def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.Mo
     ],
 )
 def test_the_webhook_has_to_have_a_bundle_that_is_valid(hooks: list[Any], level: str, says: str) -> None:
-    found = checks_cluster.webhook(Api({"mutatingwebhookconfigurations": hooks}), NOW)  # type: ignore[arg-type]
+    found = cluster.webhook(Api({"mutatingwebhookconfigurations": hooks}), NOW)  # type: ignore[arg-type]
     assert (found.level, says in found.detail) == (level, True)
 
 
 def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
     empty = Api({"nodes": [], "resourceslices": [], "namespaces": [], "daemonsets": [], "deployments": []})
-    for ask in (checks_cluster.nodes, checks_cluster.published, checks_cluster.opted_in):
+    for ask in (cluster.nodes, cluster.published, cluster.opted_in):
         assert ask(empty).level == "warning"  # type: ignore[arg-type]
-    for ask in (checks_cluster.agents, checks_cluster.webhooks):
+    for ask in (cluster.agents, cluster.webhooks):
         assert ask(empty).level == "wrong"  # type: ignore[arg-type]
-    assert checks_cluster.device_class(empty, "gpu-share.io").level == "wrong"  # type: ignore[arg-type]
+    assert cluster.device_class(empty, "gpu-share.io").level == "wrong"  # type: ignore[arg-type]
     device: Any = {
         "capacity": {"memory": {"value": "15Gi"}}, "attributes": {"mode": {"string": "time-slicing"}},
     }  # fmt: skip
     slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
-    found = checks_cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
+    found = cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     assert (found.level, found.detail) == ("ok", "1 on 1 nodes (1 time-slicing)")
     device["taints"] = [{"key": "unhealthy"}]
-    assert checks_cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
+    assert cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
 
 
 def workload(wanted: int, ready: int) -> dict[str, Any]:
@@ -132,7 +131,7 @@ def workload(wanted: int, ready: int) -> dict[str, Any]:
 )
 def test_agents_and_webhooks_have_to_be_ready(wanted: int, ready: int, of_agents: str, of_webhooks: str) -> None:
     api = Api({"daemonsets": [workload(wanted, ready)], "deployments": [workload(wanted, ready)]})
-    agents, webhooks = checks_cluster.agents(api), checks_cluster.webhooks(api)  # type: ignore[arg-type]
+    agents, webhooks = cluster.agents(api), cluster.webhooks(api)  # type: ignore[arg-type]
     assert (agents.level, webhooks.level) == (of_agents, of_webhooks)
     assert agents.detail.startswith(f"{ready} of {wanted} ready")
     assert agents.level == "ok" or "-n elsewhere" in agents.hint
@@ -141,9 +140,9 @@ def test_agents_and_webhooks_have_to_be_ready(wanted: int, ready: int, of_agents
 def test_a_labelled_node_that_offers_nothing_is_named() -> None:
     nodes: list[Any] = [{"metadata": {"name": f"n{number}"}} for number in range(9)]
     slices = [{"spec": {"nodeName": "n0", "devices": []}}]
-    found = checks_cluster.nodes(Api({"nodes": nodes, "resourceslices": slices}))  # type: ignore[arg-type]
+    found = cluster.nodes(Api({"nodes": nodes, "resourceslices": slices}))  # type: ignore[arg-type]
     assert (found.level, found.detail) == ("warning", "9; without a ResourceSlice: n1, n2, n3, n4, n5, ...")
-    found = checks_cluster.nodes(Api({"nodes": nodes[:1], "resourceslices": slices}))  # type: ignore[arg-type]
+    found = cluster.nodes(Api({"nodes": nodes[:1], "resourceslices": slices}))  # type: ignore[arg-type]
     assert (found.level, found.detail) == ("ok", "1")
 
 
@@ -189,7 +188,7 @@ def test_prepared_claims_are_counted_in_the_cdi_folder(tmp_path: Path) -> None:
 )
 def test_the_agent_has_to_run_unhindered(age: int, problems: list[str], level: str, says: str, tmp_path: Path) -> None:
     assert checks_node.agent(tmp_path, wrong).level == "wrong"
-    written = (nodestatus.now() - timedelta(seconds=age)).isoformat()
+    written = (node_status.now() - timedelta(seconds=age)).isoformat()
     (tmp_path / "status.json").write_text(json.dumps({"time": written, "problems": problems}))
     found = checks_node.agent(tmp_path, wrong)
     assert (found.level, says in found.detail) == (level, True)
@@ -208,12 +207,12 @@ def test_the_agent_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
 def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
     note = {"gpu-share.io/left-out": json.dumps({"GPU-1": "Contested: a device plugin offers it as nvidia.com/gpu"})}
     slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
-    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
+    found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     said = "gpu-7: GPU-1: Contested: a device plugin offers it as nvidia.com/gpu"
     assert (found.level, found.detail) == ("warning", said)
     for harmless in ({}, {"gpu-share.io/left-out": "junk"}, {"gpu-share.io/left-out": "[]"}):
         slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
-        assert checks_cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
+        assert cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
 
 
 HELD = Ways(Mode.TIME_SLICING, {"GPU-1": Mode.MPS}).objection("GPU-1") or ""
@@ -234,21 +233,21 @@ BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is no mode; write one of mps, 
 def test_what_to_do_about_a_gpu_that_is_left_out_fits_the_reason(whys: list[str], hints: list[str]) -> None:
     note = json.dumps({f"GPU-{number}": why for number, why in enumerate(whys)})
     slices: list[Any] = [{"metadata": {"annotations": {"gpu-share.io/left-out": note}}, "spec": {"nodeName": "gpu-7"}}]
-    found = checks_cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
-    said = [hint for hint in [*checks_cluster.ADVICE.values(), checks_cluster.UNFIT] if hint in found.hint]
+    found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
+    said = [hint for hint in [*cluster.ADVICE.values(), cluster.UNFIT] if hint in found.hint]
     assert all(any(each.startswith(hint) for each in said) for hint in hints), found.hint
     assert len(said) == len(hints)
 
 
 @pytest.mark.parametrize(("status", "level"), [(403, "warning"), (500, "wrong"), (0, "wrong")])
 def test_what_may_not_be_read_is_no_fault(status: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = checks_cluster.Connection(None, None)
+    connection = cluster.Connection(None, None)
     monkeypatch.setattr(connection, "_cluster", Api({"nodes": status}))
-    assert connection.asking(checks_cluster.nodes)().level == level
+    assert connection.asking(cluster.nodes)().level == level
 
 
 def test_what_may_not_be_read_names_the_right_and_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = checks_cluster.Connection(None, None)
+    connection = cluster.Connection(None, None)
     monkeypatch.setattr(connection, "_cluster", Api({}))
 
     def refused(_: object) -> Any:
@@ -263,8 +262,8 @@ def test_what_may_not_be_read_names_the_right_and_the_role(monkeypatch: pytest.M
 def test_a_cluster_nobody_configured_is_wrong_only_where_it_was_asked_for(tmp_path: Path) -> None:
     missing = str(tmp_path / "kubeconfig")
     assert main(["check", "--cluster", "--kubeconfig", missing]) == 1
-    questions = checks_cluster.checkers(missing, None, required=False)
-    assert [answer.level for answer in check.ask(questions)] == ["warning"]
+    questions = cluster.checkers(missing, None, required=False)
+    assert [answer.level for answer in command.ask(questions)] == ["warning"]
 
 
 def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
@@ -293,24 +292,26 @@ QUESTIONS = [
 
 
 def test_answers_are_laid_out_with_symbols_and_a_total() -> None:
-    answers = list(check.ask(QUESTIONS))
+    answers = list(command.ask(QUESTIONS))
     plain = Terminal(io.StringIO(), colour=False, unicode=False)
-    assert check.lines(answers, plain) == [
+    assert command.lines(answers, plain) == [
         *("one", "---", "ok first: yes", "FAIL second: no", "    do this", ""),
         *("two", "---", "warn third: so so", "", "1 fine, 1 to look at, 1 wrong"),
     ]
-    assert check.lines(answers, Terminal(io.StringIO(), colour=True, unicode=True))[2] == "\x1b[32m√\x1b[0m first: yes"
+    assert (
+        command.lines(answers, Terminal(io.StringIO(), colour=True, unicode=True))[2] == "\x1b[32m√\x1b[0m first: yes"
+    )
 
 
 def test_json_and_the_exit_code_say_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "checkers", lambda _args: QUESTIONS)
+    monkeypatch.setattr(command, "checkers", lambda _args: QUESTIONS)
     assert main(["check", "-o", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] is False
     assert [one["level"] for one in found["checks"]] == [Level.OK, Level.WRONG, Level.WARNING]
-    monkeypatch.setattr(check, "checkers", lambda _args: QUESTIONS[-1:])
+    monkeypatch.setattr(command, "checkers", lambda _args: QUESTIONS[-1:])
     assert main(["check"]) == 0
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare_cli.explain import command as explain
+from gpushare_cli.explain import command
 from gpushare_cli.explain.cluster_state import Recorded, explained
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.main import main
@@ -307,7 +307,7 @@ def test_the_namespace_is_the_pods_own_the_options_or_the_contexts(
         asked.append(f"{where}/{name}")
         return Recorded(**load("killed"))
 
-    monkeypatch.setattr(explain, "recorded", answer)
+    monkeypatch.setattr(command, "recorded", answer)
     cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
     context = {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "of-the-context"}}
     user = {"name": "u", "user": {"token": "t"}}

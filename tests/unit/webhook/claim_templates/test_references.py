@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support import reviews
-from webhook.claim_templates import references as templates
+from webhook.claim_templates import references
 from webhook.claim_templates.references import Wanted, essence
 from webhook.mutation.mutate import decide
 from webhook.mutation.namespace_policy import NamespacePolicy
@@ -34,7 +34,7 @@ def template(name: str = "gpu-share-1", **metadata: Any) -> dict[str, Any]:
 
 def test_a_rewritten_pod_wants_the_template_it_names() -> None:
     pod = managed()
-    item = templates.wanted(pod, template_for)
+    item = references.wanted(pod, template_for)
 
     assert item is not None
     assert item.body is not None
@@ -44,11 +44,11 @@ def test_a_rewritten_pod_wants_the_template_it_names() -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_finished_pod_wants_nothing(phase: str) -> None:
-    assert templates.wanted({**managed(), "status": {"phase": phase}}, template_for) is None
+    assert references.wanted({**managed(), "status": {"phase": phase}}, template_for) is None
 
 
 def test_a_pod_without_our_label_wants_nothing() -> None:
-    assert templates.wanted(managed(labels={}), template_for) is None
+    assert references.wanted(managed(labels={}), template_for) is None
 
 
 def test_a_name_that_the_content_does_not_give_is_never_created() -> None:
@@ -58,30 +58,30 @@ def test_a_name_that_the_content_does_not_give_is_never_created() -> None:
         "resourceClaims": [{"name": "gpu-share", "resourceClaimTemplateName": "gpu-share-ff"}],
     }
 
-    assert templates.wanted(pod, template_for) == Wanted(key=("team", "gpu-share-ff"), body=None)
+    assert references.wanted(pod, template_for) == Wanted(key=("team", "gpu-share-ff"), body=None)
 
 
 def test_a_template_of_another_name_is_none_of_ours() -> None:
     pod = managed()
     pod["spec"] = {**pod["spec"], "resourceClaims": [{"name": "gpu-share", "resourceClaimTemplateName": "mine"}]}
 
-    assert templates.wanted(pod, template_for) is None
+    assert references.wanted(pod, template_for) is None
 
 
 @pytest.mark.parametrize("labels", [{}, None, {"gpu-share.io/managed": "no"}])
 def test_what_has_not_our_label_is_not_ours(labels: dict[str, str] | None) -> None:
-    found = templates.existing(template(labels=labels))
+    found = references.existing(template(labels=labels))
 
     assert found is not None
     assert not found.ours
 
 
 def test_what_has_another_name_is_none_of_our_business() -> None:
-    assert templates.existing(template("other-1")) is None
+    assert references.existing(template("other-1")) is None
 
 
 def test_ours_is_known_by_the_version_seen() -> None:
-    found = templates.existing(template())
+    found = references.existing(template())
 
     assert found is not None
     assert (found.key, found.uid, found.version, found.ours) == (("team", "gpu-share-1"), "t1", "7", True)
@@ -152,6 +152,6 @@ def test_a_template_that_asks_for_something_else_says_something_else(change: str
 def test_knows_claims_of_our_class(request_: dict[str, Any], ours: object) -> None:
     spec = {"devices": {"requests": [request_]}}
 
-    assert templates.asks_for({"spec": spec}, "gpu-share.io", template=False) is ours
-    assert templates.asks_for({"spec": {"spec": spec}}, "gpu-share.io", template=True) is ours
-    assert templates.asks_for({"spec": {"devices": None}}, "gpu-share.io", template=False) is False
+    assert references.asks_for({"spec": spec}, "gpu-share.io", template=False) is ours
+    assert references.asks_for({"spec": {"spec": spec}}, "gpu-share.io", template=True) is ours
+    assert references.asks_for({"spec": {"devices": None}}, "gpu-share.io", template=False) is False
