@@ -24,7 +24,6 @@ from enforcer.kill.executor import Executor, Result
 from enforcer.nvml.device_health import Standing
 from enforcer.quota.types import OnExceed, Proven, Quota
 from enforcer.runtime import files
-from enforcer.runtime import files as plainfile
 from enforcer.runtime.background import Aside
 from enforcer.status import messages, node_status
 from enforcer.status.dedup import Episodes, Spell
@@ -81,7 +80,7 @@ class Parts:
     tell_operators: Callable[[Reason, str], object] = lambda *_: None
     """Say what lasts of blindness: its reason, and a sentence."""
     findings: Callable[[], Sequence[Mapping[str, Any]]] = tuple
-    """What was found of containers that failed; see ``endings.inquest``."""
+    """What was found of containers that failed; see ``enforcer.oom.reporter``."""
     standing: Callable[[], Standing] = Standing
     """What is known of the GPUs beside what they hold."""
     proven: Callable[[], Mapping[tuple[str, str], Proven]] = dict
@@ -178,7 +177,7 @@ class Agent:
 
     def _recall(self) -> State:
         try:
-            data = plainfile.read(self._folder / state_file.NAME, state_file.MAX_BYTES)
+            data = files.read(self._folder / state_file.NAME, state_file.MAX_BYTES)
         except FileNotFoundError:
             return State()
         except OSError as error:

@@ -1,16 +1,14 @@
-"""Keeps a list and its watch going for ever."""
+"""Lists and watches one kind of object, and lists again after each failure."""
 
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from gpushare.errors import ClusterError, WatchBroken
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import GARBAGE, Cluster
 
 Object = dict[str, Any]
-_GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError, RecursionError)
-"""What comes of an answer that is none of an API server's."""
 
 
 class Follower:
@@ -50,7 +48,7 @@ class Follower:
                 self._once(stopped)
             except ClusterError as error:
                 self._failed(error)
-            except _GARBAGE as error:
+            except GARBAGE as error:
                 self._failed(ClusterError(f"following {self._where}: what came cannot be used: {error!r:.200}"))
 
     def _failed(self, error: ClusterError) -> None:

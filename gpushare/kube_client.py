@@ -1,7 +1,7 @@
 """The one road to the API server: plain dicts in and out, no typed models.
 
-Typed models drop fields newer than themselves, so nothing here ever builds one. A pod's service account is read by
-``serviceaccount``; for kubeconfigs, with their credentials and refreshes, ``official`` has the official client.
+Typed models drop fields newer than themselves, so this module builds none. ``service_account`` reads a pod's service
+account. ``kubeconfig`` uses the official client for kubeconfigs, their credentials and refreshes.
 """
 
 import json
@@ -38,7 +38,7 @@ BODY_SECONDS: Final = 60.0
 MAX_LINE: Final = 16 * 1024 * 1024
 """Bytes of one event of a watch: several times the largest object there can be."""
 CHUNK: Final = 64 * 1024
-_GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError, RecursionError)
+GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError, RecursionError)
 """What comes of an answer that is none of an API server's."""
 
 RESOURCE_V1: Final = "/apis/resource.k8s.io/v1"
@@ -120,7 +120,7 @@ class Cluster:
             yield from _events(response)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise WatchBroken(f"watching {where} broke off: {error}") from error
-        except _GARBAGE as error:
+        except GARBAGE as error:
             raise ClusterError(f"watching {where} broke off: {error}") from error
         finally:
             with suppress(OSError):
@@ -221,7 +221,7 @@ class Listing(Iterator[Object]):
             found = answer["items"] or []
             _ = [item["metadata"]["name"] for item in found]  # what has none is no object
             self._more, self.version = answer["metadata"].get("continue") or None, answer["metadata"]["resourceVersion"]
-        except _GARBAGE as error:
+        except GARBAGE as error:
             message = f"GET {self._where}: the answer is no list of objects: {answer!r:.100}"
             raise ClusterError(message) from error
         self._page = found[::-1]

@@ -23,7 +23,7 @@ _UNUSABLE: Final = (config.ConfigException, yaml.YAMLError, OSError, AttributeEr
 
 
 class Kubeconfig:
-    """A way to the API server that a kubeconfig describes (``serviceaccount.Access``)."""
+    """A way to the API server that a kubeconfig describes (``service_account.Access``)."""
 
     def __init__(self, configuration: client.Configuration) -> None:
         self.configuration: Final = configuration

@@ -23,17 +23,6 @@ from enforcer.runtime.logs import Outlet
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 
-
-def records_to(stream: TextIO) -> Callable[[Kind, bytes], None]:
-    """Return who takes the kill log's records to a stream, each line as it stands there."""
-    outlet = Outlet(stream)
-
-    def took(_: Kind, line: bytes) -> None:
-        outlet.write(line.decode("ascii"))
-
-    return took
-
-
 log = structlog.get_logger()
 
 WAIT_SECONDS: Final = 10.0
@@ -43,6 +32,16 @@ MAX_WAITING: Final = 256
 
 Fields = Mapping[str, Any]
 Task = tuple[Future[Head], Callable[[], Head]]
+
+
+def records_to(stream: TextIO) -> Callable[[Kind, bytes], None]:
+    """Return who takes the kill log's records to a stream, each line as it stands there."""
+    outlet = Outlet(stream)
+
+    def took(_: Kind, line: bytes) -> None:
+        outlet.write(line.decode("ascii"))
+
+    return took
 
 
 def _never() -> None:

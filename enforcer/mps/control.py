@@ -1,7 +1,7 @@
 """Sends commands to an MPS control daemon through the standard input of NVIDIA's control program.
 
-A tenant that connects to the control socket and stays silent stops every administration of that daemon. So every
-transaction has a deadline and a look-out for those (``door``), and one runs at a time whoever of this node asks.
+A tenant that connects to the control socket and stays silent blocks every command to that daemon. So each command has
+a deadline, a look-out closes such connections (``control_socket``), and one command runs at a time on this node.
 """
 
 import fcntl

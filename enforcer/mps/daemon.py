@@ -2,7 +2,7 @@
 
 One GPU per daemon, so that a fault stays on one GPU and ordinal 0 is always the right one. The daemon runs in the
 foreground form (``-f``): its pid is known from the first moment, and nothing has to be guessed when it has to go. It
-outlives us (``launch``): restarting the enforcer must not end a tenant. Whoever starts next finds it by asking, and
+outlives us (``launcher``): restarting the enforcer must not end a tenant. Whoever starts next finds it by asking, and
 by the note in its directory.
 
 Nothing here waits longer than its deadline: a tenant can stop every administration of its daemon (``control``).

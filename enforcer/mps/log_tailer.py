@@ -1,7 +1,7 @@
 """What MPS's daemons and servers write into their log files, passed on to our own log; and the files kept small.
 
-Reports only: a tenant can have written any line (``logs``). Nothing here follows a link, waits for a pipe, or reads
-more than a bounded piece at a time.
+It only reports: a tenant can have written any line (``log_parser``). It follows no link, waits for no pipe, and reads
+a bounded piece at a time.
 """
 
 import os

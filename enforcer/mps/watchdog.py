@@ -1,7 +1,8 @@
 """Looking out while an MPS control daemon does not answer: what keeps it, and the way cleared where that hurts nobody.
 
 Seen so far: somebody stopped its process; somebody wrote nonsense into its log pipe, at which the thread that reads it
-ends, and the daemon waits for room there for ever (observed on 535.309.01); somebody stands in the door (``door``).
+ends, and the daemon waits for room there for ever (observed on 535.309.01); a silent client blocks the control socket
+(``control_socket``).
 Where it is none of these and its main thread did not move at all, it hangs.
 """
 

@@ -1,6 +1,6 @@
 """Why a container that failed probably failed, as far as memory of the GPU goes. Pure.
 
-What is said is a likelihood: nobody reports a refused allocation (see ``pressure``).
+What is said is a likelihood: nobody reports a refused allocation (see ``memory_pressure``).
 """
 
 import re

@@ -3,7 +3,6 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,25 +17,14 @@ from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 Object = dict[str, Any]
-SETTLE: Final = 0.1
-"""Seconds to let a burst of events pass before quotas are worked out once."""
-PATIENCE: Final = 1.0
-
-
-def _thread(name: str, run: Callable[[], None]) -> None:
-    threading.Thread(target=run, name=name, daemon=True).start()
-
-
 QUEUE: Final = 256
-
-
 ATTEMPTS: Final = 5
-
-
+RETRY_SECONDS: Final = 1.0
+"""After the first failed attempt; doubled after each."""
+POLL: Final = 0.1
 CONTROLLER: Final = f"{DRIVER}/enforcer"
-
-
 NODE_EVENTS: Final = "default"
+"""Namespace of Events on Nodes."""
 
 
 class PodEvents:
@@ -55,13 +43,13 @@ class PodEvents:
 
     def start(self) -> None:
         """Deliver from a thread that ends with the process: kills that end while the agent stops are told as well."""
-        _thread("events", self._deliver)
+        threading.Thread(target=self._deliver, name="events", daemon=True).start()
 
     def flush(self, seconds: float) -> None:
         """Wait up to so long for what is queued."""
         deadline = time.monotonic() + seconds
         while self._queue.unfinished_tasks and time.monotonic() < deadline:
-            time.sleep(SETTLE)
+            time.sleep(POLL)
 
     def _deliver(self) -> None:
         while True:
@@ -83,7 +71,7 @@ class PodEvents:
                 log.warning("event not delivered", reason=str(error.reason), final=final, error=error.message)
                 if final:
                     return
-                time.sleep(PATIENCE * 2**attempt)
+                time.sleep(RETRY_SECONDS * 2**attempt)
             else:
                 return
 

@@ -1,6 +1,6 @@
 """``status.json``: what the enforcer sees and thinks, for ``gpu-share top``, ``explain`` and people. Pure.
 
-Written whole (``told.statusfile``). Memory in MiB, times in seconds; what is not known is null. Shape, version 1::
+Written whole (``node_status_file``). Memory in MiB, times in seconds; what is not known is null. Shape, version 1::
 
     {"version": 1, "node": "gpu-7", "time": "2026-11-20T22:16:05.123Z", "enforcing": true,
      "problems": ["..."],

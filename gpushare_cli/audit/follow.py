@@ -104,7 +104,7 @@ def everywhere(api: Cluster, namespace: str | None, wanted: Wanted, printer: Pri
     A node that cannot be read is told once, tried again, and told again when it can be read.
 
     Raises:
-        GpuShareError: the agents cannot be found, see ``agents.found``.
+        GpuShareError: the agents cannot be found, see ``remote.found``.
     """
     roster, desk = Roster(api, namespace), Desk()
     following: dict[str, Following] = {}

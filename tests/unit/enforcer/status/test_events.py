@@ -1,0 +1,80 @@
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from enforcer.status import events as module
+from enforcer.status.events import QUEUE, PodEvents, event_of
+from enforcer.status.messages import NOTE_BYTES, Notice
+from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import POD, quota
+
+NODE = "n1"
+WHEN = datetime(2026, 11, 20, 22, 16, 5, 123456, UTC)
+
+
+def notice(note: str = "killed") -> Notice:
+    return Notice(quota=quota(), reason=Reason.KILLED, note=note, action="Kill")
+
+
+def test_an_event_is_on_the_pod_and_short_enough() -> None:
+    event = event_of(NODE, notice("x\n" * 5000), WHEN)
+    assert event["eventTime"] == "2026-11-20T22:16:05.123456Z"
+    assert event["regarding"]["uid"] == POD
+    assert event["metadata"]["namespace"] == event["regarding"]["namespace"] == "asr"
+    assert len(event["note"].encode()) <= NOTE_BYTES
+    assert (event["type"], event["reason"], event["action"]) == ("Warning", "Killed", "Kill")
+
+
+class Api:
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.created: list[dict[str, Any]] = []
+        self.calls = 0
+
+    def create(self, where: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.calls += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.created.append(body | {"where": where})
+        return body
+
+
+def deliver(api: Api, *notices: Notice) -> None:
+    events = PodEvents(api, NODE)  # type: ignore[arg-type]
+    events.start()
+    for each in notices:
+        events.notify(each)
+    events.flush(30)
+
+
+def test_notices_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    api = Api(ClusterError("not there"), ClusterError("busy", 503), ClusterError("too many requests", 429))
+    deliver(api, notice("one"), notice("two"))
+    assert [event["note"] for event in api.created] == ["one", "two"]
+    assert api.created[0]["where"] == "/apis/events.k8s.io/v1/namespaces/asr/events"
+
+
+def test_a_notice_that_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    api = Api(ClusterError("namespace is being terminated", 403))
+    deliver(api, notice("one"), notice("two"))
+    assert api.calls == 2
+    assert [event["note"] for event in api.created] == ["two"]
+
+
+def test_a_bug_over_one_notice_is_not_the_end_of_telling() -> None:
+    api = Api(ValueError("a bug"))
+    deliver(api, notice("one"), notice("two"))
+    assert [event["note"] for event in api.created] == ["two"]
+
+
+def test_notices_never_wait_even_if_nobody_takes_them() -> None:
+    events = PodEvents(Api(), NODE)  # type: ignore[arg-type]
+    begun = time.monotonic()
+    for _ in range(10 * QUEUE):
+        events.notify(notice())
+    assert time.monotonic() - begun < 5
