@@ -6,9 +6,11 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
 # Versions whose control planes `integration` runs on; `e2e` runs on nodes of the newest.
 KUBERNETES ?= 1.37 1.36
+# Test processes at once: three for each of two cores, because many tests wait more than they compute.
+WORKERS ?= 6
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test safety scale placement mutants integration e2e cluster cluster-down lint format bench golden manifests protos lock clean
+.PHONY: help demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench golden manifests protos lock clean
 
 help: ## What there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -25,7 +27,7 @@ demo: $(STAMP) ## The whole loop in ten seconds: rewrite, kill, audit (no root, 
 	@$(RUN)/python -m tests.demo
 
 test: $(STAMP) ## Unit, golden, property and node-level tests
-	@$(RUN)/python -m pytest -n auto --dist loadgroup -m "not controlplane"
+	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane"
 
 safety: $(STAMP) ## Every safety test in full, in two lanes, figures into docs/safety.md (about an hour; ARGS="-k reuse" runs a part)
 	@$(RUN)/python -m tests.safety $(ARGS)
@@ -39,6 +41,10 @@ placement: $(STAMP) ## Simulate placement on up to 5,000 nodes and compare with 
 
 mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (a quarter of an hour; ARGS=MODULE)
 	@nice $(RUN)/python -m tests.mutation $(ARGS)
+
+release-check: lint test safety mutants ## All that CI runs, in full: every trial, both versions whole (hours; before a release)
+	@GPU_SHARE_TESTS=full $(RUN)/python -m pytest -n $(WORKERS) -m "full and not controlplane"
+	@GPU_SHARE_TESTS=full $(MAKE) integration e2e
 
 integration: $(STAMP) ## The product on real control planes of each supported version, without nodes (ARGS=FILE runs a part)
 	@$(if $(strip $(KUBERNETES)),,$(error KUBERNETES is empty; it has to name versions, such as 1.37))

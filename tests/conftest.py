@@ -1,6 +1,21 @@
-"""What holds for all tests: what says nothing of the product must not fail on a machine that is busy."""
+"""What holds for all tests: patience on a busy machine, and what runs in full only."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+from tests.support.extent import full, trials
+
+settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=trials(50, 200)
+)
 settings.load_profile("busy")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests marked ``full``; ``make release-check`` runs them."""
+    if full():
+        return
+    left = [item for item in items if item.get_closest_marker("full")]
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=left)

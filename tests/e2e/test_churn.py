@@ -3,7 +3,6 @@
 Twenty of them do not listen to SIGTERM: those are released by the MPS daemon before the kubelet kills them.
 """
 
-import os
 import time
 
 import pytest
@@ -13,6 +12,7 @@ from tests.e2e import pods
 from tests.e2e.departures import Last, check_released, followed
 from tests.e2e.pods import Object
 from tests.e2e.site import Site, ready
+from tests.support.extent import trials
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 PODS = 30
@@ -21,7 +21,7 @@ GRACE = 30
 """Seconds; much of it, because the machine may be busy."""
 PAUSE = 1.0
 """Seconds between two looks at all of them, which are work for the API server."""
-ROUNDS = int(os.environ.get("GPU_SHARE_CHURN_ROUNDS", "10"))
+ROUNDS = trials(3, 10)
 
 
 def test_no_claim_file_folder_or_process_outlives_its_pod(site: Site) -> None:

@@ -22,7 +22,7 @@ from tests.gpu.kit.result import Result, Verdict
 from tests.gpu.kit.runner import RUN, environment, look, work_folder
 from tests.support.need import missing
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.full]
 
 HOLDS, FAILS, NOT_MEASURED = Verdict.HOLDS, Verdict.FAILS, Verdict.NOT_MEASURED
 Measure = Callable[..., Result]

@@ -93,6 +93,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", WORLDS)
 def test_the_verdict_says_what_the_world_is_like(kit: Kit, case: str) -> None:
     name, world, verdict, said = WORLDS[case]
@@ -124,6 +125,7 @@ def _must_be_measured(found: dict[str, dict[str, Any]]) -> None:
         missing("; ".join(dict.fromkeys(lacking)))
 
 
+@pytest.mark.full
 def test_without_mps_what_needs_none_is_measured_and_the_rest_says_why(kit: Kit) -> None:
     ran = kit("core", "--only", "h1,h1-mps,h2,h10", "--mps-control", "none")
     found = ran.results()
@@ -133,6 +135,7 @@ def test_without_mps_what_needs_none_is_measured_and_the_rest_says_why(kit: Kit)
     assert (ran.status, ran.left) == (0, 0)
 
 
+@pytest.mark.full
 def test_without_leave_the_compute_mode_is_never_changed(kit: Kit) -> None:
     found = kit("h2").results()["H2"]
     assert found["verdict"] == HOLDS
@@ -150,6 +153,7 @@ def test_what_hangs_is_ended_at_its_limit_and_the_rest_goes_on(kit: Kit) -> None
     assert (ran.status, ran.left) == (1, 0)
 
 
+@pytest.mark.full
 def test_after_one_that_hangs_the_next_is_measured(kit: Kit) -> None:
     ran = kit("core", "--only", "h14,h2", "--limit", "10", world={"kernel_us": 2_000_000_000})
     assert ran.results()["H14"]["trouble"] == "timeout"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.support import safety
+from tests.support import extent
 from tests.support.table import Row, with_rows
 from tests.testbed.lanes import clock
 from tests.testbed.lanes.lanes import Lane, Session
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     """Run, and write the table."""
     FIGURES.parent.mkdir(exist_ok=True)
     FIGURES.unlink(missing_ok=True)
-    os.environ.update({safety.VARIABLE: "full", safety.FIGURES: str(FIGURES)})
+    os.environ.update({extent.VARIABLE: "full", extent.FIGURES: str(FIGURES)})
     began = time.monotonic()
     code = subprocess.run([*PYTEST, *_chosen(argv)], cwd=ROOT, check=False).returncode if argv else _in_turns()
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")

@@ -12,11 +12,11 @@ import pytest
 
 from tests.integration.processes.containers import PROJECT, Kubelet
 from tests.safety.reuse import GPU
-from tests.support import safety
+from tests.support import extent
 from tests.support.need import missing
 
 LANES = 2
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 
 
 def reuses(kubelet: Kubelet, count: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def reuses(kubelet: Kubelet, count: int) -> dict[str, Any]:
 
 
 def test_at_no_step_of_a_kill_is_a_process_hit_that_got_the_victims_pid() -> None:
-    count, kubelet = safety.trials(2_000, 100_000), Kubelet()
+    count, kubelet = extent.trials(500, 100_000), Kubelet()
     with ThreadPoolExecutor(LANES) as lanes:
         found = [*lanes.map(lambda _: reuses(kubelet, count // LANES), range(LANES))]
     tried, hits = Counter[str](), Counter[str]()
@@ -51,8 +51,8 @@ def test_at_no_step_of_a_kill_is_a_process_hit_that_got_the_victims_pid() -> Non
             hits[name] += sum(each[name]["hits"].values())
     assert tried["pidfd"] == count
     assert hits["bare"] > 0, "the test bites: a bare pid does hit the innocent"
-    safety.figure("15", "innocents signalled, their pid taken over at each step of a kill", said(hits, tried, "pidfd"))
-    safety.figure("15", "the same by a killer with bare pids (the control)", said(hits, tried, "bare"))
+    extent.figure("15", "innocents signalled, their pid taken over at each step of a kill", said(hits, tried, "pidfd"))
+    extent.figure("15", "the same by a killer with bare pids (the control)", said(hits, tried, "bare"))
 
 
 def said(hits: Counter[str], tried: Counter[str], name: str) -> str:

@@ -14,9 +14,9 @@ from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet, wait_for
 from tests.safety.killing import GPU, Bench
 from tests.safety.tenants import forget, state_of, tenant
-from tests.support import safety
+from tests.support import extent
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 CROWD = 20
 """So many processes are there when the container is ended, and 200 more each second."""
 SECONDS = 2.0
@@ -63,7 +63,7 @@ def test_a_container_that_forks_200_times_a_second_is_empty_two_seconds_after_th
     bench = Bench(tmp_path, lambda: [(pid, 3000) for pid in victim.pids()[1:4]])
     stack.callback(bench.close)
     quota = victim.quota(GPU, 2000, on_exceed=OnExceed.KILL_CONTAINER)
-    count = safety.trials(10, 1_000)
+    count = extent.trials(10, 1_000)
     for number in range(count):
         outside = tenant(victim, ("storm", "hearing")[number % 2], own=True)
         wait_for(lambda: len(victim.pids()) > CROWD, 30)
@@ -79,9 +79,9 @@ def test_a_container_that_forks_200_times_a_second_is_empty_two_seconds_after_th
     assert neighbours.untouched()
     assert bench.whole()
     within = sum(each <= SECONDS for each in took)
-    assert within == count or not safety.full()
-    safety.figure("16", "forking containers empty within 2 s of the decision", f"{within:,} in {count:,}")
-    safety.figure("16", "the slowest of them", f"{max(took):.2f} s")
+    assert within == count or not extent.full()
+    extent.figure("16", "forking containers empty within 2 s of the decision", f"{within:,} in {count:,}")
+    extent.figure("16", "the slowest of them", f"{max(took):.2f} s")
 
 
 def test_a_container_without_a_namespace_of_its_own_loses_those_that_hold_memory_and_it_is_said(

@@ -9,7 +9,7 @@ from enforcer.attribution.snapshot import Holder, View
 from enforcer.detection.detector import Decision, Rules, State, Verdict, judge
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
-from tests.support import safety
+from tests.support import extent
 
 GPUS: Final = ("GPU-a", "GPU-b")
 MOST: Final = 64
@@ -141,7 +141,7 @@ def _view(uuid: str, rows: list[Row]) -> View:
 
 def test_random_vectors_are_judged_as_counted_by_hand() -> None:
     chance, wrong, killed, exact, hit = random.Random(17), 0, 0, 0, 0
-    every = safety.trials(1000, 10_000)
+    every = extent.trials(1000, 10_000)
     for number in range(every):
         alone = number % 2 == 0
         vector = _vector(chance, alone=alone)
@@ -154,5 +154,5 @@ def test_random_vectors_are_judged_as_counted_by_hand() -> None:
         assert not alone or list(expected) == [(vector[0][0].name, vector[0][0].gpu)], "one tenant over by 1 MiB"
     assert wrong == hit == 0
     assert min(killed, exact) > every // 4, "vectors that say something"
-    safety.figure("17", "vectors judged otherwise than by hand", f"{wrong} in {every:,}")
-    safety.figure("17", "containers exactly at their quota that were killed", f"{hit} of {exact:,}")
+    extent.figure("17", "vectors judged otherwise than by hand", f"{wrong} in {every:,}")
+    extent.figure("17", "containers exactly at their quota that were killed", f"{hit} of {exact:,}")

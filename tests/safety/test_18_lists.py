@@ -14,7 +14,7 @@ from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.state import KINDS
 from tests.safety.seeing import Bed, bed
 from tests.safety.test_22_nonsense import Rows, Said
-from tests.support import safety
+from tests.support import extent
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
@@ -66,7 +66,7 @@ def test_a_process_that_only_one_list_shows_is_seen(shown: int) -> None:
 
 def test_random_machines_are_seen_as_they_are(made: Bed, pids: list[int]) -> None:
     chance, shared = random.Random(18), 0
-    count = safety.trials(200, 5000)
+    count = extent.trials(200, 5000)
     for _ in range(count):
         clear(made)
         truth: dict[int, int] = {}
@@ -78,4 +78,4 @@ def test_random_machines_are_seen_as_they_are(made: Bed, pids: list[int]) -> Non
                 truth[pid] = truth.get(pid, 0) + mib
         assert seen(made) == truth
     assert shared > count
-    safety.figure("18", "machines whose processes were counted wrongly, doubly or not at all", f"0 in {count:,}")
+    extent.figure("18", "machines whose processes were counted wrongly, doubly or not at all", f"0 in {count:,}")

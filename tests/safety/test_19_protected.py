@@ -29,7 +29,7 @@ from tests.integration.processes.containers import Kubelet, wait_for
 from tests.safety.killing import GPU, Bench
 from tests.safety.reuse import CARD
 from tests.safety.tenants import program
-from tests.support import safety
+from tests.support import extent
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, quota
 
 OURS = Owner(POD, CONTAINER)
@@ -171,7 +171,7 @@ def kill(table: Table) -> tuple[Result, Quota, bool]:
 
 
 def test_nobody_but_the_containers_own_is_touched_in_random_tables() -> None:
-    count, hits, killed = safety.trials(2_000, 10_000), 0, 0
+    count, hits, killed = extent.trials(2_000, 10_000), 0, 0
     for seed in range(count):
         table = Table(Random(seed))
         result, _, _ = kill(table)
@@ -180,7 +180,7 @@ def test_nobody_but_the_containers_own_is_touched_in_random_tables() -> None:
         killed += result.reason is Reason.KILLED
         assert not [each for each in touched if not each.fair], f"in table {seed}"
     assert killed > count // 10, "the tables are such that somebody is to be ended"
-    safety.figure(
+    extent.figure(
         "19", "protected or foreign processes signalled, or named to MPS, in random tables", told(hits, count)
     )
 
@@ -190,7 +190,6 @@ def told(hits: int, count: int) -> str:
 
 
 @pytest.mark.node
-@pytest.mark.xdist_group("kill")
 def test_a_tenant_named_like_the_mps_server_is_caught_like_any_other(tmp_path: Path) -> None:
     caught, kubelet = 0, Kubelet()
     for name in SPOOFED:
@@ -208,13 +207,12 @@ def test_a_tenant_named_like_the_mps_server_is_caught_like_any_other(tmp_path: P
             assert process.wait(30) == -signal.SIGTERM
             bench.close()
             caught += 1
-    safety.figure(
+    extent.figure(
         "19", "tenants named like the MPS server and others nobody ends: caught", f"{caught} of {len(SPOOFED)}"
     )
 
 
 @pytest.mark.node
-@pytest.mark.xdist_group("kill")
 def test_a_verdict_over_the_machines_own_processes_ends_none_of_them(tmp_path: Path) -> None:
     attributor = CgroupAttributor()
     with Kubelet().container() as container, subprocess.Popen(["sleep", "60"]) as ours:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enforcer.attribution.cgroup import Owner, owner_of
-from tests.support import safety
+from tests.support import extent
 
 CASES: Final = Path(__file__).with_name("cgroups.txt")
 FEWEST: Final = 200
@@ -48,7 +48,7 @@ def test_no_hand_written_path_is_attributed_to_anybody_else() -> None:
     assert len(cases) >= FEWEST
     assert min(nobody, len(cases) - nobody) > FEWEST // 4, "both kinds, or the test says little"
     assert all("{" not in text for text, _ in cases.values()), "a placeholder that nothing fills"
-    safety.figure(
+    extent.figure(
         "20", "cgroup paths misattributed", f"{len(wrong)} of {len(cases)}, {nobody} of them spoofs and hosts"
     )
 
@@ -69,7 +69,7 @@ def _first(text: str, names: dict[str, str]) -> str:
     return names[min((at, name) for at, name in found.items() if at >= 0)[1]]
 
 
-@settings(max_examples=safety.trials(500, 20_000), deadline=None)
+@settings(max_examples=extent.trials(500, 20_000), deadline=None)
 @given(st.lists(PIECES, max_size=8))
 def test_whatever_is_put_together_names_the_first_pod_and_the_first_container_or_nobody(pieces: list[str]) -> None:
     path = _filled("".join(pieces))
@@ -78,7 +78,7 @@ def test_whatever_is_put_together_names_the_first_pod_and_the_first_container_or
         assert owner == Owner(_first(path, PODS), _first(path, CONTAINERS))
 
 
-@settings(max_examples=safety.trials(200, 10_000), deadline=None)
+@settings(max_examples=extent.trials(200, 10_000), deadline=None)
 @given(st.text(max_size=300), st.text(max_size=100))
 def test_garbage_is_nobodys_and_below_a_container_it_is_the_containers(garbage: str, below: str) -> None:
     assert owner_of(garbage) is None

@@ -21,7 +21,7 @@ from tests.fakes.gpu.build import LIBRARIES
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.state import Fault
 from tests.safety.seeing import PATIENT, Bed, Look, bed
-from tests.support import safety
+from tests.support import extent
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 COMPUTE, GRAPHICS, MPS = (f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics", "MPSCompute"))
@@ -62,7 +62,7 @@ def is_sound(made: Bed, look: Look) -> bool:
 
 def tell(what: str, looks: list[Look]) -> None:
     blind = [look.kills for look in looks if look.seen is None]
-    safety.figure("21", what, f"{sum(blind)} in {len(blind)}")
+    extent.figure("21", what, f"{sum(blind)} in {len(blind)}")
 
 
 def sees_again(made: Bed, looks: list[Look]) -> None:
@@ -96,14 +96,14 @@ def test_31_errors_of_10_calls_once_three_times_and_forever(made: Bed) -> None:
     cells = list(product((*EACH_LOOK, *AFRESH), ERRORS))
     assert len(cells) == 310
     tried, blind = 0, Counter[str]()
-    for _, (call, code), times in product(range(safety.trials(1, 20)), cells, (1, 3, FOREVER)):
+    for _, (call, code), times in product(range(extent.trials(1, 20)), cells, (1, 3, FOREVER)):
         blind[call] += cell(made, call, code, times)
         tried += 1
     assert all(blind[call] > 0 for call in EACH_LOOK)
-    safety.figure(
+    extent.figure(
         "21", "kills while blind, over 31 errors x 10 calls (once, three times, forever)", f"0 in {tried} cells"
     )
-    safety.figure("21", "sight back with the first look after the error ends", f"{tried} of {tried}")
+    extent.figure("21", "sight back with the first look after the error ends", f"{tried} of {tried}")
 
 
 @pytest.mark.parametrize("call", [COMPUTE, "nvmlInitWithFlags", "nvmlDeviceGetHandleByUUID"])

@@ -13,9 +13,9 @@ from tests.fakes.gpu.state import Fault
 from tests.integration.processes.containers import alive, wait_for
 from tests.integration.processes.enforcing import Node
 from tests.safety.freezing import freeze, freezer, thaw
-from tests.support import safety
+from tests.support import extent
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 LIST = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 
 
@@ -75,7 +75,7 @@ def test_an_agent_whose_driver_fails_goes_on_looking_kills_nobody_and_then_does(
     wait_for(lambda: bool(node.records("OUTCOME")), 60)
     assert (node.records("OUTCOME")[0]["result"], alive(tenant)) == ("Killed", False)
     assert node.stop() == 0
-    safety.figure("21", f"whole agent, {reason}: INTENT records while blind", f"{intents} in {lasts:.0f} s")
+    extent.figure("21", f"whole agent, {reason}: INTENT records while blind", f"{intents} in {lasts:.0f} s")
 
 
 def test_the_process_that_asks_nvml_does_not_outlive_an_agent_that_is_killed(node: Node) -> None:

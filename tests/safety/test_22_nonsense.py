@@ -16,7 +16,7 @@ from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
 from gpushare.quantity import MIB
 from gpushare.reasons import Reason
-from tests.support import safety
+from tests.support import extent
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, neighbour, quota
 
 pytestmark = pytest.mark.timeout(900)
@@ -158,7 +158,7 @@ def kills(words: list[str], quotas: tuple[Quota, ...]) -> list[tuple[int, str]]:
 def test_nobody_is_killed_on_fewer_than_three_samples_that_agree() -> None:
     chance = random.Random(22)
     quotas = (quota(grace_seconds=0.0), neighbour(container="other", grace_seconds=0.0))
-    killed, nonsense, stories = 0, 0, safety.trials(300, 10_000)
+    killed, nonsense, stories = 0, 0, extent.trials(300, 10_000)
     for _ in range(stories):
         words = story(chance)
         nonsense += sum(word in NONSENSE for word in words)
@@ -171,7 +171,7 @@ def test_nobody_is_killed_on_fewer_than_three_samples_that_agree() -> None:
             plain = "".join("o" if word == "over" else "u" for word in words if word not in NONSENSE)
             assert "ooo" not in plain, words
     assert killed > stories / 20
-    safety.figure(
+    extent.figure(
         "22",
         "kills on fewer than three samples that agree",
         f"0 in {stories:,} stories with {nonsense:,} nonsensical looks",

@@ -20,9 +20,9 @@ from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet
 from tests.safety.killing import GPU, Bench
 from tests.safety.tenants import forget, started
-from tests.support import safety
+from tests.support import extent
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 SERVER = 4000
 DEAD, HANGS = "the daemon is dead", "the daemon hangs"
 RELEASED = ("0", "0\n", "Terminating client\n0\n", "  0  \n")
@@ -115,7 +115,7 @@ def expected(answer: str) -> list[bool]:
 
 
 def test_sigkill_comes_after_the_daemons_0_or_after_the_last_refusal(bed: Bed) -> None:
-    count = safety.trials(2 * len(ANSWERS), 1_000)
+    count = extent.trials(2 * len(ANSWERS), 1_000)
     for number in range(count):
         moments = bed.kill(ANSWERS[number % len(ANSWERS)])
         assert moments == sorted(moments), "out of order"
@@ -123,7 +123,7 @@ def test_sigkill_comes_after_the_daemons_0_or_after_the_last_refusal(bed: Bed) -
     signals = len(bed.bench.sent)
     assert signals == 2 * count
     text = f"{count:,} in {count:,}, over {len(ANSWERS)} answers"
-    safety.figure("23", "kills whose SIGKILL came after `0`, or after the last of its refusals", text)
+    extent.figure("23", "kills whose SIGKILL came after `0`, or after the last of its refusals", text)
 
 
 def test_who_is_no_client_is_not_waited_for(bed: Bed) -> None:

@@ -15,9 +15,9 @@ from tests.integration.processes.containers import Container, Kubelet, alive, wa
 from tests.safety.freezing import freeze, freezer, thaw
 from tests.safety.killing import GPU, Bench
 from tests.safety.tenants import forget, started, tenant
-from tests.support import safety
+from tests.support import extent
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 TERM, BOTH = ["SIGTERM"], ["SIGTERM", "SIGKILL"]
 STATES = {
     "headless": ("Z", TERM),
@@ -64,7 +64,7 @@ def patience(signals: list[str]) -> Patience:
 @pytest.mark.parametrize("mode", STATES)
 def test_what_is_hard_to_end_is_ended_by_one_signal_of_each_kind_and_nobody_else_is(mode: str, tmp_path: Path) -> None:
     (state, signals), kubelet = STATES[mode], Kubelet()
-    count = safety.trials(2, 200)
+    count = extent.trials(2, 200)
     for number in range(count):
         with ExitStack() as stack:
             case = Case(stack, tmp_path / str(number), kubelet, mode, state, patience(signals))
@@ -75,7 +75,7 @@ def test_what_is_hard_to_end_is_ended_by_one_signal_of_each_kind_and_nobody_else
             assert outcome["pod"]["uid"] == case.container.pod_uid
             assert [(row["pid"], row["result"]) for row in outcome["targets"]] == [(case.pid, "Killed")]
             assert case.bench.whole()
-    safety.figure("24", f"{mode} ({state}): ended, by {' and '.join(signals)} once each", f"{count:,} in {count:,}")
+    extent.figure("24", f"{mode} ({state}): ended, by {' and '.join(signals)} once each", f"{count:,} in {count:,}")
 
 
 def test_a_corpse_that_is_said_to_hold_memory_is_let_be_and_so_is_everybody_else(
@@ -83,12 +83,12 @@ def test_a_corpse_that_is_said_to_hold_memory_is_let_be_and_so_is_everybody_else
 ) -> None:
     case = Case(stack, tmp_path, Kubelet(), "corpse", "Z")
     case.bench = Bench(tmp_path, lambda: [(case.pid, 9000), (case.sibling.pid, 100)])
-    count = safety.trials(100, 1_000)
+    count = extent.trials(100, 1_000)
     for _ in range(count):
         assert not case.bench.kill(case.quota).acted
     assert case.bench.signals() == []
     assert (case.bench.records(), alive(case.sibling)) == ([], True)
-    safety.figure("24", "victims in place of a corpse, looks", f"{len(case.bench.signals())} in {count:,}")
+    extent.figure("24", "victims in place of a corpse, looks", f"{len(case.bench.signals())} in {count:,}")
 
 
 @pytest.fixture(name="cold")
@@ -102,7 +102,7 @@ def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on
 ) -> None:
     case = Case(stack, tmp_path, Kubelet(), "quiet", "S")
     freeze(cold, case.pid)
-    count = safety.trials(100, 1_000)
+    count = extent.trials(100, 1_000)
     for _ in range(count):
         assert case.bench.kill(case.quota).reason is Reason.UNKILLABLE
         case.bench.executor.look_after()
@@ -117,10 +117,10 @@ def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on
     assert case.bench.records("OUTCOME")[0]["result"] == "Killed"
     assert case.bench.whole()
     more = len(case.bench.signals()) - len(BOTH)
-    safety.figure(
+    extent.figure(
         "24", "hanging (frozen): victims in its place, or signals after the first two", f"{more} in {count:,}"
     )
-    safety.figure("24", "looks from its end to its OUTCOME", str(len(case.bench.records("OUTCOME"))))
+    extent.figure("24", "looks from its end to its OUTCOME", str(len(case.bench.records("OUTCOME"))))
 
 
 def numbered(container: Container, number: int) -> int:

@@ -15,41 +15,41 @@ from enforcer.loop import boot_clock
 from tests.integration.processes.containers import alive
 from tests.integration.processes.enforcing import Node
 from tests.safety.lives import GRACE, LOOP, LOOP_GRACE, POLL, RUINS
-from tests.support import safety
+from tests.support import extent
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
-REAL_GRACE: Final = safety.trials(4, 30)
-REAL_RESTARTS: Final = safety.trials(1, 3)
+REAL_GRACE: Final = extent.trials(4, 30)
+REAL_RESTARTS: Final = extent.trials(1, 3)
 
 
 @pytest.fixture(name="found", scope="module")
 def _found() -> dict[str, Any]:
     """What many short lives came to."""
-    command = [sys.executable, "-m", "tests.safety.lives", str(safety.trials(16, 200))]
+    command = [sys.executable, "-m", "tests.safety.lives", str(extent.trials(16, 200))]
     said = subprocess.run(command, cwd=PROJECT, env=os.environ, stdout=subprocess.PIPE, check=True, timeout=900)
     found: dict[str, Any] = json.loads(said.stdout)
     return found
 
 
 def test_killed_at_random_points_of_a_grace_period_it_ends_when_it_would_have(found: dict[str, Any]) -> None:
-    assert found["restarts"] >= safety.trials(16, 200)
+    assert found["restarts"] >= extent.trials(16, 200)
     assert set(found["points"]) <= {0, 1}, "looks late; below none it would be shortened"
     said = f"{max(found['points'])} at most in {found['restarts']} restarts (grace {GRACE} s, poll {POLL} s)"
-    safety.figure("25", "looks by which the end of grace came late", said)
+    extent.figure("25", "looks by which the end of grace came late", said)
 
 
 def test_a_restart_loop_gains_no_more_than_two_looks(found: dict[str, Any]) -> None:
     assert found["lives"] > 3 * len(found["loops"])
     assert set(found["loops"]) <= {0, 1, 2}
     said = f"{max(found['loops'])} at most in {found['lives']} lives of {LOOP} looks (grace {LOOP_GRACE} s)"
-    safety.figure("25", "looks by which a restart loop delayed the end of grace", said)
+    extent.figure("25", "looks by which a restart loop delayed the end of grace", said)
 
 
 def test_a_state_file_that_is_none_gives_a_full_grace_and_is_told(found: dict[str, Any]) -> None:
     assert found["ruins"].keys() == RUINS.keys()
     wrong = {name: told for name, told in found["ruins"].items() if told[0] not in {0, 1} or not told[1]}
     assert wrong == {}
-    safety.figure("25", "spoilt state files without a full grace, or not told", f"{len(wrong)} of {len(RUINS)}")
+    extent.figure("25", "spoilt state files without a full grace, or not told", f"{len(wrong)} of {len(RUINS)}")
 
 
 def test_the_program_itself_killed_in_mid_grace(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_the_program_itself_killed_in_mid_grace(tmp_path: Path) -> None:
     assert lasted >= REAL_GRACE
     assert over >= REAL_GRACE
     said = f"{over:.1f} s counted, {lasted:.1f} s from the tenant's start to its end, {REAL_RESTARTS} restarts"
-    safety.figure("25", f"a grace of {REAL_GRACE} s over restarts of the program", said)
+    extent.figure("25", f"a grace of {REAL_GRACE} s over restarts of the program", said)

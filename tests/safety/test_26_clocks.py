@@ -11,10 +11,10 @@ import pytest
 
 from tests.safety import wallclock
 from tests.safety.clockrun import JUMPS
-from tests.support import safety
+from tests.support import extent
 
 ROOT: Final = Path(__file__).parents[2]
-SECONDS: Final = safety.trials(120, 600)
+SECONDS: Final = extent.trials(60, 600)
 
 
 @pytest.fixture(name="shim", scope="module")
@@ -34,7 +34,7 @@ def run(shim: Path, name: str, seeds: int, *more: str) -> dict[str, Any]:
 
 
 def test_jumps_of_the_wall_clock_change_no_decision(shim: Path) -> None:
-    seeds = safety.trials(1, 12)
+    seeds = extent.trials(1, 12)
     plain = run(shim, "none", seeds)
     assert plain["kills"] >= seeds, "a run without kills says nothing"
     assert plain["moved"] < SECONDS
@@ -45,7 +45,7 @@ def test_jumps_of_the_wall_clock_change_no_decision(shim: Path) -> None:
     assert wrong == []
     judged = run(shim, "an hour ahead", 1, "saboteur")
     assert judged["digest"] != run(shim, "none", 1, "saboteur")["digest"], "a judge by the wall clock would be seen"
-    safety.figure(
+    extent.figure(
         "26", f"runs of {SECONDS} s decided otherwise where the wall clock jumped",
         f"{len(wrong)} of {len(others)} kinds of jump, {seeds} scripts each, {plain['kills']} kills in a run of all",
     )  # fmt: skip

@@ -27,7 +27,7 @@ from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import files
 from tests.integration.processes.containers import PROJECT, Container, Kubelet
 from tests.safety.enforcers import LOOKS
-from tests.support import safety
+from tests.support import extent
 from tests.support.patience import holds_within
 from tests.unit.enforcer.made import GPU
 
@@ -177,7 +177,7 @@ def open_twice(records: list[dict[str, Any]]) -> int:
 
 
 def test_one_enforcer_is_at_work_at_any_instant_and_no_intent_is_doubled(tmp_path: Path) -> None:
-    handovers, chance, took = safety.trials(5, 500), random.Random(5), list[float]()
+    handovers, chance, took = extent.trials(5, 500), random.Random(5), list[float]()
     with ExitStack() as stack:
         node = Node(tmp_path, stack)
         while len(took) < handovers:
@@ -196,10 +196,10 @@ def test_one_enforcer_is_at_work_at_any_instant_and_no_intent_is_doubled(tmp_pat
     assert set(killed.values()) == {1}
     assert max(took) < HANDOVER_SECONDS
     took.sort()
-    safety.figure("27", "instants with more than one enforcer at work", f"{again} in {handovers:,} hand-overs")
-    safety.figure("27", "doubled INTENTs", f"{open_twice(records)} of {sum(killed.values()):,} kills")
+    extent.figure("27", "instants with more than one enforcer at work", f"{again} in {handovers:,} hand-overs")
+    extent.figure("27", "doubled INTENTs", f"{open_twice(records)} of {sum(killed.values()):,} kills")
     p99 = took[int(len(took) * 0.99)]
-    safety.figure(
+    extent.figure(
         "27", "handover, from the SIGKILL to the next one's first look", f"{p99:.2f} s p99, {took[-1]:.2f} s worst"
     )
 

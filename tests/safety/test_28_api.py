@@ -36,7 +36,7 @@ from gpushare.informer import Follower
 from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
-from tests.support import safety
+from tests.support import extent
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
 from tests.unit.enforcer.quota.test_informer import uid
@@ -183,17 +183,17 @@ def through(fault: str) -> tuple[int, int]:
 
 
 def test_whatever_the_api_server_does_the_known_are_enforced_and_nobody_else_is_killed() -> None:
-    faults = FAULTS * safety.trials(1, 10)
+    faults = FAULTS * extent.trials(1, 10)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         killed = list(threads.map(through, faults))
     known = sum(ours > 0 for ours, _ in killed)
     # Where lists still work the late one may be known in time.
     unknown = sum(others for fault, (_, others) in zip(faults, killed, strict=True) if not fault.startswith("watch: "))
     assert (known, unknown) == (len(faults), 0)
-    safety.figure(
+    extent.figure(
         "28", "outages of the API server in which a known container was enforced", f"{known} of {len(faults)}"
     )
-    safety.figure("28", "containers killed that nobody could know", f"{unknown} in {len(faults)} outages")
+    extent.figure("28", "containers killed that nobody could know", f"{unknown} in {len(faults)} outages")
 
 
 def _own_threads() -> int:
@@ -205,7 +205,7 @@ def test_an_outage_takes_no_memory() -> None:
     with world() as found:
         wait_for(lambda: found.known() == {CONTAINER}, "the quotas are learnt")
         found.server.fault = "items that are none"
-        more, begun = safety.trials(100, 2000), found.server.asked
+        more, begun = extent.trials(100, 2000), found.server.asked
         wait_for(lambda: found.server.asked >= begun + 40, "warm")
         threads = _own_threads()
         tracemalloc.start()
@@ -217,4 +217,4 @@ def test_an_outage_takes_no_memory() -> None:
             tracemalloc.stop()
         assert _own_threads() <= threads
     assert after - before < 2 * 1024 * 1024
-    safety.figure("28", "memory after failures", f"{(after - before) // 1024:+} KiB after {more:,}")
+    extent.figure("28", "memory after failures", f"{(after - before) // 1024:+} KiB after {more:,}")

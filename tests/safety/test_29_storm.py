@@ -29,7 +29,7 @@ from enforcer.quota.types import OnExceed, Quota
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
-from tests.support import safety
+from tests.support import extent
 from tests.unit.enforcer.made import GPU, quota
 from tests.unit.enforcer.test_loop import CARD, card
 
@@ -168,7 +168,7 @@ def _silent() -> Iterator[None]:
 
 
 def test_a_storm_ends_after_three_kills_is_told_at_once_and_only_an_operator_goes_on() -> None:
-    every, most, late = safety.trials(6, 200), 0, 0
+    every, most, late = extent.trials(6, 200), 0, 0
     for seed in range(every):
         with storm(seed) as found:
             agent = found.agent()
@@ -196,5 +196,5 @@ def test_a_storm_ends_after_three_kills_is_told_at_once_and_only_an_operator_goe
             agent.close()
     assert most <= Rules().kills
     assert late == 0
-    safety.figure("29", "kills before the breaker opened", f"{most} at most in {every:,} storms of 2 to 16 tenants")
-    safety.figure("29", "storms not told with the look that opened the breaker", f"{late} of {every:,}")
+    extent.figure("29", "kills before the breaker opened", f"{most} at most in {every:,} storms of 2 to 16 tenants")
+    extent.figure("29", "storms not told with the look that opened the breaker", f"{late} of {every:,}")

@@ -21,7 +21,7 @@ from enforcer.runtime.capabilities import Right
 from tests.integration.processes.containers import PROJECT
 from tests.integration.processes.test_capabilities import LOOK, NOBODY, SAID, done_with, granted
 from tests.safety.test_27_one_enforcer import Node
-from tests.support import safety
+from tests.support import extent
 from tests.support.need import missing
 from tests.support.patience import holds_within
 
@@ -116,16 +116,16 @@ def test_with_the_shipped_set_alone_everything_is_done(tmp_path: Path) -> None:
     for check in EVERY:
         (folder := tmp_path / check.__name__).mkdir()
         assert check(granted(), folder), check.__name__
-    safety.figure("32", "done with the shipped set alone", ", ".join(spoken(check) for check in EVERY))
+    extent.figure("32", "done with the shipped set alone", ", ".join(spoken(check) for check in EVERY))
 
 
 @pytest.mark.parametrize("right", NEEDED_FOR, ids=lambda right: right.name)
 def test_without_one_of_them_a_test_fails(right: Right, tmp_path: Path) -> None:
     left = granted() - {right.name.lower()}
-    checks = EVERY if safety.full() else NEEDED_FOR[right]
+    checks = EVERY if extent.full() else NEEDED_FOR[right]
     failing = [check for check in checks if not check(left, Path(tempfile.mkdtemp(dir=tmp_path)))]
     assert failing == NEEDED_FOR[right]
-    safety.figure("32", f"fails without {right.name}", ", ".join(spoken(check) for check in failing))
+    extent.figure("32", f"fails without {right.name}", ", ".join(spoken(check) for check in failing))
 
 
 def test_an_enforcer_with_every_right_gives_up_all_but_those_and_works(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_an_enforcer_with_every_right_gives_up_all_but_those_and_works(tmp_path:
     assert had < rights.effective(), "it had more to begin with"
     assert {right.name.lower() for right in NEEDED_FOR} == granted()
     assert set(rights.ALWAYS) - {Right[each.upper()] for each in granted()} == NOT_PROVABLE.keys()
-    safety.figure("32", "kept by a privileged agent that ended a tenant", ", ".join(sorted(names(had))))
+    extent.figure("32", "kept by a privileged agent that ended a tenant", ", ".join(sorted(names(had))))
     for right, why in NOT_PROVABLE.items():
-        safety.figure("32", f"fails without {right.name}", why)
+        extent.figure("32", f"fails without {right.name}", why)
 
 
 def spoken(check: Callable[..., bool]) -> str:

@@ -14,12 +14,12 @@ from tests.safety.matrix.faults import FAULTS, Ends
 from tests.safety.matrix.pool import Found, play
 from tests.safety.matrix.saboteurs import BY_NAME
 from tests.safety.matrix.trace import Moment
-from tests.support import safety
+from tests.support import extent
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(3600 if safety.full() else 600)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(3600 if extent.full() else 600)]
 
-TRIALS = safety.trials(1, 100)
-WORKERS = 8 if safety.full() else 4
+TRIALS = extent.trials(1, 100)
+WORKERS = 8 if extent.full() else 4
 SCALE = 25
 """A poll of 20 ms stands for half a second."""
 
@@ -57,7 +57,7 @@ def test_34_faults_at_4_moments_break_no_invariant(mount: Path, folder: Path) ->
     assert sorted(str(tuple(each["case"])) for each in found) == sorted(map(str, rows))
     killing = {fault.name for fault in FAULTS if fault.ends is Ends.KILLED}
     assert all(each["counts"]["signal"] for each in found if each["case"][0] in killing)
-    safety.figure("33", "runs of the fault matrix that broke an invariant", f"{len(broken)} in {len(found):,}")
+    extent.figure("33", "runs of the fault matrix that broke an invariant", f"{len(broken)} in {len(found):,}")
 
 
 def test_the_checker_sees_every_saboteur(mount: Path, folder: Path) -> None:
@@ -66,4 +66,4 @@ def test_the_checker_sees_every_saboteur(mount: Path, folder: Path) -> None:
     seen = {name: any(line.startswith(f"{each.breaks}:") for line in found[name]) for name, each in BY_NAME.items()}
     print(found)
     assert all(seen.values()), {name: found[name] for name, yes in seen.items() if not yes}
-    safety.figure("33", "saboteurs that its checker saw", f"{sum(seen.values())} of {len(seen)}")
+    extent.figure("33", "saboteurs that its checker saw", f"{sum(seen.values())} of {len(seen)}")

@@ -17,7 +17,7 @@ from enforcer.audit.record import REMOVED, Head, Kind, read, verify
 from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
 from tests.integration.processes.containers import PROJECT
-from tests.support import safety
+from tests.support import extent
 from tests.support.powercut import Fate, Killed, Recorder, State, build, states
 
 SEGMENT = 3000
@@ -119,7 +119,7 @@ def check(run: Run, state: State, place: Path) -> None:
 
 
 def test_no_power_cut_loses_an_acknowledged_record(place: Path) -> None:
-    lives, most, checked, cuts, again = safety.trials(10, 150), safety.trials(3, 5), 0, 0, 0
+    lives, most, checked, cuts, again = extent.trials(10, 150), extent.trials(3, 5), 0, 0, 0
     for seed in range(lives):
         run = Run(place, seed)
         run.troubled()
@@ -134,7 +134,7 @@ def test_no_power_cut_loses_an_acknowledged_record(place: Path) -> None:
     assert checked > cuts > 25 * lives
     assert again > lives
     total = f"0 in {checked + again:,} states, {again:,} of them during recovery, after {cuts:,} calls"
-    safety.figure("34", "acknowledged records lost in power cuts", total)
+    extent.figure("34", "acknowledged records lost in power cuts", total)
 
 
 def cut_while_mending(run: Run, state: State, place: Path) -> int:
@@ -153,7 +153,7 @@ def cut_while_mending(run: Run, state: State, place: Path) -> int:
 @pytest.mark.parametrize("where", ["in memory", "on a disk"])
 def test_no_kill_of_the_writer_loses_an_acknowledged_record(where: str, place: Path, tmp_path: Path) -> None:
     on_disk = where == "on a disk"
-    trials = safety.trials(5, 500) if on_disk else safety.trials(55, 9_500)
+    trials = extent.trials(5, 500) if on_disk else extent.trials(55, 9_500)
     folder = str((tmp_path if on_disk else place) / "audit")
     command = [sys.executable, "-m", "tests.support.killed_writer", folder, str(trials), "7", "random"]
     found = json.loads(subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout)
@@ -164,4 +164,4 @@ def test_no_kill_of_the_writer_loses_an_acknowledged_record(where: str, place: P
     assert found["torn"] <= trials
     assert found["segments"] > trials / 20
     lost = f"{found['lost']} of {found['acknowledged']:,} in {found['killed']:,} kills"
-    safety.figure("34", f"acknowledged records lost when the writer is killed, {where}", lost)
+    extent.figure("34", f"acknowledged records lost when the writer is killed, {where}", lost)

@@ -16,7 +16,7 @@ import pytest
 from enforcer.audit.log import KillLog, lines_of, segments
 from enforcer.audit.record import Head, Kind, read, verify
 from tests.integration.processes.containers import PROJECT
-from tests.support import safety
+from tests.support import extent
 
 MEMORY = Path("/dev/shm")
 OFFERED = 4000
@@ -42,7 +42,7 @@ def offer(log: KillLog, count: int, heads: list[Head]) -> None:
 
 
 def test_no_gap_while_records_are_offered_faster_than_a_disk_takes_them(place: Path) -> None:
-    seconds = safety.trials(1, 20)
+    seconds = extent.trials(1, 20)
     folder, heads = place / "audit", list[Head]()
     with KillLog(folder, segment_bytes=THOUSAND) as log:
         each = OFFERED * seconds // THREADS
@@ -63,11 +63,11 @@ def test_no_gap_while_records_are_offered_faster_than_a_disk_takes_them(place: P
     offered = (
         f"0 in {len(lines):,} ({OFFERED:,} a second offered, {len(lines) / took:,.0f} taken), {len(files)} segments"
     )
-    safety.figure("36", "records missing under load", offered)
+    extent.figure("36", "records missing under load", offered)
 
 
 def test_no_gap_where_writers_are_killed_while_a_segment_begins(place: Path) -> None:
-    trials = safety.trials(10, 1000)
+    trials = extent.trials(10, 1000)
     command = [sys.executable, "-m", "tests.support.killed_writer", str(place / "audit"), str(trials), "36", "rotation"]
     found = json.loads(subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout)
     assert found["broken"] == []
@@ -75,4 +75,4 @@ def test_no_gap_where_writers_are_killed_while_a_segment_begins(place: Path) -> 
     assert found["killed"] == trials
     assert found["segments"] > trials / 2
     lost = f"{found['lost']} of {found['acknowledged']:,} in {found['killed']:,} kills, {found['segments']:,} segments"
-    safety.figure("36", "acknowledged records lost when writers are killed while a segment begins", lost)
+    extent.figure("36", "acknowledged records lost when writers are killed while a segment begins", lost)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from enforcer.audit.record import GENESIS, HASH, REMOVED, Head, Kind, digest_of, head_of, read, seal, verify
-from tests.support import safety
+from tests.support import extent
 
 TIME = "2026-11-20T22:16:05.123Z"
 RECORDS = 12
@@ -119,14 +119,14 @@ def located(lines: Lines, changed: Lines, change: Callable[..., Lines]) -> bool:
 
 @pytest.mark.parametrize("change", IN_PLACE, ids=lambda change: change.__name__)
 def test_every_change_in_place_is_located(change: Callable[[Lines, random.Random], Lines]) -> None:
-    chance, trials, changes = random.Random(change.__name__), safety.trials(250, 12_500), 0
+    chance, trials, changes = random.Random(change.__name__), extent.trials(250, 12_500), 0
     while changes < trials:
         lines = LOGS[chance.choice([0, 0, 5]) if change is not splice else 0]
         changed = change(lines, chance)
         if changed != lines:
             changes += 1
             assert located(lines, changed, change), (change.__name__, verify(changed), changed)
-    safety.figure("37", f"changes in place located: {change.__name__}", f"{changes:,} of {trials:,}")
+    extent.figure("37", f"changes in place located: {change.__name__}", f"{changes:,} of {trials:,}")
 
 
 def rechain(lines: Lines, chance: random.Random) -> Lines:
@@ -157,7 +157,7 @@ def cut(lines: Lines, chance: random.Random) -> Lines:
 def test_a_log_written_anew_or_cut_is_found_with_an_anchor_and_only_with_one(
     change: Callable[[Lines, random.Random], Lines],
 ) -> None:
-    chance, trials = random.Random(change.__name__), safety.trials(150, 5000)
+    chance, trials = random.Random(change.__name__), extent.trials(150, 5000)
     for _ in range(trials):
         lines = LOGS[0]
         changed = change(lines, chance)
@@ -166,7 +166,7 @@ def test_a_log_written_anew_or_cut_is_found_with_an_anchor_and_only_with_one(
         later = verify(changed, anchor=Head(RECORDS, read(lines[-1])[HASH]))
         assert not later.holds
         assert later.line == min(RECORDS, len(changed) + 1)
-    safety.figure("37", f"logs with {change.__name__} found: with an anchor, without", f"{trials:,}, 0 of {trials:,}")
+    extent.figure("37", f"logs with {change.__name__} found: with an anchor, without", f"{trials:,}, 0 of {trials:,}")
 
 
 def test_a_log_that_nobody_touched_holds_with_and_without_an_anchor() -> None:

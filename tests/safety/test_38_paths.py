@@ -19,7 +19,7 @@ from enforcer.audit.log import FOLDER, KillLog, segment_name, segments
 from enforcer.audit.record import Kind
 from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
-from tests.support import safety
+from tests.support import extent
 from tests.support.need import missing
 
 MEMORY = Path("/dev/shm")
@@ -166,9 +166,9 @@ def attacked(place: Path, attack: Attack, chance: random.Random) -> bool:
 def test_nothing_is_written_outside_of_the_folder(attack: Attack, place: Path) -> None:
     if attack is device_at_next and os.geteuid() != 0:
         missing("device files are root's to make")
-    chance, trials = random.Random(attack.__name__), safety.trials(10, 350)
+    chance, trials = random.Random(attack.__name__), extent.trials(10, 350)
     served = sum(attacked(place, attack, chance) for _ in range(trials))
-    safety.figure(
+    extent.figure(
         "38", f"writes outside, {attack.__name__.replace('_', ' ')}", f"0 in {trials:,}; served in {served:,}"
     )
 
@@ -195,7 +195,7 @@ for number in range(count):
 
 
 def test_a_folder_that_is_swapped_all_the_time_lets_nothing_out(place: Path) -> None:
-    swaps, outside = safety.trials(300, 10_000), place / "outside"
+    swaps, outside = extent.trials(300, 10_000), place / "outside"
     (place / "state").mkdir(mode=0o700)
     folder = place / "state" / FOLDER
     log = KillLog(folder, segment_bytes=SMALL, reserve_bytes=4096, retention=Retention(segments=2))
@@ -214,4 +214,4 @@ def test_a_folder_that_is_swapped_all_the_time_lets_nothing_out(place: Path) -> 
     log.append(Kind.OUTCOME, {"n": "alive"})
     log.close()
     found = f"0 in {swaps:,} swaps, {written:,} records written and {refused:,} refused"
-    safety.figure("38", "writes outside, folder swapped in a loop", found)
+    extent.figure("38", "writes outside, folder swapped in a loop", found)

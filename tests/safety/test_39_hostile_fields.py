@@ -9,7 +9,7 @@ import pytest
 
 from enforcer.audit.log import KillLog, lines_of, segments
 from enforcer.audit.record import MAX_BYTES, Kind, read, verify
-from tests.support import safety
+from tests.support import extent
 
 HOSTILE = {
     "2 MiB command line": "/bin/python " * 175_000,
@@ -63,7 +63,7 @@ def test_each_line_is_one_object_of_at_most_4_kib(name: str, tmp_path: Path) -> 
 
 
 def test_random_texts_come_back_as_they_were(tmp_path: Path) -> None:
-    chance, trials = random.Random(39), safety.trials(200, 20_000)
+    chance, trials = random.Random(39), extent.trials(200, 20_000)
     with KillLog(tmp_path / "audit") as log:
         for _ in range(trials):
             text = "".join(chance.choices(ALPHABET, k=chance.choice([0, 1, 15, 60])))
@@ -73,7 +73,7 @@ def test_random_texts_come_back_as_they_were(tmp_path: Path) -> None:
             assert (record["seq"], record["pid"]) == (head.seq, fields["pid"])
             assert record["note"] == text.encode("utf-8", "backslashreplace").decode()
     assert verify(line for file in segments(tmp_path / "audit") for line in lines_of(file)).holds
-    safety.figure("39", "random hostile texts that come back, one object a line", f"{trials:,} of {trials:,}")
+    extent.figure("39", "random hostile texts that come back, one object a line", f"{trials:,} of {trials:,}")
 
 
 def _last(folder: Path) -> bytes:

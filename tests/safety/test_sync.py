@@ -36,7 +36,7 @@ from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet
-from tests.support import safety
+from tests.support import extent
 from tests.support.patience import patient
 from tests.unit.enforcer.made import GPU
 from tests.unit.enforcer.test_loop import CARD, card
@@ -222,7 +222,7 @@ class Disks:
 def test_no_signal_reaches_a_process_that_is_no_longer_over_and_none_before_its_durable_intent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count, chance = safety.trials(25, 1000), random.Random(7)
+    count, chance = extent.trials(25, 1000), random.Random(7)
     disks, kubelet = Disks(), Kubelet()
     monkeypatch.setattr(os, "fdatasync", disks.fdatasync)
     kinds = [(disk, regained) for disk in Disk for regained in (True, False, True)]
@@ -245,9 +245,9 @@ def test_no_signal_reaches_a_process_that_is_no_longer_over_and_none_before_its_
     signalled = sum(bool(trial.sent) for trial in regained)
     ended = Counter(trial.disk.value for trial in trials if trial.sent)
     assert ended == {"slow": sum(trial.disk is Disk.SLOW and trial.moment is None for trial in trials)}
-    safety.figure("sync", "signals to processes no longer over", f"{signalled} in {len(regained):,}")
+    extent.figure("sync", "signals to processes no longer over", f"{signalled} in {len(regained):,}")
     early = sum(not trial.durable for trial in trials if trial.sent)
-    safety.figure("sync", "signals before a durable INTENT (slow, EIO, hang)", f"{early} in {len(trials):,}")
+    extent.figure("sync", "signals before a durable INTENT (slow, EIO, hang)", f"{early} in {len(trials):,}")
 
 
 def test_the_check_sees_an_enforcer_that_does_not_look_again(tmp_path: Path) -> None:

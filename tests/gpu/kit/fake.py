@@ -34,7 +34,7 @@ def prepare(
     _open(sim.folder)
     script(sim, world)
     libraries = folder / "lib"
-    shutil.copytree(library_folder(), libraries)
+    shutil.copytree(library_folder(), libraries, dirs_exist_ok=True)
     return Setup(
         backend="fake", gpu=sim.machine.gpus[0].uuid,
         environment={ENV: str(sim.folder), "LD_LIBRARY_PATH": str(libraries)},

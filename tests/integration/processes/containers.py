@@ -97,12 +97,21 @@ def _mount() -> Path:
     return missing(f"no cgroup can be made for a tenant here: {reason}")
 
 
+def _make(cgroup: Path) -> list[Path]:
+    """Make a group, again where another session's clean-up removed a parent meanwhile; returns what was made."""
+    made = [path for path in (cgroup, *cgroup.parents) if not path.exists()]
+    for _ in range(100):
+        with suppress(FileNotFoundError):
+            cgroup.mkdir(parents=True)
+            return made
+    raise AssertionError(f"{cgroup} cannot be made: its parents are removed again and again")
+
+
 @contextmanager
 def _one(mount: Path) -> Iterator[Container]:
     pod_uid, container_id = str(uuid.uuid4()), uuid.uuid4().hex * 2
     cgroup = mount / "kubepods" / "besteffort" / f"pod{pod_uid}" / container_id
-    made = [path for path in (cgroup, *cgroup.parents) if not path.exists()]
-    cgroup.mkdir(parents=True)
+    made = _make(cgroup)
     container = Container(cgroup, pod_uid, container_id, [])
     try:
         yield container

@@ -25,7 +25,7 @@ from tests.fakes.gpu.mps_binary import need_mps_control
 from tests.fakes.gpu.need import need_library
 from tests.integration.processes.containers import PROJECT, Container, Kubelet, wait_for
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 TENANT = str(PROJECT / "tests/fakes/gpu/bin/gpu-share-tenant")
 
 

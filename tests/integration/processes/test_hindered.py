@@ -15,7 +15,7 @@ from tests.integration.processes.containers import alive, wait_for
 from tests.integration.processes.enforcing import Node
 from tests.support.need import missing
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.integration.processes.containers import alive, wait_for
 from tests.integration.processes.enforcing import POLL, Node
 from tests.support.need import missing
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 
 GRACE = 1.0
 SLACK = 1.0

@@ -11,7 +11,7 @@ from tests.integration.processes.containers import Container, alive, wait_for
 from tests.integration.processes.enforcing import Node
 from tests.integration.processes.with_mps import machine_with_mps
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 
 
 @pytest.fixture(name="node")

@@ -26,7 +26,7 @@ from tests.integration.processes.containers import wait_for
 from tests.integration.processes.test_driver_root import Machine
 from tests.unit.enforcer.quota.test_sharing_mode import labelled
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 EXCLUSIVE, DEFAULT = 3, 0
 
 

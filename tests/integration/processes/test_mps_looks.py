@@ -21,7 +21,7 @@ from tests.fakes.gpu import mps_control
 from tests.integration.processes.containers import alive, wait_for
 from tests.integration.processes.enforcing import Node
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 SAY = """
 import os, socket, sys
 if len(sys.argv) > 3:

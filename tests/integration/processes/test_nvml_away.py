@@ -8,7 +8,7 @@ import pytest
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.test_driver_root import Machine, laid_out
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 EXCLUSIVE = 3
 
 

@@ -14,7 +14,7 @@ from enforcer.attribution.procfs import CgroupAttributor, PidHandle, in_initial_
 from tests.integration.processes.containers import PROJECT, Kubelet, wait_for
 from tests.support.need import missing
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]  # one at a time: they share a cgroup tree
+pytestmark = pytest.mark.node
 
 REUSE = """
 import os, signal, sys

@@ -15,7 +15,7 @@ from tests.integration.processes.containers import PROJECT, Container, alive, wa
 from tests.integration.processes.enforcing import Node
 from webhook.mutation.sidecar_spec import PROBE
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 
 
 class Pod:

@@ -1,6 +1,7 @@
 """``python -m tests.testbed.lanes [FILE ...]``: tests that need a node, in parallel lanes; ``make e2e`` runs it.
 
-With ``--planes`` it is those that need control planes alone; ``make integration`` runs that.
+With ``--planes`` it runs those that need control planes alone: all of them on the newest version, on older ones those
+that show a difference, in full (``GPU_SHARE_TESTS=full``) all of them. ``make integration`` runs it.
 
 Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
 those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.support.extent import full
 from tests.testbed.cluster import images, versions
 from tests.testbed.cluster.controlplane import sweep
 from tests.testbed.lanes import lanes
@@ -43,7 +45,10 @@ def main(argv: Sequence[str]) -> int:
     clean()
     for target in () if asked.planes else images.targets():
         images.image(target)
-    dealt = lanes.on_planes(chosen, asked.planes) if asked.planes else lanes.on_nodes(chosen, asked.nodes)
+    if asked.planes:
+        dealt = lanes.on_planes(chosen, asked.planes, full=full() or bool(asked.files))
+    else:
+        dealt = lanes.on_nodes(chosen, asked.nodes)
     running = Running(dealt, FOLDER, PATIENCE, head_start=HEAD_START)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: running.stop())

@@ -47,6 +47,13 @@ APART: Final = (
 """Files that start control planes of their own and take long."""
 OWN: Final = ("tests/testbed/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
+BY_VERSION: Final = (
+    "tests/integration/controlplane/policies/",
+    "tests/integration/controlplane/test_admission.py",
+    "tests/integration/controlplane/test_dra.py",
+    "tests/integration/controlplane/test_placement.py",
+)
+"""Files, or folders of them, that show what differs between versions: these run on older ones too, in full all do."""
 LAST: Final = ("tests/e2e/test_churn.py", "tests/e2e/test_upgrade_and_uninstall.py")
 """Files at the end of their lane, in that order: one wants a machine that has done with starting clusters, the other
 removes the product from its own."""
@@ -83,18 +90,18 @@ def on_nodes(files: Iterable[str], nodes: int) -> list[Lane]:
     return [_lane(f"node-{number}", sorted(hand, key=_turn)) for number, hand in enumerate(hands, 1) if hand]
 
 
-def on_planes(files: Iterable[str], versions: Sequence[str]) -> list[Lane]:
-    """Have files run on control planes of each of these versions; no lane is empty."""
-    shared: list[str] = []
-    apart: list[str] = []
-    for file in files:
-        (apart if file in APART else shared).append(file)
-    return [
-        _lane(f"{name}-{version}", part, version)
-        for name, part in (("shared", shared), ("apart", apart))
-        for version in versions
-        if part
-    ]
+def on_planes(files: Sequence[str], versions: Sequence[str], *, full: bool) -> list[Lane]:
+    """Have files run on control planes of these versions, on older ones the ``BY_VERSION`` or all; no lane is empty."""
+    lanes = []
+    for name, apart in (("shared", False), ("apart", True)):
+        for version in versions:
+            part = [
+                file
+                for file in files
+                if (file in APART) is apart and (full or version == NEWEST or file.startswith(BY_VERSION))
+            ]
+            lanes += [_lane(f"{name}-{version}", part, version)] if part else []
+    return lanes
 
 
 def _lane(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:

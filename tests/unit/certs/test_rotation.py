@@ -90,6 +90,7 @@ def rounds(world: World) -> Iterator[datetime]:
 def test_over_three_years_no_client_is_ever_turned_away() -> None:
     """Server and client may each lag by one generation, and the client's clock may be a day off."""
     world, pairs, bundles, rotations = World(), list[tuple[bytes, bytes]](), list[bytes](), 0
+    tried = set[tuple[bytes, tuple[bytes, bytes]]]()
     for now in rounds(world):
         if world.run().step is Step.WAIT:
             rotations += 1
@@ -101,8 +102,10 @@ def test_over_three_years_no_client_is_ever_turned_away() -> None:
         for pair, bundle in product(pairs[-1:], bundles):
             assert all(accepts(bundle, pair, now + skew) for skew in (-DAY, timedelta(0), DAY))
         for pair in pairs:
-            if accepts_time(pair, now):
-                assert handshake(world.published.bundle, pair)
+            met = world.published.bundle, pair
+            if accepts_time(pair, now) and met not in tried:
+                assert handshake(*met)
+                tried.add(met)
     assert rotations >= 4
 
 

@@ -340,9 +340,8 @@ def test_the_uninstall_hooks_run_in_order_and_leave_no_identity_behind() -> None
 def test_alerts_and_notes_name_metrics_that_exist() -> None:
     rules = of(PLAIN, "PrometheusRule")[0]["spec"]["groups"][0]["rules"]
     named = {name for rule in rules for name in re.findall(r"gpu_share_[a-z_]+", rule["expr"])}
-    sources = "".join(
-        (helm.ROOT / part / "metrics.py").read_text() for part in ("webhook", "enforcer/status", "sidecar")
-    )
+    parts = ("webhook", "enforcer/status", "sidecar")
+    sources = "".join((helm.ROOT / part / "metrics.py").read_text() for part in parts)
     assert all(name in sources or name.removeprefix("gpu_share_") in sources for name in named)
 
 

@@ -4,18 +4,18 @@ import json
 from pathlib import Path
 
 from tests.safety import __main__ as command
-from tests.support import safety
+from tests.support import extent
 
 PAGE = f"before\n{command.BEGIN}| test | figure | found |\n|---|---|---|\n| 15 | hit | 1 |\n{command.END}\nafter\n"
 
 
 def test_all_trials_are_for_make_safety() -> None:
-    assert (safety.trials(2, 9, {}), safety.trials(2, 9, {safety.VARIABLE: "full"})) == (2, 9)
+    assert (extent.trials(2, 9, {}), extent.trials(2, 9, {extent.VARIABLE: "full"})) == (2, 9)
 
 
 def test_a_figure_replaces_its_row_and_leaves_the_others(tmp_path: Path) -> None:
     where = tmp_path / "figures"
-    safety.figure("3, 4", "lost", "0 in 7", {safety.FIGURES: str(where)})
+    extent.figure("3, 4", "lost", "0 in 7", {extent.FIGURES: str(where)})
     rows = command._rows(where.read_text().splitlines())
     page = command._with_table(command._with_table(PAGE, rows), [("15", "hit", "0 in 9")])
     assert page.splitlines()[2:6] == [

@@ -28,11 +28,20 @@ def test_every_file_that_needs_a_node_is_in_exactly_one_lane(nodes: int) -> None
     assert Counter(run(lanes.on_nodes(ON_NODES, nodes))) == Counter(ON_NODES)
 
 
-def test_every_other_file_runs_once_on_each_version() -> None:
+@pytest.mark.parametrize("full", [True, False])
+def test_every_other_file_runs_once_on_the_newest_version_and_in_full_on_each(*, full: bool) -> None:
     assert len(ON_PLANES) > 10
     for version in VERSIONS:
-        its = [each for each in sessions(lanes.on_planes(ON_PLANES, [*VERSIONS])) if each.kubernetes == version]
-        assert Counter(file for each in its for file in each.files) == Counter(ON_PLANES)
+        its = [s for s in sessions(lanes.on_planes(ON_PLANES, [*VERSIONS], full=full)) if s.kubernetes == version]
+        found = Counter(file for each in its for file in each.files)
+        if full or version == NEWEST:
+            assert found == Counter(ON_PLANES)
+        else:
+            assert found == Counter(file for file in ON_PLANES if file.startswith(lanes.BY_VERSION))
+
+
+def test_what_runs_on_older_versions_exists() -> None:
+    assert [name for name in lanes.BY_VERSION if not any(file.startswith(name) for file in ON_PLANES)] == []
 
 
 def test_a_file_that_the_table_does_not_know_runs_too() -> None:
@@ -75,7 +84,7 @@ def test_what_starts_nodes_of_its_own_comes_before_the_node_that_its_session_sha
 
 
 def test_what_starts_control_planes_of_its_own_is_a_session_of_its_own() -> None:
-    assert lanes.APART in [each.files for each in sessions(lanes.on_planes(ON_PLANES, [NEWEST]))]
+    assert lanes.APART in [each.files for each in sessions(lanes.on_planes(ON_PLANES, [NEWEST], full=False))]
 
 
 def test_lanes_get_about_the_same_work() -> None:
@@ -87,9 +96,9 @@ def test_lanes_get_about_the_same_work() -> None:
 
 
 def test_no_lane_is_empty_and_no_two_sessions_share_a_log() -> None:
-    for dealt in (lanes.on_nodes(ON_NODES, 30), lanes.on_planes(ON_PLANES, [*VERSIONS])):
+    for dealt in (lanes.on_nodes(ON_NODES, 30), lanes.on_planes(ON_PLANES, [*VERSIONS], full=True)):
         names = [session.name for session in sessions(dealt)]
         assert len(set(names)) == len(names)
         assert all(session.files for session in sessions(dealt))
-    assert lanes.on_nodes([], 3) == lanes.on_planes([], [NEWEST]) == []
-    assert [each.files for each in sessions(lanes.on_planes(["a.py"], [NEWEST]))] == [("a.py",)]
+    assert lanes.on_nodes([], 3) == lanes.on_planes([], [NEWEST], full=True) == []
+    assert [each.files for each in sessions(lanes.on_planes(["a.py"], [NEWEST], full=True))] == [("a.py",)]

@@ -28,7 +28,7 @@ from tests.fakes.gpu import mps_control
 from tests.fakes.gpu.state import Sim
 from tests.integration.processes.containers import Container, Kubelet, alive, wait_for
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("kill")]
+pytestmark = pytest.mark.node
 
 
 class Machine:

@@ -1,6 +1,6 @@
-"""How often a safety test tries, and where its figure goes.
+"""How much a test tries: bounded in ``make test`` and CI, in full in ``make safety`` and ``make release-check``.
 
-``make test`` runs every safety test with few trials, ``make safety`` with as many as its figure in docs/safety.md says.
+The figures of safety tests go to a file from here, too.
 """
 
 import json
@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-VARIABLE: Final = "GPU_SHARE_SAFETY"
+VARIABLE: Final = "GPU_SHARE_TESTS"
 """``full`` asks for every trial."""
 FIGURES: Final = "GPU_SHARE_SAFETY_FIGURES"
-"""File that takes the figures: one JSON object a line. Unset: they are printed alone."""
+"""File that takes the figures: one JSON object a line. Unset: they are only printed."""
 
 
 def full(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether every trial is asked for."""
+    """Return whether every trial is asked for."""
     return environ.get(VARIABLE) == "full"
 
 
 def trials(bounded: int, every: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Number of trials: ``bounded`` in ``make test``, ``every`` in ``make safety``."""
+    """Return the number of trials: ``bounded``, or ``every`` in full."""
     return every if full(environ) else bounded
 
 
 def figure(test: str, what: str, found: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Tell the figure of a run, once its assertions hold.
+    """Print the figure of a safety test, once its assertions hold.
 
     Args:
         test: number in the acceptance table, such as ``15`` or ``21, 22``.
