@@ -1,6 +1,7 @@
 """Control groups named as the kubelet names a container's, so that the enforcer attributes processes as on a node."""
 
 import os
+import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +32,16 @@ class Cgroups:
             except OSError:
                 groups.remove()
                 continue
-            return groups
+            if groups._joinable(mount / ROOT / QOS):
+                return groups
+            groups.remove()
         return None
+
+    @staticmethod
+    def _joinable(folder: Path) -> bool:
+        """Return whether a process can be in such a group: cpuset (v1) wants processors assigned first."""
+        command = joining(folder / "cgroup.procs", ["true"])
+        return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
     def container(self, pod_uid: str, container_id: str) -> Path:
         """Make a container's group and return the file that takes its processes."""

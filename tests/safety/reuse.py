@@ -324,7 +324,7 @@ def main(count: int, home: str, away: str, quota: Mapping[str, Any]) -> None:
     try:
         world = World(folder, Quota(**quota))
         found = {}
-        for name, base, trials in (("pidfd", PidHandle, count), ("bare", Bare, max(count // PER_CONTROL, 200))):
+        for name, base, trials in (("pidfd", PidHandle, count), ("bare", Bare, max(count // PER_CONTROL, 50))):
             made = Trials(world, *nurseries)
             made.run(trials, base)
             found[name] = {"tried": sum(made.tried.values()), "hits": +made.hits, "doors": made.tried}

@@ -37,7 +37,7 @@ def reuses(kubelet: Kubelet, count: int) -> dict[str, Any]:
 
 
 def test_at_no_step_of_a_kill_is_a_process_hit_that_got_the_victims_pid() -> None:
-    count, kubelet = extent.trials(500, 100_000), Kubelet()
+    count, kubelet = extent.trials(400, 100_000), Kubelet()
     with ThreadPoolExecutor(LANES) as lanes:
         found = [*lanes.map(lambda _: reuses(kubelet, count // LANES), range(LANES))]
     tried, hits = Counter[str](), Counter[str]()
