@@ -161,6 +161,7 @@ def test_after_one_that_hangs_the_next_is_measured(kit: Kit) -> None:
     assert ran.left == 0
 
 
+@pytest.mark.full
 def test_a_second_run_does_what_is_missing(kit: Kit) -> None:
     kit("h10")
     ran = kit("core", "--only", "h10,h1")
@@ -168,6 +169,7 @@ def test_a_second_run_does_what_is_missing(kit: Kit) -> None:
     assert "H10      holds" in kit("core", "--only", "h10", "--again").out
 
 
+@pytest.mark.full
 def test_results_of_another_world_are_not_gone_on_with(kit: Kit) -> None:
     kit("h10")
     ran = kit("h1", world={"ipc_counted": 0})
@@ -183,6 +185,7 @@ def test_a_budget_is_kept_and_what_was_left_out_says_so(kit: Kit) -> None:
     assert ran.status == 1
 
 
+@pytest.mark.full
 def test_the_one_result_is_a_tar_with_everything(kit: Kit) -> None:
     ran = kit("core", "--only", "h10,h1")
     with tarfile.open(ran.folder / "gpu-results.tar.gz") as archive:

@@ -18,7 +18,7 @@ PACKAGE: Final = "nvidia-cuda-mps"
 PROGRAM: Final = "nvidia-cuda-mps-control"
 ENV: Final = "GPU_SHARE_MPS_CONTROL"
 """Path of a binary to use instead of fetching one."""
-CACHE: Final = Path.home() / ".cache" / "gpu-share"
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-share"
 
 
 class MpsUnobtainableError(RuntimeError):
