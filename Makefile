@@ -6,8 +6,8 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
 # Versions whose control planes `integration` runs on; `e2e` runs on nodes of the newest.
 KUBERNETES ?= 1.37 1.36
-# Test processes at once: three for each of two cores, because many tests wait more than they compute.
-WORKERS ?= 6
+# Test processes at once: four for each of two cores, because many tests wait more than they compute.
+WORKERS ?= 8
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench golden manifests protos lock clean
@@ -43,7 +43,7 @@ mutants: $(STAMP) ## Break what judges and kills in every small way; the unit te
 	@nice $(RUN)/python -m tests.mutation $(ARGS)
 
 release-check: lint test safety mutants ## All that CI runs, in full: every trial, both versions whole (hours; before a release)
-	@GPU_SHARE_TESTS=full $(RUN)/python -m pytest -n $(WORKERS) -m "full and not controlplane"
+	@GPU_SHARE_TESTS=full $(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane" --ignore=tests/safety --timeout=1200
 	@GPU_SHARE_TESTS=full $(MAKE) integration e2e
 
 integration: $(STAMP) ## The product on real control planes of each supported version, without nodes (ARGS=FILE runs a part)

@@ -45,9 +45,16 @@ def kind(found: Found) -> str:
     return re.sub(r"\d[\d.]*", "N", ", ".join(found["broken"]))
 
 
+def cells() -> list[tuple[str, str]]:
+    """Every fault at every moment; bounded, every fault at every other moment."""
+    found = [(fault.name, str(moment)) for fault in FAULTS for moment in Moment]
+    odd = [(i // len(Moment) + i % len(Moment)) % 2 for i in range(len(found))]
+    return [cell for cell, skipped in zip(found, odd, strict=True) if extent.full() or not skipped]
+
+
 def test_34_faults_at_4_moments_break_no_invariant(mount: Path, folder: Path) -> None:
     assert (len(FAULTS), len(Moment)) == (34, 4)
-    rows = [(fault.name, str(moment), trial, None) for trial in range(TRIALS) for fault in FAULTS for moment in Moment]
+    rows = [(fault, moment, trial, None) for trial in range(TRIALS) for fault, moment in cells()]
     found = play(rows, mount, folder, workers=WORKERS)
     broken = [each for each in found if each["broken"]]
     seconds = sum(each["seconds"] for each in found)

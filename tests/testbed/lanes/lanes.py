@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.extent import trials
 from tests.testbed.cluster.versions import NEWEST
 
 NODE_MARK: Final = "node_e2e"
@@ -20,7 +21,7 @@ UNKNOWN: Final = 90
 SECONDS: Final = {
     "tests/testbed/cluster/test_node.py": 104,
     "tests/e2e/test_blocked.py": 44,
-    "tests/e2e/test_churn.py": 690,
+    "tests/e2e/test_churn.py": trials(210, 690),
     "tests/e2e/test_deletion.py": 71,
     "tests/e2e/test_failures.py": 90,
     "tests/e2e/test_grace.py": 187,

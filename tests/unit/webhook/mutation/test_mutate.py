@@ -1,7 +1,6 @@
 """Properties of the whole rewriting, on generated pods, held against an oracle that shares no code with it."""
 
 import copy
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushare.reasons import Reason
+from tests.support.extent import trials
 from tests.unit.webhook import oracle
 from tests.unit.webhook.generated import PLAIN_VARIABLES, Generated, pods, variables
 from webhook.mutation.mutate import Decision, decide
@@ -17,7 +17,7 @@ from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
-EXAMPLES = int(os.environ.get("GPU_SHARE_TEST_EXAMPLES", "60"))
+EXAMPLES = trials(40, 2000)
 """Pods per property; a few tens find what breaks often, thousands what breaks rarely."""
 thoroughly = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 Json = Mapping[str, Any]
