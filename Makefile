@@ -6,8 +6,8 @@ RUN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-dev
 # Versions whose control planes `integration` runs on; `e2e` runs on nodes of the newest.
 KUBERNETES ?= 1.37 1.36
-# Test processes at once: four for each of two cores, because many tests wait more than they compute.
-WORKERS ?= 8
+# Test processes at once: three for each of two cores, because many tests wait more than they compute.
+WORKERS ?= 6
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test safety scale placement mutants release-check integration e2e cluster cluster-down lint format bench golden manifests protos lock clean

@@ -1,4 +1,4 @@
-"""``gpu-share check``."""
+"""``gpu-share check``: whether this machine and this cluster are ready."""
 
 from gpushare_cli.check.command import add_parser, run
 

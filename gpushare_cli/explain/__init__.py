@@ -1,4 +1,4 @@
-"""``gpu-share explain``."""
+"""``gpu-share explain``: what was or would be done to a pod, and why."""
 
 from gpushare_cli.explain.command import add_parser, run
 

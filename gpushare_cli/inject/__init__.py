@@ -1,4 +1,4 @@
-"""``gpu-share inject``."""
+"""``gpu-share inject``: mutate manifests offline, as the webhook would."""
 
 from gpushare_cli.inject.command import add_parser, run
 

@@ -69,7 +69,9 @@ def _compile(cc: str, folder: Path, library: str, units: Sequence[str]) -> None:
         made = Path(scratch) / library
         files = [str(HERE / name) for name in units]
         command = [cc, *FLAGS, f"-Wl,-soname,{library}", "-o", str(made), *files]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # The compiler leaves its own files behind when it is interrupted.
+        environment = {**os.environ, "TMPDIR": scratch}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{cc} could not build {library}:\n{done.stderr}")
         # Renamed whole: another process may build or load it at the same moment.

@@ -43,18 +43,24 @@ class Machine:
     def start(self, driver: Path, *more: str) -> None:
         options = ["--node", "n1", "--no-cluster", "--allow-any-pid-namespace", "--poll", "0.1", "--term-wait", "5"]
         places = ["--state", str(self.state), "--run", str(self.run), "--driver-root", str(driver)]
-        self.agent = subprocess.Popen(
-            [sys.executable, "-m", "enforcer.main", *options, *places, *more],
-            cwd=PROJECT, env={"PATH": os.environ["PATH"]}, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        with (self.root / "agent.log").open("wb") as log:
+            self.agent = subprocess.Popen(
+                [sys.executable, "-m", "enforcer.main", *options, *places, *more],
+                cwd=PROJECT, env={"PATH": os.environ["PATH"]}, stderr=log,
+            )  # fmt: skip
         self._stack.callback(self.end)
 
     def end(self) -> None:
         assert self.agent is not None
         self.agent.terminate()
-        self.agent.communicate(timeout=20)
+        self.agent.wait(timeout=20)
         for note in (self.run / "mps").glob("*/daemon.json"):
             os.kill(json.loads(note.read_text())["pid"], 9)
+
+    def serves_mps(self) -> bool:
+        """Whether the GPU's daemon has been started and is asked for clients from now on; a pod would wait for it."""
+        lines = [json.loads(line) for line in (self.root / "agent.log").read_text().splitlines()]
+        return any("taken_over" in each and each["gpu"] == self.gpu for each in lines)
 
     def problems(self) -> list[str]:
         status = self.state / "status.json"
@@ -98,7 +104,7 @@ def test_a_tenant_that_escapes_its_limit_is_ended_and_its_neighbour_is_not(machi
         machine.state.mkdir(mode=0o700)
         Checkpoint(machine.state).write([greedy.quota(machine.gpu, 4096), modest.quota(machine.gpu, 4096)])
         machine.start(machine.root / "driver")
-        wait_for((machine.pipe() / "tenants").exists, 20)
+        wait_for(machine.serves_mps, 20)
         assert machine.hold(modest, "4Gi")["heldMiB"] == 4096
         assert machine.hold(greedy, "6Gi", "--over-limit", "--ignore-term")["limitMiB"] is None
         wait_for(lambda: bool(machine.records("OUTCOME")), 20)

@@ -9,6 +9,8 @@ from tests.support import helm
 from tests.unit.deploy.test_chart import agent, environment
 from webhook.flags import Options
 
+pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
+
 
 @pytest.fixture(scope="module", autouse=True)
 def program() -> None:
