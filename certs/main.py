@@ -61,7 +61,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         kube_store.secret_name(options.secret)
     if not MIN_LEAF_DAYS <= options.leaf_days <= rotation_plan.MAX_LEAF_DAYS:
         raise ConfigError(
-            f"--leaf-days {options.leaf_days} is not from {MIN_LEAF_DAYS} to {rotation_plan.MAX_LEAF_DAYS}; omit it"
+            f"--leaf-days {options.leaf_days} is not from {MIN_LEAF_DAYS} to {rotation_plan.MAX_LEAF_DAYS}; "
+            "leave it out"
         )
     if not 2 * options.leaf_days <= options.ca_days <= rotation_plan.MAX_CA_DAYS:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What runs beside the loop, and what stands in its way."""
+"""The parts that ``main`` wires: what runs beside the loop, its problems and its readiness."""
 
 import threading
 from collections import deque

@@ -88,23 +88,27 @@ def check(path: str, text: str) -> list[str]:
 
 def impure(trees: Mapping[str, str]) -> list[str]:
     """Return what pure modules import that is not pure. They import only each other, so it holds for all they reach."""
-    modules = {path.removesuffix(".py").replace("/", "."): text for path, text in trees.items() if _in_product(path)}
-    pure = {name for name, text in modules.items() if _first_paragraph(text).endswith(PURE)}
+    product = {path: text for path, text in trees.items() if _in_product(path)}
+    marked = {path for path, text in product.items() if _first_paragraph(text).endswith(PURE)}
+    packages = {path for path, text in product.items() if path.endswith("/__init__.py") and not any(imports(text))}
+    others = {_module(path) for path in product.keys() - marked - packages}
     return [
-        f"{name.replace('.', '/')}.py:{line}: a pure module imports {imported}"
-        for name in sorted(pure)
-        for line, imported in imports(modules[name])
-        if imported.partition(".")[0] in IMPURE or (imported in modules and imported not in pure)
+        f"{path}:{line}: a pure module imports {name}"
+        for path in sorted(marked)
+        for line, name in imports(product[path])
+        if name.startswith(".") or name.partition(".")[0] in IMPURE or not others.isdisjoint(_loaded(name))
     ]
 
 
 def imports(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and dotted name of every import, of ``from a import b`` both ``a`` and ``a.b``."""
+    """Yield line and dotted name of every import, of ``from a import b`` ``a`` and ``a.b``, of ``from .`` a dot."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.lineno, node.module
+        elif isinstance(node, ast.ImportFrom) and (node.level or node.module is None):
+            yield node.lineno, "."
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, str(node.module)
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
@@ -139,6 +143,16 @@ def summary(found: list[Function]) -> str:
 
 def _in_product(path: str) -> bool:
     return path.split("/", maxsplit=1)[0] in PRODUCT
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _loaded(name: str) -> Iterator[str]:
+    """Yield a dotted name and all packages around it, which an import runs as well."""
+    parts = name.split(".")
+    yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
 def _first_paragraph(text: str) -> str:

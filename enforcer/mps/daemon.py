@@ -295,7 +295,9 @@ class MpsDaemon:
         deadline = Deadline()
         while not self._came_up():
             if self._child.poll() is not None or not deadline.left():
-                raise MpsError(f"the MPS control daemon of {self.gpu} does not start; log: {log_tail(self.log)}")
+                raise MpsError(
+                    f"the MPS control daemon of {self.gpu} does not start; its log ends: {log_tail(self.log)}"
+                )
             time.sleep(POLL)
 
     def _start_server(self) -> None:

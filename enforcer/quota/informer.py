@@ -1,4 +1,4 @@
-"""The node agent's dealings with the API server: follow what decides quotas, tell pods' owners, offer GPUs.
+"""Follow claims, pods, namespaces and slices on the API server, and compute this node's quotas when they change.
 
 Every thread here may fail for as long as it likes: what was known last stays in force.
 """

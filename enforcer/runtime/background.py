@@ -1,4 +1,4 @@
-"""Doing what may hang, such as writing to a disk, in a thread of its own, so that nobody waits for it for long."""
+"""Background threads: calls that may hang, such as writes to a disk, with a limited wait; and periodic tasks."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Reading our own files where somebody may have put something else: a pipe would keep its reader waiting for ever."""
+"""Replace our own files atomically; read them although a tenant may have put a pipe or a link in their place."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Where log lines go, and copies of the kill log's records: out, but never at the price of enforcement.
+"""Log output that never blocks: log lines, and the copies of audit records on standard output.
 
 A full disk, a reader that is gone or one that sleeps would raise in, or stop, whoever logs. Such lines are lost.
 """

@@ -24,7 +24,7 @@ BEFORE = (
     "mps.healthSeconds=30", "mps.sharedMemory=private",
 )  # fmt: skip
 SHARED_MEMORY = (
-    f"simulate.driver={NEWER}", "simulate.privileged=true", f"agent.proofSeconds={PROOF}", "agent.limitBackend=mps-v2",
+    f"simulate.driver={OLDER}", "simulate.privileged=true", f"agent.proofSeconds={PROOF}", "agent.limitBackend=mps-v2",
     f"mps.healthSeconds={pinned.LOOKS}", "mps.sharedMemory=node", "mps.sharedMemorySize=64Mi",
 )  # fmt: skip
 MEMORY = f"{RUN}/shm"

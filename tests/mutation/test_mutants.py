@@ -37,11 +37,15 @@ def test_what_is_explained_and_did_not_survive_is_found() -> None:
 
 
 def test_what_took_too_long_is_found_by_module(tmp_path: Path) -> None:
-    for name, codes in {"attribution/procfs": {"a": 1, "b": -24, "c": 0}, "held": {"d": 255}, "lock": {}}.items():
+    for name, codes in {
+        "attribution/procfs": {"a": 1, "b": -24, "c": 0},
+        "attribution/process_cache": {"d": 255},
+        "runtime/lock": {},
+    }.items():
         file = tmp_path / "mutants" / "enforcer" / f"{name}.py.meta"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"exit_code_by_key": codes}))
-    assert results.called(tmp_path, [], results.LATE) == ["b", "d"]
+    assert results.called(tmp_path, [], results.LATE) == ["d", "b"]
     assert results.called(tmp_path, ["enforcer.attribution.procfs"], results.LATE) == ["b"]
     assert results.called(tmp_path, ["enforcer.attribution.procfs"], results.DOUBTFUL) == ["b", "c"]
 

@@ -1,1 +1,1 @@
-"""What tests run on: clusters, nodes, and the lanes that run them beside each other."""
+"""What tests run on: clusters, nodes, and the lanes that run test files in parallel."""

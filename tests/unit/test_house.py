@@ -19,15 +19,26 @@ def test_names_of_the_contract_are_spelled_once() -> None:
     assert check("webhook/a.py", '"""About gpu-share.io."""\nX = 1\n"""gpu-share.io/memory"""\n') == []
 
 
+PURE = '"""Hold. Pure."""\n'
+
+
 def test_a_pure_module_reaches_nothing_that_is_not() -> None:
     pure = '"""Parse. Pure."""\nimport json\nfrom enforcer.b import C\n'
-    assert impure({"enforcer/a.py": pure, "enforcer/b.py": '"""Hold. Pure."""\n'}) == []
+    assert impure({"enforcer/a.py": pure, "enforcer/b.py": PURE}) == []
     assert impure({"enforcer/a.py": pure, "enforcer/b.py": '"""Hold."""\n'}) == [
-        "enforcer/a.py:3: a pure module imports enforcer.b"
+        "enforcer/a.py:3: a pure module imports enforcer.b",
+        "enforcer/a.py:3: a pure module imports enforcer.b.C",
     ]
     assert impure({"webhook/a.py": '"""Parse. Pure.\n\nMore.\n"""\ndef f() -> None:\n    from os import path\n'}) == [
         "webhook/a.py:6: a pure module imports os",
         "webhook/a.py:6: a pure module imports os.path",
+    ]
+    assert impure({"enforcer/a.py": pure, "enforcer/__init__.py": "import os\n", "enforcer/b.py": PURE}) == [
+        "enforcer/a.py:3: a pure module imports enforcer.b",
+        "enforcer/a.py:3: a pure module imports enforcer.b.C",
+    ]
+    assert impure({"webhook/a.py": '"""Parse. Pure."""\nfrom .b import C\n'}) == [
+        "webhook/a.py:2: a pure module imports .",
     ]
     assert impure({"webhook/a.py": "import os\n", "tests/a.py": '"""Pure."""\nimport os\n'}) == []
 

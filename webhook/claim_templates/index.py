@@ -1,4 +1,4 @@
-"""Which claim templates are missing and which are left over, kept up to date change by change. Pure; time is passed in.
+"""Which claim templates are missing and which are left over, kept up to date change by change. Pure.
 
 A change costs the same however many pods there are: only the template that it touches is looked at again.
 """

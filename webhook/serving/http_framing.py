@@ -1,4 +1,4 @@
-"""Where one HTTP/1.1 request ends in the bytes that have come so far. Pure. Content is for gunicorn to judge."""
+"""Where one HTTP/1.1 request ends in the bytes that have come so far; gunicorn parses the content. Pure."""
 
 import re
 from typing import Final

@@ -56,7 +56,7 @@ def library_folder(into: Path | None = None) -> Path:
     if cc is None:
         raise NoCompilerError
     digest = hashlib.sha256("\0".join([*FLAGS, *((HERE / name).read_text() for name in SOURCES)]).encode())
-    folder = into or HERE.parents[2] / ".build" / "fakegpu" / digest.hexdigest()[:12]
+    folder = into or HERE.parents[2] / ".build" / "fakes" / digest.hexdigest()[:12]
     for library, units in LIBRARIES.items():
         if not (folder / library).exists():
             _compile(cc, folder, library, units)

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     if len(pipe) > MAX_PIPE or (command and command[0] in {"-p", "-m", "-S", "-M"}):
         return 1
     arguments = arguments[len(command) :]
-    if several and (not arguments or not supported("multiuser_supported", otherwise=True)):
+    if several and (not arguments or not supported("multiuser_supported")):
         return 1
     if arguments:
         _become(pipe, [*arguments, MULTIUSER] if several else arguments)
@@ -60,14 +60,14 @@ def _become(pipe: str, arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "tests.fakes.gpu.mps_daemon", arguments[0], pipe, *arguments[1:]])
 
 
-def supported(switch: str, *, otherwise: bool) -> bool:
+def supported(switch: str) -> bool:
     """Whether the machine's ``world`` has a driver that can do something; read plainly, see above."""
     world = os.path.join(os.environ.get("GPU_SHARE_SIM", ""), "world")
     said: dict[str, str] = {}
     if os.path.isfile(world):
         with open(world) as file:
             said = dict(line.split("=") for line in file.read().split())
-    return said.get(switch, str(int(otherwise))) != "0"
+    return said.get(switch) != "0"
 
 
 def talk(connection: socket) -> int:

@@ -12,7 +12,6 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -262,7 +261,7 @@ def serve(daemon: Daemon, listener: socket.socket) -> None:
     daemon.end()
 
 
-def main(form: str, pipe: str, *more: str, make: Callable[..., Daemon] = Daemon) -> int:
+def main(form: str, pipe: str, *more: str) -> int:
     """Take the directory, or say that somebody has it."""
     Path(pipe).mkdir(exist_ok=True)
     lock = Path(pipe, "control_lock").open("a")  # noqa: SIM115 - held for life
@@ -281,7 +280,7 @@ def main(form: str, pipe: str, *more: str, make: Callable[..., Daemon] = Daemon)
         return 0
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     sim = Sim.from_environment()
-    daemon = make(sim, gpu, multiuser=MULTIUSER in more)
+    daemon = Daemon(sim, gpu, multiuser=MULTIUSER in more)
     if gpu:
         Tenants(sim, gpu, "mps", daemon.admit, daemon.lock).listen(Path(pipe))
         threading.Thread(target=_die_when_told, args=(sim, gpu), daemon=True).start()

@@ -99,8 +99,8 @@ def _mount() -> Path:
 
 def _make(cgroup: Path) -> list[Path]:
     """Make a group, again where another session's clean-up removed a parent meanwhile; returns what was made."""
-    made = [path for path in (cgroup, *cgroup.parents) if not path.exists()]
     for _ in range(100):
+        made = [path for path in (cgroup, *cgroup.parents) if not path.exists()]
         with suppress(FileNotFoundError):
             cgroup.mkdir(parents=True)
             return made

@@ -21,8 +21,8 @@ COMMAND = (sys.executable, "-m", "gpushare_cli", "sidecar")
 COLUMNS = "{:<34} {:>9} {:>9} {:>9}"
 TICKS = os.sysconf("SC_CLK_TCK")
 CPU_SECONDS = 10.0
-IN_PYTHON = "import sys; from gpushare_cli import main; from sidecar import files, main, status\n"
-IN_PYTHON += "sys.exit(not status.parse(files.read(sys.argv[1], status.MAX_BYTES)).ready)"
+IN_PYTHON = "import sys; from gpushare_cli import main; from sidecar import files, main, pod_status\n"
+IN_PYTHON += "sys.exit(not pod_status.parse(files.read(sys.argv[1], pod_status.MAX_BYTES)).ready)"
 """The probe as it was before it was a shell's, with what the command line loads for it."""
 
 

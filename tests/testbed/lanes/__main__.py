@@ -1,7 +1,7 @@
 """``python -m tests.testbed.lanes [FILE ...]``: tests that need a node, in parallel lanes; ``make e2e`` runs it.
 
-With ``--planes`` it runs those that need control planes alone: all of them on the newest version, on older ones those
-that show a difference, in full (``GPU_SHARE_TESTS=full``) all of them. ``make integration`` runs it.
+With ``--planes`` it runs those that need control planes alone; ``make integration`` does so. On the newest version it
+runs all of them. On older versions it runs the files of ``BY_VERSION``, or all with ``GPU_SHARE_TESTS=full``.
 
 Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
 those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit

@@ -92,14 +92,20 @@ def on_nodes(files: Iterable[str], nodes: int) -> list[Lane]:
 
 
 def on_planes(files: Sequence[str], versions: Sequence[str], *, full: bool) -> list[Lane]:
-    """Have files run on control planes of these versions, on older ones the ``BY_VERSION`` or all; no lane is empty."""
+    """Deal files over control planes of these versions; no lane is empty.
+
+    All files run on the newest version, or if it is not among them. Other versions run the files of ``BY_VERSION``, or
+    all of them in full.
+    """
+
+    def whole(version: str) -> bool:
+        return full or version == NEWEST or NEWEST not in versions
+
     lanes = []
     for name, apart in (("shared", False), ("apart", True)):
         for version in versions:
             part = [
-                file
-                for file in files
-                if (file in APART) is apart and (full or version == NEWEST or file.startswith(BY_VERSION))
+                file for file in files if (file in APART) is apart and (whole(version) or file.startswith(BY_VERSION))
             ]
             lanes += [_lane(f"{name}-{version}", part, version)] if part else []
     return lanes

@@ -1,1 +1,1 @@
-"""How containers come to their end."""
+"""Pods that are deleted."""

@@ -1,1 +1,0 @@
-"""Containers that come to their end, with real processes."""

@@ -1,0 +1,1 @@
+"""Pods that are deleted, with real processes."""
