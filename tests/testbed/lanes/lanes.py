@@ -51,7 +51,9 @@ OWN: Final = ("tests/testbed/cluster/test_node.py",)
 BY_VERSION: Final = (
     "tests/integration/controlplane/policies/",
     "tests/integration/controlplane/test_admission.py",
+    "tests/integration/controlplane/test_chart.py",
     "tests/integration/controlplane/test_dra.py",
+    "tests/integration/controlplane/test_gates.py",
     "tests/integration/controlplane/test_placement.py",
 )
 """Files, or folders of them, that show what differs between versions: these run on older ones too, in full all do."""
