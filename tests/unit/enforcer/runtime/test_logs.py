@@ -3,14 +3,9 @@ import os
 import threading
 from pathlib import Path
 
-import pytest
 import structlog
 
-from enforcer.audit.log import KillLog, lines_of, segments
-from enforcer.audit.record import Kind, verify
-from enforcer.audit.writer import records_to
 from enforcer.runtime.logs import MAX_LINE, Outlet
-from gpushare.errors import RecordError
 
 
 def say(outlet: Outlet, text: str = "hello") -> None:
@@ -58,27 +53,3 @@ def test_a_reader_that_sleeps_is_not_waited_for() -> None:
         thread.start()
         thread.join(5)
         assert not thread.is_alive()
-
-
-def test_records_go_out_as_they_stand_in_the_log(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as lines, os.fdopen(writer, "w") as stream, KillLog(tmp_path / "audit") as kill_log:
-        kill_log.listeners.append(records_to(stream))
-        for kind in (Kind.INTENT, Kind.OUTCOME):
-            kill_log.append(kind, {"note": "ü" * 3000})
-        copied = [lines.readline(), lines.readline()]
-    assert copied == list(lines_of(segments(tmp_path / "audit")[0]))
-    assert verify(copied).holds
-
-
-def test_what_did_not_become_durable_does_not_go_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    stream = io.StringIO()
-    with KillLog(tmp_path / "audit") as kill_log:
-        kill_log.listeners.append(records_to(stream))
-        monkeypatch.setattr(os, "fdatasync", failing)
-        with pytest.raises(RecordError):
-            kill_log.append(Kind.INTENT, {})
-    assert stream.getvalue() == ""
