@@ -42,6 +42,9 @@ placement: $(STAMP) ## Simulate placement on up to 5,000 nodes and compare with 
 mutants: $(STAMP) ## Break what judges and kills in every small way; the unit tests have to notice (a quarter of an hour; ARGS=MODULE)
 	@nice $(RUN)/python -m tests.mutation $(ARGS)
 
+ifneq ($(filter release-check,$(MAKECMDGOALS)),)
+$(if $(filter command,$(origin KUBERNETES) $(origin ARGS)),$(error release-check runs everything; it takes neither KUBERNETES nor ARGS))
+endif
 release-check: lint safety mutants ## All that CI runs, in full: every trial, both versions whole (hours; before a release)
 	@GPU_SHARE_TESTS=full $(RUN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not controlplane" --ignore=tests/safety --timeout=1200
 	@GPU_SHARE_TESTS=full $(MAKE) integration e2e ARGS=

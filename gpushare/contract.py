@@ -1,6 +1,6 @@
 """Every name that crosses a boundary, defined once: annotations, labels, variables, classes, paths. Pure.
 
-Other modules import from here and never spell such a name themselves. Source: the design, sections 3 and 4.
+Other modules import from here and never spell such a name themselves.
 """
 
 from typing import Final

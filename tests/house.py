@@ -7,7 +7,7 @@ import ast
 import re
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,10 +22,15 @@ MEDIAN_FUNCTION: Final = 8
 GENERATED: Final = "_pb2"
 PURE: Final = "Pure."
 """Ends the first paragraph of the docstring of a module that does no I/O, reads no clock and logs nothing."""
-IMPURE: Final = frozenset({
-    "flask", "gunicorn", "kubernetes", "pynvml", "prometheus_client", "structlog", "yaml",
-    "os", "time", "random", "socket", "subprocess", "threading", "pathlib",
+FOR_PURE: Final = frozenset({
+    "base64", "collections", "csv", "dataclasses", "datetime", "difflib", "enum", "fractions", "functools", "hashlib",
+    "heapq", "http", "io", "itertools", "json", "math", "operator", "posixpath", "re", "sys", "typing",
 })  # fmt: skip
+"""All that pure modules import beside each other."""
+NEVER_CALLED: Final = frozenset({
+    "__import__", "eval", "exec", "input", "now", "open", "open_code", "print", "today", "utcnow",
+})  # fmt: skip
+"""By pure modules, as functions or as methods: input, output, clocks, and ways around this rule."""
 MARKERS: Final = ("<" * 7, ">" * 7)
 
 _CONTRACT_NAME: Final = re.compile(r"gpu-share\.io\b|^CUDA_[A-Z_]+$|^CUDA_MPS_|^NVIDIA_[A-Z_]+$|^GPU_SHARE_.*_MIB$")
@@ -90,14 +95,31 @@ def impure(trees: Mapping[str, str]) -> list[str]:
     """Return what pure modules import that is not pure. They import only each other, so it holds for all they reach."""
     product = {path: text for path, text in trees.items() if _in_product(path)}
     marked = {path for path, text in product.items() if _first_paragraph(text).endswith(PURE)}
-    packages = {path for path, text in product.items() if path.endswith("/__init__.py") and not any(imports(text))}
-    others = {_module(path) for path in product.keys() - marked - packages}
+    allowed = {_module(path) for path in marked} | {
+        _module(path) for path, text in product.items() if path.endswith("/__init__.py") and _is_empty(text)
+    }
+    modules = {_module(path) for path in product}
     return [
-        f"{path}:{line}: a pure module imports {name}"
+        f"{path}:{line}: a pure module {breach}"
         for path in sorted(marked)
-        for line, name in imports(product[path])
-        if name.startswith(".") or name.partition(".")[0] in IMPURE or not others.isdisjoint(_loaded(name))
+        for line, breach in (*_imported(product[path], modules, allowed), *_called(product[path]))
     ]
+
+
+def _imported(text: str, modules: Collection[str], allowed: Collection[str]) -> Iterator[tuple[int, str]]:
+    for line, name in imports(text):
+        ours = [each for each in _loaded(name) if each in modules]
+        fine = all(each in allowed for each in ours) if ours else name.partition(".")[0] in FOR_PURE
+        if not fine:
+            yield line, f"imports {name}"
+
+
+def _called(text: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if name in NEVER_CALLED:
+                yield node.lineno, f"calls {name}"
 
 
 def imports(text: str) -> Iterator[tuple[int, str]]:
@@ -147,6 +169,11 @@ def _in_product(path: str) -> bool:
 
 def _module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _is_empty(text: str) -> bool:
+    """Return whether a module has nothing but its docstring."""
+    return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in ast.parse(text).body)
 
 
 def _loaded(name: str) -> Iterator[str]:

@@ -40,6 +40,10 @@ def test_a_pure_module_reaches_nothing_that_is_not() -> None:
     assert impure({"webhook/a.py": '"""Parse. Pure."""\nfrom .b import C\n'}) == [
         "webhook/a.py:2: a pure module imports .",
     ]
+    tricks = '"""Parse. Pure."""\nimport shutil\nx = open("f")\ny = datetime.now(UTC)\nz = __import__("os")\n'
+    assert [line.rpartition("module ")[2] for line in impure({"webhook/a.py": tricks})] == [
+        "imports shutil", "calls open", "calls now", "calls __import__",
+    ]  # fmt: skip
     assert impure({"webhook/a.py": "import os\n", "tests/a.py": '"""Pure."""\nimport os\n'}) == []
 
 

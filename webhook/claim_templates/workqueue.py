@@ -1,6 +1,6 @@
-"""Which templates may be written now: each by one call at a time, again after a pause, and none while nobody answers.
+"""Which templates may be written now: one call for each, again after a pause, none while nobody answers. Pure.
 
-Pure; time is passed in, in seconds on a clock that does not jump. What is no longer wanted is forgotten at once, so
+Time is passed in, in seconds on a clock that does not jump. What is no longer wanted is forgotten at once, so
 that there is never more here than is wanted now.
 """
 
