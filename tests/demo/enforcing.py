@@ -129,8 +129,11 @@ def wait_for_record(stage: Stage, kind: Kind, container: Container) -> Record:
 def wait_until_gone(stage: Stage, container: Container) -> None:
     """Wait until a container's process has ended, and the enforcer's status shows it."""
     wait_for(f"the end of {container.pod}", ACT_SECONDS, lambda: not container.child.alive)
-    shown = lambda: _uses(stage).get(container.pod) == (node_status.KILLED, 0)  # noqa: E731
-    wait_for(f"the enforcer shows the end of {container.pod}", ACT_SECONDS, shown)
+    wait_for(
+        f"the enforcer shows the end of {container.pod}",
+        ACT_SECONDS,
+        lambda: _uses(stage).get(container.pod) == (node_status.KILLED, 0),
+    )
 
 
 def wait_until_seen(stage: Stage) -> None:

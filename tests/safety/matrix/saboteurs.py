@@ -164,7 +164,7 @@ def _at_each_look(leak: Callable[[Patient], object]) -> Callable[[Patient], None
             patient.kept.append(leak(patient))
             return real(self)
 
-        setattr(usage.Watch, "look", look)  # noqa: B010
+        setattr(usage.Watch, "look", look)  # noqa: B010 - mypy, as above
 
     return act
 

@@ -81,7 +81,7 @@ def up(asked: argparse.Namespace) -> int:
 
 def pods(_: argparse.Namespace) -> int:
     """Show where sharing pods are, for those without kubectl."""
-    from tests.testbed.cluster import play  # noqa: PLC0415
+    from tests.testbed.cluster import play  # noqa: PLC0415 - needs the product, as below
 
     plane = ControlPlane.load(ROOT)
     if plane is None or not plane.running:
