@@ -14,9 +14,9 @@ import yaml
 
 from gpushare.contract import NAMESPACE_LABEL, SHARING_CLASSES
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.claim_templates import references
-from webhook.mutation.namespace_policy import NamespacePolicy
 
 Object = dict[str, Any]
 CLAIM: Final = "claim"

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.caches import Namespaces, OwnClaims
 from webhook.mutation.annotations import asks
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.podview import read_annotations
 from webhook.mutation.settings import Settings
 from webhook.serving import review

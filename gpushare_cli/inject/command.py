@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import ConfigError, PolicyDenied, QuantityError
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 from gpushare_cli.inject import rewrite
@@ -22,7 +23,6 @@ from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import asks_for
 from webhook.mutation.mutate import Decision, decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.settings import ACROSS_NODES, Settings, image
 
 STDIN: Final = "-"

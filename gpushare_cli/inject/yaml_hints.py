@@ -11,9 +11,9 @@ from typing import Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import DEFAULT_MIN_MIB, parse_gpus, parse_memory, parse_percent, parse_profile
 from webhook.mutation.annotations import PRIORITIES, SAME_GPU, read_models
-from webhook.mutation.namespace_policy import NamespacePolicy
 
 Read = Callable[[str], object]
 """Raises ``QuantityError`` or ``PolicyDenied`` where a text is no value of an annotation."""

@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from gpushare.errors import PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import Decision, decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn, TypeVar
 
-from gpushare import contract
+from gpushare import contract, namespace_policy
 from gpushare.annotations import Asked, asked, instances, main_container, several
 from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import format_mib, parse_gpus, parse_memory, parse_percent, parse_profile, profile_mib, shown
 from gpushare.reasons import Reason
-from webhook.mutation import namespace_policy
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.podview import Container, Kind, PodView
 from webhook.mutation.settings import Settings
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.mutation import validation
 from webhook.mutation.annotations import asks, read_plan
 from webhook.mutation.json_patch import diff
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.podview import Kind, PodView, objects, read_annotations, read_pod
 from webhook.mutation.resourceclaims import check_compute, check_memory, claim_plan
 from webhook.mutation.rewrite import hide, rewrite

@@ -6,11 +6,11 @@ import pytest
 
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, path
+from gpushare.namespace_policy import NamespacePolicy
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.bed import Bed
 from tests.integration.controlplane.objects import Object
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.node_affinity import SECTIONS
 from webhook.mutation.settings import AcrossNodes, Settings
 

@@ -26,6 +26,7 @@ from typing import Final, TypeVar, cast, get_args
 from gpushare.contract import DRIVER, MANAGED_LABEL
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
+from gpushare.namespace_policy import NamespacePolicy
 from tests.fakes.gpu.publish import publish_nodes
 from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.bed import CLAIMS, NOW, PODS, TEMPLATES
@@ -35,7 +36,6 @@ from tests.load.bench.__main__ import cpu_seconds
 from tests.support.patience import holds_within
 from tests.testbed.cluster.controlplane import SCHEDULER, ControlPlane
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import AcrossNodes, Settings
 

@@ -10,9 +10,9 @@ from functools import cache, cached_property
 from typing import Any, Final
 
 from gpushare.contract import CLAIM, NAMESPACE_LABEL
+from gpushare.namespace_policy import NamespacePolicy
 from tests.load.bench.__main__ import pods
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from werkzeug.test import EnvironBuilder
 
+from gpushare.namespace_policy import NamespacePolicy
 from tests.support import reviews
 from webhook.caches import Namespaces, OwnClaims
 from webhook.handler import Responder
 from webhook.metrics import Metrics
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.settings import Settings
 from webhook.serving import logs, review
 from webhook.serving.app import Deps, create_app

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from gpushare import contract
+from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import Decision, decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 

@@ -10,13 +10,13 @@ from typing import Any, Final, Self
 from gpushare.contract import MEMORY, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.namespace_policy import NamespacePolicy
 from tests.integration.controlplane import manifests, objects
 from tests.integration.controlplane.bed import may
 from tests.integration.controlplane.objects import Object
 from tests.support.patience import holds_within
 from tests.testbed.cluster.controlplane import RBAC_V1, TENANT, ControlPlane
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.settings import Settings
 
 NODE_NAME: Final = "authentication.kubernetes.io/node-name"

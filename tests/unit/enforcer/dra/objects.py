@@ -5,9 +5,9 @@ from typing import Any
 
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
+from gpushare.namespace_policy import NamespacePolicy
 from tests.unit.enforcer.made import DEVICE
 from webhook.mutation.annotations import read_plan
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import claim_plan, template_for
 from webhook.mutation.rewrite import rewrite

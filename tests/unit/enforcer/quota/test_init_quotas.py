@@ -6,8 +6,8 @@ import pytest
 
 from enforcer.quota.from_claims import quotas_of
 from gpushare import contract
+from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from gpushare.namespace_policy import NamespacePolicy
 from tests.support import reviews
 from webhook.claim_templates import references
 from webhook.claim_templates.references import Wanted, essence
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 

@@ -13,10 +13,10 @@ import jsonpatch
 import pytest
 
 from gpushare.errors import PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from tests.support.need import missing
 from tests.unit.webhook.mutation.test_mutate import assert_survives, without_reserved
 from webhook.mutation.mutate import Decision, decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 

@@ -12,10 +12,10 @@ import jsonpatch
 import pytest
 
 from gpushare.errors import PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from tests.unit.webhook import oracle
 from webhook.mutation.mutate import Decision, decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]

@@ -8,12 +8,12 @@ import jsonpatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from tests.support.extent import trials
 from tests.unit.webhook import oracle
 from tests.unit.webhook.generated import PLAIN_VARIABLES, Generated, pods, variables
 from webhook.mutation.mutate import Decision, decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.node_affinity import PREFERRED, SECTIONS, WEIGHT, term, with_preference
 from webhook.mutation.settings import AcrossNodes, Settings
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpushare.errors import PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import Request, template_for, template_name, template_spec
 from webhook.mutation.settings import Settings
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from gpushare.errors import PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.mutation.mutate import Decision, decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gpushare.errors import PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import decide
-from webhook.mutation.namespace_policy import NamespacePolicy
 from webhook.mutation.settings import Settings
 from webhook.mutation.validation import normal
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gpushare.errors import PolicyDenied
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.mutation.namespace_policy import NamespacePolicy
 
 TWO_GIB = {"default_memory_mib": 2048, "max_memory_mib": 2048}
 READ: list[tuple[dict[str, str], dict[str, Any]]] = [
