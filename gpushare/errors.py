@@ -37,7 +37,7 @@ class RequestError(GpuShareError):
 class PolicyDenied(GpuShareError):
     """A pod that is understood and refused. ``field`` is the path of what to change, such as ``spec.hostPID``."""
 
-    reason = Reason.CONFLICT
+    reason = Reason.CONFLICTS_WITH_SHARE
 
     def __init__(self, field: str, message: str, reason: Reason | None = None) -> None:
         super().__init__(f"{field}: {message}", reason)

@@ -13,7 +13,7 @@ class Reason(StrEnum):
     MIRROR_POD = "MirrorPod"
     OWN_CLAIM = "OwnClaim"
     NOT_A_POD = "NotAPod"
-    # Admission: refusals.
+    # Admission: refusals. None may be a reason of Kubernetes' own: clients retry on "Conflict" whatever the code says.
     INVALID_QUANTITY = "InvalidQuantity"
     BELOW_MINIMUM = "BelowMinimum"
     ABOVE_MAXIMUM = "AboveMaximum"
@@ -21,7 +21,7 @@ class Reason(StrEnum):
     MEMORY_MISSING = "MemoryMissing"
     UNKNOWN_ANNOTATION = "UnknownAnnotation"
     UNKNOWN_CONTAINER = "UnknownContainer"
-    CONFLICT = "Conflict"
+    CONFLICTS_WITH_SHARE = "ConflictsWithShare"
     RESERVED_NAME = "ReservedName"
     TOO_MANY_CONTAINERS = "TooManyContainers"
     INVALID_POD = "InvalidPod"
@@ -90,6 +90,8 @@ class Reason(StrEnum):
     API_UNREACHABLE = "ApiUnreachable"
     DRIVER_REGISTERED = "DriverRegistered"
     DRIVER_NOT_REGISTERED = "DriverNotRegistered"
+    # Two processes about one place.
+    CONFLICT = "Conflict"
     # Judgement and kills.
     OVER_QUOTA = "OverQuota"
     LIMIT_EXCEEDED = "LimitExceeded"

@@ -19,7 +19,7 @@ FIRST_LABELS: Final = (
     ("CREATE", "patched", Reason.APPLIED),
     ("CREATE", "allowed", Reason.UNCHANGED),
     ("CREATE", "allowed", Reason.NO_SHARE),
-    ("CREATE", "denied", Reason.CONFLICT),
+    ("CREATE", "denied", Reason.CONFLICTS_WITH_SHARE),
     ("none", "errored", Reason.BAD_REQUEST),
     ("none", "errored", Reason.TOO_LARGE),
     ("CREATE", "errored", Reason.NAMESPACE_UNKNOWN),

@@ -46,7 +46,7 @@ def test_a_container_gets_its_share_or_nothing(kind: str, environment: str, form
     if form != "annotation":
         with pytest.raises(PolicyDenied, match="whole GPU") as error:
             answered(pod, kind)
-        assert error.value.reason is Reason.CONFLICT
+        assert error.value.reason is Reason.CONFLICTS_WITH_SHARE
         pod = a_pod(kind, environment, form, amount="0")
     decision = answered(pod, kind)
     after = applied(pod, decision.patch)

@@ -50,7 +50,7 @@ def test_echoes_the_uid() -> None:
 
 
 def test_a_refused_pod_is_a_verdict() -> None:
-    answer = post(failing(PolicyDenied("spec.hostPID", "set it to false", Reason.CONFLICT)))
+    answer = post(failing(PolicyDenied("spec.hostPID", "set it to false", Reason.CONFLICTS_WITH_SHARE)))
 
     response = answer.json["response"]
     assert (answer.status_code, response["allowed"], response["status"]["code"]) == (200, False, 403)
@@ -120,7 +120,7 @@ def test_counts_operation_result_and_reason() -> None:
 
 
 def test_series_are_there_before_anything_happened() -> None:
-    labels = {"operation": "CREATE", "result": "denied", "reason": "Conflict"}
+    labels = {"operation": "CREATE", "result": "denied", "reason": "ConflictsWithShare"}
 
     assert Metrics().registry.get_sample_value("gpu_share_admission_requests_total", labels) == 0
 

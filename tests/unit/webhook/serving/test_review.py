@@ -186,12 +186,12 @@ def test_an_empty_patch_is_no_patch() -> None:
 
 
 def test_denied_names_code_reason_and_sentence() -> None:
-    answer = review.denied("u1", Reason.CONFLICT, "spec.hostPID: take it out")
+    answer = review.denied("u1", Reason.CONFLICTS_WITH_SHARE, "spec.hostPID: take it out")
 
     response = json.loads(answer.body)["response"]
     assert answer.status == 200
     assert response["allowed"] is False
-    assert response["status"] == {"code": 403, "reason": "Conflict", "message": "spec.hostPID: take it out"}
+    assert response["status"] == {"code": 403, "reason": "ConflictsWithShare", "message": "spec.hostPID: take it out"}
 
 
 def test_an_error_gives_no_verdict() -> None:
