@@ -1,10 +1,10 @@
 """What the webhook knows of the cluster when a review comes in: namespaces with their policy, claims that are shares.
 
-Kept by watches, so that answering a review needs no call; only a namespace that no watch has shown yet is asked for,
-because admitting a pod without its namespace's ceiling would be worse than not answering.
+Kept by watches, so that answering a review needs no call. A namespace that no watch has shown yet is read live,
+because admitting a pod without its namespace's maximum would be worse than not answering.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import yaml
 
-from gpushare.contract import NAMESPACE_LABEL, SHARING_CLASSES
-from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
+from gpushare.contract import SHARING_CLASSES
+from gpushare.errors import ConfigError, PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.reasons import Reason
+from webhook import live_policies
 from webhook.claim_templates import references
+from webhook.live_policies import LivePolicies, Policy
 
 Object = dict[str, Any]
 CLAIM: Final = "claim"
@@ -25,30 +26,40 @@ NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Namespaces:
-    """Policy by namespace. Reading and writing single entries is atomic, so that no lock stands in a request's way."""
+    """Policy by namespace. Reading and writing single entries is atomic, so that no lock stands in a request's way.
 
-    def __init__(self, get: Callable[[str], Object] | None = None) -> None:
-        self._get = get
-        self._policies: dict[str, NamespacePolicy | PolicyDenied] = {}
+    Args:
+        live: where a namespace is read that no watch has shown; ``None`` where there is no API server.
+    """
+
+    def __init__(self, live: LivePolicies | None = None) -> None:
+        self._live = live
+        self._policies: dict[str, Policy] = {}
         self.synced = False
 
     def __contains__(self, name: str) -> bool:
         return name in self._policies
 
     def policy(self, name: str) -> NamespacePolicy:
-        """The policy of an opted-in namespace, asked for where no watch has shown it yet.
+        """Return the policy of an opted-in namespace.
 
         Raises:
             PolicyDenied: its annotations are not a policy; the message names them.
-            GpuShareError: it cannot be had now.
+            GpuShareError: no such namespace has opted in, or it cannot be read now.
         """
         known = self._policies.get(name)
-        return _usable(self._ask(name) if known is None else known)
+        if known is None and self._live:
+            known = self._live.policy(name)
+        if known is None:
+            raise live_policies.unknown(name)
+        return _usable(known)
 
     def reset(self, namespaces: Iterable[Object]) -> None:
         """Know exactly these."""
-        self._policies = {item["metadata"]["name"]: _parse(item) for item in namespaces}
+        self._policies = {item["metadata"]["name"]: live_policies.parse(item) for item in namespaces}
         self.synced = True
+        if self._live:
+            self._live.forget()
 
     def event(self, kind: str, namespace: Object) -> None:
         """Take in one watch event."""
@@ -56,16 +67,9 @@ class Namespaces:
         if kind == "DELETED":
             self._policies.pop(name, None)
         else:
-            self._policies[name] = _parse(namespace)
-
-    def _ask(self, name: str) -> NamespacePolicy | PolicyDenied:
-        if self._get is None:
-            raise GpuShareError(f"namespace {name!r} is not in the list given", Reason.NAMESPACE_UNKNOWN)
-        try:
-            return _parse(self._get(name))
-        except ClusterError as error:
-            message = f"the policy of namespace {name!r} is not known and cannot be read: {error.message}; try again"
-            raise GpuShareError(message, Reason.NAMESPACE_UNKNOWN) from error
+            self._policies[name] = live_policies.parse(namespace)
+        if self._live:
+            self._live.forget(name)
 
 
 class OwnClaims:
@@ -138,7 +142,7 @@ def static_namespaces(file: Path) -> Namespaces:
     if not all(map(_is_namespace, found)):
         raise ConfigError(f"--namespaces {file} holds something that is not a Namespace with a name")
     namespaces = Namespaces()
-    namespaces.reset(item for item in found if (item["metadata"].get("labels") or {}).get(NAMESPACE_LABEL) == "true")
+    namespaces.reset(filter(live_policies.opted_in, found))
     return namespaces
 
 
@@ -155,14 +159,7 @@ def _flatten(document: Any) -> list[Any]:
     return [] if document is None else [document]
 
 
-def _parse(namespace: Mapping[str, Any]) -> NamespacePolicy | PolicyDenied:
-    try:
-        return NamespacePolicy.from_annotations(namespace["metadata"].get("annotations") or {})
-    except PolicyDenied as error:
-        return error
-
-
-def _usable(policy: NamespacePolicy | PolicyDenied) -> NamespacePolicy:
+def _usable(policy: Policy) -> NamespacePolicy:
     if isinstance(policy, PolicyDenied):
         # A fresh one: raising a kept exception would lengthen its traceback with each request.
         raise PolicyDenied(policy.field, policy.message.removeprefix(f"{policy.field}: "), policy.reason)

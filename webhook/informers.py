@@ -13,6 +13,7 @@ from gpushare.informer import Follower
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from webhook.caches import CLAIM, TEMPLATE, Namespaces, OwnClaims
 from webhook.claim_templates.references import Existing
+from webhook.live_policies import LivePolicies
 from webhook.metrics import Metrics
 
 log = structlog.get_logger()
@@ -127,6 +128,6 @@ def followers(
     ]
 
 
-def live_namespace(cluster: Cluster) -> Callable[[str], Object]:
-    """One GET of a namespace, half a second long."""
-    return lambda name: cluster.get(path(CORE_V1, "namespaces", name), timeout=GET_TIMEOUT)
+def live_policies(cluster: Cluster) -> LivePolicies:
+    """Read policies with GETs of at most half a second."""
+    return LivePolicies(lambda name: cluster.get(path(CORE_V1, "namespaces", name), timeout=GET_TIMEOUT))

@@ -101,7 +101,7 @@ class Process:
         from webhook import informers  # noqa: PLC0415
 
         api = Cluster.connect(self._options.kubeconfig)
-        namespaces, claims = Namespaces(informers.live_namespace(api)), OwnClaims()
+        namespaces, claims = Namespaces(informers.live_policies(api)), OwnClaims()
         controller = Controller(
             informers.TemplateWriter(api),
             self.metrics,

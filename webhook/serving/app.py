@@ -28,6 +28,8 @@ log = structlog.get_logger()
 LARGE: Final = 512 * 1024
 """Larger bodies are read one at a time: parsed, one of 7 MiB can be 150 MiB."""
 _LARGE: Final = threading.Lock()
+LOGGED: Final = 253
+"""Characters of a name in the log: no name of a namespace or a pod is longer."""
 JSON: Final = "application/json"
 TOO_LARGE: Final = f"the body is larger than {MAX_BODY} bytes (7 MiB)"
 BUG: Final = "gpu-share: internal error while answering this review; the webhook's log has the details"
@@ -122,10 +124,11 @@ def _log(asked: Review | None, answer: Answer) -> None:
         return
     facts: dict[str, object] = {"reason": answer.reason, "status": answer.status}
     if asked is not None:
-        facts |= {"uid": asked.uid, "operation": asked.operation, "namespace": asked.namespace, "name": asked.name}
-        facts |= {"user": asked.user, "dry_run": asked.dry_run}
+        facts |= {"uid": asked.uid, "operation": asked.operation, "dry_run": asked.dry_run}
+        # Whoever reaches the port writes these: a review may be 7 MiB, a line in the log may not.
+        facts |= {key: getattr(asked, key)[:LOGGED] for key in ("namespace", "name", "user")}
     if answer.message:
-        facts["message"] = answer.message
+        facts["message"] = answer.message[: review.MAX_MESSAGE]
     (log.warning if answer.result == "errored" else log.info)(f"review {answer.result}", **facts)
 
 

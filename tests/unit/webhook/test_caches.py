@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.errors import ClusterError, ConfigError, GpuShareError, PolicyDenied
+from gpushare.errors import ClusterError, ConfigError, PolicyDenied
 from webhook.caches import CLAIM, TEMPLATE, Namespaces, OwnClaims, static_namespaces
 
 
@@ -16,45 +16,21 @@ def namespace(name: str = "team", **annotations: str) -> dict[str, Any]:
     }
 
 
-def refusing(name: str) -> dict[str, Any]:
-    raise ClusterError(f"GET {name}: the API server does not answer", 0)
-
-
 def test_a_namespace_from_the_list_needs_no_call() -> None:
-    known = Namespaces(refusing)
+    known = Namespaces()
     known.reset([namespace(**{"max-memory": "8Gi"})])
 
     assert known.policy("team").max_memory_mib == 8192
 
 
 def test_events_change_what_is_known() -> None:
-    known = Namespaces(refusing)
+    known = Namespaces()
     known.reset([namespace()])
     known.event("MODIFIED", namespace(**{"max-memory": "4Gi"}))
     assert known.policy("team").max_memory_mib == 4096
 
     known.event("DELETED", namespace())
     assert "team" not in known
-
-
-def test_a_miss_is_asked_for_and_not_kept() -> None:
-    asked = []
-
-    def get(name: str) -> dict[str, Any]:
-        asked.append(name)
-        return namespace(name, **{"max-memory": "2Gi"})
-
-    known = Namespaces(get)
-
-    assert [known.policy("team").max_memory_mib for _ in range(2)] == [2048, 2048]
-    assert asked == ["team", "team"]
-
-
-def test_a_miss_that_cannot_be_asked_for_is_no_verdict() -> None:
-    with pytest.raises(GpuShareError, match="'team' is not known and cannot be read") as caught:
-        Namespaces(refusing).policy("team")
-
-    assert not isinstance(caught.value, PolicyDenied)
 
 
 def test_a_policy_with_a_mistake_refuses_and_says_where() -> None:
