@@ -11,6 +11,7 @@ import yaml
 
 from gpushare.errors import ConfigError
 from webhook.mutation.settings import VARIABLES, Settings
+from webhook.serving.tls import Clients
 
 PREFIX: Final = "GPU_SHARE_"
 MAX_PORT: Final = 65535
@@ -26,6 +27,7 @@ class Options:
     bind: tuple[str, int]
     admin: tuple[str, int]
     certs: Path
+    clients: Clients | None
     kubeconfig: str | None
     namespaces: Path | None
     retention: float
@@ -49,6 +51,7 @@ class Options:
             bind=_address("--bind", get(f"{PREFIX}BIND", "0.0.0.0:10250")),
             admin=_address("--admin", get(f"{PREFIX}ADMIN", "0.0.0.0:9402")),
             certs=Path(get(f"{PREFIX}CERTS", "/etc/gpu-share/certs")),
+            clients=_clients(get(f"{PREFIX}CLIENT_CA", ""), get(f"{PREFIX}CLIENT_NAME", "")),
             kubeconfig=get(f"{PREFIX}KUBECONFIG"),
             namespaces=Path(text) if (text := get(f"{PREFIX}NAMESPACES")) else None,
             retention=_seconds("--retention", get(f"{PREFIX}RETENTION", "300")),
@@ -78,6 +81,8 @@ _FLAGS: Final = {
     "bind": "where to serve /mutate over TLS (default 0.0.0.0:10250)",
     "admin": "where to serve /healthz, /readyz and /metrics over plain HTTP (default 0.0.0.0:9402)",
     "certs": "folder with tls.crt and tls.key, taken up anew when they change (default /etc/gpu-share/certs)",
+    "client-ca": "file of CA certificates; clients need a certificate of one (default: none needed)",
+    "client-name": "common name that a client's certificate needs as well (default: any)",
     "kubeconfig": "how to reach the API server (default: the pod's service account, else the user's own)",
     "namespaces": "file of Namespace objects to use instead of an API server; no claim templates are written then",
     "retention": "seconds an unused claim template stays (default 300)",
@@ -117,6 +122,12 @@ def _address(flag: str, text: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise ConfigError(f"{flag} {text!r} is no address; write it as 0.0.0.0:10250")
     return host.strip("[]"), int(port)
+
+
+def _clients(ca: str, name: str) -> Clients | None:
+    if name and not ca:
+        raise ConfigError("--client-name needs --client-ca, which says whose certificates count")
+    return Clients(ca=Path(ca), name=name) if ca else None
 
 
 def _seconds(flag: str, text: str) -> float:

@@ -78,7 +78,9 @@ class Process:
 
     def __init__(self, options: Options) -> None:
         self.metrics = Metrics()
-        self.certificates = Certificates(options.certs, self.metrics, socket_class=AnswerSocket)
+        self.certificates = Certificates(
+            options.certs, self.metrics, clients=options.clients, socket_class=AnswerSocket
+        )
         self._options = options
 
     def load(self) -> "Flask":
@@ -122,7 +124,10 @@ class Process:
     def _not_ready(self, sources: Sources) -> str:
         faults = [f"not read yet: {name}" for name in sources.missing()]
         if not self.certificates.loaded:
-            faults.append(f"no valid certificate in {self._options.certs}")
+            clients = self._options.clients
+            faults.append(
+                f"no valid certificate in {self._options.certs}" + (f", or CA in {clients.ca}" if clients else "")
+            )
         return "; ".join(faults)
 
 

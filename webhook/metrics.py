@@ -62,7 +62,7 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
-        _zero(self.connections_closed, ((reason,) for reason in ("deadline", "memory", "room")))
+        _zero(self.connections_closed, ((reason,) for reason in ("deadline", "memory", "room", "certificate")))
 
     def _certificates(self) -> None:
         self.certificate_expiry = Gauge(

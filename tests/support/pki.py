@@ -3,13 +3,14 @@
 import datetime as dt
 import ipaddress
 import secrets
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAY = dt.timedelta(days=1)
 
@@ -44,14 +45,21 @@ class Authority:
         )
         self.bundle = self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, *, begins: float = -1.0, ends: float = 7.0) -> Pair:
-        """A leaf for localhost; its life in days from now."""
+    def issue(
+        self,
+        *,
+        begins: float = -1.0,
+        ends: float = 7.0,
+        name: str = "",
+        usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.SERVER_AUTH,
+    ) -> Pair:
+        """A leaf for localhost, of that common name and for that use; its life in days from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         leaf = (
             x509.CertificateBuilder()
-            .subject_name(x509.Name([]))
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else []))
             .issuer_name(self._certificate.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
@@ -62,6 +70,7 @@ class Authority:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(_usage(ca=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         plain = serialization.NoEncryption()
@@ -83,6 +92,14 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def client_of(pair: Pair, server: Authority, folder: Path) -> ssl.SSLContext:
+    """A client's TLS context with a certificate; OpenSSL wants files, which are written into ``folder``."""
+    context = ssl.create_default_context(cadata=server.bundle.decode())
+    write(folder, pair)
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
 
 
 def write(folder: Path, pair: Pair) -> None:

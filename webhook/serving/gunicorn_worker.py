@@ -20,6 +20,7 @@ from gunicorn import sock as gunicorn_sock
 from gunicorn.workers.gthread import _DEFER, TConn, ThreadWorker
 
 from webhook.serving.http_framing import Frame
+from webhook.serving.tls import check_client, refuses_client
 
 REQUEST_SECONDS: Final = 10.0
 """From a request's first byte to its last. The API server waits 3 s with our configuration, 30 s at most."""
@@ -207,6 +208,7 @@ class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
             self._deadline = time.monotonic() + REQUEST_SECONDS
         self.sock.settimeout(max(0.0, until - time.monotonic()))
         self.sock.do_handshake()
+        check_client(self.sock)
         self.sock.settimeout(0.0)
         self._secured, self._deadline = True, None
 
@@ -241,7 +243,7 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
     """``gthread`` with connections as above."""
 
     on_closed: Callable[[str], None] = staticmethod(lambda _reason: None)
-    """Told why a connection was closed: ``deadline``, ``memory`` or ``room``."""
+    """Called with why a connection was closed: ``deadline``, ``memory``, ``room``, or ``certificate``, the client's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -273,6 +275,8 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
                 self.on_closed(stop.reason)
             return False
         except OSError as error:
+            if refuses_client(error):
+                self.on_closed("certificate")
             self.log.debug("connection failed: %s", error)
             return False
         return True if conn.idle else _DEFER

@@ -1,8 +1,9 @@
 """The serving certificate: taken up from a folder while running, kept when what follows it is broken.
 
-gunicorn asks for a context at each handshake. It gets the cached one; at most once a second the two files are read
-again, and a pair that differs is activated only if it is whole: readable, key and certificate belonging together,
-valid now. Mounted Secrets give no reliable file events, so this compares contents and not times.
+gunicorn asks for a context at each handshake. It gets the cached one; at most once a second the files are read again,
+and a pair that differs is activated only if it is whole: readable, key and certificate belonging together, valid now.
+Mounted Secrets give no reliable file events, so this compares contents and not times. Where clients need certificates,
+the CA file of those is activated together with the pair, so that no handshake is without it.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from cryptography import x509
@@ -47,10 +48,24 @@ class Rejected(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """Which clients are accepted: those with a certificate of a CA in the file, and of this name unless it is empty."""
+
+    ca: Path
+    name: str = ""
+
+
+class Context(ssl.SSLContext):
+    """What one handshake is made with. ``client_name`` is the common name that a client needs; empty for any."""
+
+    client_name = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """A pair in use. ``expires`` is Unix time."""
 
-    context: ssl.SSLContext
+    context: Context
     expires: float
     serial: str
 
@@ -63,11 +78,13 @@ class Certificates:
         folder: Path,
         metrics: Metrics,
         *,
+        clients: Clients | None = None,
         socket_class: type[ssl.SSLSocket] = ssl.SSLSocket,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._folder, self._metrics, self._socket_class = folder, metrics, socket_class
+        self._clients = clients
         self._monotonic, self._now = monotonic, now
         self._lock = threading.Lock()
         self._serving: Serving | None = None
@@ -85,7 +102,7 @@ class Certificates:
         """The context for one handshake.
 
         Raises:
-            ssl.SSLError: there has never been a usable pair.
+            ssl.SSLError: there has never been a usable pair, or no usable CA of clients where they need one.
         """
         self.refresh()
         if self._serving is None:
@@ -104,22 +121,33 @@ class Certificates:
             self._lock.release()
 
     def _look(self) -> None:
-        pair, fault = self._read()
-        seen = hashlib.sha256(b"\0".join((*pair, fault.encode()))).digest()
+        files, fault = self._read()
+        seen = hashlib.sha256(b"\0".join((*files, fault.encode()))).digest()
         if seen == self._seen:
             return
         self._seen = seen
+        if fault:
+            self._reject(Rejected("unreadable", fault))
+            return
         try:
-            self._activate(load(*pair, now=self._now(), socket_class=self._socket_class))
+            self._activate(self._load(*files))
         except Rejected as error:
-            self._reject(Rejected("unreadable", fault) if fault else error)
+            self._reject(error)
 
-    def _read(self) -> tuple[tuple[bytes, bytes], str]:
-        """The two files, or why they cannot be read: a state like any other content, reported once."""
+    def _read(self) -> tuple[list[bytes], str]:
+        """The files, or why they cannot be read: a state like any other content, reported once."""
+        paths = [self._folder / CERTIFICATE, self._folder / KEY]
+        paths += [self._clients.ca] if self._clients else []
         try:
-            return (_read(self._folder / CERTIFICATE), _read(self._folder / KEY)), ""
+            return [_read(each) for each in paths], ""
         except OSError as error:
-            return (b"", b""), f"{error.strerror}: {error.filename}"
+            return [], f"{error.strerror}: {error.filename}"
+
+    def _load(self, certificate: bytes, key: bytes, ca: bytes = b"") -> Serving:
+        serving = load(certificate, key, now=self._now(), socket_class=self._socket_class)
+        if self._clients:
+            require_clients(serving.context, ca, self._clients)
+        return serving
 
     def _activate(self, serving: Serving) -> None:
         self._serving = serving
@@ -174,7 +202,7 @@ def load(certificate: bytes, key: bytes, *, now: float, socket_class: type[ssl.S
     except ValueError as error:
         raise Rejected("unreadable", f"{CERTIFICATE} is not a PEM certificate: {error}") from error
     starts, expires = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = Context(ssl.PROTOCOL_TLS_SERVER)
     context.sslsocket_class = socket_class
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
@@ -185,6 +213,41 @@ def load(certificate: bytes, key: bytes, *, now: float, socket_class: type[ssl.S
     if starts > now:
         raise Rejected("not_yet_valid", f"{CERTIFICATE} begins {_date(starts)}; check the clocks", passing=True)
     return Serving(context=context, expires=expires, serial=f"{leaf.serial_number:x}")
+
+
+def require_clients(context: Context, ca: bytes, clients: Clients) -> None:
+    """Let a context accept only clients with a certificate of the CAs in ``ca`` (PEM), made for TLS clients.
+
+    Raises:
+        Rejected: there is no CA in it.
+    """
+    try:
+        context.load_verify_locations(cadata=ca.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise Rejected("unreadable", f"{clients.ca} holds no PEM certificates of a CA: {error}") from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.client_name = clients.name
+
+
+def check_client(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
+    """Compare the name in a verified client's certificate with the one wanted. Call it after the handshake.
+
+    Raises:
+        ssl.SSLCertVerificationError: it has another name, or several.
+    """
+    wanted = getattr(connection.context, "client_name", "")
+    if not wanted:
+        return
+    subject: Any = (connection.getpeercert() or {}).get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    if names != [wanted]:
+        raise ssl.SSLCertVerificationError(1, f"the client's certificate is not for {wanted!r}")
+
+
+def refuses_client(error: OSError) -> bool:
+    """Tell whether a handshake failed because the client's certificate is missing or not accepted."""
+    missing = isinstance(error, ssl.SSLError) and error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+    return missing or isinstance(error, ssl.SSLCertVerificationError)
 
 
 def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:

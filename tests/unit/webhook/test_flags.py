@@ -6,6 +6,7 @@ import pytest
 
 from gpushare.errors import ConfigError
 from webhook.flags import Options
+from webhook.serving.tls import Clients
 
 
 def test_there_are_defaults() -> None:
@@ -52,7 +53,7 @@ def test_what_a_file_cannot_say_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_an_unknown_key_is_named_with_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("imagine: a")
-    with pytest.raises(ConfigError, match="'imagine'; known are across-nodes, admin, bind, certs, compute-overcommit"):
+    with pytest.raises(ConfigError, match="'imagine'; known are across-nodes, admin, bind, certs, client-ca"):
         Options.read([], {"GPU_SHARE_CONFIG": str(tmp_path / "config")})
 
 
@@ -67,6 +68,16 @@ def test_an_unknown_flag_is_wrong_use(argv: list[str], capsys: pytest.CaptureFix
 
 def test_variables_of_services_are_nobodys_mistake() -> None:
     Options.read([], {"GPU_SHARE_WEBHOOK_SERVICE_HOST": "10.0.0.1", "GPU_SHARE_WEBHOOK_PORT": "tcp://10.0.0.1:443"})
+
+
+def test_clients_need_no_certificate_unless_a_ca_is_named() -> None:
+    assert Options.read([], {"GPU_SHARE_CLIENT_CA": "", "GPU_SHARE_CLIENT_NAME": ""}).clients is None
+    assert Options.read(["--client-ca", "/ca", "--client-name", "a"], {}).clients == Clients(ca=Path("/ca"), name="a")
+
+
+def test_a_client_name_without_a_ca_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--client-ca"):
+        Options.read(["--client-name", "a"], {})
 
 
 def test_what_is_in_force_can_be_logged() -> None:
