@@ -48,6 +48,12 @@ MAX_COMPUTE: Final = f"{GROUP}/max-compute"
 ON_EXCEED: Final = f"{GROUP}/on-exceed"
 GRACE_PERIOD: Final = f"{GROUP}/grace-period"
 TOLERANCE: Final = f"{GROUP}/tolerance"
+OWN_CLAIMS: Final = f"{GROUP}/own-claims"
+"""``any``: claims of this namespace may ask for any amount of GPUs, also without saying how much."""
+HOST_PATHS: Final = f"{GROUP}/host-paths"
+"""Host paths that sharing pods of this namespace may mount, comma-separated; nothing else is then allowed."""
+ALLOWED_CAPABILITIES: Final = f"{GROUP}/driver-capabilities"
+"""What containers may ask of NVIDIA's toolkit in ``NVIDIA_DRIVER_CAPABILITIES``, comma-separated."""
 NAMESPACE_ANNOTATIONS: Final = (
     DEFAULT_MEMORY,
     DEFAULT_COMPUTE,
@@ -56,6 +62,9 @@ NAMESPACE_ANNOTATIONS: Final = (
     ON_EXCEED,
     GRACE_PERIOD,
     TOLERANCE,
+    OWN_CLAIMS,
+    HOST_PATHS,
+    ALLOWED_CAPABILITIES,
 )
 
 # Node annotation: narrows which GPUs of a labelled node are shared (UUIDs or indices, comma-separated).
@@ -79,6 +88,9 @@ MIG_DEVICE_CLASS: Final = f"mig.{GROUP}"
 """Of MIG instances: each has one user, so a quota on it counts instances."""
 SHARING_CLASSES: Final = (DEVICE_CLASS, MIG_DEVICE_CLASS)
 """Those of which a claim written by hand is used as it is."""
+ALL_CLASSES: Final = (*SHARING_CLASSES, STATUS_DEVICE_CLASS)
+IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of the extended resource that every DeviceClass has; the scheduler itself makes a claim for it."""
 CLAIM: Final = "gpu-share"
 """Name of the entry in ``spec.resourceClaims``."""
 TEMPLATE_PREFIX: Final = "gpu-share-"
@@ -139,6 +151,7 @@ NO_CUDA_DEVICE: Final = ""
 NO_NVIDIA_DEVICE: Final = "void"
 """Makes NVIDIA's container toolkit inject nothing."""
 DRIVER_CAPABILITIES: Final = "compute,utility"
+"""What NVIDIA's toolkit brings into a container unless its namespace allows more."""
 
 # Paths inside a sharing container. Our own, never the default pipe directory: the toolkit mounts that one by itself.
 PIPE_PATH: Final = "/run/gpu-share/mps/pipe"

@@ -10,10 +10,18 @@ from typing import Any, Final, Self
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.host_access import OF_EVERY_NODE, normal, overlaps
 from gpushare.quantity import format_mib, parse_duration, parse_memory, parse_percent, shown
 from gpushare.reasons import Reason
 
 ON_EXCEED_VALUES: Final = ("kill", "kill-container", "warn")
+ANY: Final = "any"
+"""Of ``gpu-share.io/own-claims``."""
+CAPABILITIES: Final = ("compute", "utility", "compat32", "display", "graphics", "ngx", "video")
+"""Those that NVIDIA's container toolkit knows, without ``all``."""
+MAX_LIST: Final = 4096
+"""Characters of a list in an annotation."""
+MAX_PATHS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,23 @@ class NamespacePolicy:
     grace_seconds: float | None = None
     tolerance_mib: int | None = None
     tolerance_percent: int | None = None
+    any_claims: bool = False
+    host_paths: tuple[str, ...] | None = None
+    driver_capabilities: tuple[str, ...] = tuple(contract.DRIVER_CAPABILITIES.split(","))
+
+    def above_memory(self, mib: int, said: str = "") -> str:
+        """Say why one container may not have so many MiB; empty where it may."""
+        if self.max_memory_mib is None or mib <= self.max_memory_mib:
+            return ""
+        maximum = f"{contract.MAX_MEMORY} of {format_mib(self.max_memory_mib)}"
+        return f"{said or format_mib(mib)} is above this namespace's {maximum}; ask for less"
+
+    def above_compute(self, percent: int | None) -> str:
+        """Say why one container may not have so many percent, ``None`` being all; empty where it may."""
+        if self.max_compute is None or (percent is not None and percent <= self.max_compute):
+            return ""
+        said = "no word about compute" if percent is None else f"{percent}%"
+        return f"{said} is above this namespace's {contract.MAX_COMPUTE} of {self.max_compute}%; ask for less"
 
     @classmethod
     def from_annotations(cls, annotations: Mapping[str, str] | None) -> Self:
@@ -99,6 +124,39 @@ def _tolerance(value: object) -> dict[str, Any]:
     return {"tolerance_mib": parse_memory(value)}
 
 
+def _own_claims(value: object) -> dict[str, Any]:
+    if value != ANY:
+        raise QuantityError(f"{shown(str(value))} is not {ANY!r}; write {ANY!r}, or remove the annotation")
+    return {"any_claims": True}
+
+
+def _host_paths(value: object) -> dict[str, Any]:
+    paths = _words(value)
+    for path in paths:
+        if not path.startswith("/") or len(paths) > MAX_PATHS:
+            raise QuantityError(f"{shown(path)}: write at most {MAX_PATHS} absolute paths, such as /data,/scratch")
+        if overlaps(normal(path), OF_EVERY_NODE):
+            raise QuantityError(f"{shown(path)} reaches what the node's own programs keep; remove it from the list")
+    return {"host_paths": tuple(normal(path) for path in paths)}
+
+
+def _driver_capabilities(value: object) -> dict[str, Any]:
+    found = _words(value)
+    for each in found:
+        if each not in CAPABILITIES:
+            raise QuantityError(f"{shown(each)} is none of {', '.join(CAPABILITIES)}")
+    return {"driver_capabilities": tuple(dict.fromkeys(found))}
+
+
+def _words(value: object) -> list[str]:
+    """Read a comma-separated list of at least one word."""
+    text = value if isinstance(value, str) else ""
+    words = [word.strip(" ") for word in text.split(",")] if len(text) <= MAX_LIST else []
+    if not words or not all(words):
+        raise QuantityError(f"{shown(str(value)[:MAX_LIST])} is not a list of words with commas between them")
+    return words
+
+
 _READERS: Final[dict[str, Callable[[object], dict[str, Any]]]] = {
     contract.DEFAULT_MEMORY: lambda value: {"default_memory_mib": parse_memory(value)},
     contract.DEFAULT_COMPUTE: lambda value: {"default_compute": parse_percent(value)},
@@ -107,4 +165,7 @@ _READERS: Final[dict[str, Callable[[object], dict[str, Any]]]] = {
     contract.ON_EXCEED: _on_exceed,
     contract.GRACE_PERIOD: lambda value: {"grace_seconds": parse_duration(value)},
     contract.TOLERANCE: _tolerance,
+    contract.OWN_CLAIMS: _own_claims,
+    contract.HOST_PATHS: _host_paths,
+    contract.ALLOWED_CAPABILITIES: _driver_capabilities,
 }

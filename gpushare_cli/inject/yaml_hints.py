@@ -92,6 +92,9 @@ _VALUES: Final[Mapping[str, _Values]] = {
     contract.ON_EXCEED: _Values("kill, kill-container or warn", _policy(contract.ON_EXCEED)),
     contract.GRACE_PERIOD: _Values("5s", _policy(contract.GRACE_PERIOD), "s"),
     contract.TOLERANCE: _Values("256Mi or 5%", _policy(contract.TOLERANCE), "Mi"),
+    contract.OWN_CLAIMS: _Values("any", _policy(contract.OWN_CLAIMS)),
+    contract.HOST_PATHS: _Values("/mnt/models,/scratch", _policy(contract.HOST_PATHS)),
+    contract.ALLOWED_CAPABILITIES: _Values("compute,utility,video", _policy(contract.ALLOWED_CAPABILITIES)),
 }
 _OF: Final = {
     contract.MEMORY_OF: contract.MEMORY,

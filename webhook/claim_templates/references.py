@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.contract import CLAIM, MANAGED_LABEL, TEMPLATE_PREFIX
-from gpushare.quantity import exact
+from webhook.mutation.template_content import content
 
 Object = dict[str, Any]
 Key = tuple[str, str]
@@ -32,8 +32,8 @@ class Wanted:
 
     @property
     def essence(self) -> int:
-        """What the template says; see ``essence``."""
-        return essence(self.body or {})
+        """What the template asks for, as a number of ``template_content``."""
+        return content(self.body or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Existing:
     ours: bool = True
     """Whether it has our label: what has not is never deleted."""
     essence: int = 0
-    """What it says; see ``essence``."""
+    """What it asks for, as a number of ``template_content``."""
 
 
 def reference(pod: Mapping[str, Any]) -> Key | None:
@@ -87,29 +87,7 @@ def existing(template: Mapping[str, Any]) -> Existing | None:
     key = (sys.intern(metadata["namespace"]), sys.intern(metadata["name"]))
     ours = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
     uid, version = metadata["uid"], metadata["resourceVersion"]
-    return Existing(key=key, uid=uid, version=version, ours=ours, essence=essence(template))
-
-
-def essence(template: Mapping[str, Any]) -> int:
-    """A number for what a template asks for, the same for what we write and for what the API server makes of it.
-
-    It fills in what was left out and writes amounts in its own way; of what we never write only what would make the
-    claim another one is looked at.
-    """
-    devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
-    requests = tuple(map(_request, devices.get("requests") or ()))
-    kept = ("requests", "matchAttribute", "distinctAttribute")
-    constraints = tuple(repr([each.get(key) for key in kept]) for each in devices.get("constraints") or ())
-    return hash((requests, constraints))
-
-
-def _request(request: Mapping[str, Any]) -> tuple[str, ...]:
-    exactly = request.get("exactly") or {}
-    amounts = (exactly.get("capacity") or {}).get("requests") or {}
-    selectors = [(each.get("cel") or {}).get("expression") for each in exactly.get("selectors") or ()]
-    alike = {key: exact(value) for key, value in sorted(amounts.items())}
-    count = (exactly.get("allocationMode", "ExactCount"), exactly.get("count", 1), exactly.get("adminAccess") or False)
-    return (str(request.get("name")), str(exactly.get("deviceClassName")), repr(alike), repr(selectors), repr(count))
+    return Existing(key=key, uid=uid, version=version, ours=ours, essence=content(template))
 
 
 def asks_for(item: Mapping[str, Any], classes: Collection[str], *, template: bool) -> bool:

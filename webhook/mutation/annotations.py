@@ -70,6 +70,13 @@ def asks(annotations: Mapping[str, Any]) -> bool:
     return any(contract.is_ours(key) for key in annotations)
 
 
+def asking(pod: PodView) -> frozenset[str]:
+    """Name the containers for which a pod that asks wants something, whether they exist or not."""
+    main, _ = _main(pod)
+    named = [read(pod.annotations, main.name) for read in (instances, several)]
+    return frozenset().union(*asked(pod.annotations, main.name), *named) or frozenset({main.name})
+
+
 def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan:
     """Read the annotations of a pod that asks.
 
@@ -157,12 +164,11 @@ class _Limits:
         return mib
 
     def _check_memory(self, field: str, mib: int, said: str) -> None:
-        least, most, ceiling = self.settings.min_memory_mib, self.settings.max_memory_mib, self.policy.max_memory_mib
+        least, most = self.settings.min_memory_mib, self.settings.max_memory_mib
         if mib < least:
             message = f"{said} is below the minimum of {format_mib(least)}; write for example {format_mib(least)}"
             raise PolicyDenied(field, message, Reason.BELOW_MINIMUM)
-        if ceiling is not None and mib > ceiling:
-            message = f"{said} is above this namespace's {contract.MAX_MEMORY} of {format_mib(ceiling)}; ask for less"
+        if message := self.policy.above_memory(mib, said):
             raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
         if most is not None and mib > most:
             message = f"{said} is more than the largest GPU has, {format_mib(most)}; ask for less"
@@ -172,9 +178,8 @@ class _Limits:
         if asked is None:
             # No word about compute is the whole GPU, which a ceiling forbids.
             return self.policy.default_compute or self.policy.max_compute
-        percent, ceiling = _read(asked, parse_percent), self.policy.max_compute
-        if ceiling is not None and percent > ceiling:
-            message = f"{percent}% is above this namespace's {contract.MAX_COMPUTE} of {ceiling}%; ask for less"
+        percent = _read(asked, parse_percent)
+        if message := self.policy.above_compute(percent):
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return percent
 
@@ -191,14 +196,13 @@ class _Limits:
 
     def profile(self, asked: Asked, beside: Asked | None) -> str:
         """Read the profile of a MIG instance, for a container that asks for nothing beside it."""
-        field, ceiling = field_of(asked.key), self.policy.max_memory_mib
+        field = field_of(asked.key)
         if beside is not None:
             message = f"asks for a MIG instance, and {beside.key:.{KEY_SHOWN}} for a share; remove one of them"
             raise PolicyDenied(field, f"{message}: an instance has memory and compute of its own")
         profile = _read(asked, parse_profile)
-        if ceiling is not None and profile_mib(profile) > ceiling:
-            said = f"{profile} is above this namespace's {contract.MAX_MEMORY} of {format_mib(ceiling)}"
-            raise PolicyDenied(field, f"{said}; ask for a smaller instance", Reason.ABOVE_MAXIMUM)
+        if message := self.policy.above_memory(profile_mib(profile), profile):
+            raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
         return profile
 
     def capped(self, unasked: Iterable[str]) -> Iterator[str]:

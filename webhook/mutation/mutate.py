@@ -1,19 +1,23 @@
 """Mutate one pod, or deny it, by the namespace policy and the settings. Pure."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.errors import PolicyDenied
+from gpushare.fields import mapping, objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.mutation import validation
-from webhook.mutation.annotations import asks, read_plan
+from webhook.mutation.annotations import Plan, asking, asks, read_plan
 from webhook.mutation.json_patch import diff
-from webhook.mutation.podview import Kind, PodView, objects, read_annotations, read_pod
-from webhook.mutation.resourceclaims import check_compute, check_memory, claim_plan
+from webhook.mutation.podview import Container as PodContainer
+from webhook.mutation.podview import Kind, PodView, read_annotations, read_pod
+from webhook.mutation.resourceclaims import ClaimPlan, check_compute, check_memory, claim_plan
 from webhook.mutation.rewrite import hide, rewrite
 from webhook.mutation.settings import Settings
+from webhook.mutation.template_content import content_of
 
 WARNING_LENGTH: Final = 119
 """The API server asks for warnings of less than 120 characters."""
@@ -43,6 +47,7 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
     subresource: str = "",
     old: Json | None = None,
     own_claims: Container[str] = NONE,
+    standing: Callable[[str], int | None] = lambda _: None,
 ) -> Decision:
     """Decide about one pod of an opted-in namespace.
 
@@ -54,7 +59,10 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
         operation: CREATE, UPDATE, DELETE or CONNECT.
         subresource: of the request, empty for the pod itself.
         old: the object before an UPDATE.
-        own_claims: claims (``claim/<name>``) and templates (``template/<name>``) of our class in the namespace.
+        own_claims: claims (``claim/<name>``) and templates (``template/<name>``) of our class that people of the
+            namespace wrote. A claim that is missing here makes the pod a sharing one.
+        standing: by its name, what a claim template of the namespace asks for (``template_content``); ``None`` where
+            there is none.
 
     Raises:
         PolicyDenied: the pod asks for something it cannot have.
@@ -69,19 +77,27 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
     view = read_pod(pod)
     if _is_mirror(view, user):
         return Decision(reason=Reason.MIRROR_POD, pod=pod)
-    if claim := _own_claim(view, own_claims):
-        warning = f"resource claim {claim:.40} is used as it is; the annotations of {contract.GROUP} are ignored"
-        return Decision(reason=Reason.OWN_CLAIM, pod=pod, warnings=(warning,))
-    return _share(view, policy, settings)
+    sharing = asking(view)
+    warnings = validation.check(view, sharing, policy, settings)
+    if _brings_claims(view, sharing, own_claims):
+        warning = f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
+        return Decision(reason=Reason.OWN_CLAIM, pod=pod, warnings=_said((warning, *warnings)))
+    return _share(view, policy, settings, standing, warnings)
 
 
-def _share(view: PodView, policy: NamespacePolicy, settings: Settings) -> Decision:
+def _share(
+    view: PodView,
+    policy: NamespacePolicy,
+    settings: Settings,
+    standing: Callable[[str], int | None],
+    warnings: tuple[str, ...],
+) -> Decision:
     plan = read_plan(view, policy, settings)
-    warnings = validation.check(view, plan, settings)
     claim = claim_plan(plan)
     check_compute(plan, settings.most_compute)
     check_memory(plan, settings.max_memory_mib)
-    after = rewrite(view, plan, claim, settings)
+    _check_template(claim, plan, standing(claim.template))
+    after = rewrite(view, plan, claim, policy, settings)
     patch = diff(view.pod, after.pod)
     said = _said((*plan.warnings, *warnings, *after.warnings))
     return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after.pod, patch=patch, warnings=said)
@@ -121,12 +137,38 @@ def _is_mirror(view: PodView, user: str) -> bool:
     return contract.MIRROR in view.annotations and bool(node) and user == f"system:node:{node}"
 
 
-def _own_claim(view: PodView, own_claims: Container[str]) -> str | None:
-    """Name the pod's own claim on a share: one of our class, or an entry of our name that is no template of ours."""
-    for entry in objects(view.spec.get("resourceClaims"), "spec.resourceClaims"):
-        template, claim = entry.get("resourceClaimTemplateName"), entry.get("resourceClaimName")
-        ours = entry.get("name") == contract.CLAIM
-        managed = ours and isinstance(template, str) and template.startswith(contract.TEMPLATE_PREFIX)
-        if not managed and (ours or f"template/{template}" in own_claims or f"claim/{claim}" in own_claims):
-            return str(entry.get("name"))
-    return None
+def _check_template(claim: ClaimPlan, plan: Plan, found: int | None) -> None:
+    """Refuse a pod whose template's name somebody gave to other content before the namespace opted in."""
+    if found is not None and found != content_of(claim.requests, plan.models, same_gpu=plan.same_gpu):
+        message = f"{claim.template} is another's ResourceClaimTemplate under a name of {contract.GROUP}; delete it"
+        raise PolicyDenied("spec.resourceClaims", message, Reason.TEMPLATE_TAKEN)
+
+
+def _brings_claims(view: PodView, sharing: Iterable[str], own_claims: Container[str]) -> bool:
+    """Tell whether each container that asks uses a claim of our class that people wrote, and needs no share.
+
+    A pod with our entry is a sharing one whatever else it names, and a claim that nobody uses gives nothing.
+    """
+    entries = objects(view.spec.get("resourceClaims"), "spec.resourceClaims")
+    if any(_is_ours(entry) for entry in entries):
+        return False
+    own = {str(entry.get("name")) for entry in entries if _is_own(entry, own_claims)}
+    using = {each.name for each in view.containers if own and own & _used(each)}
+    return using.issuperset(sharing)
+
+
+def _is_ours(entry: Json) -> bool:
+    template = entry.get("resourceClaimTemplateName")
+    named = isinstance(template, str) and template.startswith(contract.TEMPLATE_PREFIX)
+    return entry.get("name") == contract.CLAIM and named
+
+
+def _is_own(entry: Json, own_claims: Container[str]) -> bool:
+    template, claim = entry.get("resourceClaimTemplateName"), entry.get("resourceClaimName")
+    return f"template/{template}" in own_claims or f"claim/{claim}" in own_claims
+
+
+def _used(container: PodContainer) -> set[str]:
+    field = f"{container.field}.resources"
+    claims = mapping(container.raw.get("resources"), field).get("claims")
+    return {str(each.get("name")) for each in objects(claims, f"{field}.claims")}

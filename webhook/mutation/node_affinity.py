@@ -8,7 +8,8 @@ are added up by the scheduler without regard to that weight: a pod that has some
 from typing import Any, Final
 
 from gpushare.contract import MANAGED_LABEL
-from webhook.mutation.podview import Json, mapping, objects
+from gpushare.fields import mapping, objects
+from webhook.mutation.podview import Json
 from webhook.mutation.settings import AcrossNodes
 
 Object = dict[str, Any]

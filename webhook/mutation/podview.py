@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
+from gpushare.fields import invalid, mapping, objects, type_name
 from gpushare.quantity import shown
 from gpushare.reasons import Reason
 
@@ -81,7 +82,7 @@ def read_annotations(pod: Json) -> Mapping[str, Any]:
     """
     annotations = mapping(mapping(pod.get("metadata"), "metadata").get("annotations"), "metadata.annotations")
     if not all(isinstance(key, str) for key in annotations):
-        raise _invalid("metadata.annotations", "has a key that is no string; put it in quotes")
+        raise invalid("metadata.annotations", "has a key that is no string; put it in quotes")
     return annotations
 
 
@@ -93,53 +94,12 @@ def read_pod(pod: Json) -> PodView:
     """
     spec = pod.get("spec")
     if not isinstance(spec, dict):
-        raise _invalid("spec", f"must be an object, not {_type(spec)}")
+        raise invalid("spec", f"must be an object, not {type_name(spec)}")
     containers = tuple(_containers(spec))
     if not any(each.kind is Kind.APP for each in containers):
-        raise _invalid("spec.containers", "must be a list of at least one container")
+        raise invalid("spec.containers", "must be a list of at least one container")
     metadata = mapping(pod.get("metadata"), "metadata")
     return PodView(pod, metadata, read_annotations(pod), spec, containers)
-
-
-def mapping(value: object, field: str) -> dict[str, Any]:
-    """Read an object; ``null`` is an empty one.
-
-    Raises:
-        PolicyDenied: it is something else.
-    """
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise _invalid(field, f"must be an object, not {_type(value)}")
-    return value
-
-
-def boolean(value: object, field: str) -> bool:
-    """Read a flag that has to be off beside a share; ``null`` is off.
-
-    Raises:
-        PolicyDenied: it is no boolean.
-    """
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    what = f"the string {shown(value)}" if isinstance(value, str) else _type(value)
-    raise _invalid(field, f"must be a boolean, not {what}; write false, without quotes")
-
-
-def objects(value: object, field: str) -> list[dict[str, Any]]:
-    """Read a list of objects; ``null`` is an empty one.
-
-    Raises:
-        PolicyDenied: it is no list, or an entry of it is no object.
-    """
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise _invalid(field, f"must be a list, not {_type(value)}")
-    for index, each in enumerate(value):
-        if not isinstance(each, dict):
-            raise _invalid(f"{field}[{index}]", f"must be an object, not {_type(each)}")
-    return value
 
 
 def _containers(spec: Json) -> Iterator[Container]:
@@ -149,7 +109,7 @@ def _containers(spec: Json) -> Iterator[Container]:
             container = _container(section, f"spec.{section}[{index}]", raw)
             if container.name in names:
                 message = f"{shown(container.name)} is the name of {names[container.name]} too; rename one of them"
-                raise _invalid(f"{container.field}.name", message)
+                raise invalid(f"{container.field}.name", message)
             names[container.name] = container.field
             brought += container.name != contract.SIDECAR
             if brought > MAX_CONTAINERS:
@@ -161,9 +121,10 @@ def _containers(spec: Json) -> Iterator[Container]:
 def _container(section: str, field: str, raw: dict[str, Any]) -> Container:
     name = raw.get("name")
     if not isinstance(name, str):
-        raise _invalid(f"{field}.name", f"must be a string, not {_type(name)}; give the container a name, such as main")
+        message = f"must be a string, not {type_name(name)}; give the container a name, such as main"
+        raise invalid(f"{field}.name", message)
     if not name:
-        raise _invalid(f"{field}.name", "is empty; give the container a name, such as main")
+        raise invalid(f"{field}.name", "is empty; give the container a name, such as main")
     env = objects(raw.get("env"), f"{field}.env")
     return Container(_kind(section, raw), section, field, name, raw, env, _reserved(env, f"{field}.env"))
 
@@ -177,18 +138,9 @@ def _kind(section: str, raw: Json) -> Kind:
 def _reserved(env: list[dict[str, Any]], field: str) -> tuple[Json, ...]:
     for index, entry in enumerate(env):
         if not isinstance(entry.get("name"), str):
-            raise _invalid(f"{field}[{index}].name", "must be a string")
+            raise invalid(f"{field}[{index}].name", "must be a string")
     found = tuple([entry for entry in env if entry["name"] in RESERVED])
     if len(env) - min(len(found), len(RESERVED)) > MAX_ENV:
         message = f"a container of a sharing pod may have {MAX_ENV} variables of its own, this one has {len(env)}"
         raise PolicyDenied(field, message, Reason.TOO_LARGE)
     return found
-
-
-def _invalid(field: str, message: str) -> PolicyDenied:
-    return PolicyDenied(field, message, Reason.INVALID_POD)
-
-
-def _type(value: object) -> str:
-    names = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
-    return names.get(type(value), "a number")

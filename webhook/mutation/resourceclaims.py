@@ -15,10 +15,11 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.contract import ATTRIBUTE_MODE, ATTRIBUTE_MODEL, ATTRIBUTE_PROFILE, DRIVER, TIME_SLICING
 from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.fields import mapping, objects
 from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
 from webhook.mutation.annotations import Plan, Share, field_of, read_models
-from webhook.mutation.podview import Container, Json, Kind, PodView, mapping, objects, read_pod
+from webhook.mutation.podview import Container, Json, Kind, PodView, read_pod
 
 HASH_DIGITS: Final = 16
 _INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)

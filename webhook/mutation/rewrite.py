@@ -10,12 +10,14 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
+from gpushare.fields import mapping, objects
+from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import pinned_limit, same_amount, shown
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_spec
 from webhook.mutation.annotations import Plan, Share
 from webhook.mutation.node_affinity import with_preference
-from webhook.mutation.podview import Container, Json, Kind, PodView, mapping, objects
+from webhook.mutation.podview import Container, Json, Kind, PodView
 from webhook.mutation.resourceclaims import ClaimPlan
 from webhook.mutation.settings import Settings
 
@@ -44,7 +46,7 @@ class Rewritten:
     warnings: tuple[str, ...]
 
 
-def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, settings: Settings) -> Rewritten:
+def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy, settings: Settings) -> Rewritten:
     """Make a sharing pod of a pod that asks.
 
     Raises:
@@ -56,7 +58,7 @@ def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, settings: Settings) -> 
     for section in ("initContainers", "containers", "ephemeralContainers"):
         here = [each for each in view.containers if each.section == section]
         if here:
-            spec[section] = [_container(each, plan, claim, warnings) for each in here]
+            spec[section] = [_container(each, plan, claim, policy, warnings) for each in here]
     _add_sidecar(view, spec, settings)
     _add_claim(spec, claim)
     _add_tolerations(spec, settings)
@@ -74,34 +76,40 @@ def hide(container: Container, warnings: list[str]) -> Json:
     return _with_env(container, HIDDEN, warnings)
 
 
-def environment(container: Container, share: Share, *, low_priority: bool) -> dict[str, str]:
+def environment(container: Container, share: Share, *, low_priority: bool, policy: NamespacePolicy) -> dict[str, str]:
     """Return the variables of a sharing container, in the order in which they are written."""
     if share.profile:
-        return HIDDEN | _capabilities(container) | {contract.MIG_PROFILE_VARIABLE: share.profile}
+        return HIDDEN | _capabilities(container, policy) | {contract.MIG_PROFILE_VARIABLE: share.profile}
     wanted = HIDDEN | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: pinned_limit(share.memory_mib, share.gpus)}
     if share.compute is not None:
         wanted[contract.MPS_THREAD_PERCENTAGE] = str(share.compute)
     if low_priority:
         wanted[contract.MPS_CLIENT_PRIORITY] = "1"
-    wanted |= _capabilities(container) | {contract.MEMORY_MIB: str(share.memory_mib)}
+    wanted |= _capabilities(container, policy) | {contract.MEMORY_MIB: str(share.memory_mib)}
     return wanted | ({contract.GPUS_VARIABLE: str(share.gpus)} if share.gpus > 1 else {})
 
 
-def _capabilities(container: Container) -> dict[str, str]:
-    """What the toolkit brings along, where the pod does not say it."""
-    if any(entry["name"] == contract.NVIDIA_DRIVER_CAPABILITIES for entry in container.reserved):
+def _capabilities(container: Container, policy: NamespacePolicy) -> dict[str, str]:
+    """What the toolkit brings along, where the pod does not say it or asks for more than its namespace allows.
+
+    Graphics, video and display go past MPS, and so past the share of compute.
+    """
+    own = [_literal(entry) for entry in container.reserved if entry["name"] == contract.NVIDIA_DRIVER_CAPABILITIES]
+    if own and all(isinstance(each, str) and set(each.split(",")) <= {*policy.driver_capabilities} for each in own):
         return {}
     return {contract.NVIDIA_DRIVER_CAPABILITIES: contract.DRIVER_CAPABILITIES}
 
 
-def _container(container: Container, plan: Plan, claim: ClaimPlan, warnings: list[str]) -> Json:
+def _container(
+    container: Container, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy, warnings: list[str]
+) -> Json:
     share = plan.of(container.name)
     if share is None:
         _check_unclaimed(container)
         return hide(container, warnings)
     _check_own_daemon(container)
     _check_other_kind(container, share)
-    wanted = environment(container, share, low_priority=plan.low_priority)
+    wanted = environment(container, share, low_priority=plan.low_priority, policy=policy)
     warnings += _left_alone(container, wanted)
     raw = _with_env(container, wanted, warnings)
     resources = _with_claim(container, claim.request_of[container.name])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, get_args
 
 from gpushare.errors import ConfigError, QuantityError
+from gpushare.host_access import OUR_OWN
 from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT, parse_memory, parse_overcommit
 
 DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
@@ -44,7 +45,8 @@ class Settings:
     """Chart values the rewriting depends on. Memory in MiB; ``max_memory_mib`` is the largest GPU, if known.
 
     ``most_compute`` is the percent of one GPU that all containers on it may ask for together; ``several_gpus`` says
-    whether a container may ask for several, which no GPU shared through MPS can serve.
+    whether a container may ask for several, which no GPU shared through MPS can serve. ``protected_paths`` are host
+    paths that no sharing pod mounts; ``host_network`` lets sharing pods use ``hostNetwork``.
     """
 
     image: str = "gpu-share:0.1.0"
@@ -60,6 +62,8 @@ class Settings:
     sidecar_requests: dict[str, str] = field(default_factory=_requests)
     sidecar_limits: dict[str, str] = field(default_factory=_limits)
     log_level: str = "info"
+    protected_paths: tuple[str, ...] = OUR_OWN
+    host_network: bool = False
 
     @classmethod
     def from_environment(cls, environment: Environment) -> Self:
@@ -125,6 +129,17 @@ def _json(name: str, text: str) -> Any:
         raise ConfigError(f"{name}: {text!r:.80} is no JSON: {error}") from error
 
 
+def _paths(name: str, text: str) -> tuple[str, ...]:
+    paths = tuple(text.split(","))
+    if not all(path.startswith("/") for path in paths):
+        raise ConfigError(f"{name}: {text!r:.80} is no list of absolute paths, such as /var/lib/kubelet,/run/cdi")
+    return paths
+
+
+def _permitted(name: str, text: str) -> bool:
+    return _permission(name, text) == "allow"
+
+
 def _permission(name: str, text: str) -> str:
     return _one_of(name, text, ("allow", "refuse"))
 
@@ -160,5 +175,7 @@ VARIABLES: Final = {
     "GPU_SHARE_SEVERAL_GPUS": ("several_gpus", _permission),
     "GPU_SHARE_SIDECAR_REQUESTS": ("sidecar_requests", _object),
     "GPU_SHARE_SIDECAR_LIMITS": ("sidecar_limits", _object),
+    "GPU_SHARE_PROTECTED_PATHS": ("protected_paths", _paths),
+    "GPU_SHARE_HOST_NETWORK": ("host_network", _permitted),
     "GPU_SHARE_LOG_LEVEL": ("log_level", _log_level),
 }

@@ -35,7 +35,7 @@ def pod(name: str, annotations: dict[str, str], *apps: Object, inits: tuple[Obje
     }
     view = read_pod(written)
     plan = read_plan(view, NamespacePolicy(), Settings())
-    admitted = rewrite(view, plan, claim_plan(plan), Settings()).pod
+    admitted = rewrite(view, plan, claim_plan(plan), NamespacePolicy(), Settings()).pod
     return bound(admitted)
 
 

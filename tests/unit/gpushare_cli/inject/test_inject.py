@@ -213,10 +213,11 @@ def test_a_pod_with_a_claim_of_its_own_in_the_stream_is_left_as_it_is(inject: Ru
     }
     own = wrapped("Pod", pod())
     own["spec"]["resourceClaims"] = [{"name": "g", "resourceClaimName": "mine"}]
+    own["spec"]["containers"][0]["resources"] = {"claims": [{"name": "g"}]}
     source = text(own) + "---\n" + text(claim)
     code, out, err = inject(source)
     assert (code, out) == (0, source)
-    assert "is used as it is" in err
+    assert "own claims" in err
 
 
 def test_annotations_on_the_workload_instead_of_its_pods_are_pointed_out(inject: Run) -> None:

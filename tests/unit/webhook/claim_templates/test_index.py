@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from webhook.claim_templates.index import Ledger
-from webhook.claim_templates.references import Existing, Key, Wanted, essence
+from webhook.claim_templates.references import Existing, Key, Wanted
+from webhook.mutation.template_content import content
 
 RETENTION = 100.0
 A: Key = ("team", "gpu-share-a")
@@ -33,7 +34,7 @@ def forged(key: Key) -> Wanted:
 
 
 def have(key: Key, uid: str = "u", *, ours: bool = True, memory: str = "4Gi") -> Existing:
-    return Existing(key=key, uid=uid, version="1", ours=ours, essence=essence(body(key[1], memory)))
+    return Existing(key=key, uid=uid, version="1", ours=ours, essence=content(body(key[1], memory)))
 
 
 def left_over(ledger: Ledger, keys: Iterable[Key]) -> set[Key]:

@@ -9,10 +9,11 @@ import pytest
 from gpushare.namespace_policy import NamespacePolicy
 from tests.support import reviews
 from webhook.claim_templates import references
-from webhook.claim_templates.references import Wanted, essence
+from webhook.claim_templates.references import Wanted
 from webhook.mutation.mutate import decide
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
+from webhook.mutation.template_content import content
 
 
 def managed(**metadata: Any) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def test_a_template_says_the_same_as_written_and_as_stored() -> None:
     body = body_of()
     assert body["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"] == "4096Mi"
 
-    assert essence(as_stored(body)) == essence(body)
+    assert content(as_stored(body)) == content(body)
 
 
 def _first(body: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +138,7 @@ def test_a_template_that_asks_for_something_else_says_something_else(change: str
     other = as_stored(body_of())
     CHANGES[change](other)
 
-    assert essence(other) != essence(body_of())
+    assert content(other) != content(body_of())
 
 
 @pytest.mark.parametrize(

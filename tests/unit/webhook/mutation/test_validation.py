@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from gpushare.errors import PolicyDenied
+from gpushare.host_access import normal
 from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import decide
 from webhook.mutation.settings import Settings
-from webhook.mutation.validation import normal
 
 Json = dict[str, Any]
 

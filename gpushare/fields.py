@@ -1,0 +1,78 @@
+"""Read fields of raw objects, whose author may have written anything; another type is refused by its path. Pure.
+
+``null`` stands for absent wherever Kubernetes says so.
+"""
+
+from typing import Any
+
+from gpushare.errors import PolicyDenied
+from gpushare.quantity import shown
+from gpushare.reasons import Reason
+
+
+def mapping(value: object, field: str) -> dict[str, Any]:
+    """Read an object; ``null`` is an empty one.
+
+    Raises:
+        PolicyDenied: it is something else.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise invalid(field, f"must be an object, not {type_name(value)}")
+    return value
+
+
+def boolean(value: object, field: str) -> bool:
+    """Read a flag that has to be off beside a share; ``null`` is off.
+
+    Raises:
+        PolicyDenied: it is no boolean.
+    """
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    what = f"the string {shown(value)}" if isinstance(value, str) else type_name(value)
+    raise invalid(field, f"must be a boolean, not {what}; write false, without quotes")
+
+
+def objects(value: object, field: str) -> list[dict[str, Any]]:
+    """Read a list of objects; ``null`` is an empty one.
+
+    Raises:
+        PolicyDenied: it is no list, or an entry of it is no object.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise invalid(field, f"must be a list, not {type_name(value)}")
+    for index, each in enumerate(value):
+        if not isinstance(each, dict):
+            raise invalid(f"{field}[{index}]", f"must be an object, not {type_name(each)}")
+    return value
+
+
+def strings(value: object, field: str) -> list[str]:
+    """Read a list of strings; ``null`` is an empty one.
+
+    Raises:
+        PolicyDenied: it is no list, or an entry of it is no string.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise invalid(field, f"must be a list, not {type_name(value)}")
+    for index, each in enumerate(value):
+        if not isinstance(each, str):
+            raise invalid(f"{field}[{index}]", f"must be a string, not {type_name(each)}")
+    return value
+
+
+def invalid(field: str, message: str) -> PolicyDenied:
+    """Make the refusal of a field whose value has the wrong shape."""
+    return PolicyDenied(field, message, Reason.INVALID_POD)
+
+
+def type_name(value: object) -> str:
+    """Name the JSON type of a value in a message."""
+    names = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,36 @@
+"""Compare what claim templates ask for, whoever wrote them and whatever the API server made of it. Pure."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from gpushare.quantity import exact
+from webhook.mutation.resourceclaims import Request, template_spec
+
+
+@lru_cache(maxsize=4096)
+def content_of(requests: tuple[Request, ...], models: tuple[str, ...], *, same_gpu: bool) -> int:
+    """Return the content of the template that a plan leads to."""
+    return content({"spec": template_spec(requests, models, same_gpu=same_gpu)})
+
+
+def content(template: Mapping[str, Any]) -> int:
+    """Return a number for what a template asks for, the same for what we write and what the API server stores.
+
+    The API server fills in what was left out and writes amounts in its own way. Of the fields that we never write, only
+    those count that would make the claim another one.
+    """
+    devices = ((template.get("spec") or {}).get("spec") or {}).get("devices") or {}
+    requests = tuple(map(_request, devices.get("requests") or ()))
+    kept = ("requests", "matchAttribute", "distinctAttribute")
+    constraints = tuple(repr([each.get(key) for key in kept]) for each in devices.get("constraints") or ())
+    return hash((requests, constraints))
+
+
+def _request(request: Mapping[str, Any]) -> tuple[str, ...]:
+    exactly = request.get("exactly") or {}
+    amounts = (exactly.get("capacity") or {}).get("requests") or {}
+    selectors = [(each.get("cel") or {}).get("expression") for each in exactly.get("selectors") or ()]
+    alike = {key: exact(value) for key, value in sorted(amounts.items())}
+    count = (exactly.get("allocationMode", "ExactCount"), exactly.get("count", 1), exactly.get("adminAccess") or False)
+    return (str(request.get("name")), str(exactly.get("deviceClassName")), repr(alike), repr(selectors), repr(count))
