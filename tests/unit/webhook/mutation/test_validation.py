@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from gpushare import contract
 from gpushare.errors import PolicyDenied
-from gpushare.host_access import normal
+from gpushare.host_access import HostAccess, check, normal
 from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import decide
 from webhook.mutation.settings import Settings
@@ -49,6 +50,7 @@ def test_other_resources_are_none_of_our_business(key: str) -> None:
     [
         "/dev", "/dev/", "//dev", "/dev/.", "/dev/nvidia0", "//dev//nvidia0", "/dev/./nvidiactl",
         "/dev/shm/../nvidia-uvm", "/./dev/nvidia-caps", "/x/../dev/nvidia-modeset", "dev/nvidia0",
+        "/dev/dri", "/dev/dri/renderD128", "/" + "a" * 5000,
     ],
 )  # fmt: skip
 def test_a_host_path_to_gpus_is_refused_however_it_is_spelled(path: str) -> None:
@@ -56,9 +58,23 @@ def test_a_host_path_to_gpus_is_refused_however_it_is_spelled(path: str) -> None
         answered({}, {"volumes": [{"name": "a"}, {"name": "b", "hostPath": {"path": path}}]})
 
 
-@pytest.mark.parametrize("path", ["/devices", "/dev/shm", "/data/dev/nvidia0", "/tmp/nvidia-mps", "/", "/dev/dri"])
-def test_other_host_paths_stay(path: str) -> None:
-    assert answered({}, {"volumes": [{"name": "b", "hostPath": {"path": path}}]}) == ()
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/proc", "/proc/1/root", "/sys/fs/cgroup", "/var", "/var/run", "/run/gpu-share", "/var/lib/gpu-share/audit",
+        "/var/lib/kubelet/plugins", "/etc/kubernetes/manifests", "/etc/../run//containerd", "/var/run/docker.sock",
+    ],
+)  # fmt: skip
+def test_a_host_path_to_what_the_node_keeps_is_refused_whatever_is_listed(path: str) -> None:
+    for listed in (None, ("/",)):
+        with pytest.raises(PolicyDenied, match=r"spec\.volumes\[0\]\.hostPath\.path"):
+            list(check({"spec": {"volumes": [{"name": "b", "hostPath": {"path": path}}]}}, HostAccess(paths=listed)))
+
+
+@pytest.mark.parametrize("path", ["/devices", "/dev/shm", "/data/dev/nvidia0", "/tmp/nvidia-mps", "/procs", "/system"])
+def test_of_other_host_paths_a_warning_says_where_they_are_allowed(path: str) -> None:
+    (warning,) = answered({}, {"volumes": [{"name": "b", "hostPath": {"path": path}}]})
+    assert contract.HOST_PATHS in warning
 
 
 @pytest.mark.parametrize(
