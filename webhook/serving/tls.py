@@ -246,7 +246,7 @@ def check_client(connection: ssl.SSLSocket | ssl.SSLObject) -> None:
 
 def refuses_client(error: OSError) -> bool:
     """Tell whether a handshake failed because the client's certificate is missing or not accepted."""
-    missing = isinstance(error, ssl.SSLError) and error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+    missing = getattr(error, "reason", "") == "PEER_DID_NOT_RETURN_A_CERTIFICATE"  # only OpenSSL's own errors have one
     return missing or isinstance(error, ssl.SSLCertVerificationError)
 
 
