@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import yaml
 
-from gpushare.contract import SHARING_CLASSES
 from gpushare.errors import ConfigError, PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from webhook import live_policies
@@ -73,7 +72,7 @@ class Namespaces:
 
 
 class OwnClaims:
-    """Claims and claim templates of our DeviceClass, written by whomever: ``claim/<name>``, ``template/<name>``.
+    """Claims and claim templates of our DeviceClasses that people wrote: ``claim/<name>``, ``template/<name>``.
 
     A namespace's set is changed where it is: a copy would cost each event as much as there are names.
     """
@@ -100,7 +99,7 @@ class OwnClaims:
         """Pass a list on object by object, and know exactly these once it has come to its end."""
         fresh: dict[str, set[str]] = {}
         for item in items:
-            if references.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
+            if references.is_own(item, template=kind == TEMPLATE):
                 fresh.setdefault(item["metadata"]["namespace"], set()).add(item["metadata"]["name"])
             yield item
         self._names[kind] = fresh
@@ -109,7 +108,7 @@ class OwnClaims:
     def event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""
         known, namespace, name = self._names[kind], item["metadata"]["namespace"], item["metadata"]["name"]
-        if change != "DELETED" and references.asks_for(item, SHARING_CLASSES, template=kind == TEMPLATE):
+        if change != "DELETED" and references.is_own(item, template=kind == TEMPLATE):
             known.setdefault(namespace, set()).add(name)
         elif name in known.get(namespace, NOTHING):
             known[namespace].discard(name)

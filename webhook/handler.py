@@ -1,7 +1,8 @@
 """From a review that could be read to its answer: is it our business, under which policy, and what the core says."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from gpushare.namespace_policy import NamespacePolicy
@@ -27,6 +28,8 @@ class Responder:
     settings: Settings
     namespaces: Namespaces
     claims: OwnClaims
+    standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
+    """What a claim template asks for, by namespace and name; see ``mutate.decide``."""
 
     def __call__(self, asked: Review) -> Answer:
         """Answer one review.
@@ -49,6 +52,7 @@ class Responder:
             subresource=asked.subresource,
             old=asked.old_object,
             own_claims=self.claims.names(asked.namespace),
+            standing=partial(self.standing, asked.namespace),
         )
         return review.patched(asked.uid, decision.patch, decision.reason, decision.warnings)
 

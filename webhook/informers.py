@@ -1,16 +1,19 @@
 """The webhook's dealings with the API server: four watches, one GET, and writing claim templates."""
 
+import hashlib
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import structlog
 
-from gpushare.contract import MANAGED_LABEL, NAMESPACE_LABEL
+from gpushare.contract import DRIVER, MANAGED_LABEL, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
 from gpushare.informer import Follower
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.reasons import Reason
 from webhook.caches import CLAIM, TEMPLATE, Namespaces, OwnClaims
 from webhook.claim_templates.references import Existing
 from webhook.live_policies import LivePolicies
@@ -24,6 +27,8 @@ CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
 OPTED_IN: Final = f"{NAMESPACE_LABEL}=true"
 MANAGED: Final = f"{MANAGED_LABEL}=true"
+CONTROLLER: Final = f"{DRIVER}/webhook"
+"""Who reports, in Events."""
 
 OnList = Callable[[Iterable[Object]], None]
 OnEvent = Callable[[str, Object], None]
@@ -65,6 +70,23 @@ class TemplateWriter:
                 raise
             return "gone"
         return "ok"
+
+    def tell(self, pod: Object, reason: Reason, note: str) -> None:
+        """Write an Event on a pod; every replica writes the same one, so the first wins."""
+        about = f"{pod['name'][:180]}.{hashlib.sha256(f'{pod} {reason}'.encode()).hexdigest()[:16]}"
+        body = {
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": about, "namespace": pod["namespace"]},
+            "eventTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "reportingController": CONTROLLER, "reportingInstance": CONTROLLER, "regarding": pod,
+            "action": "Reserve", "reason": str(reason), "type": "Warning", "note": f"no claim template: {note}"[:1024],
+        }  # fmt: skip
+        log.warning("claim template not created", reason=reason, namespace=pod["namespace"], pod=pod["name"], why=note)
+        try:
+            self._cluster.create(path(EVENTS_V1, "events", namespace=pod["namespace"]), body)
+        except ClusterError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                log.warning("event not delivered", reason=str(error.reason), error=error.message)
 
 
 class PodsAndTemplates(Protocol):

@@ -6,19 +6,22 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from gpushare.errors import ConfigError
+from gpushare import metrics_server
+from gpushare.errors import ConfigError, GpuShareError
+from gpushare.reasons import Reason
 from webhook.caches import Namespaces, OwnClaims, static_namespaces
 from webhook.claim_templates.controller import Controller
 from webhook.flags import Options
 from webhook.handler import Responder
 from webhook.metrics import Metrics
-from webhook.mutation.resourceclaims import template_for
-from webhook.serving import admin_server
+from webhook.mutation.demand import Demand
+from webhook.mutation.settings import Settings
 from webhook.serving import logs as logging_setup
 from webhook.serving.app import Deps, create_app
 from webhook.serving.gunicorn_conf import Server
@@ -50,6 +53,7 @@ class Sources:
     namespaces: Namespaces
     claims: OwnClaims
     missing: Callable[[], list[str]]
+    standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -87,8 +91,10 @@ class Process:
         """Start the threads and build the application; called once in the worker."""
         options = self._options
         sources = static(options.namespaces) if options.namespaces else self._watching()
-        admin_server.start(options.admin, self.metrics, lambda: self._not_ready(sources))
-        respond = Responder(settings=options.settings, namespaces=sources.namespaces, claims=sources.claims)
+        metrics_server.serve("--admin", options.admin, self.metrics.registry, lambda: self._not_ready(sources))
+        respond = Responder(
+            settings=options.settings, namespaces=sources.namespaces, claims=sources.claims, standing=sources.standing
+        )
         app = create_app(Deps(respond=respond, metrics=self.metrics))
         _spare_the_collector()
         return app
@@ -107,8 +113,8 @@ class Process:
         controller = Controller(
             informers.TemplateWriter(api),
             self.metrics,
-            template_for=template_for,
             opted_in=namespaces.__contains__,
+            refusal=partial(refusal, namespaces, self._options.settings),
             retention=self._options.retention,
         )
         for follower in informers.followers(api, namespaces, claims, controller, self.metrics):
@@ -118,6 +124,7 @@ class Process:
         return Sources(
             namespaces=namespaces,
             claims=claims,
+            standing=controller.standing,
             missing=lambda: [name for name, part in state.items() if not part.synced],
         )
 
@@ -129,6 +136,14 @@ class Process:
                 f"no valid certificate in {self._options.certs}" + (f", or CA in {clients.ca}" if clients else "")
             )
         return "; ".join(faults)
+
+
+def refusal(namespaces: Namespaces, settings: Settings, namespace: str, demand: Demand) -> tuple[Reason, str] | None:
+    """Say why an opted-in namespace does not allow what a stored pod asks for."""
+    try:
+        return demand.refusal(namespaces.policy(namespace), settings)
+    except GpuShareError as error:
+        return error.reason, error.message
 
 
 def static(file: Path) -> Sources:

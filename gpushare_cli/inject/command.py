@@ -21,7 +21,7 @@ from gpushare_cli.inject.rewrite import Judge, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
 from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.terminal import Colour, Terminal, diff
-from webhook.claim_templates.references import asks_for
+from webhook.claim_templates.references import is_own
 from webhook.mutation.mutate import Decision, decide
 from webhook.mutation.settings import ACROSS_NODES, Settings, image
 
@@ -219,7 +219,7 @@ def _own_claims(values: Sequence[Any], namespace: str) -> dict[str, frozenset[st
 
 def _is_own(item: Mapping[str, Any], *, template: bool) -> bool:
     try:
-        return asks_for(item, contract.SHARING_CLASSES, template=template)
+        return is_own(item, template=template)
     except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
         return False
 

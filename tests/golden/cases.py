@@ -6,6 +6,7 @@ own claims). ``expected.json`` holds the answer, and the claim template that the
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ class Case:
     def pod(self) -> dict[str, Any]:
         return self._read("pod")
 
-    def decide(self, pod: dict[str, Any]) -> Decision:
+    def decide(self, pod: dict[str, Any], more_claims: Iterable[str] = ()) -> Decision:
+        """Decide about a pod in the case's world, to which claims of our class may be added."""
         namespace, review = self._read("namespace"), self._read("review")
         return decide(
             pod,
@@ -43,7 +45,7 @@ class Case:
             operation=review.get("operation", "CREATE"),
             subresource=review.get("subresource", ""),
             old=review.get("old"),
-            own_claims=frozenset(review.get("ownClaims", ())),
+            own_claims=frozenset((*review.get("ownClaims", ()), *more_claims)),
         )
 
     def answer(self) -> dict[str, Any]:

@@ -6,9 +6,10 @@ template that goes while a pod still names it is created again. It acts on store
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -21,6 +22,7 @@ from webhook.claim_templates.index import Ledger
 from webhook.claim_templates.references import Existing, Key
 from webhook.claim_templates.workqueue import Outcome, Turns
 from webhook.metrics import Metrics
+from webhook.mutation.demand import Demand
 
 log = structlog.get_logger()
 
@@ -43,13 +45,17 @@ class Writer(Protocol):
     def delete(self, template: Existing) -> str:
         """Delete that one, idempotently; returns a result for the metrics."""
 
+    def tell(self, pod: Object, reason: Reason, note: str) -> None:
+        """Write an Event on a pod whose template is not created."""
+
 
 class Controller:
     """What is known of pods and templates, and the loop that writes what follows from it.
 
     Args:
-        template_for: rebuilds a pod's template from its spec.
         opted_in: whether a namespace takes part.
+        refusal: why a namespace that takes part does not allow what a pod asks for, with the same rules as admission;
+            ``None`` where it does.
         retention: seconds an unused template stays; at least ``SETTLE_SECONDS``.
     """
 
@@ -58,12 +64,12 @@ class Controller:
         writer: Writer,
         metrics: Metrics,
         *,
-        template_for: Callable[[Mapping[str, Any]], Object | None],
         opted_in: Callable[[str], bool],
+        refusal: Callable[[str, Demand], tuple[Reason, str] | None],
         retention: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._writer, self._metrics, self._template_for = writer, metrics, template_for
+        self._writer, self._metrics, self._refusal = writer, metrics, refusal
         self._opted_in, self._retention, self._clock = opted_in, max(retention, SETTLE_SECONDS), clock
         self._ledger, self._lock = Ledger(), threading.Lock()
         self._wake = threading.Event()
@@ -71,6 +77,8 @@ class Controller:
         self._lists: set[str] = set()
         self._said: set[Key] = set()
         """Names whose being taken has been said."""
+        self._refused: list[Callable[[], None]] = []
+        """Events that are to be written on pods."""
 
     @property
     def synced(self) -> bool:
@@ -134,6 +142,8 @@ class Controller:
                 self._wake.clear()
                 for write in self.step():
                     (creators if write.action == CREATE else deleters).submit(write)
+                for tell in self.events():
+                    deleters.submit(tell)
 
     def step(self) -> list["Write"]:
         """Take in what changed. Returns the writes that are due now."""
@@ -150,16 +160,35 @@ class Controller:
             self._tell()
         return writes
 
+    def events(self) -> list[Callable[[], None]]:
+        """Take out the Events that are due."""
+        with self._lock:
+            due, self._refused = self._refused, []
+        return due
+
+    def standing(self, namespace: str, name: str) -> int | None:
+        """What the template of that name asks for, as a number of ``template_content``; ``None`` without one."""
+        found = self._ledger.templates.get((namespace, name))
+        return None if found is None else found.essence
+
     def _put_pod(self, pod: Object) -> None:
         """Take in a pod. Its spec's claims never change, so what is known of it is not worked out again."""
         uid, key = pod["metadata"]["uid"], references.reference(pod)
         if key is not None and self._ledger.named_by(uid) == key:
             return
-        item = references.wanted(pod, self._template_for)
+        item = references.wanted(pod)
         if item is not None and not item.sound:
             _say_forged(pod, item.key)
+        refusal = self._why_not(item)
         with self._lock:
             self._ledger.put_pod(uid, item, self._clock())
+            if refusal is not None and not self._ledger.exists(key):
+                self._refused.append(partial(self._writer.tell, references.named(pod), *refusal))
+
+    def _why_not(self, item: references.Wanted | None) -> tuple[Reason, str] | None:
+        if item is None or item.demand is None or not self._opted_in(item.key[0]):
+            return None
+        return self._refusal(item.key[0], item.demand)
 
     def _put_template(self, item: Existing) -> None:
         with self._lock:
@@ -169,7 +198,7 @@ class Controller:
 
     def _consider(self, key: Key) -> None:
         """Say what is to be done about one template."""
-        wanted = self._ledger.is_missing(key) and self._opted_in(key[0])
+        wanted = self._ledger.is_missing(key) and self._opted_in(key[0]) and self._is_allowed(key)
         (self._creating.want if wanted else self._creating.drop)(key)
         if not self._ledger.is_left_over(key):
             self._deleting.drop(key)
@@ -180,6 +209,10 @@ class Controller:
                 reason=Reason.TEMPLATE_TAKEN, namespace=key[0], template=key[1],
             )  # fmt: skip
         (self._said.add if taken else self._said.discard)(key)
+
+    def _is_allowed(self, key: Key) -> bool:
+        """Whether the namespace allows what one of the pods asks for; the driver checks each of them again."""
+        return any(self._refusal(key[0], each) is None for each in self._ledger.demands(key))
 
     def _tell(self) -> None:
         self._metrics.templates.set(self._ledger.ours)

@@ -6,9 +6,10 @@ A change costs the same however many pods there are: only the template that it t
 import json
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from webhook.claim_templates.references import Existing, Key, Object, Wanted
+from webhook.mutation.demand import Demand
 
 
 @dataclass(slots=True)
@@ -20,6 +21,7 @@ class _Use:
     given: int = 0
     content: bytes = b""
     essence: int = 0
+    demands: set[Demand] = field(default_factory=set)
 
 
 class Ledger:
@@ -102,6 +104,10 @@ class Ledger:
         """Whether a pod's content gives it and it is not there."""
         return key[1] in self._missing.get(key[0], ())
 
+    def exists(self, key: Key | None) -> bool:
+        """Whether a template of that name is there."""
+        return key in self.templates
+
     def is_taken(self, key: Key) -> bool:
         """Whether what stands under the name is not what the pods that name it ask for."""
         return key in self._taken
@@ -125,6 +131,11 @@ class Ledger:
         content: Object = json.loads(self._uses[key].content)
         return content
 
+    def demands(self, key: Key) -> frozenset[Demand]:
+        """What pods that name a template ask for, each kind once; some of these pods may be gone."""
+        use = self._uses.get(key)
+        return frozenset(use.demands if use is not None else ())
+
     def expire(self, until: float) -> Iterator[Key]:
         """Yield templates that are unused since ``until`` or earlier; each once, from then on they are left over."""
         # They stand in the order in which they came out of use.
@@ -144,6 +155,7 @@ class Ledger:
             use.given += 1
             use.content = use.content or json.dumps(item.body, separators=(",", ":")).encode()
             use.essence = item.essence
+            use.demands |= {item.demand} if item.demand else set()
         self._pods[uid] = use
         self._look(item.key, now)
 

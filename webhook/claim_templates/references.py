@@ -5,11 +5,13 @@ any time, also after a crash; and one that several pods of a namespace name is t
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.contract import CLAIM, MANAGED_LABEL, TEMPLATE_PREFIX
+from gpushare.contract import CLAIM, MANAGED_LABEL, SHARING_CLASSES, TEMPLATE_PREFIX
+from webhook.mutation.demand import Demand
+from webhook.mutation.resourceclaims import stored
 from webhook.mutation.template_content import content
 
 Object = dict[str, Any]
@@ -24,6 +26,7 @@ class Wanted:
 
     key: Key
     body: Object | None
+    demand: Demand | None = None
 
     @property
     def sound(self) -> bool:
@@ -63,20 +66,25 @@ def reference(pod: Mapping[str, Any]) -> Key | None:
     return None
 
 
-def wanted(pod: Mapping[str, Any], template_for: Callable[[Mapping[str, Any]], Object | None]) -> Wanted | None:
-    """What a stored pod asks for: nothing, a template, or a name that its content does not give (``body`` is None).
+def wanted(pod: Mapping[str, Any]) -> Wanted | None:
+    """What a pod asks for, as the API server stores it.
 
-    Args:
-        pod: as the API server stores it.
-        template_for: rebuilds the template from the pod's spec.
+    Nothing, a template, or a name that its content does not give (``body`` is None).
     """
     key = reference(pod)
     if key is None:
         return None
-    template = template_for(pod)
-    if template is None or template["metadata"]["name"] != key[1]:
+    found = stored(pod)
+    if found is None or found.template["metadata"]["name"] != key[1]:
         return Wanted(key=key, body=None)
-    return Wanted(key=key, body=template)
+    return Wanted(key=key, body=found.template, demand=Demand.of(found))
+
+
+def named(pod: Mapping[str, Any]) -> Object:
+    """What identifies a pod in an Event about it."""
+    metadata = pod["metadata"]
+    found = {key: metadata.get(key, "") for key in ("namespace", "name", "uid")}
+    return {"apiVersion": "v1", "kind": "Pod", **found}
 
 
 def existing(template: Mapping[str, Any]) -> Existing | None:
@@ -88,6 +96,17 @@ def existing(template: Mapping[str, Any]) -> Existing | None:
     ours = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
     uid, version = metadata["uid"], metadata["resourceVersion"]
     return Existing(key=key, uid=uid, version=version, ours=ours, essence=content(template))
+
+
+def is_own(item: Mapping[str, Any], *, template: bool) -> bool:
+    """Whether a claim, or a template, gives a GPU of ours by the will of people, and not of a pod or of gpu-share."""
+    metadata = item.get("metadata") or {}
+    owners = metadata.get("ownerReferences") or []
+    if any(each.get("kind") == "Pod" for each in owners):
+        return False
+    if template and str(metadata.get("name")).startswith(TEMPLATE_PREFIX):
+        return False
+    return asks_for(item, SHARING_CLASSES, template=template)
 
 
 def asks_for(item: Mapping[str, Any], classes: Collection[str], *, template: bool) -> bool:

@@ -66,13 +66,24 @@ def claim_plan(plan: Plan) -> ClaimPlan:
     return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
 
 
-def template_for(pod: Json) -> Object | None:
-    """Rebuild, from a rewritten pod alone, the ResourceClaimTemplate it names.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a rewritten pod asks for, read back from the pod alone."""
 
-    Returns:
-        The object to create, whose name differs from the one in the pod where somebody changed either since; ``None``
-        where the pod holds no share of ours.
-    """
+    view: PodView
+    plan: Plan
+    template: Object
+    """The ResourceClaimTemplate; its name differs from the one in the pod where somebody changed either since."""
+
+
+def template_for(pod: Json) -> Object | None:
+    """Rebuild, from a rewritten pod alone, the ResourceClaimTemplate it names; ``None`` without a share of ours."""
+    found = stored(pod)
+    return None if found is None else found.template
+
+
+def stored(pod: Json) -> Stored | None:
+    """Read back what a rewritten pod asks for; ``None`` where it holds no share of ours."""
     try:
         view = read_pod(pod)
         candidates = [_rebuilt(view, anywhere=anywhere) for anywhere in (False, True)]
@@ -80,7 +91,7 @@ def template_for(pod: Json) -> Object | None:
     except PolicyDenied:
         return None
     found = [each for each in candidates if each is not None]
-    return next((each for each in found if each["metadata"]["name"] == named), found[0] if found else None)
+    return next((each for each in found if each.template["metadata"]["name"] == named), found[0] if found else None)
 
 
 @lru_cache(maxsize=4096)
@@ -264,19 +275,21 @@ def _named_template(view: PodView) -> str | None:
     return next((each.get("resourceClaimTemplateName") for each in entries if each.get("name") == contract.CLAIM), None)
 
 
-def _rebuilt(view: PodView, *, anywhere: bool) -> Object | None:
+def _rebuilt(view: PodView, *, anywhere: bool) -> Stored | None:
     shares = [share for each in view.containers if (share := _share(each, anywhere=anywhere)) is not None]
     if not shares:
         return None
     models = read_models(view.annotations)
     same_gpu = view.annotations.get(contract.SAME_GPU) != "false"
-    claim = claim_plan(Plan(shares=tuple(shares), models=models, same_gpu=same_gpu))
-    return {
+    plan = Plan(shares=tuple(shares), models=models, same_gpu=same_gpu)
+    claim = claim_plan(plan)
+    template = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": claim.template, "labels": {contract.MANAGED_LABEL: "true"}},
         "spec": template_spec(claim.requests, models, same_gpu=same_gpu),
     }
+    return Stored(view, plan, template)
 
 
 def _share(container: Container, *, anywhere: bool) -> Share | None:

@@ -4,10 +4,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gpushare.reasons import Reason
 from webhook.claim_templates.controller import Controller
 from webhook.claim_templates.references import Existing, Key
 from webhook.metrics import Metrics
-from webhook.mutation.resourceclaims import template_for
+from webhook.mutation.demand import Demand
 
 if TYPE_CHECKING:
     from gpushare.errors import ClusterError
@@ -19,6 +20,7 @@ class Server:
     def __init__(self) -> None:
         self.stored: dict[Key, dict[str, Any]] = {}
         self.writes: list[tuple[str, Key]] = []
+        self.told: list[tuple[str, Reason, str]] = []
         self.failures: list[ClusterError] = []
         self.watchers: list[Controller] = []
         self.watched = True
@@ -36,7 +38,7 @@ class Server:
             self._version += 1
             metadata = {**body["metadata"], "namespace": namespace, "uid": f"t{self._version}"}
             self.stored[key] = {**body, "metadata": {**metadata, "resourceVersion": str(self._version)}}
-            self.tell("ADDED", self.stored[key])
+            self.show("ADDED", self.stored[key])
         return "ok"
 
     def delete(self, item: Existing) -> str:
@@ -45,10 +47,13 @@ class Server:
             there = self.stored.get(item.key)
             if there is None or there["metadata"]["uid"] != item.uid:
                 return "gone"
-            self.tell("DELETED", self.stored.pop(item.key))
+            self.show("DELETED", self.stored.pop(item.key))
         return "ok"
 
-    def tell(self, kind: str, item: dict[str, Any]) -> None:
+    def tell(self, pod: dict[str, Any], reason: Reason, note: str) -> None:
+        self.told.append((pod["name"], reason, note))
+
+    def show(self, kind: str, item: dict[str, Any]) -> None:
         for watcher in self.watchers if self.watched else ():
             watcher.template_event(kind, item)
 
@@ -69,10 +74,9 @@ def make(
     listed: bool = True,
     retention: float = 300.0,
     opted_in: Callable[[str], bool] = "team".__eq__,
+    refusal: Callable[[str, Demand], tuple[Reason, str] | None] = lambda _namespace, _demand: None,
 ) -> Controller:
-    controller = Controller(
-        server, metrics, template_for=template_for, opted_in=opted_in, retention=retention, clock=clock
-    )
+    controller = Controller(server, metrics, opted_in=opted_in, refusal=refusal, retention=retention, clock=clock)
     server.watchers.append(controller)
     if listed:
         controller.reset_templates(list(server.stored.values()))
@@ -83,3 +87,5 @@ def make(
 def settle(controller: Controller) -> None:
     for write in controller.step():
         write()
+    for tell in controller.events():
+        tell()

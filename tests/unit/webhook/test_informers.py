@@ -63,7 +63,7 @@ def test_templates_are_known_to_reviews_and_to_the_controller(seen: Seen) -> Non
 
     assert seen.claims.synced
     assert seen.controller.synced
-    assert [each in seen.claims.names("team") for each in ("template/gpu-share-1", "template/mine")] == [True, True]
+    assert [each in seen.claims.names("team") for each in ("template/gpu-share-1", "template/mine")] == [False, True]
     assert list(seen.controller._ledger.templates) == [("team", "gpu-share-1")]
 
 

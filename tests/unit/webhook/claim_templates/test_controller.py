@@ -6,11 +6,13 @@ import time
 import pytest
 
 from gpushare.errors import ClusterError
+from gpushare.reasons import Reason
 from tests.unit.webhook.claim_templates.test_references import managed, name_in, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from webhook.claim_templates.controller import Controller
 from webhook.claim_templates.references import Existing
 from webhook.metrics import Metrics
+from webhook.mutation.demand import Demand
 
 
 def test_a_pod_gets_its_template(server: Server, controller: Controller) -> None:
@@ -20,6 +22,28 @@ def test_a_pod_gets_its_template(server: Server, controller: Controller) -> None
 
     assert list(server.stored) == [("team", name_in(pod))]
     assert server.stored[("team", name_in(pod))]["metadata"]["labels"]["gpu-share.io/managed"] == "true"
+
+
+def test_a_share_that_its_namespace_does_not_allow_gets_no_template_until_it_does(
+    server: Server, clock: Clock, metrics: Metrics
+) -> None:
+    allowed: list[bool] = []
+
+    def refusal(_namespace: str, demand: Demand) -> tuple[Reason, str] | None:
+        return None if allowed else (Reason.ABOVE_MAXIMUM, str(demand.memory_mib))
+
+    controller = make(server, clock, metrics, refusal=refusal)
+    pod = managed()
+    for _ in range(2):
+        controller.pod_event("MODIFIED", pod)
+        settle(controller)
+    assert server.writes == []
+    assert server.told == [(pod["metadata"]["name"], Reason.ABOVE_MAXIMUM, "4096")]
+
+    allowed.append(True)
+    controller.namespaces_changed("team")
+    settle(controller)
+    assert list(server.stored) == [("team", name_in(pod))]
 
 
 def test_nothing_is_written_before_both_lists_are_read(server: Server, clock: Clock, metrics: Metrics) -> None:
@@ -86,7 +110,7 @@ def test_a_template_that_goes_while_it_is_named_comes_back_at_once(server: Serve
     pod = managed()
     controller.pod_event("ADDED", pod)
     settle(controller)
-    server.tell("DELETED", server.stored.pop(("team", name_in(pod))))
+    server.show("DELETED", server.stored.pop(("team", name_in(pod))))
     settle(controller)
 
     assert list(server.stored) == [("team", name_in(pod))]

@@ -35,7 +35,7 @@ def template(name: str = "gpu-share-1", **metadata: Any) -> dict[str, Any]:
 
 def test_a_rewritten_pod_wants_the_template_it_names() -> None:
     pod = managed()
-    item = references.wanted(pod, template_for)
+    item = references.wanted(pod)
 
     assert item is not None
     assert item.body is not None
@@ -45,11 +45,11 @@ def test_a_rewritten_pod_wants_the_template_it_names() -> None:
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_finished_pod_wants_nothing(phase: str) -> None:
-    assert references.wanted({**managed(), "status": {"phase": phase}}, template_for) is None
+    assert references.wanted({**managed(), "status": {"phase": phase}}) is None
 
 
 def test_a_pod_without_our_label_wants_nothing() -> None:
-    assert references.wanted(managed(labels={}), template_for) is None
+    assert references.wanted(managed(labels={})) is None
 
 
 def test_a_name_that_the_content_does_not_give_is_never_created() -> None:
@@ -59,14 +59,14 @@ def test_a_name_that_the_content_does_not_give_is_never_created() -> None:
         "resourceClaims": [{"name": "gpu-share", "resourceClaimTemplateName": "gpu-share-ff"}],
     }
 
-    assert references.wanted(pod, template_for) == Wanted(key=("team", "gpu-share-ff"), body=None)
+    assert references.wanted(pod) == Wanted(key=("team", "gpu-share-ff"), body=None)
 
 
 def test_a_template_of_another_name_is_none_of_ours() -> None:
     pod = managed()
     pod["spec"] = {**pod["spec"], "resourceClaims": [{"name": "gpu-share", "resourceClaimTemplateName": "mine"}]}
 
-    assert references.wanted(pod, template_for) is None
+    assert references.wanted(pod) is None
 
 
 @pytest.mark.parametrize("labels", [{}, None, {"gpu-share.io/managed": "no"}])

@@ -61,8 +61,9 @@ def test_a_host_path_to_gpus_is_refused_however_it_is_spelled(path: str) -> None
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/proc", "/proc/1/root", "/sys/fs/cgroup", "/var", "/var/run", "/run/gpu-share", "/var/lib/gpu-share/audit",
-        "/var/lib/kubelet/plugins", "/etc/kubernetes/manifests", "/etc/../run//containerd", "/var/run/docker.sock",
+        "/", "/proc", "/proc/1/root", "/sys/fs/cgroup", "/var", "/var/run", "/run/gpu-share",
+        "/var/lib/gpu-share/audit", "/var/lib/kubelet/plugins", "/etc/kubernetes/manifests",
+        "/etc/../run//containerd", "/var/run/docker.sock",
     ],
 )  # fmt: skip
 def test_a_host_path_to_what_the_node_keeps_is_refused_whatever_is_listed(path: str) -> None:
