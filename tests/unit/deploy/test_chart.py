@@ -24,6 +24,7 @@ PLAIN: Final = (
 )
 SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
 SHARED: Final = ("--set=mps.sharedMemory=node",)
+CLIENTS: Final = ("--set=webhook.clientCA=clients",)
 SAMPLES: Final = {
     "agent.affinity": {"nodeAffinity": {}},
     "agent.healthTaint": "NoExecute",
@@ -136,7 +137,8 @@ def test_nothing_rendered_depends_on_when_or_where(options: tuple[str, ...]) -> 
 @pytest.mark.parametrize(("where", "default"), sorted(leaves(VALUES), key=str))
 def test_every_value_changes_something(where: str, default: Any) -> None:
     changed = setting(where, other(where, default))
-    assert any(helm.objects(*options) != helm.objects(*options, changed) for options in (PLAIN, SIMULATED, (), SHARED))
+    worlds = (CLIENTS, PLAIN, SIMULATED, (), SHARED)
+    assert any(helm.objects(*options) != helm.objects(*options, changed) for options in worlds)
 
 
 def test_every_value_is_described_and_known_to_the_schema() -> None:
@@ -178,6 +180,9 @@ def comments(lines: list[str]) -> Iterator[int]:
         ("certs.leafDays=31", "/certs/leafDays"),
         ("certs.caDays=20", "less than twice certs.leafDays"),
         ("webhook.minAvailable=2", "no node could be drained"),
+        ("webhook.clientCA=Clients", "/webhook/clientCA"),
+        ("webhook.clientName=x", "needs webhook.clientCA"),
+        ("webhook.clientCA=kube-root-ca.crt", "set webhook.clientName"),
     ],
 )
 def test_a_typo_or_a_senseless_value_is_refused_by_name(set_: str, said: str) -> None:
@@ -216,6 +221,19 @@ def test_what_the_webhook_is_told_is_understood_by_it() -> None:
     assert (read.settings.log_level, read.settings.runtime_class) == ("debug", "other")
     assert read.settings.tolerations == tuple(VALUES["webhook"]["shareTolerations"])
     assert read.settings.sidecar_limits == VALUES["sidecar"]["resources"]["limits"]
+
+
+def test_the_ca_of_the_webhooks_clients_is_where_the_webhook_reads_it() -> None:
+    options = ("--set=webhook.clientCA=kube-root-ca.crt,webhook.clientName=kube-apiserver-kubelet-client",)
+    clients = Options.read([], environment(*options)).clients
+    assert clients
+    assert clients.name == "kube-apiserver-kubelet-client"
+    spec = of(options, "Deployment")[0]["spec"]["template"]["spec"]
+    mounts = {each["mountPath"]: each["name"] for each in spec["containers"][0]["volumeMounts"]}
+    volume = next(each for each in spec["volumes"] if each["name"] == mounts[str(clients.ca.parent)])
+    items = [{"key": "ca.crt", "path": clients.ca.name}]
+    assert volume["configMap"] == {"name": "kube-root-ca.crt", "items": items}
+    assert Options.read([], environment()).clients is None
 
 
 def test_without_tolerations_a_share_gets_none() -> None:
