@@ -22,11 +22,12 @@ DOCUMENTS: Final = (
 PRODUCT: Final = ("gpushare", "gpushare_cli", "enforcer", "webhook", "sidecar", "certs")
 FOREIGN: Final = frozenset(
     {
-        "--annotations", "--clusterrole", "--command", "--group", "--local", "--no-deps", "--no-hooks", "--overwrite",
-        "--set", "--strict", "--target", "--wait",
+        "--admission-control-config-file", "--annotations", "--clusterrole", "--command", "--from-file", "--group",
+        "--local", "--no-deps", "--no-hooks", "--overwrite", "--reuse-values", "--set", "--strict", "--target",
+        "--wait",
     }
 )  # fmt: skip
-"""Options of kubectl, helm, pip and mypy."""
+"""Options of kube-apiserver, kubectl, helm, pip and mypy."""
 KUBERNETES: Final = frozenset(
     {"OnDelete", "FailedResourceClaimCreation", "CrossNamespacePodAffinity", "WaitForPodsReady"}
 )

@@ -20,6 +20,7 @@ UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
     "tests/testbed/cluster/test_node.py": 104,
+    "tests/integration/controlplane/test_client_certificates.py": 12,
     "tests/e2e/test_blocked.py": 44,
     "tests/e2e/test_churn.py": trials(210, 690),
     "tests/e2e/test_deletion.py": 71,
@@ -42,6 +43,7 @@ SECONDS: Final = {
 """Measured with ``python -m tests.testbed.lanes``, which prints what each file took."""
 APART: Final = (
     "tests/integration/controlplane/test_chart.py",
+    "tests/integration/controlplane/test_client_certificates.py",
     "tests/integration/controlplane/test_gates.py",
     "tests/testbed/cluster/test_controlplane.py",
 )
