@@ -13,7 +13,6 @@ from enforcer.mps import host as mps_host
 from gpushare import contract
 from gpushare_cli.main import build_parser
 from tests.support import helm
-from webhook.flags import Options
 
 pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
 Object = dict[str, Any]
@@ -24,7 +23,7 @@ PLAIN: Final = (
 )
 SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
 SHARED: Final = ("--set=mps.sharedMemory=node",)
-CLIENTS: Final = ("--set=webhook.clientCA=clients",)
+WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, (), SHARED)
 SAMPLES: Final = {
     "agent.affinity": {"nodeAffinity": {}},
     "agent.healthTaint": "NoExecute",
@@ -137,8 +136,7 @@ def test_nothing_rendered_depends_on_when_or_where(options: tuple[str, ...]) -> 
 @pytest.mark.parametrize(("where", "default"), sorted(leaves(VALUES), key=str))
 def test_every_value_changes_something(where: str, default: Any) -> None:
     changed = setting(where, other(where, default))
-    worlds = (CLIENTS, PLAIN, SIMULATED, (), SHARED)
-    assert any(helm.objects(*options) != helm.objects(*options, changed) for options in worlds)
+    assert any(helm.objects(*options) != helm.objects(*options, changed) for options in WORLDS)
 
 
 def test_every_value_is_described_and_known_to_the_schema() -> None:
@@ -180,9 +178,6 @@ def comments(lines: list[str]) -> Iterator[int]:
         ("certs.leafDays=31", "/certs/leafDays"),
         ("certs.caDays=20", "less than twice certs.leafDays"),
         ("webhook.minAvailable=2", "no node could be drained"),
-        ("webhook.clientCA=Clients", "/webhook/clientCA"),
-        ("webhook.clientName=x", "needs webhook.clientCA"),
-        ("webhook.clientCA=kube-root-ca.crt", "set webhook.clientName"),
     ],
 )
 def test_a_typo_or_a_senseless_value_is_refused_by_name(set_: str, said: str) -> None:
@@ -211,33 +206,6 @@ def test_every_container_and_the_sidecar_run_the_image_asked_for(set_: str, imag
     options = (f"--set={set_}",) if set_ else ()
     assert {c["image"] for _, spec in pods(*options) for c in spec["containers"]} == {image}
     assert environment(*options)["GPU_SHARE_IMAGE"] == image
-
-
-def test_what_the_webhook_is_told_is_understood_by_it() -> None:
-    changed = ("webhook.maxMemory", "webhook.rootTenants", "webhook.logLevel", "webhook.retention", "runtimeClassName")
-    options = tuple(setting(where, other(where, dict(leaves(VALUES))[where])) for where in changed)
-    read = Options.read([], environment(*options))
-    assert (read.retention, read.settings.max_memory_mib, read.settings.root_tenants) == (301, 81920, "refuse")
-    assert (read.settings.log_level, read.settings.runtime_class) == ("debug", "other")
-    assert read.settings.tolerations == tuple(VALUES["webhook"]["shareTolerations"])
-    assert read.settings.sidecar_limits == VALUES["sidecar"]["resources"]["limits"]
-
-
-def test_the_ca_of_the_webhooks_clients_is_where_the_webhook_reads_it() -> None:
-    options = ("--set=webhook.clientCA=kube-root-ca.crt,webhook.clientName=kube-apiserver-kubelet-client",)
-    clients = Options.read([], environment(*options)).clients
-    assert clients
-    assert clients.name == "kube-apiserver-kubelet-client"
-    spec = of(options, "Deployment")[0]["spec"]["template"]["spec"]
-    mounts = {each["mountPath"]: each["name"] for each in spec["containers"][0]["volumeMounts"]}
-    volume = next(each for each in spec["volumes"] if each["name"] == mounts[str(clients.ca.parent)])
-    items = [{"key": "ca.crt", "path": clients.ca.name}]
-    assert volume["configMap"] == {"name": "kube-root-ca.crt", "items": items}
-    assert Options.read([], environment()).clients is None
-
-
-def test_without_tolerations_a_share_gets_none() -> None:
-    assert Options.read([], environment("--set-json=webhook.shareTolerations=[]")).settings.tolerations == ()
 
 
 def test_no_role_has_wildcards_the_hooks_included() -> None:

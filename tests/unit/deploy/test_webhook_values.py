@@ -1,0 +1,56 @@
+"""What the chart says to the webhook reaches it; about its clients, nobody is let in by a mistake."""
+
+import re
+
+import pytest
+
+from tests.support import helm
+from tests.unit.deploy.test_chart import VALUES, environment, leaves, of, other, setting
+from webhook.flags import Options
+
+pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def program() -> None:
+    helm.need()
+
+
+def test_what_the_webhook_is_told_is_understood_by_it() -> None:
+    changed = ("webhook.maxMemory", "webhook.rootTenants", "webhook.logLevel", "webhook.retention", "runtimeClassName")
+    options = tuple(setting(where, other(where, dict(leaves(VALUES))[where])) for where in changed)
+    read = Options.read([], environment(*options))
+    assert (read.retention, read.settings.max_memory_mib, read.settings.root_tenants) == (301, 81920, "refuse")
+    assert (read.settings.log_level, read.settings.runtime_class) == ("debug", "other")
+    assert read.settings.tolerations == tuple(VALUES["webhook"]["shareTolerations"])
+    assert read.settings.sidecar_limits == VALUES["sidecar"]["resources"]["limits"]
+
+
+def test_without_tolerations_a_share_gets_none() -> None:
+    assert Options.read([], environment("--set-json=webhook.shareTolerations=[]")).settings.tolerations == ()
+
+
+def test_clients_need_no_certificate_by_default() -> None:
+    assert Options.read([], environment()).clients is None
+
+
+def test_the_ca_is_mounted_where_the_webhook_reads_it() -> None:
+    options = ("--set=webhook.clientCA=kube-root-ca.crt,webhook.clientName=kube-apiserver-kubelet-client",)
+    clients = Options.read([], environment(*options)).clients
+    assert clients
+    assert clients.name == "kube-apiserver-kubelet-client"
+    spec = of(options, "Deployment")[0]["spec"]["template"]["spec"]
+    mounts = {each["mountPath"]: each["name"] for each in spec["containers"][0]["volumeMounts"]}
+    volume = next(each for each in spec["volumes"] if each["name"] == mounts[str(clients.ca.parent)])
+    items = [{"key": "ca.crt", "path": clients.ca.name}]
+    assert volume["configMap"] == {"name": "kube-root-ca.crt", "items": items}, "not optional: no pod starts without it"
+
+
+@pytest.mark.parametrize(("set_", "said"), [
+    ("webhook.clientCA=Clients", "/webhook/clientCA"),
+    ("webhook.clientName=x", "needs webhook.clientCA"),
+    ("webhook.clientCA=kube-root-ca.crt", "set webhook.clientName"),
+])  # fmt: skip
+def test_a_value_that_lets_others_in_is_refused(set_: str, said: str) -> None:
+    with pytest.raises(helm.HelmError, match=re.escape(said)):
+        helm.template(f"--set={set_}")
