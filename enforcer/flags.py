@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
     add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
+    add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
     add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
     _add_offers(parser)
     _add_outlets(parser)

@@ -56,11 +56,11 @@ from enforcer.resourceslices.kill_log_anchor import keep_anchored
 from enforcer.runtime import capabilities, lock
 from enforcer.runtime.background import every
 from enforcer.runtime.logs import log_to_stderr
-from enforcer.status import http_server
 from enforcer.status.events import NodeNews, NodeReporter, PodEvents
 from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
 from enforcer.status.pod_status_files import PodFiles
+from gpushare import metrics_server
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, RecordError
 from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
@@ -170,7 +170,7 @@ def _tell_operators(
     """Report what happens to daemons, and serve metrics and readiness."""
     keep_telling(side.incidents, side.news, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
     if options.address is not None:
-        stack.callback(http_server.serve(options.address, http_server.app(metrics.registry, side.hindrance)))
+        stack.callback(metrics_server.serve("--metrics", options.address, metrics.registry, side.hindrance))
 
 
 def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
@@ -322,6 +322,7 @@ def _kubelet(
             quotas=checkpoint.read,
             tell=side.tell,
             shared_memory=options.mps_shared_memory,
+            host_network=options.tenant_host_network,
         )
     )
     side.problems.append(lambda: list(kubelet.problems()))

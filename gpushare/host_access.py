@@ -55,6 +55,9 @@ class HostAccess:
     network: bool = False
 
 
+NOTHING_LISTED: Final = HostAccess()
+
+
 def check(pod: Object, allowed: HostAccess) -> Iterator[str]:
     """Check a pod, all its containers included; yields warnings.
 

@@ -82,6 +82,7 @@ class Reason(StrEnum):
     CLAIM_UNKNOWN = "ClaimUnknown"
     CLAIM_MISMATCH = "ClaimMismatch"
     CLAIM_TAKEN = "ClaimTaken"
+    NOT_OPTED_IN = "NotOptedIn"
     CLAIM_UNSUPPORTED = "ClaimUnsupported"
     CLAIM_FORGOTTEN = "ClaimForgotten"
     GPU_STILL_HELD = "GpuStillHeld"

@@ -16,10 +16,11 @@ from typing import Any, Final
 from enforcer.dra.allocation import containers
 from enforcer.dra.prepared_claim import Granted, Limit, Prepared
 from enforcer.dra.resize import Bounds, check_known, gpus_of, limit_of, resized
-from enforcer.quota.from_claims import Terms, claim_names, mib_of
+from enforcer.quota.from_claims import Terms, mib_of
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, QuantityError, ResizeRefused
 from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, Cluster, namespace_of, path
+from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import Wish, write_wish
@@ -124,7 +125,7 @@ def found(api: Cluster, namespace: str, name: str, container: str) -> Target:
     pod = pod_of(api, namespace, name)
     _check_running(pod, f"{namespace}/{name}")
     try:
-        claims = claims_of(api, namespace, list(claim_names(pod).values()))
+        claims = claims_of(api, namespace, claim_names(pod))
     except ClusterError as error:
         if error.status in HIDDEN:
             raise GpuShareError(f"you may not read claims in namespace {namespace}; {_ask_for_role()}") from None

@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enforcer.dra import permission
 from enforcer.dra.prepared_claim import Granted, Limit, Prepared
 from enforcer.nvml.types import Gpu
-from enforcer.quota.from_claims import Object, claim_names, literal, mib_of, number_of, terms_of
+from enforcer.quota.from_claims import Object, literal, mib_of, number_of, terms_of
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
 from gpushare.annotations import Asked, asked, main_container
 from gpushare.errors import PrepareError, QuantityError
+from gpushare.host_access import NOTHING_LISTED, HostAccess
+from gpushare.namespace_policy import NamespacePolicy
+from gpushare.pod_claims import uses
 from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, shown
 from gpushare.reasons import Reason
 
@@ -66,11 +70,15 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A claim, the pod that uses it, and the pod's namespace."""
+    """A claim, the pod that uses it, and the pod's namespace.
+
+    ``host`` is what of the node its pods may reach; the namespace's own list of paths is added here.
+    """
 
     claim: Object
     pod: Object
     namespace: Object
+    host: HostAccess = NOTHING_LISTED
 
 
 def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
@@ -86,10 +94,14 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
     """
     granted = granted_of(node, ask.claim, devices)
     check_user(node, ask.claim, ask.pod)
-    uses = list(_uses(ask, granted))
-    limits = _limits(ask.pod, uses)
-    _check_sums(ask, uses, limits, granted)
-    check_variables(uses, limits)
+    policy = permission.check(ask.claim, ask.pod, ask.namespace, ask.host)
+    used = list(_uses(ask, granted))
+    _check_used(ask, used, granted)
+    limits = _limits(ask.pod, used)
+    for use, limit in zip(used, limits, strict=True):
+        permission.check_amount(policy, limit, instance=any(devices[each.device].parent for each in use.granted))
+    _check_sums(ask, used, limits, granted)
+    check_variables(used, limits)
     metadata, pod = ask.claim["metadata"], ask.pod["metadata"]
     return Prepared(
         uid=metadata["uid"],
@@ -101,7 +113,8 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
         limits=limits,
         terms=terms_of(ask.namespace["metadata"].get("annotations") or {}),
         low_priority=_low_priority(ask.pod),
-        own_shared_memory=tuple(sorted({use.request for use in uses if brings_memory(ask.pod, use.raw)})),
+        own_shared_memory=tuple(sorted({use.request for use in used if brings_memory(use.raw)})),
+        driver_capabilities=_driver_capabilities(used, policy),
     )
 
 
@@ -203,21 +216,40 @@ def containers(pod: Object) -> list[tuple[Object, str]]:
 
 
 def _uses(ask: Ask, granted: Sequence[Granted]) -> Iterator[Use]:
-    mine = {entry for entry, name in claim_names(ask.pod).items() if name == ask.claim["metadata"]["name"]}
     gpus = of_requests([each for each in granted if each.gpu is not None])
+    found: dict[str, list[tuple[str, bool]]] = {}
+    for use in uses(ask.pod):
+        if use.claim == ask.claim["metadata"]["name"]:
+            requests = [request for request in ([use.request] if use.request else gpus) if request in gpus]
+            found.setdefault(use.container, []).extend((each, use.entry == contract.CLAIM) for each in requests)
     for raw, kind in containers(ask.pod):
-        found = [
-            (request, entry["name"] == contract.CLAIM)
-            for entry in (raw.get("resources") or {}).get("claims") or []
-            if entry.get("name") in mine
-            for request in ([entry["request"]] if entry.get("request") else list(gpus))
-            if request in gpus
-        ]
-        if len(found) > 1:
-            asks = ", ".join(request for request, _ in found)
-            message = f"container {raw['name']} uses {len(found)} requests ({asks}) of claim {_named(ask.claim)}"
+        used = found.get(raw["name"], [])
+        if len(used) > 1:
+            asks = ", ".join(request for request, _ in used)
+            message = f"container {raw['name']} uses {len(used)} requests ({asks}) of claim {_named(ask.claim)}"
             raise PrepareError(f"{message}; name one of them, for a container uses one request")
-        yield from (Use(raw, kind, gpus[request], own) for request, own in found)
+        yield from (Use(raw, kind, gpus[request], own) for request, own in used)
+
+
+def _check_used(ask: Ask, used: Sequence[Use], granted: Sequence[Granted]) -> None:
+    """Refuse GPUs that no container uses: nobody would know what its quota is."""
+    if not used and any(each.gpu is not None for each in granted):
+        hint = "name the claim in resources.claims of a container"
+        raise PrepareError(f"claim {_named(ask.claim)} holds a GPU that no container of the pod uses; {hint}")
+
+
+def _driver_capabilities(used: Sequence[Use], policy: NamespacePolicy) -> tuple[tuple[str, str], ...]:
+    """What NVIDIA's toolkit brings to the containers of each request: what they ask for within the policy.
+
+    It stands in CDI's variables, because an image can ask for more as well.
+    """
+    allowed = policy.driver_capabilities
+    usual = [each for each in contract.DRIVER_CAPABILITIES.split(",") if each in allowed] or allowed
+    found: dict[str, set[str]] = {}
+    for use in used:
+        asked_for = set((variable(use.raw, contract.NVIDIA_DRIVER_CAPABILITIES) or "").split(","))
+        found.setdefault(use.request, set()).update(asked_for if asked_for <= {*allowed} else usual)
+    return tuple((request, ",".join(sorted(each))) for request, each in sorted(found.items()))
 
 
 def _limits(pod: Object, uses: Sequence[Use]) -> tuple[Limit, ...]:
@@ -276,11 +308,11 @@ def _low_priority(pod: Object) -> bool:
     return bool(value == LOW)
 
 
-def brings_memory(pod: Object, container: Object) -> bool:
-    """Tell whether a container brings a /dev/shm of its own: a volume there, or the node's."""
+def brings_memory(container: Object) -> bool:
+    """Tell whether a container brings a /dev/shm of its own."""
     paths = [str(each.get("mountPath")) for each in container.get("volumeMounts") or []]
     wanted = _steps(contract.SHARED_MEMORY_PATH)
-    return bool((pod.get("spec") or {}).get("hostIPC")) or any(_steps(path) == wanted for path in paths)
+    return any(_steps(path) == wanted for path in paths)
 
 
 def _steps(path: str) -> list[str]:

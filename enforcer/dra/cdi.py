@@ -75,6 +75,8 @@ def variables(claim: Prepared, grants: Sequence[Granted], *, mps: bool) -> dict[
         contract.DEVICE_MEMORY_MIB: str(card),
         contract.MEMORY_FRACTION: fraction(min(memory), card),
     }
+    if capabilities := dict(claim.driver_capabilities).get(grants[0].request):
+        found[contract.NVIDIA_DRIVER_CAPABILITIES] = capabilities
     if len(grants) > 1:
         found[contract.GPUS_VARIABLE] = str(len(grants))
     if len(memory) == 1:

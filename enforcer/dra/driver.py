@@ -30,6 +30,7 @@ from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import device_name
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ClusterError, NvmlError, PrepareError
+from gpushare.host_access import NOTHING_LISTED, HostAccess
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
 
@@ -98,6 +99,8 @@ class Parts:
     """MiB of a GPU that shares can have, shared like this."""
     changed: Callable[[], None]
     """Called whenever the set of prepared claims is another."""
+    host: HostAccess = NOTHING_LISTED
+    """What of the node sharing pods may reach."""
     published: Callable[[Prepared], None] = lambda _: None
     """Called with a claim that was prepared anew, to tell the API server."""
 
@@ -261,7 +264,7 @@ class Driver:
         cluster, claim = self._parts.cluster, self._claim(ref)
         pod = cluster.get(path(CORE_V1, "pods", user_of(claim)["name"], ref.namespace), timeout=READ_SECONDS)
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
-        return prepare(self._parts.node, Ask(claim, pod, namespace), self._devices())
+        return prepare(self._parts.node, Ask(claim, pod, namespace, self._parts.host), self._devices())
 
     def _claim(self, ref: Ref) -> Object:
         where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)

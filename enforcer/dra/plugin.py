@@ -33,6 +33,7 @@ from enforcer.runtime.background import every
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ConfigError
+from gpushare.host_access import HostAccess
 from gpushare.kube_client import Cluster
 
 SETTLE_EVERY: Final = 5.0
@@ -64,6 +65,8 @@ class Setup:
     """Takes what owners of pods are to be told."""
     shared_memory: bool = False
     """Whether clients of MPS get the node's shared memory of MPS."""
+    host_network: bool = False
+    """Whether sharing pods may use hostNetwork."""
 
 
 class KubeletSide:
@@ -181,7 +184,14 @@ class KubeletSide:
             capacity=lambda gpu, mode: capacity_mib(gpu, setup.policy, mode=mode),
             changed=self.books.changed.set,
             published=self._announcer.publish,
+            host=_host_access(setup),
         )
+
+
+def _host_access(setup: Setup) -> HostAccess:
+    """What sharing pods may reach of the node: not what gpu-share and the kubelet keep, whatever paths they have."""
+    folders = (setup.state, setup.run, setup.kubelet_root, setup.cdi_root)
+    return HostAccess(protected=tuple(map(str, folders)), network=setup.host_network)
 
 
 def _at_once(setup: Setup, gpu: str) -> bool:

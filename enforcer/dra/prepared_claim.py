@@ -88,6 +88,8 @@ class Prepared:
     answers: tuple[Answer, ...] = ()
     own_shared_memory: tuple[str, ...] = ()
     """Requests whose containers bring a /dev/shm of their own."""
+    driver_capabilities: tuple[tuple[str, str], ...] = ()
+    """By request, what NVIDIA's toolkit brings to its containers; without an entry, what they ask for."""
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -157,6 +159,7 @@ def encode(claim: Prepared) -> bytes:
         },
         "lowPriority": claim.low_priority,
         "ownSharedMemory": claim.own_shared_memory,
+        "driverCapabilities": dict(claim.driver_capabilities),
         "answers": [
             {
                 "container": each.container, "asked": each.asked, "done": each.done, "beforeMib": each.before_mib,
@@ -179,7 +182,7 @@ def decode(data: bytes) -> Prepared:
         return _decoded(content)
     except KeyError as error:
         raise ConfigError(f"it has no field {error}", Reason.CHECKPOINT_UNREADABLE) from error
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(str(error)[:200], Reason.CHECKPOINT_UNREADABLE) from error
 
 
@@ -203,6 +206,9 @@ def _decoded(content: Mapping[str, Any]) -> Prepared:
         low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have none of these
         answers=tuple(_answer(row) for row in content.get("answers", [])),
         own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
+        driver_capabilities=tuple(
+            (_named(request, _REQUEST), _text(each)) for request, each in content.get("driverCapabilities", {}).items()
+        ),
     )
 
 

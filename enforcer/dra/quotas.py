@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from enforcer.dra.prepared_claim import Granted, Limit, Prepared
-from enforcer.quota.from_claims import Object, Terms, claim_names, container_ids, terms_of
+from enforcer.quota.from_claims import Object, Terms, container_ids, terms_of
 from enforcer.quota.types import Quota
+from gpushare.pod_claims import Use, claim_names, uses
 
 
 def quotas_of_prepared(
@@ -22,7 +23,8 @@ def quotas_of_prepared(
     ids = _ids(pods, before)
     policy = {each["metadata"]["name"]: terms_of(each["metadata"].get("annotations") or {}) for each in namespaces}
     users = (*(other for claim in prepared for other in joined(claim, pods)), *prepared)  # a pod's own claim counts
-    found = {_key(each): each for each in _nothing(users, ids, policy)}
+    found = {_key(each): each for each in _unlimited(users, ids, policy)}
+    found |= {_key(each): each for each in _all_of_it(prepared, ids, policy)}
     found |= {
         _key(quota): quota
         for user in users
@@ -47,7 +49,7 @@ def _ids(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[str, Mappin
     return found
 
 
-def _nothing(
+def _unlimited(
     users: Iterable[Prepared], ids: Mapping[str, Mapping[str, str]], policy: Mapping[str, Terms]
 ) -> Iterator[Quota]:
     """Give every container that runs in a pod with a share nothing of its GPUs, for want of anything better.
@@ -55,16 +57,22 @@ def _nothing(
     A container that asked for nothing gets no GPU, but another of its pod can hand it the way to one.
     """
     for claim in users:
-        terms = policy.get(claim.namespace, claim.terms)
-        yield from (
-            Quota(
-                claim_uid=claim.uid, namespace=claim.namespace, pod=claim.pod, pod_uid=claim.pod_uid,
-                container=container, container_id=container_id, gpu=gpu, memory_mib=0, on_exceed=terms.on_exceed,
-                grace_seconds=terms.grace_seconds, tolerance_mib=0, reserved_mib=0,
-            )
-            for gpu in claim.gpus
-            for container, container_id in ids.get(claim.pod_uid, {}).items()
-        )  # fmt: skip
+        for gpu in claim.gpus:
+            for container, container_id in ids.get(claim.pod_uid, {}).items():
+                nothing = Limit(container=container, request="", memory_mib=0)
+                yield _quota(claim, nothing, container_id, policy.get(claim.namespace, claim.terms), gpu, 0)
+
+
+def _all_of_it(
+    prepared: Iterable[Prepared], ids: Mapping[str, Mapping[str, str]], policy: Mapping[str, Terms]
+) -> Iterator[Quota]:
+    """Give the containers of a claim without limits what was granted: an older enforcer told them that much."""
+    for claim in (each for each in prepared if not each.limits):
+        for gpu in claim.gpus:
+            for container, container_id in ids.get(claim.pod_uid, {}).items():
+                granted = Limit(container=container, request="", memory_mib=claim.on(gpu))
+                terms = policy.get(claim.namespace, claim.terms)
+                yield _quota(claim, granted, container_id, terms, gpu, claim.on(gpu))
 
 
 def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
@@ -75,9 +83,10 @@ def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
     """
     for pod in pods:
         metadata = pod["metadata"]
-        entries = {entry for entry, name in claim_names(pod).items() if name == claim.name}
-        if entries and metadata.get("namespace") == claim.namespace and metadata["uid"] != claim.pod_uid:
-            limits = tuple(_joined_limits(claim, pod, entries))
+        used = [each for each in uses(pod) if each.claim == claim.name]
+        named = used or claim.name in claim_names(pod)
+        if named and metadata.get("namespace") == claim.namespace and metadata["uid"] != claim.pod_uid:
+            limits = tuple(_joined_limits(claim, used))
             yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
 
 
@@ -86,25 +95,26 @@ def quotas_of_joined(other: Prepared) -> tuple[Quota, ...]:
     return tuple(quota for limit in other.limits for quota in _quotas(other, limit, None, {}))
 
 
-def _joined_limits(claim: Prepared, pod: Object, entries: set[str]) -> Iterator[Limit]:
-    spec = pod.get("spec") or {}
-    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
-        used = [each for each in (container.get("resources") or {}).get("claims") or [] if each.get("name") in entries]
-        asked = {each.get("request") for each in used}
+def _joined_limits(claim: Prepared, used: Sequence[Use]) -> Iterator[Limit]:
+    for container in dict.fromkeys(each.container for each in used):
+        asked = {each.request for each in used if each.container == container}
         yield from (
-            Limit(container=container["name"], request=each.request, memory_mib=0)
+            Limit(container=container, request=each.request, memory_mib=0)
             for each in claim.granted
-            if each.gpu is not None and asked & {each.request, None, ""}
+            if each.gpu is not None and asked & {each.request, ""}
         )
 
 
 def _quotas(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> tuple[Quota, ...]:
     """Write one limit as quotas, one for each of its GPUs."""
     terms = policy.get(claim.namespace, claim.terms)
-    return tuple(_quota(claim, limit, container_id, terms, granted) for granted in claim.of(limit.request))
+    return tuple(
+        _quota(claim, limit, container_id, terms, granted.gpu or "", _reserved(claim, limit, granted))
+        for granted in claim.of(limit.request)
+    )
 
 
-def _quota(claim: Prepared, limit: Limit, container_id: str | None, terms: Terms, granted: Granted) -> Quota:
+def _quota(claim: Prepared, limit: Limit, container_id: str | None, terms: Terms, gpu: str, reserved_mib: int) -> Quota:
     """Write one under its namespace's policy as it is now, else as it was when it was prepared."""
     return Quota(
         claim_uid=claim.uid,
@@ -113,14 +123,14 @@ def _quota(claim: Prepared, limit: Limit, container_id: str | None, terms: Terms
         pod_uid=claim.pod_uid,
         container=limit.container,
         container_id=container_id,
-        gpu=granted.gpu or "",
+        gpu=gpu,
         memory_mib=limit.memory_mib,
         compute_percent=limit.compute,
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(limit.memory_mib) if limit.memory_mib else 0,
-        low_priority=claim.low_priority,
-        reserved_mib=_reserved(claim, limit, granted),
+        low_priority=claim.low_priority and bool(limit.memory_mib),
+        reserved_mib=reserved_mib,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from enforcer.quota.types import DEFAULT_GRACE_SECONDS, OnExceed, Quota
 from gpushare import contract
 from gpushare.errors import QuantityError
+from gpushare.pod_claims import uses
 from gpushare.quantity import MIB, parse_duration, parse_memory, parse_percent
 
 Object = Mapping[str, Any]
@@ -116,7 +117,7 @@ def grants_of(claim: Object, devices: Mapping[tuple[str, str], str]) -> list[Gra
 def _of_pod(
     pod: Object, claims: Mapping[tuple[str, str], Object], devices: Mapping[tuple[str, str], str], terms: Terms
 ) -> Iterator[Quota]:
-    names = claim_names(pod)
+    names = {each.entry: each.claim for each in uses(pod)}
     ids = container_ids(pod)
     for container in _containers(pod):
         for used in (container.get("resources") or {}).get("claims") or []:
@@ -186,14 +187,6 @@ def _together(one: Quota, other: Quota) -> Quota:
         compute_percent=min(compute, HUNDRED) or None,
         tolerance_mib=max(tolerances, default=None),
     )
-
-
-def claim_names(pod: Object) -> dict[str, str]:
-    """Which claim stands behind each entry of ``spec.resourceClaims``, by the entry's name."""
-    entries = (pod.get("spec") or {}).get("resourceClaims") or []
-    direct = {entry["name"]: entry["resourceClaimName"] for entry in entries if entry.get("resourceClaimName")}
-    made = (pod.get("status") or {}).get("resourceClaimStatuses") or []
-    return direct | {entry["name"]: entry["resourceClaimName"] for entry in made if entry.get("resourceClaimName")}
 
 
 def container_ids(pod: Object) -> dict[str, str]:

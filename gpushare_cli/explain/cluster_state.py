@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.claim_messages import sentence
+from gpushare.pod_claims import claim_names, uses
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 from gpushare_cli.terminal import NOT_AVAILABLE, table
@@ -69,13 +70,6 @@ def shares(found: Recorded) -> bool:
     return contract.MANAGED_LABEL in labels or asked or any(any(_wanted(claim, "")) for claim in _claims(found))
 
 
-def claim_names(pod: Object) -> dict[str, str]:
-    """Return the pod's claims: the name in ``spec.resourceClaims`` to the name of the object, where there is one."""
-    direct = {each.get("name"): each.get("resourceClaimName") for each in _list(_spec(pod), "resourceClaims")}
-    made = {each.get("name"): each.get("resourceClaimName") for each in _list(_status(pod), "resourceClaimStatuses")}
-    return {str(name): str(claim) for name, claim in (direct | made).items() if name and claim}
-
-
 def explained(found: Recorded) -> tuple[bool, list[str]]:
     """Return whether the pod is fine, and the lines about it."""
     metadata = _mapping(found.pod, "metadata")
@@ -107,7 +101,7 @@ def _limits(found: Recorded) -> Iterator[str]:
 
 def _claims(found: Recorded) -> list[Object]:
     claims = found.claims or {}
-    return [claims[name] for name in claim_names(found.pod).values() if name in claims]
+    return [claims[name] for name in claim_names(found.pod) if name in claims]
 
 
 def _holder(found: Recorded, claim: Object) -> Object:
@@ -265,11 +259,10 @@ def _share(entry: Object) -> tuple[object, ...]:
 
 def _used(found: Recorded, container: Object) -> Iterator[tuple[Object, str]]:
     """The claims a container uses, with the request (empty: all of them)."""
-    names, claims = claim_names(found.pod), found.claims or {}
-    for used in _list(_mapping(container, "resources"), "claims"):
-        claim = claims.get(names.get(_text(used, "name"), ""))
-        if claim is not None:
-            yield claim, _text(used, "request")
+    claims = found.claims or {}
+    for each in uses(found.pod):
+        if each.container == _text(container, "name") and each.claim in claims:
+            yield claims[each.claim], each.request
 
 
 def state_of(status: Object) -> str:

@@ -6,7 +6,8 @@ from typing import Any, Final, TypeVar
 
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
-from gpushare_cli.explain.cluster_state import Recorded, claim_names
+from gpushare.pod_claims import claim_names
+from gpushare_cli.explain.cluster_state import Recorded
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -21,7 +22,7 @@ def recorded(api: Cluster, namespace: str, name: str) -> Recorded:
         ClusterError: the API server cannot be asked.
     """
     pod = pod_of(api, namespace, name)
-    claims = _allowed(lambda: claims_of(api, namespace, list(claim_names(pod).values())))
+    claims = _allowed(lambda: claims_of(api, namespace, claim_names(pod)))
     # Events of the old group: those of events.k8s.io are the same objects, but no role of Kubernetes' own shows them.
     about = f"involvedObject.uid={pod['metadata']['uid']}"
     events = _allowed(lambda: api.list(path(CORE_V1, "events", namespace=namespace), fieldSelector=about)[0])

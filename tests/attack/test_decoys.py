@@ -88,7 +88,7 @@ def test_more_than_the_maximum_is_refused_beside_a_decoy_in_a_share_made_by_hand
         "metadata": {"name": "b1", "annotations": {"gpu-share.io/memory": "14Gi"}},
         "spec": {"containers": [{"name": "main", "image": "x"}]},
     }
-    forged = copy.deepcopy(decide(asked, policy=NamespacePolicy(), settings=Settings()).pod)
+    forged = copy.deepcopy(dict(decide(asked, policy=NamespacePolicy(), settings=Settings()).pod))
     entry(forged)
     with pytest.raises(PolicyDenied, match="max-memory"):
         decide(

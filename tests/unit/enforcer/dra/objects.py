@@ -17,6 +17,7 @@ Object = dict[str, Any]
 NODE = "gpu-7"
 NAMESPACE = "asr"
 MIB = 1024 * 1024
+OPTED_IN = {contract.NAMESPACE_LABEL: "true"}
 
 
 def made_uid(name: str) -> str:
@@ -103,4 +104,4 @@ def using(name: str, *requests: str | None, entry: str = "gpu", **more: Any) -> 
 
 
 def namespace(annotations: dict[str, str] | None = None) -> Object:
-    return {"metadata": {"name": NAMESPACE, "uid": "ns", "annotations": annotations or {}}}
+    return {"metadata": {"name": NAMESPACE, "uid": "ns", "labels": OPTED_IN, "annotations": annotations or {}}}

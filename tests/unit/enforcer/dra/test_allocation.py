@@ -70,6 +70,7 @@ def test_what_its_process_finds() -> None:
     made = pod("tts", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%"})
     found = prepared(claim(made), made)
     assert env(found, "model") == {
+        contract.NVIDIA_DRIVER_CAPABILITIES: contract.DRIVER_CAPABILITIES,
         contract.CUDA_VISIBLE_DEVICES: GPU,
         contract.NVIDIA_VISIBLE_DEVICES: GPU,
         contract.DEVICE_MEMORY_MIB: str(CARD),

@@ -71,6 +71,7 @@ def test_its_programs_see_both_gpus_and_what_they_may_hold_of_each(world: World)
     ref = wide(world)
     world.driver.prepare(ref)
     assert edits(world, ref) == {
+        contract.NVIDIA_DRIVER_CAPABILITIES: contract.DRIVER_CAPABILITIES,
         contract.CUDA_VISIBLE_DEVICES: f"{GPU},{OTHER_GPU}",
         contract.NVIDIA_VISIBLE_DEVICES: f"{GPU},{OTHER_GPU}",
         contract.DEVICE_MEMORY_MIB: str(CARD),

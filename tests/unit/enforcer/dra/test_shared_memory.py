@@ -62,11 +62,6 @@ def test_a_container_that_brings_its_own_keeps_it_and_its_neighbour_does_not_los
     assert found["other"].keys() == {contract.PIPE_PATH, "/dev/shm"}
 
 
-def test_a_pod_in_the_nodes_ipc_namespace_keeps_the_nodes() -> None:
-    assert mounts(prepared(container("model"), hostIPC=True))["model"].keys() == {contract.PIPE_PATH}
-    assert mounts(prepared(container("model"), hostIPC=False))["model"].keys() == {contract.PIPE_PATH, "/dev/shm"}
-
-
 def test_who_brings_its_own_is_kept_on_disk() -> None:
     found = prepared(with_volume("model", "/dev/shm"))
     assert found.own_shared_memory == ("model",)

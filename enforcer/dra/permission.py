@@ -1,0 +1,56 @@
+"""Check again, before a claim is prepared, what admission should have checked, whichever way the claim came. Pure.
+
+Only what the claim was allocated counts, not its DeviceClass or its name: a claim may be written by hand, made from
+somebody's template, or made by the scheduler for an extended resource.
+"""
+
+from dataclasses import replace
+
+from enforcer.dra.prepared_claim import Limit
+from enforcer.quota.from_claims import Object
+from gpushare import contract, host_access
+from gpushare.errors import PolicyDenied, PrepareError
+from gpushare.host_access import HostAccess
+from gpushare.namespace_policy import NamespacePolicy
+from gpushare.reasons import Reason
+
+
+def check(claim: Object, pod: Object, namespace: Object, host: HostAccess) -> NamespacePolicy:
+    """Make sure that the namespace has opted in, and that the pod has no way around its share.
+
+    Returns:
+        The namespace's policy.
+
+    Raises:
+        PrepareError: it has not, its policy cannot be read, or the pod can.
+    """
+    metadata = namespace["metadata"]
+    name = metadata["name"]
+    if (metadata.get("labels") or {}).get(contract.NAMESPACE_LABEL) != "true":
+        message = f"claim {claim['metadata']['name']} holds a GPU, and namespace {name} has not opted in"
+        hint = f"a cluster operator does that with the label {contract.NAMESPACE_LABEL}=true"
+        raise PrepareError(f"{message}; {hint}", Reason.NOT_OPTED_IN)
+    try:
+        policy = NamespacePolicy.from_annotations(metadata.get("annotations") or {})
+        list(host_access.check(pod, replace(host, paths=policy.host_paths)))
+    except PolicyDenied as error:
+        raise PrepareError(error.message, error.reason) from error
+    return policy
+
+
+def check_amount(policy: NamespacePolicy, limit: Limit, *, instance: bool) -> None:
+    """Make sure that a container gets no more than its namespace's maximum.
+
+    Args:
+        policy: of the namespace.
+        limit: of the container.
+        instance: whether it has a MIG instance, which limits its compute by itself.
+
+    Raises:
+        PrepareError: it would get more.
+    """
+    if policy.any_claims:
+        return
+    above = policy.above_memory(limit.memory_mib) or ("" if instance else policy.above_compute(limit.compute))
+    if above:
+        raise PrepareError(f"container {limit.container}: {above}", Reason.ABOVE_MAXIMUM)
