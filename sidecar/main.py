@@ -8,11 +8,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Final
 
 from gpushare.contract import STATUS_PATH
+from gpushare.http_server import Answer, Server, text
 from sidecar import files, metrics, pod_status
-from sidecar.http_server import Server
 
 ABOUT: Final = "Watch the pod's status file, print what is new in it, serve /metrics; ends on SIGTERM."
 FINE: Final = 0
@@ -86,12 +87,12 @@ class Watcher:
             self._say("the node agent is back")
         self._silent = silent
 
-    def page(self, path: str) -> tuple[str, bytes] | None:
-        """The page served under ``path``."""
+    def page(self, path: str) -> Answer:
+        """Return the page served under ``path``."""
         if path != "/metrics":
-            return None
+            return text("there is /metrics", HTTPStatus.NOT_FOUND)
         body = metrics.render(self.status, messages=self.printed, rss_bytes=files.rss_bytes())
-        return metrics.CONTENT_TYPE, body
+        return Answer(body, metrics.CONTENT_TYPE)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -143,7 +144,7 @@ def _last_words(watcher: Watcher) -> None:
 def _serve(watcher: Watcher, address: tuple[str, int]) -> Server | None:
     """Listen; a port that is taken (a pod on the host's network) costs the metrics, not the sidecar."""
     try:
-        server = Server(address, watcher.page)
+        server = Server(address, watcher.page, lambda bug: _say(f"/metrics could not be served: {bug!r}"))
     except OSError as error:
         _say(f"no metrics: cannot listen on {address[0]}:{address[1]}: {error.strerror}")
         return None

@@ -67,7 +67,7 @@ class Options:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "gpu-share webhook",
-        description="Serve admission reviews over TLS, and health and metrics on a second port.",
+        description="Serve admission reviews over TLS, and readiness and metrics on a second port.",
         epilog="Each flag is also a variable, GPU_SHARE_BIND for --bind, and a key of the file, bind.",
         allow_abbrev=False,
     )
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 _FLAGS: Final = {
     "config": "YAML or JSON file of settings: keys are the flags', and those of the chart's other values",
     "bind": "where to serve /mutate over TLS (default 0.0.0.0:10250)",
-    "admin": "where to serve /healthz, /readyz and /metrics over plain HTTP (default 0.0.0.0:9402)",
+    "admin": "where to serve /readyz and /metrics over plain HTTP (default 0.0.0.0:9402)",
     "certs": "folder with tls.crt and tls.key, taken up anew when they change (default /etc/gpu-share/certs)",
     "client-ca": "file of CA certificates; clients need a certificate of one (default: none needed)",
     "client-name": "common name that a client's certificate needs as well (default: any)",

@@ -109,7 +109,7 @@ def serving(
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     webhook = Webhook(port, admin_port, folder, certs, log, authority, process)
     try:
-        _wait(webhook, "/readyz" if certificate else "/healthz", patience)
+        _wait(webhook, {200} if certificate else {200, 503}, patience)
         yield webhook
     finally:
         process.terminate()
@@ -120,11 +120,11 @@ def serving(
             process.wait()
 
 
-def _wait(webhook: Webhook, where: str, patience: float) -> None:
+def _wait(webhook: Webhook, answers: set[int], patience: float) -> None:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and webhook.process.poll() is None:
         try:
-            if webhook.admin(where).status == 200:
+            if webhook.admin("/readyz").status in answers:
                 return
         except OSError:
             pass

@@ -272,10 +272,10 @@ def test_new_clients_find_room_among_idle_ones(tmp_path: Path) -> None:
         assert webhook.metric('gpu_share_connections_closed_total{reason="room"}') >= 100
 
 
-def test_health_and_metrics_are_on_a_port_of_their_own(webhook: Webhook) -> None:
+def test_readiness_and_metrics_are_on_a_port_of_their_own(webhook: Webhook) -> None:
     webhook.post(reviews.encoded(reviews.pod()))
 
-    assert webhook.admin("/healthz").status == webhook.admin("/readyz").status == 200
+    assert webhook.admin("/readyz").status == 200
     assert webhook.admin("/mutate").status == 404
     text = webhook.admin("/metrics").body.decode()
     assert 'gpu_share_admission_requests_total{operation="CREATE",reason="Applied",result="patched"} 1.0' in text

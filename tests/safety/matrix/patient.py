@@ -28,9 +28,9 @@ from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
 from enforcer.runtime.background import every
 from enforcer.runtime.logs import log_to_stderr
-from enforcer.status import http_server
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
+from gpushare import metrics_server
 from gpushare.errors import ConfigError, MpsError, NvmlError, RecordError
 from gpushare.reasons import Reason
 from gpushare.signals import stopped_by_signal
@@ -232,7 +232,7 @@ def _run(patient: Patient, hold: lock.Hold) -> int:
     end = (
         None
         if orders.port is None
-        else http_server.serve(("127.0.0.1", orders.port), http_server.app(_registry(), lambda: None))
+        else metrics_server.serve("--metrics", ("127.0.0.1", orders.port), _registry(), lambda: None)
     )
     agent = _agent(patient, kill_log)
     stopped = stopped_by_signal()

@@ -195,7 +195,14 @@ def test_the_webhook_serves_where_its_service_and_probes_look() -> None:
     assert ports == {"https": read.bind[1], "admin": read.admin[1]}
     assert Path(container["volumeMounts"][0]["mountPath"]) == read.certs
     assert read.settings.image == container["image"]
-    assert {container[p]["httpGet"]["port"] for p in ("readinessProbe", "livenessProbe", "startupProbe")} == {"admin"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
+
+
+@pytest.mark.parametrize(("name", "spec"), pods())
+def test_no_flood_of_a_plain_http_port_restarts_a_container(name: str, spec: dict[str, Any]) -> None:
+    for container in spec["containers"]:
+        for probe in ("livenessProbe", "startupProbe"):
+            assert "httpGet" not in container.get(probe, {}), f"{name}: {probe}"
 
 
 def test_the_webhook_survives_a_drain_and_a_full_cluster() -> None:
