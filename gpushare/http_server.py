@@ -20,7 +20,9 @@ MAX_ACCEPTS: Final = 8
 MAX_REQUEST: Final = 4096
 DEADLINE: Final = 2.0
 """Seconds from a connection's start to its end."""
-BACKLOG: Final = 128
+BACKLOG: Final = 1024
+"""Connections that the kernel keeps until they are accepted. It drops more, and a client tries again after a second,
+which is later than a probe waits."""
 PAUSE: Final = 0.05
 TEXT: Final = "text/plain; charset=utf-8"
 RESET: Final = struct.pack("ii", 1, 0)
