@@ -5,6 +5,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.extent import full, trials
 
+pytest_plugins = ["tests.e2e.fixtures"]
+"""The real node, which tests of several folders share; it starts when a test asks for it."""
+
 settings.register_profile(
     "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=trials(50, 200)
 )

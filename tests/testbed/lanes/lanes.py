@@ -51,6 +51,7 @@ APART: Final = (
 OWN: Final = ("tests/testbed/cluster/test_node.py",)
 """Files that start nodes of their own; they come before those that share one."""
 BY_VERSION: Final = (
+    "tests/attack/controlplane/",
     "tests/integration/controlplane/policies/",
     "tests/integration/controlplane/test_admission.py",
     "tests/integration/controlplane/test_chart.py",
