@@ -17,7 +17,6 @@ from gpushare import contract
 from gpushare.annotations import Asked, asked, main_container
 from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
-from gpushare.namespace_policy import NamespacePolicy
 from gpushare.pod_claims import uses
 from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, shown
 from gpushare.reasons import Reason
@@ -114,7 +113,9 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
         terms=terms_of(ask.namespace["metadata"].get("annotations") or {}),
         low_priority=_low_priority(ask.pod),
         own_shared_memory=tuple(sorted({use.request for use in used if brings_memory(use.raw)})),
-        driver_capabilities=_driver_capabilities(used, policy),
+        driver_capabilities=permission.driver_capabilities(
+            [(use.request, variable(use.raw, contract.NVIDIA_DRIVER_CAPABILITIES)) for use in used], policy
+        ),
     )
 
 
@@ -210,9 +211,9 @@ def containers(pod: Object) -> list[tuple[Object, str]]:
     """List a pod's containers with their kinds, in the order of their start; ephemeral ones cannot use claims."""
     spec = pod.get("spec") or {}
     first = [
-        (each, SIDECAR if each.get("restartPolicy") == "Always" else INIT) for each in _list(spec, "initContainers")
+        (each, SIDECAR if each.get("restartPolicy") == "Always" else INIT) for each in spec.get("initContainers") or []
     ]
-    return [*first, *((each, APP) for each in _list(spec, "containers"))]
+    return [*first, *((each, APP) for each in spec.get("containers") or [])]
 
 
 def _uses(ask: Ask, granted: Sequence[Granted]) -> Iterator[Use]:
@@ -236,20 +237,6 @@ def _check_used(ask: Ask, used: Sequence[Use], granted: Sequence[Granted]) -> No
     if not used and any(each.gpu is not None for each in granted):
         hint = "name the claim in resources.claims of a container"
         raise PrepareError(f"claim {_named(ask.claim)} holds a GPU that no container of the pod uses; {hint}")
-
-
-def _driver_capabilities(used: Sequence[Use], policy: NamespacePolicy) -> tuple[tuple[str, str], ...]:
-    """What NVIDIA's toolkit brings to the containers of each request: what they ask for within the policy.
-
-    It stands in CDI's variables, because an image can ask for more as well.
-    """
-    allowed = policy.driver_capabilities
-    usual = [each for each in contract.DRIVER_CAPABILITIES.split(",") if each in allowed] or allowed
-    found: dict[str, set[str]] = {}
-    for use in used:
-        asked_for = set((variable(use.raw, contract.NVIDIA_DRIVER_CAPABILITIES) or "").split(","))
-        found.setdefault(use.request, set()).update(asked_for if asked_for <= {*allowed} else usual)
-    return tuple((request, ",".join(sorted(each))) for request, each in sorted(found.items()))
 
 
 def _limits(pod: Object, uses: Sequence[Use]) -> tuple[Limit, ...]:
@@ -406,10 +393,6 @@ def still_fits(prepared: Prepared, node: str, claim: Object, devices: Mapping[st
         return mine and granted_of(node, claim, devices) == prepared.shared_by({}).granted
     except PrepareError:
         return False
-
-
-def _list(spec: Object, field: str) -> list[Object]:
-    return list(spec.get(field) or [])
 
 
 def _named(claim: Object) -> str:

@@ -4,6 +4,7 @@ Only what the claim was allocated counts, not its DeviceClass or its name: a cla
 somebody's template, or made by the scheduler for an extended resource.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from enforcer.dra.prepared_claim import Limit
@@ -54,3 +55,23 @@ def check_amount(policy: NamespacePolicy, limit: Limit, *, instance: bool) -> No
     above = policy.above_memory(limit.memory_mib) or ("" if instance else policy.above_compute(limit.compute))
     if above:
         raise PrepareError(f"container {limit.container}: {above}", Reason.ABOVE_MAXIMUM)
+
+
+def driver_capabilities(
+    asked: Iterable[tuple[str, str | None]], policy: NamespacePolicy
+) -> tuple[tuple[str, str], ...]:
+    """What NVIDIA's toolkit brings to the containers of each request: what they ask for within the policy.
+
+    It stands in CDI's variables, because an image can ask for more as well as a pod.
+
+    Args:
+        asked: request and own ``NVIDIA_DRIVER_CAPABILITIES`` of each container.
+        policy: of the namespace.
+    """
+    allowed = policy.driver_capabilities
+    usual = [each for each in contract.DRIVER_CAPABILITIES.split(",") if each in allowed] or allowed
+    found: dict[str, set[str]] = {}
+    for request, own in asked:
+        wanted = set((own or "").split(","))
+        found.setdefault(request, set()).update(wanted if wanted <= {*allowed} else usual)
+    return tuple((request, ",".join(sorted(each))) for request, each in sorted(found.items()))

@@ -67,7 +67,14 @@ def shares(found: Recorded) -> bool:
     """Tell whether a pod has a share of a GPU, or is to have one; also by a claim of its owner's."""
     labels = _mapping(_mapping(found.pod, "metadata"), "labels")
     asked = any(each.get("name") == contract.CLAIM for each in _list(_spec(found.pod), "resourceClaims"))
-    return contract.MANAGED_LABEL in labels or asked or any(any(_wanted(claim, "")) for claim in _claims(found))
+    return contract.MANAGED_LABEL in labels or asked or any(map(_is_ours, _claims(found)))
+
+
+def _is_ours(claim: Object) -> bool:
+    """Tell whether a claim holds devices of ours, or asks for a GPU of ours; the scheduler's say no amount."""
+    allocation = _mapping(_mapping(claim, "status"), "allocation")
+    results = _list(_mapping(allocation, "devices"), "results")
+    return any(each.get("driver") == contract.DRIVER for each in results) or next(_wanted(claim, ""), None) is not None
 
 
 def explained(found: Recorded) -> tuple[bool, list[str]]:

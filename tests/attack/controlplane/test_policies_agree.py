@@ -18,7 +18,7 @@ from webhook.mutation.settings import Settings
 
 pytestmark = pytest.mark.controlplane
 SHARES = trials(1000, 10_000)
-POLICIES = (
+POLICIES: tuple[dict[str, str], ...] = (
     {},
     {"gpu-share.io/max-memory": "4Gi"},
     {"gpu-share.io/max-memory": "1.5G", "gpu-share.io/default-memory": "1Gi"},

@@ -8,9 +8,10 @@ import pytest
 
 from certs import main as certs
 from enforcer import flags as enforcer
+from enforcer.status import events
 from gpushare import contract
 from tests.integration.controlplane import manifests
-from webhook import flags
+from webhook import flags, informers
 from webhook.mutation import sidecar_spec
 from webhook.mutation.settings import Settings
 
@@ -50,6 +51,11 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
         contract.MANAGED_LABEL,
         contract.MEMORY,
         contract.KILL_LOG,
+        contract.MAX_MEMORY,
+        contract.MAX_COMPUTE,
+        contract.OWN_CLAIMS,
+        events.CONTROLLER,
+        informers.CONTROLLER,
         "gpu-share.io/metrics",
     }
     text = manifests.FILE.read_text()
@@ -245,7 +251,7 @@ def test_no_policy_stops_a_deletion_but_of_templates_and_slices() -> None:
         for p in of("ValidatingAdmissionPolicy")
         if any("DELETE" in r["operations"] for r in p["spec"]["matchConstraints"]["resourceRules"])
     }
-    assert deleting == {"gpu-share-templates", "gpu-share-slices"}
+    assert deleting == {"gpu-share-templates", "gpu-share-slices", "gpu-share-webhook-templates"}
 
 
 def test_the_agents_name_in_the_policy_is_that_of_its_account() -> None:

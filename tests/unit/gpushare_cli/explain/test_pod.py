@@ -222,6 +222,24 @@ def test_a_claim_of_ones_own_is_a_share_as_well() -> None:
     )
 
 
+def test_a_claim_that_the_scheduler_made_for_an_extended_resource_is_a_share_as_well() -> None:
+    content = load("running")
+    pod, [claim] = content["pod"], content["claims"].values()
+    pod["metadata"] |= {"labels": {}, "annotations": {}}
+    pod["spec"]["resourceClaims"] = []
+    container = pod["spec"]["containers"][0]
+    container |= {"env": [], "resources": {"limits": {"deviceclass.resource.kubernetes.io/gpu-share.io": "1"}}}
+    mapping = {"containerName": container["name"], "resourceName": "x", "requestName": container["name"]}
+    pod["status"] |= {
+        "resourceClaimStatuses": [],
+        "extendedResourceClaimStatus": {"resourceClaimName": "made", "requestMappings": [mapping]},
+    }
+    for request in claim["spec"]["devices"]["requests"]:
+        request["exactly"].pop("capacity", None)
+    content["claims"] = {"made": claim}
+    assert row(told(content)[1])[2] == "4Gi, 25%"
+
+
 def test_what_the_driver_froze_counts_and_not_what_the_pod_says() -> None:
     content = load("running")
     [claim] = content["claims"].values()
