@@ -4,11 +4,11 @@ Ordinary parsers accept Arabic digits, underscores, ``NaN`` and trailing newline
 nobody meant. Everything here is ASCII, matched whole, and refused with the value and an example.
 """
 
-import re
 from fractions import Fraction
 from typing import Final
 
 from gpushare.errors import QuantityError
+from gpushare.patterns import Pattern
 
 MIB: Final = 1024 * 1024
 WHOLE_GPU_PERCENT: Final = 100
@@ -24,22 +24,23 @@ DEFAULT_MIN_MIB: Final = 512
 
 GIB: Final = 1024
 """MiB of one."""
-_PROFILE: Final = re.compile(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb(\+[a-z]{1,8}(\.[a-z]{1,8})?)?", re.ASCII)
+_PROFILE: Final = Pattern(r"([1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb(\+[a-z]{1,8}(\.[a-z]{1,8})?)?", MAX_LENGTH)
 _UNITS: Final = {
     "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "M": 10**6, "G": 10**9, "T": 10**12,
 }  # fmt: skip
-_MEMORY: Final = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?(Mi|Gi|Ti|M|G|T)", re.ASCII)
-_BARE: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
-_BYTES: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGT])i?B", re.ASCII | re.IGNORECASE)
-_PERCENT: Final = re.compile(r"([0-9]{1,3})%?", re.ASCII)
-_FACTOR: Final = re.compile(r"[0-9]{1,2}(\.[0-9]{1,17})?", re.ASCII)
-_COUNT: Final = re.compile(r"[1-9][0-9]?", re.ASCII)
-_AMOUNT: Final = re.compile(
-    r"([+-]?[0-9]{1,18}(?:\.[0-9]{0,9})?)(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?", re.ASCII
+_MEMORY: Final = Pattern(r"([0-9]{1,15})(?:\.([0-9]{1,9}))?(Mi|Gi|Ti|M|G|T)", MAX_LENGTH)
+_BARE: Final = Pattern(r"[0-9]{1,15}", MAX_LENGTH)
+_BYTES: Final = Pattern(r"(?i)([0-9]{1,15}(?:\.[0-9]{1,9})?)([KMGT])i?B", MAX_LENGTH)
+_PERCENT: Final = Pattern(r"([0-9]{1,3})%?", MAX_LENGTH)
+_FACTOR: Final = Pattern(r"[0-9]{1,2}(\.[0-9]{1,17})?", MAX_LENGTH)
+_COUNT: Final = Pattern(r"[1-9][0-9]?", MAX_LENGTH)
+_AMOUNT: Final = Pattern(
+    r"([+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?",
+    MAX_LENGTH,
 )
 _POWERS: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY: Final = "KMGTPE"
-_SECONDS: Final = re.compile(r"([0-9]{1,6})(ms|s|m|h)", re.ASCII)
+_SECONDS: Final = Pattern(r"([0-9]{1,6})(ms|s|m|h)", MAX_LENGTH)
 _SECONDS_OF: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -150,7 +151,7 @@ def same_amount(one: object, other: object) -> bool:
 def exact(value: object) -> Fraction | None:
     """Read what the API server takes as a quantity; ``None`` for anything else."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    match = _AMOUNT.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    match = _AMOUNT.fullmatch(text)
     if match is None:
         return None
     number, suffix, exponent = Fraction(match[1]), match[2] or "", match[3] or "0"

@@ -3,7 +3,6 @@
 Each rule closes a way around the limit, or a second way to a GPU. Nothing here changes the pod.
 """
 
-import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from gpushare.errors import PolicyDenied
 from gpushare.fields import mapping
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import shown
+from gpushare.quantity import exact, shown
 from webhook.mutation.podview import Container, Json, PodView
 from webhook.mutation.settings import Settings
 
@@ -20,7 +19,6 @@ _WHOLE_PREFIXES: Final = ("nvidia.com/gpu.", "nvidia.com/mig-")
 _GPU_CLASSES: Final = ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", *contract.ALL_CLASSES)
 _WHOLE: Final = {contract.WHOLE_GPU, *(contract.IMPLICIT_RESOURCE + name for name in _GPU_CLASSES)}
 """Resources that are a GPU; for those of device classes, the scheduler itself makes a claim."""
-_ZERO: Final = re.compile(r"[+-]?(0+\.?0*|\.0+)([eE][+-]?[0-9]+|[A-Za-z]{0,2})", re.ASCII)
 
 
 def check(pod: PodView, sharing: Collection[str], policy: NamespacePolicy, settings: Settings) -> tuple[str, ...]:
@@ -122,5 +120,5 @@ def _whole_gpus(container: Container) -> Iterator[str]:
 
 def _is_zero(value: Any) -> bool:
     if isinstance(value, str):
-        return _ZERO.fullmatch(value) is not None
+        return exact(value) == 0
     return value is None or value == 0

@@ -12,6 +12,7 @@ from webhook.mutation.mutate import decide
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
+LONG = "0" * 60_000 + "1"
 
 
 def answered(container: Json, spec: Json | None = None, **review: Any) -> tuple[str, ...]:
@@ -23,7 +24,9 @@ def answered(container: Json, spec: Json | None = None, **review: Any) -> tuple[
 
 
 @pytest.mark.parametrize(
-    "value", ["1", "01", "1k", "0.5", "1e3", "-1", "x", "", "\u0660", " 0", "0x0", 1, 0.5, True, [], {}], ids=repr
+    "value",
+    ["1", "01", "1k", "0.5", "1e3", "-1", "x", "", "\u0660", " 0", "0x0", LONG, 1, 0.5, True, [], {}],
+    ids=lambda value: repr(value)[:40],
 )
 @pytest.mark.parametrize("part", ["limits", "requests"])
 @pytest.mark.parametrize("key", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"])
@@ -32,7 +35,9 @@ def test_a_whole_gpu_beside_a_share_is_refused(value: object, part: str, key: st
         answered({"resources": {part: {key: value}}})
 
 
-@pytest.mark.parametrize("value", [0, "0", "0k", "00", "0.0", "0e3", "+0", "-0", None], ids=repr)
+@pytest.mark.parametrize(
+    "value", [0, "0", "0k", "00", "0.0", "0e3", "+0", "-0", ".0", "0.", "0Ki", "-.0", None], ids=repr
+)
 def test_no_whole_gpu_stays_with_one_warning(value: object) -> None:
     resources = {"limits": {"nvidia.com/gpu": value}, "requests": {"nvidia.com/gpu": value}}
     assert answered({"resources": resources}) == ("nvidia.com/gpu: 0 of container other has no meaning beside a share",)
