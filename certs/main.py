@@ -2,7 +2,6 @@
 
 import argparse
 import ipaddress
-import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from certs.rotation import Keeper
 from certs.store import FolderVault, locked
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.kube_client import Cluster
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 from gpushare.signals import stopped_by_signal
 
@@ -32,7 +32,7 @@ MIN_LEAF_DAYS: Final = 3
 """Certificates begin a day before they are made; a shorter life would be over at once."""
 AUTHORITY_SUFFIX: Final = "-ca"
 AUTHORITY_FOLDER: Final = "ca"
-DNS: Final = re.compile(r"(?=.{1,253}$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+DNS: Final = Pattern(r"(?=.{1,253}$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", 253)
 
 log = structlog.get_logger()
 

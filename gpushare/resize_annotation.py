@@ -4,19 +4,19 @@
 each time its mark is another: whoever waits for an answer knows it for theirs.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import QuantityError
+from gpushare.patterns import Pattern
 from gpushare.quantity import parse_memory, shown
 
 FORCE: Final = "force"
 MAX_LENGTH: Final = 80
 """Characters; what is longer is read by nobody."""
-_MARK: Final = re.compile(r"id=[0-9a-z]{1,16}", re.ASCII)
+_MARK: Final = Pattern(r"id=[0-9a-z]{1,16}", 19)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """What the API server's refusals mean for whoever asked: a right that is missing, or somebody who was faster. Pure."""
 
-import re
 from http import HTTPStatus
 from typing import Final
 
 from gpushare.errors import ClusterError, GpuShareError
+from gpushare.patterns import Search
 
-_RIGHT: Final = re.compile(
-    r'cannot ([a-z]+) resource "([a-z0-9./-]+)" in API group "[^"]*"(?: in the namespace "([^"]+)")?', re.ASCII
+_RIGHT: Final = Search(
+    r'cannot ([a-z]+) resource "([a-z0-9./-]+)" in API group "[^"]*"(?: in the namespace "([^"]+)")?', 4096
 )
 """How Kubernetes' RBAC says no. Policies say it in their own words, and those stand."""
 READING: Final = frozenset({"get", "list", "watch"})

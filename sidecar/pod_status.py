@@ -16,11 +16,12 @@ out, what is too much is cut, and text is made harmless.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+from gpushare.patterns import Pattern
 
 FILE: Final = "status.json"
 MAX_BYTES: Final = 256 * 1024
@@ -30,10 +31,10 @@ MAX_TEXT: Final = 1024
 MAX_MIB: Final = 2**43
 """8 EiB: more cannot be counted in 64 bits of bytes."""
 EPOCH: Final = 1970
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_STATE: Final = re.compile(r"[A-Z][A-Za-z]{0,40}", re.ASCII)
-_UUID: Final = re.compile(r"[A-Za-z0-9-]{1,80}", re.ASCII)
-_TIME: Final = re.compile(r"[0-9T:.Z+-]{1,40}", re.ASCII)
+_NAME: Final = Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", 63)
+_STATE: Final = Pattern(r"[A-Z][A-Za-z]{0,40}", 41)
+_UUID: Final = Pattern(r"[A-Za-z0-9-]{1,80}", 80)
+_TIME: Final = Pattern(r"[0-9T:.Z+-]{1,40}", 40)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,7 @@ def _objects(raw: object) -> Iterator[dict[str, Any]]:
     yield from (entry for entry in entries if isinstance(entry, dict))
 
 
-def _text(value: Any, shape: re.Pattern[str] | None) -> str:
+def _text(value: Any, shape: Pattern[str] | None) -> str:
     """A text of that shape, else an empty one."""
     return value if isinstance(value, str) and (shape is None or shape.fullmatch(value)) else ""
 

@@ -16,6 +16,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PRODUCT: Final = ("gpushare", "gpushare_cli", "webhook", "enforcer", "sidecar", "certs")
 ALL: Final = (*PRODUCT, "tests")
 CONTRACT: Final = "gpushare/contract.py"
+PATTERNS: Final = "gpushare/patterns.py"
+"""The one module that compiles regular expressions: each with the length of what it may see."""
 MAX_FUNCTION: Final = 50
 MAX_FILE: Final = 400
 MEDIAN_FUNCTION: Final = 8
@@ -88,6 +90,12 @@ def check(path: str, text: str) -> list[str]:
     ]
     if _in_product(path) and path != CONTRACT:
         breaches += [f"{path}:{line}: {name!r} is spelled here; take it from {CONTRACT}" for line, name in names(text)]
+    if _in_product(path) and path != PATTERNS:
+        breaches += [
+            f"{path}:{line}: imports {name}; take a Pattern with its longest text from {PATTERNS}"
+            for line, name in imports(text)
+            if name.partition(".")[0] in {"re", "regex", "sre_compile"}
+        ]
     return breaches
 
 

@@ -4,7 +4,6 @@ Without client certificates every pod of the cluster can send reviews, and a rev
 are kept for a few seconds, also the one that a namespace takes no part, and calls are limited over all callers.
 """
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ import structlog
 from gpushare.contract import NAMESPACE_LABEL
 from gpushare.errors import ClusterError, GpuShareError, PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -29,7 +29,7 @@ MAX_KEPT: Final = 256
 BURST: Final = 10
 READS_PER_SECOND: Final = 2.0
 MAX_NAME: Final = 63
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_NAME: Final = Pattern(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", MAX_NAME)
 
 
 class LivePolicies:
@@ -101,7 +101,7 @@ class LivePolicies:
 
 def is_name(name: str) -> bool:
     """Tell whether a namespace can have that name: an RFC 1123 label."""
-    return len(name) <= MAX_NAME and _NAME.fullmatch(name) is not None
+    return _NAME.fullmatch(name) is not None
 
 
 def opted_in(namespace: Mapping[str, Any]) -> bool:

@@ -6,10 +6,11 @@ only as far as the container: what lies below belongs to it, and what does not l
 belongs to nobody.
 """
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
+
+from gpushare.patterns import Match, Pattern
 
 REMEMBERED: Final = 128
 """Texts whose meaning is kept: it depends on the text alone, and all processes of a container have the same one."""
@@ -29,8 +30,9 @@ _UP: Final = r"(?:/\.\.)+"
 # One step up from a container is still its own pod: there nothing of the kubelet's is called like another pod.
 _OUT: Final = r"(?:/\.\.){2,}"
 
+_FRONT: Final = Pattern(r"(?:/\.\.)*/", MAX_TEXT)
 _FORMS: Final = tuple(
-    re.compile(form, re.ASCII | re.DOTALL)
+    Pattern(rf"(?s){form}", MAX_TEXT)
     for form in (
         # cgroupfs driver: /kubepods/burstable/pod<uid>/<id>; guaranteed pods have no QoS level.
         rf"(?:{_UP})?(?:/kubelet)?/kubepods(?:/{_QOS})?/{_DASHED}/(?:crio-)?{_ID}{_BELOW}",
@@ -136,11 +138,12 @@ def _cgroups(text: str) -> tuple[tuple[str, str], ...]:
 _known_cgroups = lru_cache(maxsize=REMEMBERED)(_cgroups)
 
 
-def _match(path: str) -> re.Match[str] | None:
+def _match(path: str) -> Match[str] | None:
     matches = (form.fullmatch(path) for form in _FORMS)
     return next((match for match in matches if match is not None), None)
 
 
-def _container_part(path: str, match: re.Match[str]) -> str:
+def _container_part(path: str, match: Match[str]) -> str:
     end = path.find("/", match.end("id"))
-    return re.sub(r"^(?:/\.\.)*/", "", path if end < 0 else path[:end])
+    front = _FRONT.match(path)
+    return path[front.end() if front else 0 : end if end >= 0 else None]

@@ -7,13 +7,13 @@ that it is compared with an anchor, a sequence number and hash kept elsewhere (t
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
 from gpushare.errors import ConfigError, RecordError
+from gpushare.patterns import Pattern
 
 MAX_BYTES: Final = 4096
 """Of one line, its end included: what a single write may be expected to do at once."""
@@ -28,7 +28,7 @@ HASH: Final = "hash"
 REMOVED: Final = "removed"
 """In a PRUNED record: ``first`` and ``last`` number of what was removed, and the ``hash`` of the last."""
 _GRAMMAR: Final = frozenset({"seq", "time", "kind", "prev", HASH})
-_HASH_TEXT: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+_HASH_TEXT: Final = Pattern(r"sha256:[0-9a-f]{64}", 71)
 
 
 class Kind(StrEnum):

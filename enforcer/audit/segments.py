@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,10 +10,11 @@ from typing import Final
 
 from enforcer.audit.record import MAX_BYTES
 from gpushare.errors import RecordError
+from gpushare.patterns import Pattern
 
 PREFIX: Final = "kills-"
 SUFFIX: Final = ".jsonl"
-_NAME: Final = re.compile(rf"{PREFIX}(\d{{12,15}}){re.escape(SUFFIX)}", re.ASCII)
+_NAME: Final = Pattern(rf"{PREFIX}(\d{{12,15}})[.]jsonl", 32)
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Non-blocking so that a FIFO somebody put there is looked at and not waited for."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -4,7 +4,6 @@ Kept as one JSON object per claim, version 1, with the fields below in lowerCame
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -12,13 +11,14 @@ from typing import Any, Final, Self
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import MOST, Mode, OnExceed
 from gpushare.errors import ConfigError
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 VERSION: Final = 1
 KEPT: Final = 100
 """Characters of an annotation that are kept to know it again."""
-_UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
-_REQUEST: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_UID: Final = Pattern(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", 63)
+_REQUEST: Final = Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", 63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +271,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _named(value: Any, form: re.Pattern[str]) -> str:
+def _named(value: Any, form: Pattern[str]) -> str:
     if not form.fullmatch(_text(value)):
         raise ValueError(f"{value!r:.80} is no name")
     return str(value)

@@ -4,16 +4,16 @@ The environment is the tenant's memory: its owner may write anything there at an
 not in force, and never that one is.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_MEMORY_LIMIT
+from gpushare.patterns import Pattern
 
 MIB_PER_GIB: Final = 1024
-_AMOUNT: Final = re.compile(r"([0-9]{1,9})([MG])B?", re.ASCII)
-_ORDINAL: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
+_AMOUNT: Final = Pattern(r"([0-9]{1,9})([MG])B?", 11)
+_ORDINAL: Final = Pattern(r"[0-9]{1,4}", 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ A request is one line of JSON, ``{"gpu": UUID, "folder": name}``; the answer is 
 
 import hashlib
 import json
-import re
 import resource
 import socket
 import subprocess
@@ -24,6 +23,7 @@ import structlog
 from enforcer.attribution.procfs import PidHandle
 from gpushare.contract import CUDA_VISIBLE_DEVICES, MPS_LOG_DIRECTORY, MPS_PIPE_DIRECTORY
 from gpushare.errors import MpsError
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 FOLDER: Final = "mps"
@@ -38,8 +38,8 @@ SOON: Final = 1.0
 POLL: Final = 0.01
 FILES: Final = 65536
 """NVIDIA asks for 16,384 at least."""
-_GPU: Final = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,64}", re.ASCII)
-_NAME: Final = re.compile(rf"[0-9a-f]{{{FOLDER_DIGITS}}}", re.ASCII)
+_GPU: Final = Pattern(r"(GPU|MIG)-[0-9a-fA-F-]{8,64}", 68)
+_NAME: Final = Pattern(rf"[0-9a-f]{{{FOLDER_DIGITS}}}", FOLDER_DIGITS)
 
 
 log = structlog.get_logger()

@@ -6,12 +6,13 @@ and escaped, and nothing is ever done because of it. Lines as in NVIDIA's docume
     [2026-11-21 10:00:00.123 Control 4711] Server 4712 exited with status 1
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
+
+from gpushare.patterns import Pattern
 
 MAX_LINE: Final = 2048
 """Bytes of a line that are read; what is beyond is dropped."""
@@ -51,7 +52,7 @@ _WEIGHTS: Final[Mapping[Said, Weight]] = {
     **dict.fromkeys((Said.STARTING, Said.READY, Said.ENDED, Said.CONTEXT, Said.CHANGING), Weight.CHANGE),
 }
 _KNOWN: Final = tuple(
-    (said, re.compile(pattern, re.ASCII))
+    (said, Pattern(pattern, MAX_LINE))
     for said, pattern in (
         (Said.FATAL, r"Volta MPS: Server is handling a fatal GPU error\."),
         # Whose they are stands behind it or on lines of their own.
@@ -69,8 +70,8 @@ _KNOWN: Final = tuple(
         (Said.CONNECTION, r"(Accepting connection\.\.\.|NEW UI|UI closed)"),
     )
 )
-_HEAD: Final = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (\w{1,32} +\d{1,10})\] ?(.*)", re.DOTALL)
-_UNSAFE: Final = re.compile(r"[^\x20-\x7e]|\\")
+_HEAD: Final = Pattern(rb"(?s)\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (\w{1,32} +\d{1,10})\] ?(.*)", MAX_LINE)
+_ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), ord("\\"), *range(0x7F, 0x100))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ def read(raw: bytes) -> Line | None:
 
 def safe(raw: bytes) -> str:
     """Write bytes as printable ASCII, everything else escaped, and cut."""
-    text = _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", raw[:MAX_LINE].decode("latin-1"))
+    text = raw[:MAX_LINE].decode("latin-1").translate(_ESCAPED)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 

@@ -6,11 +6,11 @@ not have the one expected form is an error. Observed on 535.309.01; the commands
 """
 
 import math
-import re
 from enum import StrEnum
 from typing import Final
 
 from gpushare.errors import ConfigError, MpsError
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 MAX_PIPE_PATH: Final = 86
@@ -25,8 +25,8 @@ MIB_PER_GIB: Final = 1024
 WHOLE: Final = 100
 """Percent."""
 PRIORITIES: Final = (0, 1)
-_PERCENTAGE: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]+)?", re.ASCII)
-_PID: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
+_PERCENTAGE: Final = Pattern(r"[0-9]{1,3}(?:\.[0-9]+)?", 32)
+_PID: Final = Pattern(r"[0-9]{1,10}", 10)
 _SHOWN: Final = 120
 
 

@@ -6,7 +6,6 @@ reason ``ImplausibleSample``, and whoever asked is blind for that moment.
 """
 
 import ctypes
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ import pynvml
 from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuProcess, GpuSample
 from enforcer.nvml.validation import check, check_gpu, failure, united
 from gpushare.errors import NvmlError
+from gpushare.patterns import Search
 from gpushare.reasons import Reason
 
 ATTEMPTS: Final = 3
@@ -28,7 +28,7 @@ LISTS: Final = (
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
 MIG_ON: Final = 1
-PROFILE: Final = re.compile(r"([0-9]c\.)?[0-9]g\.[0-9]{1,4}gb(\+[a-z.]{1,16})?$", re.ASCII)
+PROFILE: Final = Search(r"([0-9]c\.)?[0-9]g\.[0-9]{1,4}gb(\+[a-z.]{1,16})?$", 128)
 XID: Final = 8
 """The event type of critical errors (nvml.h, ``nvmlEventTypeXidCriticalError``)."""
 LOST: Final = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)

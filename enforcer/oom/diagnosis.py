@@ -3,7 +3,6 @@
 What is said is a likelihood: nobody reports a refused allocation (see ``memory_pressure``).
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any, Final
 from enforcer.oom.memory_pressure import Mark
 from enforcer.pod_deletion.deadlines import Object
 from enforcer.status.messages import Notice
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 WITHIN: Final = 60.0
@@ -22,7 +22,7 @@ FROM_OUTSIDE: Final = frozenset({137, 143})
 """Exit codes of SIGKILL and SIGTERM: somebody ended it."""
 BY_KUBELET: Final = frozenset({"OOMKilled", "Evicted"})
 """Reasons that the kubelet gives itself: the host's memory, not the GPU's."""
-_ID: Final = re.compile(r"[a-z0-9-]+://([0-9a-f]{64})", re.ASCII)
+_ID: Final = Pattern(r"[a-z0-9-]+://([0-9a-f]{64})", 128)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ Annotations of pods are not read here: they are wishes, and they can be edited. 
 gives them.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +13,14 @@ from typing import Any, Final
 from enforcer.quota.types import DEFAULT_GRACE_SECONDS, OnExceed, Quota
 from gpushare import contract
 from gpushare.errors import QuantityError
+from gpushare.patterns import Pattern
 from gpushare.pod_claims import uses
 from gpushare.quantity import MIB, parse_duration, parse_memory, parse_percent
 
 Object = Mapping[str, Any]
-_ID: Final = re.compile(r"[a-z0-9-]+://([0-9a-f]{64})", re.ASCII)
-_INTEGER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
-_QUANTITY: Final = re.compile(r"([0-9]{1,18})(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?", re.ASCII)
+_ID: Final = Pattern(r"[a-z0-9-]+://([0-9a-f]{64})", 128)
+_INTEGER: Final = Pattern(r"[0-9]{1,12}", 12)
+_QUANTITY: Final = Pattern(r"([0-9]{1,18})(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?", 20)
 _UNITS: Final = {
     None: 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
     "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,

@@ -5,7 +5,6 @@ emptiest first spreads. Everything here is plain data; ``enforcer.resourceslices
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,7 +52,6 @@ STATUS_DEVICE: Final = "status"
 MIG_HINT: Final = f"node label {NODE_MODE}=mig offers instances"
 LIMIT_BACKEND: Final = "limitBackend"
 MAX_LABEL: Final = 63
-_NO_LABEL: Final = re.compile(r"[^a-z0-9]", re.ASCII)
 ARCHITECTURES: Final = (
     ((12, 0), "Blackwell"), ((10, 0), "Blackwell"), ((9, 0), "Hopper"), ((8, 9), "Ada Lovelace"), ((8, 0), "Ampere"),
     ((7, 5), "Turing"), ((7, 0), "Volta"), ((6, 0), "Pascal"), ((5, 0), "Maxwell"),
@@ -213,7 +211,8 @@ def resource_slices(
 
 def device_name(gpu: Gpu) -> str:
     """Name a GPU's device in its pool: by its UUID, as a DNS label, for an index may come to mean another card."""
-    return _NO_LABEL.sub("-", gpu.uuid.lower())[:MAX_LABEL].strip("-")
+    label = "".join(each if each.isascii() and each.isalnum() else "-" for each in gpu.uuid.lower())
+    return label[:MAX_LABEL].strip("-")
 
 
 def quantity(mib: int) -> str:

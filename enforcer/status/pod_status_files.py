@@ -6,7 +6,6 @@ into it where it is there, whole, readable by everybody, when something changed 
 
 import json
 import os
-import re
 import threading
 import time
 from collections import deque
@@ -27,6 +26,7 @@ from enforcer.runtime.background import Aside
 from enforcer.status.messages import Notice, Sink
 from enforcer.status.node_status import Snapshot
 from enforcer.status.pod_status import NAME, Message, Seen, by_pod, message, pod_status
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ KEPT: Final = 20
 REFRESH: Final = 5.0
 """Seconds after which a file is written again: an old one tells the sidecar that nobody watches."""
 MAX_BYTES: Final = 256 * 1024
-_UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
+_UID: Final = Pattern(r"[A-Za-z0-9-]{1,64}", 64)
 
 
 @dataclass(frozen=True, slots=True)

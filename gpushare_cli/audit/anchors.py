@@ -4,7 +4,6 @@ In the cluster only the ResourceSlice's annotation is one, for nobody but the no
 kill's Event names the head as well, but whoever may write Events in its namespace can write one like it: a hint.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,12 +16,14 @@ from enforcer.resourceslices.kill_log_anchor import anchored
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.patterns import Search
 from gpushare_cli.api_errors import sentence
 
 CLUSTER: Final = "cluster"
 """As an anchor: all that the cluster has."""
 MAX_BYTES: Final = 16 * 1024 * 1024
-_IN_A_NOTE: Final = re.compile(r"kill log (\d{1,15}:sha256:[0-9a-f]{64})", re.ASCII)
+_IN_A_NOTE: Final = Search(r"kill log (\d{1,15}:sha256:[0-9a-f]{64})", 1024)
+"""The API server takes notes of Events up to that length."""
 _HIDDEN: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _REPORTER: Final = f"{DRIVER}/enforcer"
 

@@ -4,7 +4,6 @@ import argparse
 import json
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from enforcer.audit.log import FOLDER
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
 from gpushare.kube_client import Cluster
+from gpushare.patterns import Pattern
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
 from gpushare_cli.audit.filters import Record, Wanted, printable
@@ -34,6 +34,7 @@ NOT_FINE: Final = 1
 DEFAULT: Final = Path("/var/lib/gpu-share")
 DOUBTS: Final = 5
 """So many Events are named that do not fit."""
+_NUMBER: Final = Pattern(r"\d{1,15}", 15)
 T = TypeVar("T")
 
 
@@ -76,7 +77,7 @@ def _add_follow(parser: Any) -> None:
 
 
 def _whole(text: str) -> int:
-    if not re.fullmatch(r"\d{1,15}", text, re.ASCII):
+    if not _NUMBER.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text[:100]!r} is no whole number from 0; give digits alone")
     return int(text)
 

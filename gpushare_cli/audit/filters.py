@@ -8,13 +8,13 @@ import csv
 import difflib
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gpushare.errors import ConfigError
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
 Record = Mapping[str, Any]
@@ -28,10 +28,8 @@ COLUMNS: Final = (
 """Of the CSV form. ``targets`` is JSON, and so is ``other``: all that has no column. What is not there is empty."""
 FORMULA: Final = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """A cell that begins so is a formula to a spreadsheet, in some locales also by the wide forms; it gets a ``'``."""
-_INNER: Final = re.compile(rf";(?=\s*[{re.escape(''.join(FORMULA))}])")
-"""Where programs that take a ``;`` for the end of a cell, too, would find another one."""
 _SHORT_GPU: Final = 12
-_AGE: Final = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
+_AGE: Final = Pattern(r"(\d{1,6})([smhd])", 7)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _RESULTS: Final = {str(reason).lower(): str(reason) for reason in Reason}
 
@@ -139,7 +137,8 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     text = str(printable(value)) if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    return _INNER.sub(";'", f"'{text}" if text.lstrip().startswith(FORMULA) else text)
+    # Some programs take a ";" for the end of a cell, too, and would find another one behind it.
+    return ";".join(f"'{part}" if part.lstrip().startswith(FORMULA) else part for part in text.split(";"))
 
 
 def _among(record: Record, field: str, wanted: frozenset[str]) -> bool:

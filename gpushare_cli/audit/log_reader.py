@@ -4,7 +4,6 @@ Files may be torn, foreign, without end, or no files at all: nothing here takes 
 """
 
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -16,6 +15,7 @@ from enforcer.audit.log import lines_of, segments
 from enforcer.audit.record import GENESIS, Head, Verdict, read, verify
 from enforcer.audit.segments import first_of
 from gpushare.errors import ConfigError, RecordError
+from gpushare.patterns import Match, Pattern
 from gpushare_cli.audit.filters import Record, Wanted, printable
 
 LOOKS: Final = 10
@@ -23,10 +23,11 @@ LOOKS: Final = 10
 LOOK_SECONDS: Final = 0.05
 ENDLESS: Final = 1024
 """After so many pieces of one line without end the rest of a part is left alone: it is no log."""
-_SEQ: Final = re.compile(rb'\{"seq":(\d{1,15}),')
-_HASH: Final = re.compile(rb'"hash":"(sha256:[0-9a-f]{64})"\}\n')
+_SEQ: Final = Pattern(rb'\{"seq":(\d{1,15}),', 23)
 _HASH_BYTES: Final = len('"hash":"sha256:"}\n') + 64
-_PREV: Final = re.compile(rb'.*"prev":"(sha256:[0-9a-f]{64})","hash":"sha256:[0-9a-f]{64}"\}\n', re.DOTALL)
+_HASH: Final = Pattern(rb'"hash":"(sha256:[0-9a-f]{64})"\}\n', _HASH_BYTES)
+_PREV_BYTES: Final = len('"prev":"sha256:",') + 64 + _HASH_BYTES
+_PREV: Final = Pattern(rb'"prev":"(sha256:[0-9a-f]{64})","hash":"sha256:[0-9a-f]{64}"\}\n', _PREV_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +160,14 @@ class Reading:
             return
         if self.first is None:
             self.first = seq
-            self._note_head(seq - 1, _PREV.fullmatch(line))
+            self._note_head(seq - 1, _PREV.fullmatch(line[-_PREV_BYTES:]))
         self._next, self._last = seq + 1, line
         if number == 1:
             self._name_says(part, seq, f":1: begins with record {seq}: the file was renamed or moved")
         if seq in self._wanted:
             self._note_head(seq, _HASH.fullmatch(line[-_HASH_BYTES:]))
 
-    def _note_head(self, seq: int, found: re.Match[bytes] | None) -> None:
+    def _note_head(self, seq: int, found: Match[bytes] | None) -> None:
         if found is not None and seq > 0:
             self.heads[seq], self.at[seq] = Head(seq, found[1].decode()), self.lines
 
@@ -201,7 +202,7 @@ class Picked:
 
 def seq_of(line: bytes) -> int | None:
     """Return the number that a line says it has; ``None`` where it is no record's beginning."""
-    found = _SEQ.match(line)
+    found = _SEQ.match(line[: _SEQ.most])
     return int(found[1]) if found else None
 
 

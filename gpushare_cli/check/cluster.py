@@ -3,7 +3,6 @@
 import base64
 import binascii
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from enforcer.resourceslices.contention import UNSURE
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check import feature_gates
@@ -27,6 +27,7 @@ CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
 FIRST_WITH_CLAIMS: Final = (1, 34)
 """Serves ``resource.k8s.io/v1``, though not by default what makes shares of it: of that the other questions tell."""
+_VERSION: Final = Pattern(r"v(\d+)\.(\d+)", 128)
 SOON: Final = timedelta(days=3)
 NAMED: Final = 5
 """So many nodes are named."""
@@ -114,7 +115,7 @@ def version(api: Cluster) -> Finding:
     text = str(found.get("gitVersion", ""))
     if (emulated := found.get("emulationMinor")) and emulated != found.get("minor"):
         text = f"v{found['emulationMajor']}.{emulated} (emulated by {text})"
-    match = re.match(r"v(\d+)\.(\d+)", text)
+    match = _VERSION.match(text)
     oldest = ".".join(map(str, OLDEST))
     if match is None:
         return warning(f"the version {text!r} cannot be read")

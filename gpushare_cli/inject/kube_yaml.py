@@ -5,15 +5,17 @@ What is written here is quoted wherever any common YAML reader would take a stri
 """
 
 import math
-import re
 from collections.abc import Hashable
 from typing import Any, Final
 
 import yaml
 
 from gpushare.errors import RequestError
+from gpushare.patterns import Pattern
 from gpushare.quantity import shown
 
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of a manifest."""
 MAX_DIGITS: Final = 400
 """Digits of one number; Python reads no more than 4300, and nobody means so many."""
 MAX_NODES: Final = 1_000_000
@@ -49,7 +51,7 @@ _FOREIGN: Final = ("binary", "timestamp", "set", "omap", "pairs")
 class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where it is there
     """Reads scalars as Kubernetes does and refuses what has no one meaning."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape
+    yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own shape
     bool_values: Final = {**_Base.bool_values, "y": True, "n": False}
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's own
@@ -91,7 +93,7 @@ class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where 
 class _Dumper(yaml.SafeDumper):
     """Writes block style, keeps the order of keys, quotes what another reader could misread."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape
+    yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own shape
 
     def ignore_aliases(self, data: Any) -> bool:
         """Never write anchors: a rewritten document is plain."""
@@ -108,7 +110,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 for _name, (_pattern, _first) in _PLAIN.items():
     for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(f"{_TAG}{_name}", re.compile(_pattern), list(_first))
+        _class.add_implicit_resolver(f"{_TAG}{_name}", Pattern(_pattern, MAX_BYTES), list(_first))
 _Dumper.add_representer(str, _text)
 
 

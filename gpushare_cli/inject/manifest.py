@@ -6,7 +6,6 @@ rewritten leaves exactly as it came. JSON documents may follow one another in on
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,10 +13,11 @@ from typing import Any, Final
 import yaml
 
 from gpushare.errors import RequestError
-from gpushare_cli.inject.kube_yaml import MAX_DIGITS, construct, dump, long_number, no_number, parse, top
+from gpushare.patterns import Pattern
+from gpushare_cli.inject.kube_yaml import MAX_BYTES, MAX_DIGITS, construct, dump, long_number, no_number, parse, top
 
-_SEPARATOR: Final = re.compile(r"---(?=[ \t\r\n]|\Z)")
-_LEAD: Final = re.compile(r"(?:---(?=\s|\Z))?(?:\s|#[^\n]*)*")
+_SEPARATOR: Final = Pattern(r"---(?:[ \t\r\n]|\Z)", 4)
+_LEAD: Final = Pattern(r"(?u:(?:---(?=\s|\Z))?(?:\s|#[^\n]*)*)", MAX_BYTES)
 """What may stand before the content of a document: separator, white space, comments."""
 
 
@@ -55,7 +55,9 @@ class Document:
 
 
 def read(source: bytes) -> str:
-    """Decode a manifest. Raises ``RequestError`` naming the line that is not text."""
+    """Decode a manifest. Raises ``RequestError`` where it is too long, or naming the line that is not text."""
+    if len(source) > MAX_BYTES:
+        raise RequestError(f"it has more than {MAX_BYTES >> 20} MiB; give its objects in several files")
     try:
         text = source.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -84,7 +86,7 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
     held: list[str] = []
     start = 1
     for number, line in enumerate(text.split("\n"), 1):
-        if _SEPARATOR.match(line) and held:
+        if _SEPARATOR.match(line[:4]) and held:
             yield "".join(held), start
             held, start = [], number
         held.append(line + "\n")
@@ -178,7 +180,7 @@ def _header(text: str) -> str:
     kept: list[str] = []
     for line in text.replace("\r\n", "\n").splitlines(keepends=True):
         bare = line.strip()
-        if _SEPARATOR.match(line):
+        if _SEPARATOR.match(line[:4]):
             rest = bare[3:].strip()
             kept.append(line if not rest or rest.startswith("#") else "---\n")
             if rest and not rest.startswith("#"):

@@ -19,6 +19,13 @@ def test_names_of_the_contract_are_spelled_once() -> None:
     assert check("webhook/a.py", '"""About gpu-share.io."""\nX = 1\n"""gpu-share.io/memory"""\n') == []
 
 
+def test_expressions_are_compiled_where_they_get_a_bound() -> None:
+    text = "import re\nfrom re import compile\n"
+    assert [line.split(":")[1] for line in check("webhook/a.py", text)] == ["1", "2", "2"]
+    assert check("gpushare/patterns.py", text) == []
+    assert check("tests/a.py", text) == []
+
+
 PURE = '"""Hold. Pure."""\n'
 
 

@@ -3,7 +3,6 @@
 Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,12 +12,13 @@ from gpushare import contract, namespace_policy
 from gpushare.annotations import Asked, asked, instances, main_container, several
 from gpushare.errors import PolicyDenied, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
+from gpushare.patterns import Pattern
 from gpushare.quantity import format_mib, parse_gpus, parse_memory, parse_percent, parse_profile, profile_mib, shown
 from gpushare.reasons import Reason
 from webhook.mutation.podview import Container, Kind, PodView
 from webhook.mutation.settings import Settings
 
-_MODEL: Final = re.compile(r"[A-Za-z0-9 ._-]{1,63}", re.ASCII)
+_MODEL: Final = Pattern(r"[A-Za-z0-9 ._-]{1,63}", 63)
 _PREFIXES: Final = contract.CONTAINER_PREFIXES
 PRIORITIES: Final = {"low": "gives way to others on its GPU", "normal": "the default"}
 SAME_GPU: Final = {"true": "the default: one GPU for all its containers", "false": "each may have another GPU"}

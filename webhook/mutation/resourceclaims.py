@@ -6,7 +6,6 @@ the rewritten pod alone and compare.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,13 +15,14 @@ from gpushare import contract
 from gpushare.contract import ATTRIBUTE_MODE, ATTRIBUTE_MODEL, ATTRIBUTE_PROFILE, DRIVER, TIME_SLICING
 from gpushare.errors import PolicyDenied, QuantityError
 from gpushare.fields import mapping, objects
+from gpushare.patterns import Pattern
 from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
 from webhook.mutation.annotations import Plan, Share, field_of, read_models
 from webhook.mutation.podview import Container, Json, Kind, PodView, read_pod
 
 HASH_DIGITS: Final = 16
-_INTEGER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+_INTEGER: Final = Pattern(r"[0-9]{1,15}", 15)
 _ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
 _BY_TURNS: Final = f'"{ATTRIBUTE_MODE}" in {_ATTRIBUTES} && {_ATTRIBUTES}.{ATTRIBUTE_MODE} == "{TIME_SLICING}"'
 Object = dict[str, Any]

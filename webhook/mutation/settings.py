@@ -1,13 +1,13 @@
 """Settings of the whole cluster: the chart's values, read from the environment at start. Pure."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, get_args
 
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.host_access import OUR_OWN
+from gpushare.patterns import Pattern
 from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT, parse_memory, parse_overcommit
 
 DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
@@ -17,11 +17,11 @@ DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 
-_IMAGE: Final = re.compile(
+_IMAGE: Final = Pattern(
     r"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]+)?/)?"
     r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9+._-]*:[0-9a-fA-F]{32,})?",
-    re.ASCII,
+    1024,
 )
 """Registry, path, tag, digest, as container runtimes read them."""
 

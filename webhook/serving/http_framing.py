@@ -1,7 +1,8 @@
 """Where one HTTP/1.1 request ends in the bytes that have come so far; gunicorn parses the content. Pure."""
 
-import re
 from typing import Final
+
+from gpushare.patterns import Pattern, Search
 
 MAX_BODY: Final = 7 * 1024 * 1024
 """An UPDATE carries two objects of at most 3 MB (etcd's limit is 1.5 MiB, a request's 3) and less than 1 MB around."""
@@ -11,10 +12,10 @@ MAX_CHUNKS: Final = 20_000
 """The API server sends no chunks at all; what sends them a few bytes each means no good."""
 MAX_SIZE_LINE: Final = 1024
 
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*\r\n", re.IGNORECASE)
-_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*chunked", re.IGNORECASE)
-_EXPECT: Final = re.compile(rb"\r\nexpect:", re.IGNORECASE)
-_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n")
+_LENGTH: Final = Search(rb"(?i)\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*\r\n", MAX_HEAD)
+_CHUNKED: Final = Search(rb"(?i)\r\ntransfer-encoding:[^\r\n]*chunked", MAX_HEAD)
+_EXPECT: Final = Search(rb"(?i)\r\nexpect:", MAX_HEAD)
+_SIZE: Final = Pattern(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n", MAX_SIZE_LINE)
 _BLANK: Final = b"\r\n\r\n"
 
 
@@ -55,29 +56,30 @@ class Frame:
         return end if len(buffer) >= end else None
 
     def _head(self, buffer: bytearray) -> bool:
-        found = buffer.find(_BLANK, self._from)
+        found = buffer.find(_BLANK, self._from, MAX_HEAD)
         if found < 0:
             self._from = max(0, len(buffer) - len(_BLANK) + 1)
             return False
         self._body = found + len(_BLANK)
-        self.expects = _EXPECT.search(buffer, 0, self._body) is not None
-        if _CHUNKED.search(buffer, 0, self._body):
+        head = bytes(buffer[: self._body])
+        self.expects = _EXPECT.search(head) is not None
+        if _CHUNKED.search(head):
             self._at = self._body
-        length = _LENGTH.search(buffer, 0, self._body)
+        length = _LENGTH.search(head)
         self._end = self._body + (int(length[1]) if length else 0)
         return True
 
     def _chunk(self, buffer: bytearray) -> int | None:
         """Walk from chunk to chunk as far as they have come."""
         while self._at < len(buffer):
-            line = _SIZE.match(buffer, self._at)
+            line = _SIZE.match(bytes(buffer[self._at : self._at + MAX_SIZE_LINE]))
             if line is None:
                 wrong = buffer.find(b"\r\n", self._at) >= 0 or len(buffer) - self._at > MAX_SIZE_LINE
                 return self._cut(buffer) if wrong else None
             size = int(line[1], 16)
             if size == 0:
-                return self._trailer(buffer, line.end())
-            self._at = line.end() + size + 2
+                return self._trailer(buffer, self._at + line.end())
+            self._at += line.end() + size + 2
             self._chunks += 1
             if self._at - self._body > MAX_BODY + CHUNK_OVERHEAD or self._chunks > MAX_CHUNKS:
                 return self._cut(buffer)
