@@ -3,11 +3,15 @@
 ``null`` stands for absent wherever Kubernetes says so.
 """
 
-from typing import Any
+from collections.abc import Sized
+from typing import Any, Final
 
 from gpushare.errors import PolicyDenied
 from gpushare.quantity import shown
 from gpushare.reasons import Reason
+
+MAX_ENTRIES: Final = 1024
+"""Of one list. Each entry is checked, so their number bounds what a pod costs its reader."""
 
 
 def mapping(value: object, field: str) -> dict[str, Any]:
@@ -39,32 +43,36 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
     """Read a list of objects; ``null`` is an empty one.
 
     Raises:
-        PolicyDenied: it is no list, or an entry of it is no object.
+        PolicyDenied: it is no list or too long, or an entry of it is no object.
     """
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise invalid(field, f"must be a list, not {type_name(value)}")
-    for index, each in enumerate(value):
+    entries = _list(value, field)
+    for index, each in enumerate(entries):
         if not isinstance(each, dict):
             raise invalid(f"{field}[{index}]", f"must be an object, not {type_name(each)}")
-    return value
+    return entries
 
 
 def strings(value: object, field: str) -> list[str]:
     """Read a list of strings; ``null`` is an empty one.
 
     Raises:
-        PolicyDenied: it is no list, or an entry of it is no string.
+        PolicyDenied: it is no list or too long, or an entry of it is no string.
     """
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise invalid(field, f"must be a list, not {type_name(value)}")
-    for index, each in enumerate(value):
+    entries = _list(value, field)
+    for index, each in enumerate(entries):
         if not isinstance(each, str):
             raise invalid(f"{field}[{index}]", f"must be a string, not {type_name(each)}")
-    return value
+    return entries
+
+
+def check_number(entries: Sized, field: str) -> None:
+    """Refuse too many entries before each of them is read.
+
+    Raises:
+        PolicyDenied: there are more than ``MAX_ENTRIES``.
+    """
+    if len(entries) > MAX_ENTRIES:
+        raise PolicyDenied(field, f"has {len(entries)} entries; write at most {MAX_ENTRIES}", Reason.TOO_LARGE)
 
 
 def invalid(field: str, message: str) -> PolicyDenied:
@@ -76,3 +84,12 @@ def type_name(value: object) -> str:
     """Name the JSON type of a value in a message."""
     names = {type(None): "null", bool: "a boolean", str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), "a number")
+
+
+def _list(value: object, field: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise invalid(field, f"must be a list, not {type_name(value)}")
+    check_number(value, field)
+    return value

@@ -27,8 +27,8 @@ CAPABILITIES: Final = frozenset({
 """With one of these a process leaves its cgroup, reads its node's files, or acts on processes of others."""
 _DEVICES: Final = "/dev"
 _GPU_DEVICES: Final = ("/dev/nvidia", "/dev/dri")
-_TOOLKIT_MOUNTS: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
-"""A mount below asks NVIDIA's container toolkit for a device."""
+_TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
+"""A mount below asks NVIDIA's container toolkit for a device. Written as ``normal`` writes it."""
 _DEVICE_ANNOTATIONS: Final = ("cdi.k8s.io/", "nvidia.cdi.k8s.io/")
 """Annotations by which a container runtime hands out devices."""
 OF_EVERY_NODE: Final = (
@@ -113,10 +113,10 @@ def overlaps(path: str, protected: Sequence[str]) -> bool:
 
 
 def _check_annotations(annotations: Object) -> None:
-    for key in sorted(map(str, annotations)):
-        if key.startswith(_DEVICE_ANNOTATIONS):
-            message = "hands the container a device beside its share; remove the annotation"
-            raise PolicyDenied(f"metadata.annotations[{ascii(key[:120])[1:-1]:.120}]", message)
+    key = min((key for key in map(str, annotations) if key.startswith(_DEVICE_ANNOTATIONS)), default=None)
+    if key is not None:
+        message = "hands the container a device beside its share; remove the annotation"
+        raise PolicyDenied(f"metadata.annotations[{ascii(key[:120])[1:-1]:.120}]", message)
 
 
 def _check_capabilities(security: Object, field: str) -> None:
@@ -146,7 +146,7 @@ def _check_volume(volume: Object, field: str, allowed: HostAccess) -> Iterator[s
 
 def _check_mount(mount: Object, field: str) -> None:
     path = normal(mount.get("mountPath"))
-    if any(within(path, normal(each)) for each in _TOOLKIT_MOUNTS):
+    if within(path, _TOOLKIT_MOUNTS):
         message = (
             f"{shown(str(mount['mountPath']))} asks NVIDIA's toolkit for a GPU, around the share; remove the mount"
         )

@@ -22,6 +22,8 @@ CAPABILITIES: Final = ("compute", "utility", "compat32", "display", "graphics", 
 MAX_LIST: Final = 4096
 """Characters of a list in an annotation."""
 MAX_PATHS: Final = 64
+KEY_COMPARED: Final = 80
+"""Characters of an unknown key that are compared with the known ones; difflib's cost grows with their cube."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ def _unknown_key(key: str) -> str:
         return "is a label of namespaces and no annotation; move it to metadata.labels"
     if key == contract.MANAGED_LABEL:
         return "is a label of pods, which gpu-share itself sets; remove it"
-    near = get_close_matches(key, contract.NAMESPACE_ANNOTATIONS, 1)
+    near = get_close_matches(key[:KEY_COMPARED], contract.NAMESPACE_ANNOTATIONS, 1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(contract.NAMESPACE_ANNOTATIONS)}"
     return f"no such annotation of a namespace; {hint}"
 

@@ -3,7 +3,7 @@
 Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn, TypeVar
@@ -30,6 +30,10 @@ _BOOLEANS: Final = {
 """What people write for true and false."""
 KEY_SHOWN: Final = 120
 T = TypeVar("T")
+MAX_NAME: Final = 63
+"""Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
+MAX_HINTS: Final = 8
+"""Containers with whose annotations a mistyped key is compared: difflib can take the cube of its length."""
 MAX_MODELS: Final = 16
 """The API server refuses a selector of more than 10 KiB."""
 
@@ -120,8 +124,8 @@ def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
     value = annotations.get(contract.GPU_MODEL)
     if value is None:
         return ()
-    names = [name.strip(" ") for name in value.split(",")] if isinstance(value, str) else [""]
-    bad = next((name for name in names if not _MODEL.fullmatch(name)), None)
+    names = [name.strip(" ") for name in value.split(",", MAX_MODELS)] if isinstance(value, str) else [""]
+    bad = next((name for name in names[:MAX_MODELS] if not _MODEL.fullmatch(name)), None)
     if bad is not None or len(names) > MAX_MODELS:
         problem = f"is more than {MAX_MODELS} models" if bad is None else "is no model of a GPU"
         message = f'{shown(bad or str(value))} {problem}; write for example "H100" or "H100,A100"'
@@ -131,7 +135,7 @@ def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
 
 def field_of(key: str) -> str:
     """Name a pod annotation in a message."""
-    safe = ascii(key)[1:-1]
+    safe = ascii(key[:KEY_SHOWN])[1:-1]
     return f"metadata.annotations[{safe:.{KEY_SHOWN}}]"
 
 
@@ -251,12 +255,13 @@ def _choice(pod: PodView, key: str, allowed: Mapping[str, str]) -> str | None:
 
 def _check_keys(pod: PodView) -> None:
     ours = sorted(key for key in pod.annotations if contract.is_ours(key) and key not in contract.POD_ANNOTATIONS)
+    names = _names(pod)
     for key in ours:
         prefix, name = key[: key.find("/") + 1], key[key.find("/") + 1 :]
         if prefix not in _PREFIXES:
             raise PolicyDenied(field_of(key), _unknown_key(pod, key), Reason.UNKNOWN_ANNOTATION)
-        if name not in _names(pod):
-            raise PolicyDenied(field_of(key), _unknown_container(pod, name), Reason.UNKNOWN_CONTAINER)
+        if name not in names:
+            raise PolicyDenied(field_of(key), _unknown_container(names, name), Reason.UNKNOWN_CONTAINER)
 
 
 def _names(pod: PodView) -> list[str]:
@@ -273,7 +278,8 @@ def _unknown_key(pod: PodView, key: str) -> str:
         return f"is a label of namespaces and nodes; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
     if key == contract.MANAGED_LABEL:
         return f"is a label, which gpu-share itself sets; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
-    known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in _names(pod))]
+    names = _comparable(_names(pod))[:MAX_HINTS]
+    known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in names)]
     near = get_close_matches(key[:KEY_SHOWN].lower(), known, 1)
     return f"no such annotation; did you mean {near[0]}?" if near else f"no such annotation; known are {_known()}"
 
@@ -282,8 +288,11 @@ def _known() -> str:
     return ", ".join((*contract.POD_ANNOTATIONS, *(f"{prefix}<container>" for prefix in _PREFIXES)))
 
 
-def _unknown_container(pod: PodView, name: str) -> str:
-    names = _names(pod)
-    near = get_close_matches(name[:KEY_SHOWN], names, 1)
+def _comparable(names: Iterable[str]) -> list[str]:
+    return [name for name in names if len(name) <= MAX_NAME]
+
+
+def _unknown_container(names: Sequence[str], name: str) -> str:
+    near = get_close_matches(name[:MAX_NAME], _comparable(names), 1)
     hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names[:8])}"
     return f"the pod has no container named {shown(name)}; {hint}"

@@ -17,6 +17,8 @@ from gpushare.reasons import Reason
 MAX_CONTAINERS: Final = 64
 MAX_ENV: Final = 1000
 """Both count what the pod brings, not what we add: a second pass must not refuse what the first one made."""
+MAX_ANNOTATIONS: Final = 2**17
+"""So many different keys are longer than the 256 KiB that the API server takes."""
 RESERVED: Final = frozenset(
     {
         contract.CUDA_VISIBLE_DEVICES,
@@ -78,9 +80,12 @@ def read_annotations(pod: Json) -> Mapping[str, Any]:
     """Return ``metadata.annotations``, empty where there are none.
 
     Raises:
-        PolicyDenied: metadata, or the annotations, are no object.
+        PolicyDenied: metadata, or the annotations, are no object, or there are too many of them.
     """
     annotations = mapping(mapping(pod.get("metadata"), "metadata").get("annotations"), "metadata.annotations")
+    if len(annotations) > MAX_ANNOTATIONS:
+        message = f"has {len(annotations)} keys; the API server takes 256 KiB"
+        raise PolicyDenied("metadata.annotations", message, Reason.TOO_LARGE)
     if not all(isinstance(key, str) for key in annotations):
         raise invalid("metadata.annotations", "has a key that is no string; put it in quotes")
     return annotations

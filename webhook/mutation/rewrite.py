@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
-from gpushare.fields import mapping, objects
+from gpushare.fields import check_number, mapping, objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import pinned_limit, same_amount, shown
 from gpushare.reasons import Reason
@@ -188,6 +188,7 @@ def _check_unclaimed(container: Container) -> None:
 
 def _with_label(metadata: Json, warnings: list[str]) -> Object:
     labels = mapping(metadata.get("labels"), "metadata.labels")
+    check_number(labels, "metadata.labels")
     if labels.get(contract.MANAGED_LABEL) == "true":
         return dict(metadata)
     if contract.MANAGED_LABEL in labels:

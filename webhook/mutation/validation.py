@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpushare import contract, host_access
 from gpushare.errors import PolicyDenied
-from gpushare.fields import mapping
+from gpushare.fields import check_number, mapping
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import exact, shown
@@ -108,7 +108,9 @@ def _whole_gpus(container: Container) -> Iterator[str]:
     resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
     for part in ("limits", "requests"):
         field = f"{container.field}.resources.{part}"
-        for key, value in mapping(resources.get(part), field).items():
+        amounts = mapping(resources.get(part), field)
+        check_number(amounts, field)
+        for key, value in amounts.items():
             if key not in _WHOLE and not str(key).startswith(_WHOLE_PREFIXES):
                 continue
             if not _is_zero(value):
