@@ -22,10 +22,9 @@ JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 DEFAULT_TIMEOUT: Final = 10.0
-FIRST_PAGE: Final = 50
-PAGE: Final = 500
-PAGE_BYTES: Final = 2 * 1024 * 1024
-"""Parsed, a page takes several times that, and nothing else runs in this process while it is being parsed."""
+PAGE: Final = 4
+"""Objects at once where the API server does not stream lists. An object of 1.3 MB can read back as 7.8 MB, and takes
+several times that when it is parsed."""
 WATCH_SECONDS: Final = 300
 WATCH_SILENCE: Final = 90.0
 """Seconds without a word after which a watch is given up: the API server sends a bookmark each minute, and a connection
@@ -40,6 +39,13 @@ MAX_LINE: Final = 16 * 1024 * 1024
 CHUNK: Final = 64 * 1024
 GARBAGE: Final = (KeyError, TypeError, AttributeError, ValueError, RecursionError)
 """What comes of an answer that is none of an API server's."""
+
+STREAMED: Final = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+"""Make a watch begin with all objects there are, one event each."""
+ALL_SEEN: Final = "k8s.io/initial-events-end"
+"""Annotation of the bookmark that comes after them."""
+NOT_STREAMED: Final = frozenset({400, 403, 405, 422})
+"""What an API server says that does not stream lists, or whose client may list and not watch."""
 
 RESOURCE_V1: Final = "/apis/resource.k8s.io/v1"
 EVENTS_V1: Final = "/apis/events.k8s.io/v1"
@@ -79,32 +85,36 @@ class Cluster:
 
     def get(self, where: str, *, timeout: float = DEFAULT_TIMEOUT, **query: str) -> Object:
         """Read one object, or one page of a list."""
-        return self._call("GET", where, query=query, timeout=timeout)[0]
+        return self._call("GET", where, query=query, timeout=timeout)
 
     def create(self, where: str, body: Object, **query: str) -> Object:
         """Create an object; an existing one is a ``ClusterError`` with status 409."""
-        return self._call("POST", where, body, query=query)[0]
+        return self._call("POST", where, body, query=query)
 
     def replace(self, where: str, body: Object) -> Object:
         """Write an object whole; a newer one in the way is a ``ClusterError`` with status 409."""
-        return self._call("PUT", where, body)[0]
+        return self._call("PUT", where, body)
 
     def patch(self, where: str, body: object, content_type: str = MERGE_PATCH, **query: str) -> Object:
         """Change an object by merge patch (default), JSON patch, or server-side apply."""
-        return self._call("PATCH", where, body, query=query, content_type=content_type)[0]
+        return self._call("PATCH", where, body, query=query, content_type=content_type)
 
     def delete(self, where: str, body: Object | None = None, **query: str) -> Object:
         """Delete an object; one that is gone is a ``ClusterError`` with status 404."""
-        return self._call("DELETE", where, body, query=query)[0]
+        return self._call("DELETE", where, body, query=query)
 
     def list(self, where: str, **query: str) -> tuple[list[Object], str]:
-        """Read a whole list, page by page. Returns its items and the resource version to watch from."""
+        """Read a whole list. Returns its items and the resource version to watch from."""
         listing = self.listing(where, **query)
         return list(listing), listing.version
 
     def listing(self, where: str, **query: str) -> "Listing":
-        """Read a list that may be too long to be held: an iterator, which reads page after page as it goes."""
-        return Listing(lambda **page: self._call("GET", where, query={**query, **page}), where)
+        """Read a list that may be too long to be held: an iterator, which reads object after object as it goes."""
+        return Listing(
+            stream=lambda: self.watch(where, "", **query, **STREAMED),
+            page=lambda page: self._call("GET", where, query={**query, **page}),
+            where=where,
+        )
 
     def watch(self, where: str, version: str, **query: str) -> Iterator[tuple[str, Object]]:
         """Yield (type, object) from one watch until the server ends it.
@@ -151,15 +161,14 @@ class Cluster:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         timeout: float = DEFAULT_TIMEOUT,
-    ) -> tuple[Object, int]:
-        """One call. Returns the answer, and of how many bytes it was."""
+    ) -> Object:
+        """Make one call; return the answer."""
         response = self._send(method, where, body, query or {}, urllib3.Timeout(total=timeout), content_type)
         try:
-            content = _body(response)
-            answer: Object = json.loads(content)
+            answer: Object = json.loads(_body(response))
         except (ValueError, RecursionError, OSError, urllib3.exceptions.HTTPError) as error:
             raise ClusterError(f"{method} {where}: the answer cannot be read: {error}", response.status) from error
-        return answer, len(content)
+        return answer
 
     def _send(
         self,
@@ -190,42 +199,84 @@ class Cluster:
 
 
 class Listing(Iterator[Object]):
-    """A list, object by object. No more than a page is held at once, and a page is small however large its objects.
+    """A list, object by object: streamed, or in small pages where the API server refuses that.
 
     Attributes:
         version: the resource version to watch from, once all has been read.
 
     Args:
-        read: reads a page, by the query's ``limit`` and ``continue``; returns it and its size in bytes.
+        stream: opens a watch that begins with all there is.
+        page: reads a page, by the query's ``limit`` and ``continue``.
         where: the list's path, for messages.
     """
 
-    def __init__(self, read: Callable[..., tuple[Object, int]], where: str) -> None:
-        self._read, self._where = read, where
-        self._page: list[Object] = []
-        self._limit, self.version = FIRST_PAGE, ""
-        self._more: str | None = ""
-        """Where to go on; ``None`` at the end."""
+    def __init__(
+        self, stream: Callable[[], Iterator[tuple[str, Object]]], page: Callable[[dict[str, str]], Object], where: str
+    ) -> None:
+        self._stream, self._page, self._where = stream, page, where
+        self._items = self._read()
+        self.version = ""
 
     def __next__(self) -> Object:
         """Raises ClusterError where the list cannot be read further."""
-        while not self._page:
-            if self._more is None:
-                raise StopIteration
-            self._turn()
-        return self._page.pop()
+        return next(self._items)
 
-    def _turn(self) -> None:
-        answer, size = self._read(limit=str(self._limit), **({"continue": self._more} if self._more else {}))
+    def _read(self) -> Iterator[Object]:
         try:
-            found = answer["items"] or []
-            _ = [item["metadata"]["name"] for item in found]  # what has none is no object
-            self._more, self.version = answer["metadata"].get("continue") or None, answer["metadata"]["resourceVersion"]
-        except GARBAGE as error:
-            message = f"GET {self._where}: the answer is no list of objects: {answer!r:.100}"
-            raise ClusterError(message) from error
-        self._page = found[::-1]
-        self._limit = max(1, min(PAGE, len(found) * PAGE_BYTES // max(1, size))) if found else FIRST_PAGE
+            yield from self._streamed()
+        except _NotStreamed:
+            yield from self._paged()
+
+    def _streamed(self) -> Iterator[Object]:
+        """Yield what a watch begins with.
+
+        Raises:
+            WatchBroken: it ended before that was all, or something was deleted meanwhile.
+        """
+        events = self._opened()
+        for kind, item in events:
+            if kind == "BOOKMARK":
+                if (item["metadata"].get("annotations") or {}).get(ALL_SEEN) == "true":
+                    self.version = item["metadata"]["resourceVersion"]
+                    return
+            elif kind == "DELETED":
+                break
+            else:
+                yield item
+            del item  # it is not to be held while the next one is parsed
+        raise WatchBroken(f"GET {self._where}: the list broke off")
+
+    def _opened(self) -> Iterator[tuple[str, Object]]:
+        events = self._stream()
+        try:
+            first = next(events, None)
+        except ClusterError as error:
+            if error.status in NOT_STREAMED:
+                raise _NotStreamed from error
+            raise
+        if first is not None:
+            yield first
+            del first
+        yield from events
+
+    def _paged(self) -> Iterator[Object]:
+        more: str | None = ""
+        while more is not None:
+            answer = self._page({"limit": str(PAGE)} | ({"continue": more} if more else {}))
+            try:
+                found = answer["items"] or []
+                _ = [item["metadata"]["name"] for item in found]  # what has none is no object
+                more, self.version = answer["metadata"].get("continue") or None, answer["metadata"]["resourceVersion"]
+            except GARBAGE as error:
+                message = f"GET {self._where}: the answer is no list of objects: {answer!r:.100}"
+                raise ClusterError(message) from error
+            found.reverse()
+            while found:
+                yield found.pop()
+
+
+class _NotStreamed(Exception):
+    """The API server does not stream this list, or not to us."""
 
 
 def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
@@ -236,17 +287,32 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
 
 
 def _events(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Object]]:
-    pending = b""
+    for line in _lines(response):
+        yield _event(line)
+
+
+def _event(line: bytes) -> tuple[str, Object]:
+    event = json.loads(line)
+    if event["type"] == "ERROR":
+        status = event["object"]
+        raise ClusterError(str(status.get("message", status)), int(status.get("code", 0)))
+    return event["type"], event["object"]
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Yield whole lines; of one that comes in many pieces the pieces are put together once."""
+    pieces: list[bytes] = []
+    size = 0
     for chunk in response.stream(amt=None, decode_content=True):
-        *lines, pending = (pending + chunk).split(b"\n")
-        if len(pending) > MAX_LINE:
+        *whole, rest = chunk.split(b"\n")
+        for part in whole:
+            line, pieces, size = b"".join((*pieces, part)), [], 0
+            if line:
+                yield line
+        pieces.append(rest)
+        size += len(rest)
+        if size > MAX_LINE:
             raise ValueError(f"an event of more than {MAX_LINE} bytes")
-        for line in filter(None, lines):
-            event = json.loads(line)
-            if event["type"] == "ERROR":
-                status = event["object"]
-                raise ClusterError(str(status.get("message", status)), int(status.get("code", 0)))
-            yield event["type"], event["object"]
 
 
 def _body(response: urllib3.BaseHTTPResponse) -> bytes:

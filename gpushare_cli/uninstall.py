@@ -174,9 +174,14 @@ def files(args: argparse.Namespace) -> list[Path]:
 
 
 def claims(api: Cluster) -> list[Claim]:
-    """Every claim that asks for a device of our classes."""
-    found = api.list(path(RESOURCE_V1, "resourceclaims"))[0]
-    return [_claim(each) for each in found if not CLASSES.isdisjoint(_classes(each))]
+    """Every claim that asks for a device of our classes, or holds one of our driver."""
+    return [_claim(each) for each in api.listing(path(RESOURCE_V1, "resourceclaims")) if _is_ours(each)]
+
+
+def _is_ours(claim: Object) -> bool:
+    allocation = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    held = any(each.get("driver") == contract.DRIVER for each in allocation.get("results") or ())
+    return held or not CLASSES.isdisjoint(_classes(claim))
 
 
 def _claim(item: Object) -> Claim:
@@ -214,8 +219,12 @@ def slices(api: Cluster) -> list[str]:
 
 def templates(api: Cluster) -> list[tuple[str, str]]:
     """(name, namespace) of the claim templates whose name is one that the webhook gives."""
-    found = [each["metadata"] for each in api.list(path(RESOURCE_V1, "resourceclaimtemplates"))[0]]
-    return [(each["name"], each["namespace"]) for each in found if _ours(each["name"])]
+    found = (_key(each["metadata"]) for each in api.listing(path(RESOURCE_V1, "resourceclaimtemplates")))
+    return [each for each in found if _ours(each[0])]
+
+
+def _key(metadata: Object) -> tuple[str, str]:
+    return metadata["name"], metadata["namespace"]
 
 
 def _ours(name: str) -> bool:

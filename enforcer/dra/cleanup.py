@@ -80,11 +80,12 @@ class Strays:
     """Looks for files that our checkpoint does not know. The order of our own work never leaves any: it lost something.
 
     Args:
-        cluster: to find their claims.
+        cluster: to read claims.
         store: the checkpoint.
         files: the files.
         driver: prepares them again, or removes what is left.
         pods: UIDs of this node's pods as last seen; ``None`` while they were never listed.
+        claims: namespace and name of the claims that these pods have.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class Strays:
         files: NodeFiles,
         driver: Driver,
         pods: Callable[[], Collection[str] | None],
+        claims: Callable[[], Collection[tuple[str, str]]],
     ) -> None:
-        self._cluster, self._store, self._files, self._driver, self._pods = cluster, store, files, driver, pods
+        self._cluster, self._store, self._files, self._driver = cluster, store, files, driver
+        self._pods, self._claims = pods, claims
         self._suspects: frozenset[str] = frozenset()
 
     def turn(self) -> None:
@@ -116,17 +119,28 @@ class Strays:
         self._suspects = lost | empty
 
     def _orphans(self, uids: frozenset[str]) -> frozenset[str]:
-        """Prepare again those whose claims exist; return the others."""
+        """Prepare again those whose claims a pod of this node has; return the others."""
         if not uids:
             return uids
+        if self._pods() is None:
+            return frozenset()
         try:
-            items = self._cluster.listing(path(RESOURCE_V1, "resourceclaims"))
-            found = {item["metadata"]["uid"]: item["metadata"] for item in items if item["metadata"]["uid"] in uids}
+            found = {ref.uid: ref for ref in map(self._read, self._claims()) if ref is not None and ref.uid in uids}
         except ClusterError:
             return frozenset()
-        for uid in sorted(uids & found.keys()):
-            self._adopt(Ref(found[uid]["namespace"], found[uid]["name"], uid))
+        for uid in sorted(found):
+            self._adopt(found[uid])
         return uids - found.keys()
+
+    def _read(self, claim: tuple[str, str]) -> Ref | None:
+        namespace, name = claim
+        try:
+            metadata = self._cluster.get(path(RESOURCE_V1, "resourceclaims", name, namespace))["metadata"]
+        except ClusterError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+        return Ref(namespace, name, metadata["uid"])
 
     def _adopt(self, ref: Ref) -> None:
         try:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from enforcer.dra.prepared_claim import Limit
 from enforcer.quota.from_claims import Object
+from enforcer.quota.kept_fields import MOST_USES, too_many
 from gpushare import contract, host_access
 from gpushare.errors import PolicyDenied, PrepareError
 from gpushare.host_access import HostAccess
@@ -25,6 +26,8 @@ def check(claim: Object, pod: Object, namespace: Object, host: HostAccess) -> Na
     Raises:
         PrepareError: it has not, its policy cannot be read, or the pod can.
     """
+    if too_many(pod):
+        raise PrepareError(f"the pod names more than {MOST_USES} claims; use fewer")
     metadata = namespace["metadata"]
     name = metadata["name"]
     if (metadata.get("labels") or {}).get(contract.NAMESPACE_LABEL) != "true":

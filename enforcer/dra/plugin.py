@@ -91,7 +91,7 @@ class KubeletSide:
         self._driver = Driver(parts)
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
         files, living = parts.files, partial(living_pods, setup.attributor)
-        self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods)
+        self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods, self.books.claims)
         self._resizer = Resizer(self._means(setup))
         self._forgotten = Forgotten(setup.cluster, self._store, self._driver, self.books.pods, living)
 

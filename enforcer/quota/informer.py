@@ -12,11 +12,13 @@ from typing import Any, Final, Protocol
 import structlog
 
 from enforcer.quota.from_claims import quotas_of
+from enforcer.quota.kept_fields import kept_pod
 from enforcer.quota.types import Quota
 from gpushare.contract import DRIVER, NAMESPACE_LABEL, is_ours
 from gpushare.errors import ClusterError
 from gpushare.informer import Follower
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.pod_claims import claim_names
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -81,7 +83,8 @@ class Books:
 
     def reset(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these objects of one kind."""
-        kept = [_kept(kind, item) for item in items if _matters(kind, item)]
+        # Not a loop: its variable would hold an object until the next one is parsed.
+        kept = [each for each in map(partial(_kept, kind), items) if each is not None]
         with self._lock:
             self._kinds[kind] = {_key(kind, item): item for item in kept}
         self.changed.set()
@@ -93,12 +96,14 @@ class Books:
             known = self._kinds[kind]
             if known is None:
                 return
-            if change == "DELETED" or not _matters(kind, item):
+            kept = _kept(kind, item)
+            if change == "DELETED" or kept is None:
                 known.pop(_key(kind, item), None)
             else:
-                known[_key(kind, item)] = _kept(kind, item)
+                known[_key(kind, item)] = kept
         self.changed.set()
-        self._tell(kind, lambda each: each.changed(change, item))
+        if kept is not None:
+            self._tell(kind, lambda each: each.changed(change, kept))
 
     def _tell(self, kind: str, what: Callable[[PodListener], None]) -> None:
         """Tell the listeners. The watch they hang on must not end by a bug of theirs."""
@@ -125,6 +130,12 @@ class Books:
         names = {pod["metadata"].get("namespace") for pod in (self._kinds.get("pods") or {}).values()}
         return [known[name] for name in sorted((names - {None}) | also) if name in known]
 
+    def claims(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of the claims that this node's pods have."""
+        with self._lock:
+            pods = list((self._kinds["pods"] or {}).values())
+        return frozenset((str(each["metadata"].get("namespace")), name) for each in pods for name in claim_names(each))
+
     def pods(self) -> frozenset[str] | None:
         """UIDs of this node's pods; ``None`` while they have never been listed."""
         with self._lock:
@@ -133,7 +144,7 @@ class Books:
 
 
 def _matters(kind: str, item: Object) -> bool:
-    """Keep of all the cluster's claims only those that hold something of our driver."""
+    """Keep of all claims, where they are followed, only those that hold something of our driver."""
     if kind != "claims":
         return True
     allocation = ((item.get("status") or {}).get("allocation") or {}).get("devices") or {}
@@ -144,10 +155,12 @@ def _key(kind: str, item: Object) -> str:
     return str(item["metadata"]["name" if kind == "namespaces" else "uid"])
 
 
-def _kept(kind: str, item: Object) -> Object:
-    """What is kept of an object: of a namespace, of which there may be thousands, no more than is read."""
+def _kept(kind: str, item: Object) -> Object | None:
+    """What is kept of an object: no more than is read, for there may be thousands and large ones; ``None``: nothing."""
+    if kind == "pods":
+        return kept_pod(item)
     if kind != "namespaces":
-        return item
+        return item if _matters(kind, item) else None
     metadata = item["metadata"]
     annotations = metadata.get("annotations") or {}
     ours = {key: value for key, value in annotations.items() if is_ours(key)}

@@ -26,6 +26,9 @@ _IN_A_NOTE: Final = Search(r"kill log (\d{1,15}:sha256:[0-9a-f]{64})", 1024)
 """The API server takes notes of Events up to that length."""
 _HIDDEN: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _REPORTER: Final = f"{DRIVER}/enforcer"
+_REPORTED: Final = f"reportingComponent={_REPORTER}"
+_MOST: Final = 1024
+"""Characters of a note that are read: the API server takes no longer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +100,20 @@ def _of_slices(slices: list[dict[str, Any]]) -> Iterator[Anchor]:
 
 
 def _events(api: Cluster, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Read Events, of which anybody may write many and large ones: no more is kept of each than is read."""
     try:
-        return api.list(path(CORE_V1, "events"), fieldSelector=f"reportingComponent={_REPORTER}")[0]
+        return [_brief(each) for each in api.listing(path(CORE_V1, "events"), fieldSelector=_REPORTED)]
     except ClusterError as error:
         if error.status not in _HIDDEN:
             raise
         warn(f"Events may not be read ({sentence(error)}): the anchors of ResourceSlices are compared alone")
         return []
+
+
+def _brief(event: dict[str, Any]) -> dict[str, Any]:
+    metadata = {key: event["metadata"].get(key) for key in ("namespace", "name")}
+    reporter = {key: event.get(key) for key in ("reportingComponent", "reportingInstance")}
+    return {"metadata": metadata, "message": str(event.get("message"))[:_MOST], **reporter}
 
 
 def _of_events(events: list[dict[str, Any]]) -> Iterator[Anchor]:

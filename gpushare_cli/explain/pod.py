@@ -11,6 +11,10 @@ from gpushare_cli.explain.cluster_state import Recorded
 
 Object = dict[str, Any]
 T = TypeVar("T")
+READ: Final = (
+    "involvedObject", "reason", "message", "action", "type", "reportingComponent", "eventTime", "lastTimestamp",
+)  # fmt: skip
+"""What is read of an Event."""
 HIDDEN: Final = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED})
 
 
@@ -25,8 +29,14 @@ def recorded(api: Cluster, namespace: str, name: str) -> Recorded:
     claims = _allowed(lambda: claims_of(api, namespace, claim_names(pod)))
     # Events of the old group: those of events.k8s.io are the same objects, but no role of Kubernetes' own shows them.
     about = f"involvedObject.uid={pod['metadata']['uid']}"
-    events = _allowed(lambda: api.list(path(CORE_V1, "events", namespace=namespace), fieldSelector=about)[0])
+    where = path(CORE_V1, "events", namespace=namespace)
+    events = _allowed(lambda: [_kept(each) for each in api.listing(where, fieldSelector=about)])
     return Recorded(pod=pod, claims=claims, events=events)
+
+
+def _kept(event: Object) -> Object:
+    """Drop of an Event what nothing reads: whoever may write Events may write large ones."""
+    return {key: event[key] for key in READ if key in event}
 
 
 def pod_of(api: Cluster, namespace: str, name: str) -> Object:

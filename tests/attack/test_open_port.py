@@ -83,7 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         where = urlsplit(self.path)
-        if "watch=true" in where.query:
+        if "sendInitialEvents" in where.query:
+            self._answer(422, {"kind": "Status", "message": "lists are not streamed here"})
+        elif "watch=true" in where.query:
             self._watch()
         elif "labelSelector" in where.query or not where.path.startswith(NAMESPACES):
             items = [OPTED_IN] if where.path == NAMESPACES else []

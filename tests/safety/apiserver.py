@@ -25,6 +25,7 @@ GARBAGE: Final[dict[str, bytes]] = {
     "items that are none": b'{"items": [5, null, "x", []], "metadata": {"resourceVersion": "1"}}',
     "objects without metadata": b'{"items": [{}, {"metadata": null}], "metadata": {"resourceVersion": "1"}}',
     "a list without a version": b'{"items": [], "metadata": {}}',
+    "a bookmark of nothing": b'{"type": "BOOKMARK", "object": {}}\n',
     "one object": b'{"kind": "Status", "metadata": {"resourceVersion": "1"}, "status": "Success"}',
     "a deep one": b"[" * 100_000,
     "no text": b"\xff\xfe\x00" * 100,
@@ -80,7 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server, where = self.server, urlsplit(self.path)
         server.asked += 1
-        watched = "watch" in parse_qs(where.query)
+        query = parse_qs(where.query)
+        watched = "watch" in query and "sendInitialEvents" not in query
         fault = server.fault
         if fault.startswith("watch: "):
             fault = fault.removeprefix("watch: ") if watched else WELL
@@ -96,8 +98,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._list(where.path.rpartition("/")[2], fault)
 
     def _list(self, kind: str, fault: str) -> None:
-        body = {"items": self.server.objects[kind], "metadata": {"resourceVersion": str(self.server.version)}}
-        data = json.dumps(body).encode()
+        """Answer a list as it is asked for: a stream of events that a bookmark ends."""
+        end = {"resourceVersion": str(self.server.version), "annotations": {"k8s.io/initial-events-end": "true"}}
+        events = [{"type": "ADDED", "object": each} for each in self.server.objects[kind]]
+        events.append({"type": "BOOKMARK", "object": {"metadata": end}})
+        data = b"".join(json.dumps(each).encode() + b"\n" for each in events)
         self._answer(200, data[: len(data) // 2] if fault == "cut" else data, length=len(data))
 
     def _answer(self, status: int, data: bytes, length: int | None = None) -> None:

@@ -1,6 +1,6 @@
 """``python -m tests.load.bench.lists NODES PODS [apart]``: an API server with a fleet's lists, for one webhook.
 
-It answers pages and keeps watches open. ``POST /bench/pods?from=A&to=B`` lets so many pods come, change three times and
+It streams lists, or answers pages, and keeps watches open. ``POST /bench/pods?from=A&to=B`` lets so many pods come, change
 go, one after the other, and then waits until who watches had a template made for a last one. Its first line of output
 is its port.
 """
@@ -99,7 +99,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         where, query = self._asked()
         kind = self._lists.kinds[where.rpartition("/")[2]]
-        if query.get("watch"):
+        if query.get("sendInitialEvents"):
+            self._stream(kind)
+        elif query.get("watch"):
             self._watch(kind)
         else:
             self._answer(200, self._lists.page(kind, query))
@@ -126,6 +128,17 @@ class Handler(BaseHTTPRequestHandler):
     def _asked(self) -> tuple[str, dict[str, str]]:
         parts = urlsplit(self.path)
         return parts.path, {key: values[0] for key, values in parse_qs(parts.query).items()}
+
+    def _stream(self, kind: Kind) -> None:
+        """Send all there is as events, and a bookmark after them."""
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for number in range(kind.count):
+            self.wfile.write(b'{"type":"ADDED","object":' + kind.make(number) + b"}\n")
+        end = {"resourceVersion": VERSION, "annotations": {"k8s.io/initial-events-end": "true"}}
+        self.wfile.write(json.dumps({"type": "BOOKMARK", "object": {"metadata": end}}).encode() + b"\n")
+        self.close_connection = True
 
     def _watch(self, kind: Kind) -> None:
         self.send_response(200)

@@ -80,6 +80,16 @@ def _page(items: list[int], version: str = "7", more: str = "") -> tuple[int, li
     return 200, [{"items": objects, "metadata": {"resourceVersion": version, "continue": more}}]
 
 
+def _stream(items: list[int], version: str = "7") -> tuple[int, list[Any]]:
+    """A list as a watch that begins with all there is."""
+    end = {"resourceVersion": version, "annotations": {"k8s.io/initial-events-end": "true"}}
+    bookmarks = [{"type": "BOOKMARK", "object": {"metadata": each}} for each in ({"resourceVersion": "1"}, end)]
+    return 200, [*(_event("ADDED", each) for each in items), *bookmarks]
+
+
+NO_STREAM = (422, [{"kind": "Status", "message": "sendInitialEvents is forbidden for watch"}])
+
+
 def _event(kind: str, version: int) -> dict[str, Any]:
     return {"type": kind, "object": {"metadata": {"name": f"p{version}", "resourceVersion": str(version)}}}
 
@@ -137,74 +147,66 @@ def test_a_file_that_is_no_kubeconfig_is_a_sentence_with_its_name(tmp_path: Path
     assert "\n" not in error.value.message
 
 
-def test_lists_are_read_page_by_page(cluster: Cluster, server: Any) -> None:
-    server.answers = [_page([1, 2], more="next"), _page([3], version="9")]
+def test_lists_are_streamed_object_by_object(cluster: Cluster, server: Any) -> None:
+    server.answers = [_stream([1, 2, 3], version="9")]
+    listing = cluster.listing("/pods", labelSelector="a=b")
+    assert server.seen == []
+    assert [item["metadata"]["name"] for item in listing] == ["p1", "p2", "p3"]
+    assert listing.version == "9"
+    (query,) = [parse_qs(urlsplit(where).query) for where, _ in server.seen]
+    assert (query["labelSelector"], query["sendInitialEvents"], query["watch"]) == (["a=b"], ["true"], ["true"])
+
+
+@pytest.mark.parametrize("status", [400, 403, 405, 422])
+def test_where_lists_are_not_streamed_they_are_read_in_small_pages(cluster: Cluster, server: Any, status: int) -> None:
+    server.answers = [(status, [{"message": "no"}]), _page([1, 2], more="next"), _page([], more="on"), _page([3])]
     items, version = cluster.list("/pods", labelSelector="a=b")
     assert [item["metadata"]["name"] for item in items] == ["p1", "p2", "p3"]
-    assert version == "9"
-    queries = [parse_qs(urlsplit(where).query) for where, _ in server.seen]
-    assert queries[0]["labelSelector"] == queries[1]["labelSelector"] == ["a=b"]
-    assert queries[1]["continue"] == ["next"]
+    assert version == "7"
+    queries = [parse_qs(urlsplit(where).query) for where, _ in server.seen[1:]]
+    assert [each["limit"] for each in queries] == [[str(road.PAGE)]] * 3
+    assert [each.get("continue") for each in queries] == [None, ["next"], ["on"]]
 
 
-def _pages(server: Any) -> list[int]:
-    return [int(parse_qs(urlsplit(where).query)["limit"][0]) for where, _ in server.seen]
-
-
-def test_no_page_is_read_before_the_one_before_it_is_used_up(cluster: Cluster, server: Any) -> None:
-    server.answers = [_page([1, 2], more="next"), _page([3], version="9")]
-    listing = cluster.listing("/pods")
-    assert server.seen == []
-
-    assert [next(listing)["metadata"]["name"] for _ in range(2)] == ["p1", "p2"]
+@pytest.mark.parametrize("status", [401, 404, 429, 500])
+def test_what_another_error_says_is_said(cluster: Cluster, server: Any, status: int) -> None:
+    server.answers = [(status, [{"message": "no"}])]
+    with pytest.raises(ClusterError, match="no") as error:
+        cluster.list("/pods")
+    assert error.value.status == status
     assert len(server.seen) == 1
-    assert [item["metadata"]["name"] for item in listing] == ["p3"]
-    assert listing.version == "9"
-    assert listing._page == []
 
 
-def test_of_large_objects_a_page_holds_few_and_of_small_ones_many(
-    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(road, "PAGE_BYTES", 10_000)
-    status, (large,) = _page([1], more="next")
-    large["items"][0]["spec"] = "x" * 4000
-    server.answers = [(status, [large]), _page([2], more="next"), (status, [large]), _page([4])]
-    assert len(list(cluster.listing("/pods"))) == 4
-
-    first, after_large, after_small, _ = _pages(server)
-    assert (first, after_large) == (road.FIRST_PAGE, 2)
-    assert after_large < after_small <= road.PAGE
-
-
-def test_an_object_larger_than_a_page_is_a_page(cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(road, "PAGE_BYTES", 10)
-    server.answers = [_page([1], more="next"), _page([2])]
-    cluster.list("/pods")
-
-    assert _pages(server) == [road.FIRST_PAGE, 1]
+@pytest.mark.parametrize("ends", [[], [_event("DELETED", 1)], [BROKEN]])
+def test_a_stream_that_ends_before_all_was_seen_is_no_list(cluster: Cluster, server: Any, ends: list[Any]) -> None:
+    server.answers = [(200, [_event("ADDED", 1), *ends])]
+    with pytest.raises(ClusterError):
+        cluster.list("/pods")
 
 
 @pytest.mark.parametrize("version", ["", "7"])
 def test_an_empty_list_ends(cluster: Cluster, server: Any, version: str) -> None:
-    server.answers = [_page([], version=version)]
+    server.answers = [_stream([], version=version)]
 
     assert cluster.list("/pods") == ([], version)
 
 
-def test_a_page_with_nothing_on_it_is_not_the_end(cluster: Cluster, server: Any) -> None:
-    server.answers = [_page([], more="next"), _page([1])]
-
-    assert len(cluster.list("/pods")[0]) == 1
+def test_a_large_event_in_many_pieces_is_put_together_once(cluster: Cluster, server: Any) -> None:
+    event = _event("ADDED", 8)
+    event["object"]["spec"] = "x" * 500_000
+    text = json.dumps(event).encode() + b"\n"
+    pieces = [text[at : at + 100] for at in range(0, len(text), 100)]
+    server.answers = [(200, pieces)]
+    assert next(cluster.watch("/pods", "7")) == ("ADDED", event["object"])
 
 
 def test_a_follower_watches_from_the_end_of_a_list_that_nobody_read(cluster: Cluster, server: Any) -> None:
-    server.answers = [_page([1], more="next"), _page([2], version="9"), (200, [_event("ADDED", 10)])]
+    server.answers = [_stream([1, 2], version="9"), (200, [_event("ADDED", 10)])]
     events: list[str] = []
     follower = Follower(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
     follower.run(stopped=lambda: bool(events))
 
-    assert parse_qs(urlsplit(server.seen[2][0]).query)["resourceVersion"] == ["9"]
+    assert parse_qs(urlsplit(server.seen[1][0]).query)["resourceVersion"] == ["9"]
 
 
 def test_a_watch_yields_events_however_the_bytes_are_cut(cluster: Cluster, server: Any) -> None:
@@ -236,9 +238,9 @@ def test_a_watch_that_falls_silent_is_given_up(cluster: Cluster, server: Any, mo
 def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, server: Any) -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
     server.answers = [
-        _page([1]),
+        _stream([1]),
         (200, [_event("ADDED", 8), gone]),
-        _page([1, 8, 9], version="9"),
+        _stream([1, 8, 9], version="9"),
         (200, [_event("MODIFIED", 10)]),
     ]
     lists: list[int] = []
@@ -270,7 +272,7 @@ def test_an_answer_that_makes_no_sense_is_a_failure_and_not_the_end(
     cluster: Cluster, server: Any, answer: tuple[int, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Follower, "MIN_DELAY", 0.01)
-    server.answers = [answer, _page([1]), (200, [{"type": "ADDED"}]), _page([1]), (200, [_event("ADDED", 2)])]
+    server.answers = [answer, _stream([1]), (200, [{"type": "ADDED"}]), _stream([1]), (200, [_event("ADDED", 2)])]
     events: list[str] = []
     errors: list[ClusterError] = []
 
@@ -300,7 +302,7 @@ def test_an_event_without_an_end_is_not_kept(cluster: Cluster, server: Any, monk
 
 
 def test_bookmarks_move_the_version_and_nothing_else(cluster: Cluster, server: Any) -> None:
-    server.answers = [_page([1]), (200, [_event("BOOKMARK", 50)]), (200, [_event("ADDED", 51)])]
+    server.answers = [_stream([1]), (200, [_event("BOOKMARK", 50)]), (200, [_event("ADDED", 51)])]
     events: list[str] = []
     follower = Follower(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
     follower.run(stopped=lambda: bool(events))
@@ -315,7 +317,12 @@ class Resuming(Follower):
 
 def _broken(server: Any, kind: type[Follower], cluster: Cluster, *first: Any) -> tuple[list[str], list[str]]:
     """A watch breaks off after what came first; returns what was asked for up to the next event, and what was seen."""
-    server.answers = [_page([1]), (200, [*first, BROKEN]), _page([1], version="30"), (200, [_event("MODIFIED", 31)])]
+    server.answers = [
+        _stream([1]),
+        (200, [*first, BROKEN]),
+        _stream([1], version="30"),
+        (200, [_event("MODIFIED", 31)]),
+    ]
     if kind.RESUMES and first:
         del server.answers[2]
     seen: list[str] = []

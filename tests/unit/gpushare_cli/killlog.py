@@ -79,6 +79,9 @@ class Nodes:
         told = {"message": note, "reportingComponent": reporter, "reportingInstance": node}
         self.events.append({"metadata": metadata, **told})
 
+    def listing(self, where: str, **query: str) -> Iterator[Any]:
+        return iter(self.list(where, **query)[0])
+
     def list(self, where: str, **_: str) -> tuple[list[dict[str, Any]], str]:
         kind = where.rpartition("/")[2]
         if kind == "events" and self.refuse_events:

@@ -1,5 +1,6 @@
 """What the chart's hooks do, against a scripted API server."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ class Api:
         self.lists, self.shrinks = lists, shrinks
         self.deleted: list[str] = []
         self.queries: list[dict[str, str]] = []
+
+    def listing(self, where: str, **query: str) -> Iterator[Any]:
+        return iter(self.list(where, **query)[0])
 
     def list(self, where: str, **query: str) -> tuple[list[dict[str, Any]], str]:
         self.queries.append(query)

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ class Api:
         if found is None or found["metadata"]["name"] != name:
             raise ClusterError("not found", 404)
         return found
+
+    def listing(self, where: str, **query: str) -> Iterator[Any]:
+        return iter(self.list(where, **query)[0])
 
     def list(self, where: str, **query: str) -> tuple[Any, str]:
         self._ask(where.rsplit("/", 1)[-1])
