@@ -19,6 +19,10 @@ MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
 SECONDS: Final = {
+    "tests/attack/controlplane/test_boundary.py": 22,
+    "tests/attack/controlplane/test_large_objects.py": 60,
+    "tests/attack/controlplane/test_policies_agree.py": 15,
+    "tests/attack/node/test_ways_to_a_gpu.py": 40,
     "tests/testbed/cluster/test_node.py": 104,
     "tests/integration/controlplane/test_client_certificates.py": 12,
     "tests/e2e/test_blocked.py": 44,
