@@ -30,7 +30,7 @@ FIRST_WITH_CLAIMS: Final = (1, 34)
 _VERSION: Final = Pattern(r"v(\d+)\.(\d+)", 128)
 SOON: Final = timedelta(days=3)
 NAMED: Final = 5
-"""So many nodes are named."""
+"""So many nodes or namespaces are named."""
 WEBHOOK: Final = f"pods.{contract.GROUP}"
 AS_OPERATOR: Final = "ask as an operator of the cluster (--kubeconfig, --context)"
 INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
@@ -42,6 +42,8 @@ ADVICE: Final[Mapping[str, str]] = {
     contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
 }
 """Words of an agent's reasons, and what to do; the first that are there count."""
+POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
+STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
 
 Ask = Callable[[Cluster], Finding]
@@ -266,10 +268,18 @@ def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def opted_in(api: Cluster) -> Finding:
-    """Count labelled namespaces."""
-    items, _ = api.list(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
+    """Count labelled namespaces; name those where Pod Security lets pods reach the node around their shares."""
     label = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
-    return fine(str(len(items))) if items else warning("none", label)
+    items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
+    enforced = {each["metadata"]["name"]: (each["metadata"].get("labels") or {}).get(POD_SECURITY) for each in items}
+    if not enforced:
+        return warning("none", label)
+    loose = sorted(name for name, level in enforced.items() if level not in STRICT)
+    if not loose:
+        return fine(str(len(enforced)))
+    named = ", ".join(loose[:NAMED]) + (f" and {len(loose) - NAMED} more" if len(loose) > NAMED else "")
+    said = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {named}"
+    return warning(said, f"kubectl label namespace NAME {POD_SECURITY}=baseline")
 
 
 def _present(read: Callable[[], object]) -> Finding:

@@ -45,6 +45,9 @@ class Api:
     def list(self, where: str, **_query: str) -> tuple[Any, str]:
         return self.get(where), "1"
 
+    def listing(self, where: str, **_query: str) -> Iterator[Any]:
+        return iter(self.get(where))
+
     def create(self, where: str, body: Any, **query: str) -> Any:
         assert query == {"dryRun": "All"}
         return self.get(where) or body
@@ -101,6 +104,23 @@ def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.Mo
 def test_the_webhook_has_to_have_a_bundle_that_is_valid(hooks: list[Any], level: str, says: str) -> None:
     found = cluster.webhook(Api({"mutatingwebhookconfigurations": hooks}), NOW)  # type: ignore[arg-type]
     assert (found.level, says in found.detail) == (level, True)
+
+
+@pytest.mark.parametrize(
+    ("levels", "level", "named"),
+    [
+        (["baseline", "restricted"], Level.OK, 0),
+        (["baseline", None], Level.WARNING, 1),
+        (["privileged"] * 9, Level.WARNING, cluster.NAMED),
+    ],
+)
+def test_namespaces_that_let_pods_reach_the_node_are_named(levels: list[str | None], level: Level, named: int) -> None:
+    found = [
+        {"metadata": {"name": f"team-{number}", "labels": {cluster.POD_SECURITY: each} if each else {}}}
+        for number, each in enumerate(levels)
+    ]
+    finding = cluster.opted_in(Api({"namespaces": found}))  # type: ignore[arg-type]
+    assert (finding.level, finding.detail.count("team-")) == (level, named)
 
 
 def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
