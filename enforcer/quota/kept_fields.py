@@ -4,7 +4,7 @@
 The result has the shape of a pod, with strings of its own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ MOST_USES: Final = 256
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _METADATA: Final = ("name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds")
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+_ENTRY: Final = ("name", "resourceClaimName")
 _SECTIONS: Final = ("initContainers", "containers")
 _VARIABLES: Final = frozenset({contract.MEMORY_MIB, contract.MPS_THREAD_PERCENTAGE})
 _TERMINATED: Final = ("containerID", "exitCode", "startedAt", "finishedAt", "reason", "signal")
@@ -38,6 +39,9 @@ def kept_pod(pod: Mapping[str, Any]) -> Object:
     if started or status.get("phase") not in _FINISHED:
         found["spec"] |= _claims(spec)
         found["status"] |= _made(status)
+    if started:
+        found["spec"]["resourceClaims"] += _beyond(spec.get("resourceClaims"))
+        found["status"]["resourceClaimStatuses"] += _beyond(status.get("resourceClaimStatuses"))
     return found
 
 
@@ -51,7 +55,7 @@ def too_many(pod: Mapping[str, Any]) -> bool:
 def _claims(spec: Mapping[str, Any]) -> Object:
     entries = islice(spec.get("resourceClaims") or (), MOST_USES)
     left = MOST_USES
-    found: Object = {"resourceClaims": [_some(each, ("name", "resourceClaimName")) for each in entries]}
+    found: Object = {"resourceClaims": [_some(each, _ENTRY) for each in entries]}
     for section in _SECTIONS:
         found[section] = []
         for container in spec.get(section) or ():
@@ -60,6 +64,16 @@ def _claims(spec: Mapping[str, Any]) -> Object:
             if claims:
                 found[section].append(_container(container, claims))
     return found
+
+
+def _beyond(entries: Sequence[Mapping[str, Any]] | None) -> list[Object]:
+    """Name each claim that stands behind the first entries, once.
+
+    A pod may use a claim that was prepared for another pod: nobody can refuse it then, so that it has to be seen. All
+    claims of a pod that started exist, which bounds their number.
+    """
+    rest = islice(entries or (), MOST_USES, None)
+    return list({each.get("resourceClaimName"): _some(each, _ENTRY) for each in rest}.values())
 
 
 def _container(container: Mapping[str, Any], claims: Iterable[Mapping[str, Any]]) -> Object:
@@ -76,7 +90,7 @@ def _made(status: Mapping[str, Any]) -> Object:
     extended = status.get("extendedResourceClaimStatus") or {}
     mappings = islice(extended.get("requestMappings") or (), MOST_USES)
     return {
-        "resourceClaimStatuses": [_some(each, ("name", "resourceClaimName")) for each in statuses],
+        "resourceClaimStatuses": [_some(each, _ENTRY) for each in statuses],
         "extendedResourceClaimStatus": _some(extended, ("resourceClaimName",))
         | {"requestMappings": [_some(each, ("containerName", "requestName")) for each in mappings]},
     }

@@ -87,6 +87,27 @@ def test_of_a_large_pod_little_is_kept() -> None:
         assert too_many(made) is (len(made["spec"].get("resourceClaims") or ()) > MOST_USES)
 
 
+def started(entries: list[Any], **status: Any) -> Any:
+    made = large(resourceClaims=entries, containers=[{"name": "main", "resources": {"claims": [{"name": "last"}]}}])
+    running = {"name": "main", "containerID": f"containerd://{'a' * 64}", "state": {"running": {}}}
+    made["status"] = {"phase": "Running", "containerStatuses": [running], **status}
+    return made
+
+
+def test_a_claim_behind_many_others_is_seen_once_the_pod_runs() -> None:
+    decoys = [{"name": f"e{number}", "resourceClaimName": f"d{number}"} for number in range(MOST_USES)]
+    by_name = started([*decoys, {"name": "last", "resourceClaimName": "prepared"}])
+    made = [{"name": f"e{number}", "resourceClaimName": f"d{number}"} for number in range(MOST_USES)]
+    by_template = started([], resourceClaimStatuses=[*made, {"name": "last", "resourceClaimName": "prepared"}])
+    for each in (by_name, by_template):
+        assert "prepared" in claim_names(kept_pod(each))
+
+
+def test_many_entries_of_one_claim_are_kept_once() -> None:
+    entries = [{"name": f"e{number}", "resourceClaimName": "y" * 250} for number in range(20_000)]
+    assert len(json.dumps(kept_pod(started(entries)))) < SMALL
+
+
 def test_a_pod_that_failed_before_it_started_is_known_by_name() -> None:
     made = large(containers=[{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}])
     made["status"]["phase"] = "Failed"
