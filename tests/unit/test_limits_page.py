@@ -15,8 +15,14 @@ EVIDENCE = {"simulated", "documentation", "real daemon"}
 WORDS = ("prevented", "detected", "ended", "not seen", "Unknown", "n/a")
 
 
+def parts() -> tuple[str, str]:
+    """What the page says of memory, and of compute."""
+    memory, _, compute = PAGE.read_text().partition("\n## Compute\n")
+    return memory, compute
+
+
 def rows() -> list[list[str]]:
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    lines = [line for line in parts()[0].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
@@ -40,3 +46,9 @@ def test_each_line_is_shown_by_tests_that_exist(row: list[str]) -> None:
         assert name in names_in(ROOT / file), f"{file} has no {name}"
     assert set(evidence.split(", ")) <= EVIDENCE
     assert all(any(word in cell for word in WORDS) for cell in outcomes), outcomes
+
+
+def test_the_tests_that_show_what_compute_does_exist() -> None:
+    named = re.findall(r"`([^`]+)::([^`]+)`", parts()[1])
+    assert named
+    assert [name for file, name in named if name not in names_in(ROOT / file)] == []
