@@ -8,6 +8,9 @@ import pytest
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from tests.golden.cases import Case, cases
+from tests.unit.webhook.mutation.test_corpus import REFUSED as REFUSED_OF_CORPUS
+from tests.unit.webhook.mutation.test_corpus import answered
+from tests.unit.webhook.mutation.test_corpus import templates as corpus  # noqa: F401 - a fixture
 from webhook.caches import CLAIM, TEMPLATE, OwnClaims
 from webhook.mutation.mutate import decide
 from webhook.mutation.settings import Settings
@@ -80,6 +83,16 @@ def test_no_decoy_gets_a_refused_pod_admitted(case: Case, decoy: str) -> None:
     DECOYS[decoy](pod)
     with pytest.raises(PolicyDenied):
         case.decide(pod, (HONEST, "template/own"))
+
+
+@pytest.mark.parametrize("decoy", DECOYS)
+def test_no_decoy_gets_a_refused_pod_of_the_corpus_admitted(corpus: list[Json], decoy: str) -> None:  # noqa: F811
+    refused = [pod for pod in corpus if isinstance(answered(pod), PolicyDenied)]
+    assert len(refused) == REFUSED_OF_CORPUS
+    for pod in map(copy.deepcopy, refused):
+        DECOYS[decoy](pod)
+        with pytest.raises(PolicyDenied):
+            decide(pod, policy=NamespacePolicy(), settings=Settings(), own_claims=frozenset({HONEST, "template/own"}))
 
 
 def test_more_than_the_maximum_is_refused_beside_a_decoy_in_a_share_made_by_hand() -> None:
