@@ -61,7 +61,7 @@ _KNOWN: Final = tuple(
         (Said.FAILED, r"Server \d+ exited with status -?\d+"),
         (Said.STARTING, r"Starting new server \d+ for user \d+"),
         (Said.READY, r"NEW SERVER \d+: Ready"),
-        (Said.CONTEXT, r"(Volta MPS: )?(Creat|Destroy)(ing|e)? server context on device \d+.*"),
+        (Said.CONTEXT, r"(Volta MPS: )?(Creat|Destroy)(ing|e)? server context on device \d.*"),
         (Said.ASKING, r"Cmd:\s*(get_\w+|ps|lspart|device_query|server list|namespace list|client list)\b.*"),
         (Said.CHANGING, r"Cmd:.*"),
         (Said.CAME, r"NEW CLIENT \d+ from user \d+: .*"),
