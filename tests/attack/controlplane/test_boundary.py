@@ -328,3 +328,23 @@ def test_claims_that_controllers_make_are_held_to_opt_in_and_amount(people: Peop
     assert NOT_OPTED_IN in refusal(controller, claims(people.outside), claim("made", request("1Gi", "10")))
     assert "memory is missing" in refusal(controller, claims(people.inside), claim("made", request()))
     assert refusal(controller, claims(people.inside), claim("made", request("4Gi", "10")), dryRun="All") == ""
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [{"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}, {"capabilities": {"add": ["cap_sys_ptrace"]}}],
+)
+def test_nobody_debugs_a_pod_with_a_claim_of_its_own_by_rights_on_the_node(people: People, rights: Object) -> None:
+    bed, bob = people.bed, people.acting("bob")
+    name = f"debugged-{len(str(rights))}"
+    bob.create(pods(people.inside), pod(name, "not-there"))
+    where = f"{pods(people.inside, name)}/ephemeralcontainers"
+    debugger: Object = {"name": "debugger", "image": "example.invalid/debug:1"}
+    for context, passes in ((rights, False), ({}, True)):
+        added = {"spec": {"ephemeralContainers": [{**debugger, "securityContext": context}]}}
+        try:
+            bob.patch(where, added, "application/strategic-merge-patch+json", dryRun="All")
+            assert passes
+        except ClusterError as error:
+            assert (passes, "around the pod's share" in error.message) == (False, True)
+    bed.delete_pod(people.inside, name)
