@@ -157,7 +157,7 @@ def test_no_string_costs_the_driver_more_than_its_length() -> None:
     main = container("main", volumeMounts=[{"name": "a", "mountPath": "/dev/shm"}])
     user = pod("p", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%", contract.PRIORITY: "low"}, main)
     policy = namespace({contract.ON_EXCEED: "warn", contract.TOLERANCE: "5%", contract.HOST_PATHS: "/data"})
-    asked = {"claim": claim(user), "pod": user, "namespace": policy}
+    asked: Json = {"claim": claim(user), "pod": user, "namespace": policy}
 
     def read(each: Json) -> object:
         with suppress(KeyError, IndexError):  # of a claim, whose shape is the API server's

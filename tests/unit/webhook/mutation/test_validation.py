@@ -6,9 +6,11 @@ import pytest
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
+from gpushare.fields import MAX_ENTRIES
 from gpushare.host_access import HostAccess, check, normal
 from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import decide
+from webhook.mutation.podview import MAX_ANNOTATIONS, read_annotations
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
@@ -153,3 +155,24 @@ def test_a_neighbour_that_says_it_is_root_stays_where_root_is_refused() -> None:
     mesh = {"name": "mesh", "image": "a", "securityContext": {"runAsUser": 0, "runAsNonRoot": False}}
     pod = {"metadata": metadata, "spec": {"initContainers": [mesh], "containers": [{"name": "model", "image": "a"}]}}
     assert decide(pod, policy=NamespacePolicy(), settings=Settings(root_tenants="refuse")).patch
+
+
+def entries(number: int) -> dict[str, Json]:
+    return {
+        "volumes": {"volumes": [{"name": "v"}] * number},
+        "mounts": {"containers": [{"name": "a", "volumeMounts": [{"mountPath": "/a"}] * number}]},
+        "amounts": {"containers": [{"name": "a", "resources": {"limits": {f"k{i}": "1" for i in range(number)}}}]},
+        "tolerations": {"tolerations": [{"key": f"k{i}"} for i in range(number)]},
+    }
+
+
+@pytest.mark.parametrize("what", entries(0))
+def test_the_number_of_entries_of_a_list_is_bounded(what: str) -> None:
+    answered({}, entries(MAX_ENTRIES)[what])
+    with pytest.raises(PolicyDenied, match=f"has {MAX_ENTRIES + 1} entries; write at most {MAX_ENTRIES}"):
+        answered({}, entries(MAX_ENTRIES + 1)[what])
+
+
+def test_annotations_that_the_api_server_never_takes_are_not_read() -> None:
+    with pytest.raises(PolicyDenied, match="256 KiB"):
+        read_annotations({"metadata": {"annotations": {str(number): "" for number in range(MAX_ANNOTATIONS + 1)}}})
