@@ -3,7 +3,7 @@
 import pytest
 
 from enforcer.resourceslices.devices import InventoryPolicy, quantity
-from gpushare.contract import COMPUTE, DEVICE_CLASS
+from gpushare.contract import COMPUTE, DEVICE_CLASS, OWN_CLAIMS
 from gpushare.kube_client import RESOURCE_V1, path
 from tests.fakes.gpu.publish import publish_nodes
 from tests.integration.controlplane import objects
@@ -62,7 +62,7 @@ def test_a_lower_offer_evicts_nobody_and_places_nothing_until_the_sum_is_below_i
 
 
 def test_a_claim_that_asks_for_no_amount_has_the_gpu_for_itself(bed: Bed) -> None:
-    namespace = bed.namespace("whole")
+    namespace = bed.namespace("whole", annotations={OWN_CLAIMS: "any"})
     bed.node("whole", slices=False)
     (gpus,) = publish_nodes(bed.cluster, ["whole"], SINGLE).values()
     request = {"name": "gpu", "exactly": {"deviceClassName": DEVICE_CLASS}}

@@ -123,7 +123,8 @@ def two_containers() -> Object:
 
 def template(name: str) -> Object:
     """A claim template of some content."""
-    request = {"name": "main", "exactly": {"deviceClassName": "gpu-share.io"}}
+    exactly = {"deviceClassName": "gpu-share.io", "capacity": {"requests": {"memory": "1Gi"}}}
+    request = {"name": "main", "exactly": exactly}
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [request]}}}}
 
 
