@@ -106,10 +106,10 @@ FAMILIES: dict[str, Family] = {
         **containers(lambda each: {"name": close(each)}, **{contract.MEMORY_OF + close(5000): "1Gi"})
     },
     "close unknown keys": lambda n: {
-        **containers(lambda each: {"name": close(each, 107)}, **{contract.MEMORY + "." + "aabb" * 26: "1Gi"})
+        **containers(lambda each: {"name": close(each, 63)}, **{contract.MEMORY + "." + "aabb" * 15: "1Gi"})
     },
     "close longer names": lambda n: {
-        **containers(lambda each: {"name": close(each, 120)}, **{contract.MEMORY_OF + "aabb" * 30: "1Gi"})
+        **containers(lambda each: {"name": close(each, 63)}, **{contract.MEMORY_OF + "aabb" * 15: "1Gi"})
     },
     "containers": lambda n: pod(ephemeralContainers=[{"name": f"e{each}"} for each in range(n)]),
     "empty containers": lambda n: pod(initContainers=[{} for _ in range(n)]),
