@@ -11,13 +11,20 @@ import yaml
 
 from gpushare.errors import ConfigError
 from webhook.mutation.settings import VARIABLES, Settings
-from webhook.serving.tls import Clients
 
 PREFIX: Final = "GPU_SHARE_"
 MAX_PORT: Final = 65535
 
 Values = dict[str, str]
 """Raw settings by variable name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """Which clients are accepted: those with a certificate of a CA in the file, and of this name unless it is empty."""
+
+    ca: Path
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ import structlog
 from cryptography import x509
 
 from gpushare.reasons import Reason
+from webhook.flags import Clients
 from webhook.metrics import Metrics
 
 log = structlog.get_logger()
@@ -45,14 +46,6 @@ class Rejected(Exception):
     def __init__(self, result: str, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
         self.result, self.passing = result, passing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clients:
-    """Which clients are accepted: those with a certificate of a CA in the file, and of this name unless it is empty."""
-
-    ca: Path
-    name: str = ""
 
 
 class Context(ssl.SSLContext):

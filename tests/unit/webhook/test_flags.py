@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import ConfigError
-from webhook.flags import Options
-from webhook.serving.tls import Clients
+from webhook.flags import Clients, Options
 
 
 def test_there_are_defaults() -> None:

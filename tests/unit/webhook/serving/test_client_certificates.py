@@ -9,6 +9,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.support import pki
 from tests.unit.webhook.serving.test_tls import Clocks, reloads
+from webhook.flags import Clients
 from webhook.metrics import Metrics
 from webhook.serving import tls
 
@@ -28,7 +29,7 @@ class World:
         return tls.Certificates(
             self.folder / "serving",
             self.metrics,
-            clients=tls.Clients(ca=self.ca, name=name),
+            clients=Clients(ca=self.ca, name=name),
             monotonic=self.clocks.monotonic,
             now=self.clocks.now,
         )
