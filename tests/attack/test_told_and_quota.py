@@ -4,6 +4,7 @@ And a container that is told nothing sees no GPU. Claims come by every way: with
 and made by the scheduler for extended resources.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -107,6 +108,14 @@ def test_no_container_is_told_more_than_its_quota_and_one_that_is_told_nothing_s
     made["status"]["containerStatuses"] = [
         {"name": name, "containerID": f"containerd://{number:064x}"} for number, name in enumerate(CONTAINERS)
     ]
+    check(made, claim)
+    limits = claim.limits
+    if len({each.request for each in limits}) == len(limits):  # others are resized only where they say so themselves
+        check(made, replace(claim, limits=tuple(replace(each, memory_mib=each.memory_mib // 2) for each in limits)))
+
+
+def check(made: Any, claim: Prepared) -> None:
+    """Compare what the containers are told, of the claim as it was prepared or resized, with their quotas."""
     quotas = {each.container: each.memory_mib for each in quotas_of_prepared([claim], [made], [namespace()], ())}
     assert quotas.keys() == set(CONTAINERS)
     for name, env in given_by_the_kubelet(made, claim).items():

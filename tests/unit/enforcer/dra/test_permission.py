@@ -9,6 +9,7 @@ import pytest
 from enforcer.dra.allocation import Ask, prepare
 from enforcer.dra.prepared_claim import Prepared, decode, encode
 from enforcer.dra.quotas import quotas_of_prepared
+from enforcer.quota.kept_fields import MOST_USES
 from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.host_access import HostAccess
@@ -89,6 +90,13 @@ def test_a_claim_of_the_scheduler_gives_its_container_what_was_granted_and_no_ot
     held, made = by_extended_resource(8192)
     found = prepared(held, made)
     assert [(each.container, each.memory_mib) for each in found.limits] == [("main", 8192)]
+
+
+def test_a_pod_of_which_not_all_claims_are_kept_gets_no_share() -> None:
+    held, made = hand_written()
+    main = made["spec"]["containers"][0]
+    main["resources"]["claims"] += [{"name": f"other-{number}"} for number in range(MOST_USES)]
+    assert str(MOST_USES) in refused(held, made).message
 
 
 def test_a_gpu_that_no_container_uses_is_refused() -> None:
