@@ -14,7 +14,7 @@ from tests.attack.doubling import Run, too_steep
 from tests.support import extent
 
 sre: Any = re._constants  # type: ignore[attr-defined] # no public way to walk an expression
-PACKAGES = ("webhook", "enforcer", "gpushare", "sidecar", "certs")
+PACKAGES = ("webhook", "enforcer", "gpushare", "gpushare_cli", "sidecar", "certs")
 Bounded = Pattern[Any] | Search[Any]
 Text = Callable[[int], str]
 MOST_PAIRED = extent.trials(3, 16)
