@@ -129,7 +129,7 @@ def test_a_webhook_replica_starts_beside_them(crowded: People) -> None:
     bed.stop(replica.process)
 
 
-def measured(*command: str, limit: int, said: str = "") -> None:
+def measured(*command: str, limit: int, least: int = 0) -> None:
     """Run a program to its end, watching its memory."""
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         found, deadline = 0.0, time.monotonic() + patient(90)
@@ -140,13 +140,13 @@ def measured(*command: str, limit: int, said: str = "") -> None:
         process.kill()
         out, err = process.communicate()
     print(f"{found:.0f} MiB of {limit}: {out.strip()}")
-    assert said in out, err
+    assert int(out.split()[0]) >= least, err
     assert 0 < found < limit
 
 
 def test_the_enforcer_starts_beside_them(crowded: People) -> None:
     kubeconfig = crowded.bed.plane.service_account(SYSTEM, "gpu-share-agent", crowded.node)
-    measured(sys.executable, "-c", ENFORCER, str(kubeconfig), NODE, limit=ENFORCER_MIB * 2 // 3, said=str(MANY + FEW))
+    measured(sys.executable, "-c", ENFORCER, str(kubeconfig), NODE, limit=ENFORCER_MIB * 2 // 3, least=MANY + FEW)
 
 
 def test_commands_read_them(crowded: People) -> None:
@@ -164,7 +164,7 @@ def test_a_list_is_streamed_and_equals_its_pages(crowded: People) -> None:
     )
     streamed = {(each["metadata"]["name"], each["metadata"]["uid"]) for each in listing}
     assert streamed == {(each["metadata"]["name"], each["metadata"]["uid"]) for each in paged}
-    assert (len(streamed), bool(listing.version), len(asked)) == (MANY + FEW, True, 1)
+    assert (len(streamed) >= MANY + FEW, bool(listing.version), len(asked)) == (True, True, 1)
     watched = cluster.watch(path(RESOURCE_V1, "resourceclaims"), "", sendInitialEvents="true",
                             resourceVersionMatch="NotOlderThan")  # fmt: skip
     assert next(watched)[0] == "ADDED"

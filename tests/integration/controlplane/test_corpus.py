@@ -26,7 +26,7 @@ from tests.support.need import missing
 pytestmark = pytest.mark.controlplane
 VARIABLE = "GPU_SHARE_CORPUS"
 USUAL = Path(__file__).parents[4] / "shared" / "corpus" / "pods.jsonl"
-MOST_REFUSED = 44
+MOST_REFUSED = 57
 NO_POD = "cannot be handled as a Pod"
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|CUDA_MPS_PIPE_DIRECTORY"
@@ -43,6 +43,13 @@ ADDED = re.compile(
     r'|spec\.containers\[[^]]+\]\.resources\.claims\[\{"name": "gpu-share", "request": "[^"]+"\}\]\.(name|request)'
 )
 CHANGED = re.compile(rf"spec\.(containers|initContainers)\[[^]]+\]\.env\[({VARIABLES})\]\.value")
+RIGHTS = ("SYS_ADMIN", "SYS_PTRACE", "SYS_MODULE", "SYS_RAWIO", "DAC_READ_SEARCH", "BPF", "PERFMON", "ALL")
+OF_THE_NODE = re.compile(
+    r"/$|/(proc|sys)(/|$)|/etc/?$|/etc/(cdi|kubernetes)(/|$)|/dev/?$|/dev/dri|/(var/)?run/?$|/var(/lib)?/?$"
+    r"|/(var/)?run/(gpu-share|cdi|containerd|crio|docker.sock)(/|$)"
+    r"|/var/lib/(gpu-share|kubelet|containerd|containers|docker)(/|$)"
+)
+"""Host paths that hold, or lie in, what the node's own programs keep."""
 BY_THE_SIDECAR = ("status.qosClass", "BestEffort", "Burstable")
 MADE_ANEW = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "namespace", "generation")
 FROM_A_LIVE_CLUSTER = ("uid", "resourceVersion", "creationTimestamp", "ownerReferences", "generateName")
@@ -86,12 +93,12 @@ def containers(pod: Object) -> Iterator[Object]:
 def cannot_share(pod: Object) -> list[str]:
     """Why a pod goes around any limit, read off it by these tests alone."""
     spec = pod["spec"]
-    found = [key for key in ("hostPID", "hostIPC", "nodeName") if spec.get(key)]
-    if any((each.get("securityContext") or {}).get("privileged") for each in containers(pod)):
-        found.append("privileged")
+    found = [key for key in ("hostPID", "hostIPC", "hostNetwork", "nodeName") if spec.get(key)]
+    rights = [each.get("securityContext") or {} for each in containers(pod)]
+    found += ["privileged" for each in rights if each.get("privileged")]
+    found += [each for one in rights for each in (one.get("capabilities") or {}).get("add") or () if each in RIGHTS]
     paths = [(volume.get("hostPath") or {}).get("path", "") for volume in spec.get("volumes") or []]
-    found += [each for each in paths if each.startswith("/dev/nvidia")]
-    return found
+    return found + [each for each in paths if each.startswith("/dev/nvidia") or OF_THE_NODE.match(each)]
 
 
 def prepare_namespace(bed: Bed, namespace: str, pods: list[Object]) -> None:

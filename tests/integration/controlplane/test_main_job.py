@@ -24,6 +24,7 @@ from tests.integration.controlplane.kubelet import Container, Kubelet, hierarchy
 from tests.integration.controlplane.objects import Object
 from tests.support.need import missing
 from tests.support.patience import patient
+from tests.testbed.cluster.controlplane import RBAC_V1
 from tests.testbed.cluster.processes import Process, alive, wait_gone
 
 pytestmark = pytest.mark.controlplane
@@ -72,6 +73,16 @@ def slices(bed: Bed) -> list[Object]:
     return bed.cluster.list(path(RESOURCE_V1, SLICES), fieldSelector=f"spec.nodeName={NODE}")[0]
 
 
+def follow_claims(bed: Bed) -> None:
+    """Let an enforcer without a kubelet (``--no-dra``) follow claims; the chart's never has to."""
+    rules = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list", "watch"]}]
+    subject = {"kind": "ServiceAccount", "name": "gpu-share-agent", "namespace": SYSTEM}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "follow-claims"}
+    bed.cluster.create(path(RBAC_V1, "clusterroles"), {"metadata": {"name": "follow-claims"}, "rules": rules})
+    body = {"metadata": {"name": "follow-claims"}, "roleRef": role, "subjects": [subject]}
+    bed.cluster.create(path(RBAC_V1, "clusterrolebindings"), body)
+
+
 @pytest.fixture(scope="module")
 def machine(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     library, root = need_library(), hierarchy()
@@ -83,6 +94,7 @@ def machine(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mach
     sim = Sim.create(folder / "sim", "single-16g")
     node = bed.node(NODE, slices=False)
     kubeconfig = bed.plane.service_account(SYSTEM, "gpu-share-agent", node)
+    follow_claims(bed)
     command = programs.agent(NODE, kubeconfig, folder, POLL)
     agent = bed.plane.add("agent", command, programs.environment(**sim.environment(library)))
     kubelet = Kubelet(bed=bed, node=NODE, root=root, logs=folder)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gpushare.contract import GPU_MODEL, MANAGED_LABEL, SAME_GPU
+from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
 from gpushare.reasons import Reason
 from tests.integration.controlplane import objects
@@ -78,13 +79,25 @@ def test_what_the_api_server_made_of_a_template_is_known_for_the_same(bed: Bed, 
 def test_a_template_of_that_name_that_says_something_else_is_said_and_made_anew_once_it_is_deleted(
     bed: Bed, namespace: str
 ) -> None:
-    """Only the webhook and administrators may write one."""
-    wanted = template_name(bed.create(namespace, objects.pod("asks", "1501Mi", node=NOWHERE), dryRun="All"))
+    """Only the webhook and administrators may write one; before the pod comes, the pod is refused."""
+    wanted = template_name(bed.create(namespace, objects.pod("a", "1501Mi", node=NOWHERE)))
+    bed.until("the right one is there", lambda: names(bed, namespace) == {wanted})
     where = path(RESOURCE_V1, TEMPLATES, namespace=namespace)
     request = {"name": "main", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     other = {"metadata": {"name": wanted}, "spec": {"spec": {"devices": {"requests": [request]}}}}
-    uid = bed.cluster.create(where, other)["metadata"]["uid"]
-    bed.create(namespace, objects.pod("a", "1501Mi", node=NOWHERE))
+    uid = ""
+
+    def quicker() -> bool:
+        """Put another one in its place before a replica makes it again."""
+        nonlocal uid
+        bed.remove(f"{where}/{wanted}")
+        try:
+            uid = bed.cluster.create(where, other)["metadata"]["uid"]
+        except ClusterError:
+            return False
+        return True
+
+    bed.until("another one has its name", quicker)
     bed.until("every replica says so", lambda: metrics(bed, "gpu_share_templates_taken") == [1, 1, 1])
     assert bed.cluster.get(f"{where}/{wanted}")["metadata"]["uid"] == uid, "it is not ours to delete"
     for each in bed.replicas:

@@ -123,7 +123,9 @@ def test_only_the_webhook_writes_templates_of_our_name(world: World) -> None:
         )
     generated = {**template(""), "metadata": {"generateName": "gpu-share-"}}
     assert "webhook alone" in refusal(lambda: world.tenant.create(world.templates(), generated))
-    as_webhook.create(world.templates(), template("gpu-share-0123456789abcdef"))
+    ours = template("gpu-share-0123456789abcdef")
+    ours["metadata"]["labels"] = {MANAGED_LABEL: "true"}
+    as_webhook.create(world.templates(), ours)
     where = world.templates("gpu-share-0123456789abcdef")
     labelled = {"metadata": {"labels": {"a": "b"}}}
     assert "webhook alone" in refusal(lambda: world.tenant.patch(where, labelled))
