@@ -22,9 +22,9 @@ JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 DEFAULT_TIMEOUT: Final = 10.0
-PAGE: Final = 4
+PAGE: Final = 1
 """Objects at once where the API server does not stream lists. An object of 1.3 MB can read back as 7.8 MB, and takes
-several times that when it is parsed."""
+several times that when it is parsed: two at once leave the enforcer too little of its memory limit."""
 WATCH_SECONDS: Final = 300
 WATCH_SILENCE: Final = 90.0
 """Seconds without a word after which a watch is given up: the API server sends a bookmark each minute, and a connection
