@@ -1,8 +1,8 @@
 """``python -m tests.load.bench.lists NODES PODS [apart]``: an API server with a fleet's lists, for one webhook.
 
-It streams lists, or answers pages, and keeps watches open. ``POST /bench/pods?from=A&to=B`` lets so many pods come, change
-go, one after the other, and then waits until who watches had a template made for a last one. Its first line of output
-is its port.
+It streams lists, or answers pages, and keeps watches open. ``POST /bench/pods?from=A&to=B`` lets so many pods come,
+change three times and go, one after the other, and then waits until who watches had a template made for a last one.
+Its first line of output is its port.
 """
 
 import json
