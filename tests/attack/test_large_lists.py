@@ -25,6 +25,9 @@ VALUES = PROJECT / "deploy/helm/gpu-share/values.yaml"
 COMMAND_MIB = 256
 """What the hook that runs the command line has to live with, by our own choice: the chart sets no limit for it."""
 LARGE = 130
+STREAMS = (pytest.param(True, id="streamed", marks=pytest.mark.full), pytest.param(False, id="in pages"))
+"""Real API servers stream: ``controlplane/test_large_objects.py`` is run beside large objects on these."""
+LONG = pytest.param("long arguments", marks=pytest.mark.full)
 TINY_FIELDS = 12
 SECONDS = 120.0
 FOLLOWING = """
@@ -76,8 +79,8 @@ def started(stack: ExitStack, folder: Path, *command: str) -> subprocess.Popen[b
     return process
 
 
-@pytest.mark.parametrize("streams", [True, False], ids=["streamed", "in pages"])
-@pytest.mark.parametrize("name", ["long arguments", "empty variables"])
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("name", [LONG, "empty variables"])
 def test_an_enforcer_reads_large_pods_within_its_limit(
     tmp_path: Path, stack: ExitStack, name: str, *, streams: bool
 ) -> None:
@@ -89,8 +92,8 @@ def test_an_enforcer_reads_large_pods_within_its_limit(
     assert found < limit_mib("agent")
 
 
-@pytest.mark.parametrize("streams", [True, False], ids=["streamed", "in pages"])
-@pytest.mark.parametrize("name", ["long arguments", "empty variables", "claims and templates"])
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("name", [LONG, "empty variables", "claims and templates"])
 def test_a_webhook_starts_beside_large_objects_within_its_limit(
     tmp_path: Path, stack: ExitStack, name: str, *, streams: bool
 ) -> None:
@@ -104,7 +107,7 @@ def test_a_webhook_starts_beside_large_objects_within_its_limit(
     assert found < limit_mib("webhook")
 
 
-@pytest.mark.parametrize("streams", [True, False], ids=["streamed", "in pages"])
+@pytest.mark.parametrize("streams", STREAMS)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_uninstall_reads_large_claims_and_templates_within_256_mib(
     tmp_path: Path, stack: ExitStack, when: str, *, streams: bool
