@@ -148,7 +148,8 @@ def wait_for(true: Callable[[], bool], why: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Scaled: a call waits 0.5 s, and a new attempt 0.2 s at most."""
+    """Scaled: a call waits 0.5 s, a list or a watch as long for each word, and a new attempt 0.2 s at most."""
+    monkeypatch.setattr(road, "WATCH_SILENCE", 0.5)
     monkeypatch.setattr(Follower, "MIN_DELAY", 0.02)
     monkeypatch.setattr(Follower, "MAX_DELAY", 0.2)
     defaults = Cluster._call.__kwdefaults__ or {}

@@ -238,7 +238,7 @@ def test_neither_threads_nor_descriptors_grow_with_clients(running: Running) -> 
         running.connect()
         most = max(most, descriptors() - own - count)
     assert most <= 2 * MAX_CONNECTIONS
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 def descriptors() -> int:
