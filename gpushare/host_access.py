@@ -26,13 +26,14 @@ CAPABILITIES: Final = frozenset({
 })  # fmt: skip
 """With one of these a process leaves its cgroup, reads its node's files, or acts on processes of others."""
 _DEVICES: Final = "/dev"
-_GPU_DEVICES: Final = ("/dev/nvidia", "/dev/dri")
+_GPU_DEVICES: Final = ("/dev/nvidia", "/dev/dri", "/dev/char")
 _TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
 """A mount below asks NVIDIA's container toolkit for a device. Written as ``normal`` writes it."""
 _DEVICE_ANNOTATIONS: Final = ("cdi.k8s.io/", "nvidia.cdi.k8s.io/")
 """Annotations by which a container runtime hands out devices."""
 OF_EVERY_NODE: Final = (
-    "/proc", "/sys", "/etc/cdi", "/etc/kubernetes", "/run/cdi", "/run/containerd", "/run/crio", "/run/docker.sock",
+    "/proc", "/sys", "/etc/cdi", "/etc/kubernetes", "/opt/cni", "/run/cdi", "/run/containerd", "/run/crio",
+    "/run/docker.sock", "/run/nvidia",
     "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet",
 )  # fmt: skip
 """Host paths by which a pod controls other containers, or what they get of a GPU."""

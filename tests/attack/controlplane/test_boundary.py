@@ -332,7 +332,7 @@ def test_claims_that_controllers_make_are_held_to_opt_in_and_amount(people: Peop
 
 @pytest.mark.parametrize(
     "rights",
-    [{"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}, {"capabilities": {"add": ["cap_sys_ptrace"]}}],
+    [{"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}, {"capabilities": {"add": ["cap_sys_rawio"]}}],
 )
 def test_nobody_debugs_a_pod_with_a_claim_of_its_own_by_rights_on_the_node(people: People, rights: Object) -> None:
     bed, bob = people.bed, people.acting("bob")
@@ -348,3 +348,34 @@ def test_nobody_debugs_a_pod_with_a_claim_of_its_own_by_rights_on_the_node(peopl
         except ClusterError as error:
             assert (passes, "around the pod's share" in error.message) == (False, True)
     bed.delete_pod(people.inside, name)
+
+
+UNREADABLE = (
+    {"gpu-share.io/max-memory": ""}, {"gpu-share.io/max-memory": "2048"}, {"gpu-share.io/max-memory": "2e9"},
+    {"gpu-share.io/max-compute": ""}, {"gpu-share.io/max-compute": "5%0"}, {"gpu-share.io/max-compute": "101%"},
+    {"gpu-share.io/max-compute": "0.5"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("maximum", UNREADABLE, ids=str)
+def test_a_maximum_that_nobody_can_read_is_not_written(people: People, maximum: dict[str, str]) -> None:
+    with pytest.raises(ClusterError, match=next(iter(maximum)).removeprefix("gpu-share.io/")):
+        people.bed.namespace("unreadable", annotations=maximum)
+
+
+def test_a_maximum_that_nobody_can_read_lets_nobody_claim(people: People) -> None:
+    """Somebody wrote it before the policy on namespaces was there."""
+    bed = people.bed
+    bindings = path("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings")
+    bound = bed.cluster.get(f"{bindings}/gpu-share-namespaces")
+    bed.cluster.delete(f"{bindings}/gpu-share-namespaces")
+    where, probe = path(CORE_V1, "namespaces"), {"metadata": {"name": "probe", "annotations": UNREADABLE[0]}}
+    bed.until("the policy is away", lambda: refusal(bed.cluster, where, probe, dryRun="All") == "")
+    made = [bed.namespace("unreadable", annotations=each) for each in UNREADABLE]
+    body = {key: bound[key] for key in ("apiVersion", "kind", "spec")}
+    bed.cluster.create(bindings, body | {"metadata": {"name": "gpu-share-namespaces"}})
+    bed.until("the policy is back", lambda: refusal(bed.cluster, where, probe, dryRun="All") != "")
+    for namespace in made:
+        people.grant("alice", namespace, {"kind": "ClusterRole", "name": "edit"})
+        asked = claim("big", request("9Gi", "60"))
+        assert "cannot be read" in refusal(people.acting("alice"), claims(namespace), asked, dryRun="All")

@@ -57,7 +57,7 @@ def test_other_resources_are_none_of_our_business(key: str) -> None:
     [
         "/dev", "/dev/", "//dev", "/dev/.", "/dev/nvidia0", "//dev//nvidia0", "/dev/./nvidiactl",
         "/dev/shm/../nvidia-uvm", "/./dev/nvidia-caps", "/x/../dev/nvidia-modeset", "dev/nvidia0",
-        "/dev/dri", "/dev/dri/renderD128", "/" + "a" * 5000,
+        "/dev/dri", "/dev/dri/renderD128", "/dev/char/195:0", "/" + "a" * 5000,
     ],
 )  # fmt: skip
 def test_a_host_path_to_gpus_is_refused_however_it_is_spelled(path: str) -> None:
@@ -70,7 +70,7 @@ def test_a_host_path_to_gpus_is_refused_however_it_is_spelled(path: str) -> None
     [
         "/", "/proc", "/proc/1/root", "/sys/fs/cgroup", "/var", "/var/run", "/run/gpu-share",
         "/var/lib/gpu-share/audit", "/var/lib/kubelet/plugins", "/etc/kubernetes/manifests",
-        "/etc/../run//containerd", "/var/run/docker.sock",
+        "/etc/../run//containerd", "/var/run/docker.sock", "/var/run/nvidia/mps", "/opt",
     ],
 )  # fmt: skip
 def test_a_host_path_to_what_the_node_keeps_is_refused_whatever_is_listed(path: str) -> None:
