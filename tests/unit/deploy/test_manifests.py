@@ -53,6 +53,8 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
         contract.KILL_LOG,
         contract.MAX_MEMORY,
         contract.MAX_COMPUTE,
+        contract.DEFAULT_MEMORY,
+        contract.DEFAULT_COMPUTE,
         contract.OWN_CLAIMS,
         events.CONTROLLER,
         informers.CONTROLLER,
