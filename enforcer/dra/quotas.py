@@ -1,6 +1,6 @@
 """From prepared claims to the quotas in force: what was frozen, and which containers run under it now. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from enforcer.dra.prepared_claim import Granted, Limit, Prepared
@@ -23,8 +23,11 @@ def quotas_of_prepared(
     ids = _ids(pods, before)
     policy = {each["metadata"]["name"]: terms_of(each["metadata"].get("annotations") or {}) for each in namespaces}
     users = (*(other for claim in prepared for other in joined(claim, pods)), *prepared)  # a pod's own claim counts
-    found = {_key(each): each for each in _unlimited(users, ids, policy)}
-    found |= {_key(each): each for each in _all_of_it(prepared, ids, policy)}
+    # A container that asked for nothing gets no GPU, but another of its pod can hand it the way to one.
+    found = {_key(each): each for each in _of_all_containers(users, ids, policy, lambda _claim, _gpu: 0)}
+    # An older enforcer prepared claims without limits; their containers see all that was granted.
+    without = [each for each in prepared if not each.limits]
+    found |= {_key(each): each for each in _of_all_containers(without, ids, policy, Prepared.on)}
     found |= {
         _key(quota): quota
         for user in users
@@ -49,30 +52,20 @@ def _ids(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[str, Mappin
     return found
 
 
-def _unlimited(
-    users: Iterable[Prepared], ids: Mapping[str, Mapping[str, str]], policy: Mapping[str, Terms]
+def _of_all_containers(
+    claims: Iterable[Prepared],
+    ids: Mapping[str, Mapping[str, str]],
+    policy: Mapping[str, Terms],
+    amount: Callable[[Prepared, str], int],
 ) -> Iterator[Quota]:
-    """Give every container that runs in a pod with a share nothing of its GPUs, for want of anything better.
-
-    A container that asked for nothing gets no GPU, but another of its pod can hand it the way to one.
-    """
-    for claim in users:
+    """Give every container that runs in the pods of these claims so many MiB of each of their GPUs."""
+    for claim in claims:
+        terms = policy.get(claim.namespace, claim.terms)
         for gpu in claim.gpus:
+            mib = amount(claim, gpu)
             for container, container_id in ids.get(claim.pod_uid, {}).items():
-                nothing = Limit(container=container, request="", memory_mib=0)
-                yield _quota(claim, nothing, container_id, policy.get(claim.namespace, claim.terms), gpu, 0)
-
-
-def _all_of_it(
-    prepared: Iterable[Prepared], ids: Mapping[str, Mapping[str, str]], policy: Mapping[str, Terms]
-) -> Iterator[Quota]:
-    """Give the containers of a claim without limits what was granted: an older enforcer told them that much."""
-    for claim in (each for each in prepared if not each.limits):
-        for gpu in claim.gpus:
-            for container, container_id in ids.get(claim.pod_uid, {}).items():
-                granted = Limit(container=container, request="", memory_mib=claim.on(gpu))
-                terms = policy.get(claim.namespace, claim.terms)
-                yield _quota(claim, granted, container_id, terms, gpu, claim.on(gpu))
+                limit = Limit(container=container, request="", memory_mib=mib)
+                yield _quota(claim, limit, container_id, terms, gpu, mib)
 
 
 def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
