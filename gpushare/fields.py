@@ -45,11 +45,7 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
     Raises:
         PolicyDenied: it is no list or too long, or an entry of it is no object.
     """
-    entries = _list(value, field)
-    for index, each in enumerate(entries):
-        if not isinstance(each, dict):
-            raise invalid(f"{field}[{index}]", f"must be an object, not {type_name(each)}")
-    return entries
+    return _list(value, field, dict, "an object")
 
 
 def strings(value: object, field: str) -> list[str]:
@@ -58,11 +54,7 @@ def strings(value: object, field: str) -> list[str]:
     Raises:
         PolicyDenied: it is no list or too long, or an entry of it is no string.
     """
-    entries = _list(value, field)
-    for index, each in enumerate(entries):
-        if not isinstance(each, str):
-            raise invalid(f"{field}[{index}]", f"must be a string, not {type_name(each)}")
-    return entries
+    return _list(value, field, str, "a string")
 
 
 def check_number(entries: Sized, field: str) -> None:
@@ -86,10 +78,13 @@ def type_name(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-def _list(value: object, field: str) -> list[Any]:
+def _list(value: object, field: str, kind: type, wanted: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
         raise invalid(field, f"must be a list, not {type_name(value)}")
     check_number(value, field)
+    for index, each in enumerate(value):
+        if not isinstance(each, kind):
+            raise invalid(f"{field}[{index}]", f"must be {wanted}, not {type_name(each)}")
     return value
