@@ -86,7 +86,7 @@ def test_no_decoy_gets_a_refused_pod_admitted(case: Case, decoy: str) -> None:
 
 
 @pytest.mark.parametrize("decoy", DECOYS)
-def test_no_decoy_gets_a_refused_pod_of_the_corpus_admitted(corpus: list[Json], decoy: str) -> None:  # noqa: F811
+def test_no_decoy_gets_a_refused_pod_of_the_corpus_admitted(corpus: list[Json], decoy: str) -> None:  # noqa: F811 - fixture
     refused = [pod for pod in corpus if isinstance(answered(pod), PolicyDenied)]
     assert len(refused) == REFUSED_OF_CORPUS
     for pod in map(copy.deepcopy, refused):

@@ -101,11 +101,11 @@ def repeated(tree: Any, front: str = "") -> Iterator[tuple[str, list[str]]]:
 
 def texts(expression: str | bytes) -> Iterator[Text]:
     """Make texts of any length: what leads to a repetition, characters again and again, and what does not match."""
-    tree = re._parser.parse(expression, re.ASCII)  # type: ignore[attr-defined]
+    tree = re._parser.parse(expression, re.ASCII)  # type: ignore[attr-defined] # as above
     for front, letters in (("", characters(tree)), *repeated(tree)):
         pairs = product(letters[:MOST_PAIRED], repeat=2)
         for unit, end in product([*letters, *(one + other for one, other in pairs if one != other)], ENDS):
-            yield lambda length, front=front, unit=unit, end=end: front + unit * (length // len(unit)) + end  # type: ignore[misc]
+            yield lambda length, front=front, unit=unit, end=end: front + unit * (length // len(unit)) + end  # type: ignore[misc] # bound by defaults
 
 
 def steep(expression: str | bytes, *, anywhere: bool) -> str | None:

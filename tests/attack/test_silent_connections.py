@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.need import missing
 from tests.support.webhook import serving
 from tests.testbed.cluster.ports import free_ports
 
@@ -88,7 +89,7 @@ def _enough_descriptors() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = CONNECTIONS + 200
     if hard != resource.RLIM_INFINITY and hard < needed:
-        pytest.skip(f"this takes {needed} descriptors, and {hard} are allowed")
+        missing(f"this takes {needed} descriptors, and {hard} are allowed")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed) if soft != resource.RLIM_INFINITY else soft, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

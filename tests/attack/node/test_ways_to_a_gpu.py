@@ -67,7 +67,7 @@ def test_a_pod_with_a_way_around_its_share_gets_no_gpu_by_a_claim_of_its_own(sit
     body["spec"] |= {"hostPID": True}
     site.create(namespace, body)
     site.until("the kubelet says why", lambda: "hostPID" in str(site.events(namespace, "hosted")))
-    assert site.find_pod(namespace, "hosted")["status"]["phase"] == "Pending"  # type: ignore[index]
+    assert site.bed.pod(namespace, "hosted")["status"]["phase"] == "Pending"
     site.delete(namespace, "hosted")
 
 
