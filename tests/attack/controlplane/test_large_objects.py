@@ -67,7 +67,7 @@ def crowded(people: People) -> Iterator[People]:
         print(f"{len(bodies)} {bodies[0]['metadata']['name']} in {time.monotonic() - began:.1f} s", flush=True)
     yield people
     for where in (pods(people.inside), pods(people.outside), claims(people.outside)):
-        people.bed.cluster.delete(where, {"gracePeriodSeconds": 0})
+        people.bed.delete_all(where)
 
 
 def many(who: Cluster, where: str, bodies: list[Object]) -> None:

@@ -203,16 +203,20 @@ class Bed:
             raise AssertionError(f"waited {patient(seconds):.0f} s in vain until {what}\n{self.plane.tails(lines=12)}")
 
     def empty(self, namespace: str) -> None:
-        """Delete all pods of a namespace, however many calls a slow API server takes for it."""
+        """Delete all pods of a namespace."""
+        self.delete_all(path(CORE_V1, PODS, namespace=namespace))
+
+    def delete_all(self, where: str) -> None:
+        """Delete all objects of a list. A slow API server may need several calls."""
 
         def emptied() -> bool:
             try:
-                self.cluster.delete(path(CORE_V1, PODS, namespace=namespace), NOW)
+                self.cluster.delete(where, NOW)
             except ClusterError:
                 return False
             return True
 
-        self.until(f"all pods of {namespace} are deleted", emptied, 120)
+        self.until(f"all of {where} are deleted", emptied, 120)
 
     def wait_bound(self, namespace: str, name: str, seconds: float = PATIENCE) -> Object:
         """Wait until the scheduler has given the pod a node; returns the pod."""
