@@ -53,7 +53,7 @@ class Change:
         """Tell whether an admitted pod has the field as it should; the API server may have added defaults."""
         value = self.found(pod)
         if self.becomes is not None:
-            return bool(value == self.becomes)
+            return _within(self.becomes, value)
         if self.more is not None:
             return any(_within(self.more, each) for each in value)
         return _within(self.value, value)
@@ -67,7 +67,9 @@ def sidecar(pod: Object) -> Object:
 def _within(wanted: Any, found: Any) -> bool:
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_within(value, found.get(key)) for key, value in wanted.items())
-    return bool(wanted == found)
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        return all(map(_within, wanted, found))
+    return bool(wanted == found) or (wanted == "" and found is None)
 
 
 def _variable(name: str, value: str = "x") -> Object:
