@@ -26,6 +26,8 @@ PROTECTED_PATHS: Final = (
     contract.TOKEN_PATH,
 )  # fmt: skip
 """What the sidecar's program is loaded from, where it finds its status, and where a token would be."""
+_MAX_KEY: Final = 80
+"""Of a name in a refusal, in characters."""
 _UNCONFINED: Final = "unconfined"
 _UNCONFINED_SELINUX: Final = ("spc_t", "unconfined_t", "unconfined_service_t")
 _PROFILES: Final = ("RuntimeDefault", "Localhost")
@@ -123,12 +125,9 @@ def _actions(raw: Json, field: str) -> Iterator[Problem]:
 
 def _variables(raw: Json, field: str) -> Iterator[Problem]:
     """A ConfigMap or a Secret can get any key later: only a prefix keeps it from setting a protected variable."""
-    for index, entry in enumerate(objects(raw.get("env"), f"{field}.env")):
+    for entry in objects(raw.get("env"), f"{field}.env"):
         if entry["name"] not in sidecar_merge.HIDING and sidecar_merge.is_protected(entry["name"]):
-            yield (
-                f"{field}.env[{index}]",
-                f"{_quoted(entry['name'])} can change what the sidecar runs or which GPU it sees",
-            )
+            yield f"{field}.env[{_escaped(entry['name'])}]", "can change what the sidecar runs or which GPU it sees"
     for index, entry in enumerate(objects(raw.get("envFrom"), f"{field}.envFrom")):
         prefix = entry.get("prefix") or ""
         if not isinstance(prefix, str) or sidecar_merge.can_be_protected(prefix):
@@ -162,9 +161,9 @@ def _security(raw: Json, field: str) -> Iterator[Problem]:
     if added := strings(capabilities.get("add"), f"{field}.capabilities.add"):
         yield f"{field}.capabilities.add", f"{_quoted(added[0])} gives the sidecar a capability"
     yield from _profiles(context, field)
-    for key, value in context.items():
-        if value and key not in _CHECKED:
-            yield f"{field}.{key!s:.80}", "may give the sidecar a right"
+    unknown = next((str(key) for key, value in context.items() if value and key not in _CHECKED), None)
+    if unknown is not None:
+        yield f"{field}.{_escaped(unknown)}", "may give the sidecar a right"
 
 
 def _profiles(context: Json, field: str) -> Iterator[Problem]:
@@ -192,4 +191,10 @@ def _denied(field: str, message: str) -> PolicyDenied:
 
 
 def _quoted(value: object) -> str:
-    return shown(str(value)[:200])
+    if isinstance(value, bool):
+        return str(value).lower()
+    return shown(value if isinstance(value, str) else ascii(value))
+
+
+def _escaped(key: str) -> str:
+    return ascii(key[:_MAX_KEY])[1:-1]
