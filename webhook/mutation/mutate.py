@@ -9,7 +9,7 @@ from gpushare.errors import PolicyDenied
 from gpushare.fields import mapping, objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.mutation import validation
+from webhook.mutation import sidecar_validation, validation
 from webhook.mutation.annotations import Plan, asking, asks, read_plan
 from webhook.mutation.json_patch import diff
 from webhook.mutation.podview import Container as PodContainer
@@ -78,8 +78,11 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
     if _is_mirror(view, user):
         return Decision(reason=Reason.MIRROR_POD, pod=pod)
     sharing = asking(view)
+    own = _brings_claims(view, sharing, own_claims)
+    if not own:
+        sidecar_validation.check(view, settings)
     warnings = validation.check(view, sharing, policy, settings)
-    if _brings_claims(view, sharing, own_claims):
+    if own:
         warning = f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
         return Decision(reason=Reason.OWN_CLAIM, pod=pod, warnings=_said((warning, *warnings)))
     return _share(view, policy, settings, standing, warnings)

@@ -5,16 +5,17 @@ defaults and other webhooks. What is right is told by content, never by a marker
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
 from gpushare.fields import check_number, mapping, objects
+from gpushare.host_access import normal, within
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import pinned_limit, same_amount, shown
 from gpushare.reasons import Reason
-from webhook.mutation import sidecar_spec
+from webhook.mutation import sidecar_merge, sidecar_spec
 from webhook.mutation.annotations import Plan, Share
 from webhook.mutation.node_affinity import with_preference
 from webhook.mutation.podview import Container, Json, Kind, PodView
@@ -31,6 +32,8 @@ _OWN_DAEMON: Final = {
     contract.MPS_PIPE_DIRECTORY: contract.PIPE_PATH,
     contract.MPS_LOG_DIRECTORY: contract.LOG_PATH,
 }
+_OUR_FOLDER: Final = "/run/gpu-share"
+"""An MPS daemon of this folder is the node's, whichever release named it; the variable is renewed."""
 _LEFT_ALONE: Final = (contract.MPS_THREAD_PERCENTAGE, contract.MPS_CLIENT_PRIORITY)
 """Can only lower what a container gets, so a tenant's own stays where we set none."""
 
@@ -55,12 +58,14 @@ def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy
     warnings: list[str] = []
     metadata = _with_label(view.metadata, warnings)
     spec = dict(view.spec)
+    rewritten = view.named(contract.SIDECAR) is not None
     for section in ("initContainers", "containers", "ephemeralContainers"):
         here = [each for each in view.containers if each.section == section]
         if here:
+            here = [_renewed(each, claim) for each in here] if rewritten else here
             spec[section] = [_container(each, plan, claim, policy, warnings) for each in here]
     _add_sidecar(view, spec, settings)
-    _add_claim(spec, claim)
+    _add_claim(spec, claim, rewritten=rewritten)
     _add_tolerations(spec, settings)
     if (affinity := with_preference(spec, settings.across_nodes)) is not None:
         spec["affinity"] = affinity
@@ -138,8 +143,8 @@ def _literal(entry: Json) -> object:
 def _check_own_daemon(container: Container) -> None:
     for entry in container.reserved:
         wanted = _OWN_DAEMON.get(entry["name"])
-        if wanted is not None and _literal(entry) != wanted:
-            value = _literal(entry)
+        value = _literal(entry)
+        if wanted is not None and not (isinstance(value, str) and within(normal(value), _OUR_FOLDER)):
             said = "a value from elsewhere" if value is None else shown(str(value))
             message = f"{said} is an MPS daemon of the pod's own; remove the variable: a share uses the node's daemon"
             raise PolicyDenied(f"{container.field}.env[{entry['name']}]", message)
@@ -175,6 +180,19 @@ def _with_claim(container: Container, request: str) -> Json:
     return {**mapping(resources, field), "claims": [*claims, wanted]}
 
 
+def _renewed(container: Container, claim: ClaimPlan) -> Container:
+    """Give a container of a pod that was rewritten before its request; another release may have named it otherwise."""
+    request = claim.request_of.get(container.name)
+    field = f"{container.field}.resources"
+    resources = mapping(container.raw.get("resources"), field)
+    claims = objects(resources.get("claims"), f"{field}.claims")
+    ours = [each for each in claims if each.get("name") == contract.CLAIM]
+    if request is None or len(ours) != 1 or ours[0].get("request") == request:
+        return container
+    wanted = [{**each, "request": request} if each is ours[0] else each for each in claims]
+    return replace(container, raw={**container.raw, "resources": {**resources, "claims": wanted}})
+
+
 def _check_unclaimed(container: Container) -> None:
     """Refuse a container that asked for nothing and helps itself to another's request."""
     if container.kind is Kind.SIDECAR and container.name == contract.SIDECAR:
@@ -197,16 +215,26 @@ def _with_label(metadata: Json, warnings: list[str]) -> Object:
 
 
 def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
-    wanted = sidecar_spec.container(settings, guaranteed=_is_guaranteed(view), budgeted=_has_budget(spec))
+    wanted = sidecar_spec.container(
+        settings, guaranteed=_is_guaranteed(view), budgeted=_has_budget(spec), unconfined=_is_unconfined(spec)
+    )
+    containers = spec.get("initContainers") or []
     standing = view.named(contract.SIDECAR)
     if standing is None:
-        spec["initContainers"] = [wanted, *(spec.get("initContainers") or [])]
-    elif problem := sidecar_spec.difference(standing, wanted):
-        # What gpu-share inject of another release wrote is no container of the author's to rename.
-        hint = "remove it, for the webhook adds its own, or rename it if it is yours"
-        message = f"the name {contract.SIDECAR!r} is reserved for the sidecar, and this is another ({problem}); {hint}"
-        raise _reserved(f"{standing.field}.name", message)
+        spec["initContainers"] = [wanted, *containers]
+    else:
+        spec["initContainers"] = [
+            sidecar_merge.merged(each, wanted, standing.field) if each["name"] == contract.SIDECAR else each
+            for each in containers
+        ]
     _add_volume(spec)
+
+
+def _is_unconfined(spec: Json) -> bool:
+    """Tell a pod without AppArmor profile: its containers inherit that, and the sidecar is not to."""
+    context = mapping(spec.get("securityContext"), "spec.securityContext")
+    profile = mapping(context.get("appArmorProfile"), "spec.securityContext.appArmorProfile")
+    return profile.get("type") == "Unconfined"
 
 
 def _has_budget(spec: Json) -> bool:
@@ -235,20 +263,39 @@ def _add_volume(spec: Object) -> None:
         spec["volumes"] = [*volumes, wanted]
     elif any(each.keys() != wanted.keys() for each in standing):
         raise _reserved("spec.volumes", f"the name {contract.NO_TOKEN_VOLUME!r} is reserved; rename the volume")
+    else:
+        spec["volumes"] = [_renewed_volume(each, wanted) if each in standing else each for each in volumes]
 
 
-def _add_claim(spec: Object, claim: ClaimPlan) -> None:
+def _renewed_volume(volume: Object, wanted: Json) -> Json:
+    empty = mapping(volume["emptyDir"], "spec.volumes.emptyDir")
+    return {**volume, "emptyDir": {**empty, **wanted["emptyDir"]}}
+
+
+def _add_claim(spec: Object, claim: ClaimPlan, *, rewritten: bool) -> None:
+    """Name the template. The one of another release is renewed; an entry without our sidecar is not ours to change."""
     entries = objects(spec.get("resourceClaims"), "spec.resourceClaims")
     wanted = {"name": contract.CLAIM, "resourceClaimTemplateName": claim.template}
     standing = [each for each in entries if each.get("name") == contract.CLAIM]
     if not standing:
         spec["resourceClaims"] = [*entries, wanted]
+    elif rewritten and len(standing) == 1 and _names_our_template(standing[0]):
+        spec["resourceClaims"] = [{**each, **wanted} if each is standing[0] else each for each in entries]
     elif standing != [wanted]:
         named = shown(str(standing[0].get("resourceClaimTemplateName")))
         message = (
             f"{contract.CLAIM!r} names the template {named}, which these annotations do not give; remove the entry"
         )
         raise PolicyDenied("spec.resourceClaims", message)
+
+
+def _names_our_template(entry: Json) -> bool:
+    template = entry.get("resourceClaimTemplateName")
+    return (
+        isinstance(template, str)
+        and template.startswith(contract.TEMPLATE_PREFIX)
+        and not entry.get("resourceClaimName")
+    )
 
 
 def _add_tolerations(spec: Object, settings: Settings) -> None:

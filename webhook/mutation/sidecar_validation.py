@@ -1,0 +1,200 @@
+"""Refuse a sidecar that another webhook, or a manifest, gave a right, another program or another GPU. Pure.
+
+A tenant can create a pod with an init container of the sidecar's name. It has to meet the rules for a container without
+a share. It also has to run the program of our image, without a token and without rights that the sidecar does not have.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare import contract
+from gpushare.errors import PolicyDenied
+from gpushare.fields import mapping, objects, strings
+from gpushare.host_access import normal, overlaps
+from gpushare.quantity import shown
+from gpushare.reasons import Reason
+from webhook.mutation import sidecar_image, sidecar_merge, sidecar_spec, validation
+from webhook.mutation.podview import Container, Json, Kind, PodView
+from webhook.mutation.settings import Settings
+
+Problem = tuple[str, str]
+"""The path of a field, and what is wrong with its value."""
+PROTECTED_PATHS: Final = (
+    "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32",
+    "/usr/lib64", "/usr/libexec", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib", "/opt/gpu-share", "/proc",
+    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.preload", "/run/gpu-share",
+    contract.TOKEN_PATH,
+)  # fmt: skip
+"""What the sidecar's program is loaded from, where it finds its status, and where a token would be."""
+_MAX_KEY: Final = 80
+"""Of a name in a refusal, in characters."""
+_UNCONFINED: Final = "unconfined"
+_UNCONFINED_SELINUX: Final = ("spc_t", "unconfined_t", "unconfined_service_t")
+_PROFILES: Final = ("RuntimeDefault", "Localhost")
+_PROFILE_ANNOTATIONS: Final = (
+    f"container.apparmor.security.beta.kubernetes.io/{contract.SIDECAR}",
+    f"container.seccomp.security.alpha.kubernetes.io/{contract.SIDECAR}",
+)
+_FLAGS: Final = {
+    "privileged": (False, "gives the sidecar the node's devices"),
+    "allowPrivilegeEscalation": (False, "lets the sidecar gain rights"),
+    "readOnlyRootFilesystem": (True, "lets the sidecar's program be replaced"),
+    "runAsNonRoot": (True, "lets the sidecar run as root"),
+}
+"""Values that the sidecar has; ``null`` is renewed."""
+_CHECKED: Final = frozenset({
+    *_FLAGS, "appArmorProfile", "capabilities", "procMount", "runAsGroup", "runAsUser", "seLinuxOptions",
+    "seccompProfile",
+})  # fmt: skip
+"""Keys of the security context with a known meaning. Another key may give rights."""
+
+
+def check(pod: PodView, settings: Settings) -> None:
+    """Check the sidecar that a pod has already.
+
+    Raises:
+        PolicyDenied: the first problem.
+    """
+    for problem in problems(pod, settings):
+        raise problem
+
+
+def problems(pod: PodView, settings: Settings) -> Iterator[PolicyDenied]:
+    """Yield all that is wrong with the container of the sidecar's name; nothing for a pod without one."""
+    standing = pod.named(contract.SIDECAR)
+    if standing is None:
+        return
+    wanted = sidecar_spec.container(settings)
+    image = sidecar_image.parse(standing.raw.get("image"))
+    if standing.section != "initContainers" or image.name != sidecar_image.parse(wanted["image"]).name:
+        yield _foreign(standing, wanted["image"])
+        return
+    found = dict[str, PolicyDenied]()
+    for field, message in (*_annotations(pod), *_all(standing, wanted)):
+        found.setdefault(field, _denied(field, message))
+    try:
+        list(validation.check_container(standing))
+    except PolicyDenied as error:
+        found.setdefault(error.field, _denied(error.field, "is not allowed in the sidecar"))
+    yield from found.values()
+
+
+def _annotations(pod: PodView) -> Iterator[Problem]:
+    for key in _PROFILE_ANNOTATIONS:
+        if str(pod.annotations.get(key)).lower() == _UNCONFINED:
+            yield f"metadata.annotations[{key}]", f"{_UNCONFINED} removes the sidecar's profile"
+
+
+def _all(standing: Container, wanted: Json) -> Iterator[Problem]:
+    raw, field = standing.raw, standing.field
+    if standing.kind is not Kind.SIDECAR:
+        yield f"{field}.restartPolicy", "is not Always, so the container is not a native sidecar"
+    if sidecar_merge.is_of_another_release(raw, wanted):
+        raw = sidecar_merge.without_program(raw, field)
+    yield from _program(raw, field, wanted)
+    for rule in (_actions, _variables, _mounts, _security):
+        yield from rule(raw, field)
+
+
+def _program(raw: Json, field: str, wanted: Json) -> Iterator[Problem]:
+    if raw.get("command"):
+        yield f"{field}.command", "starts another program than the sidecar's"
+    if raw.get("args") and raw["args"] != wanted["args"]:
+        yield f"{field}.args", "are not the sidecar's"
+    if raw.get("workingDir"):
+        yield f"{field}.workingDir", f"{_quoted(raw['workingDir'])} is not the sidecar's"
+    if raw.get("restartPolicyRules"):
+        yield f"{field}.restartPolicyRules", "are not allowed in a native sidecar"
+    claims = mapping(raw.get("resources"), f"{field}.resources").get("claims")
+    if claims and claims != wanted["resources"]["claims"]:
+        message = f"must be exactly the request {contract.SIDECAR!r} of the claim {contract.CLAIM!r}"
+        yield f"{field}.resources.claims", message
+
+
+def _actions(raw: Json, field: str) -> Iterator[Problem]:
+    """Commands that the kubelet runs in the container."""
+    for key in sidecar_merge.PROBES:
+        action = mapping(raw.get(key), f"{field}.{key}").get("exec")
+        if action and not (key == "startupProbe" and sidecar_merge.is_our_probe(action)):
+            yield f"{field}.{key}.exec", "runs a command that is not the sidecar's"
+    hooks = mapping(raw.get("lifecycle"), f"{field}.lifecycle")
+    for key in sidecar_merge.HOOKS:
+        if mapping(hooks.get(key), f"{field}.lifecycle.{key}").get("exec"):
+            yield f"{field}.lifecycle.{key}.exec", "runs a command that is not the sidecar's"
+
+
+def _variables(raw: Json, field: str) -> Iterator[Problem]:
+    """A ConfigMap or a Secret can get any key later: only a prefix keeps it from setting a protected variable."""
+    for entry in objects(raw.get("env"), f"{field}.env"):
+        if entry["name"] not in sidecar_merge.HIDING and sidecar_merge.is_protected(entry["name"]):
+            yield f"{field}.env[{_escaped(entry['name'])}]", "can change what the sidecar runs or which GPU it sees"
+    for index, entry in enumerate(objects(raw.get("envFrom"), f"{field}.envFrom")):
+        prefix = entry.get("prefix") or ""
+        if not isinstance(prefix, str) or sidecar_merge.can_be_protected(prefix):
+            yield (
+                f"{field}.envFrom[{index}]",
+                "can set variables such as PATH or LD_PRELOAD without a prefix such as APP_",
+            )
+
+
+def _mounts(raw: Json, field: str) -> Iterator[Problem]:
+    for index, mount in enumerate(objects(raw.get("volumeMounts"), f"{field}.volumeMounts")):
+        path = mount.get("mountPath")
+        ours = sidecar_merge.is_our_mount(mount) and not mount.get("subPath") and not mount.get("subPathExpr")
+        if not ours and overlaps(normal(path), PROTECTED_PATHS):
+            message = f"{_quoted(path)} covers the sidecar's program, its status or the place of a token"
+            yield f"{field}.volumeMounts[{index}].mountPath", message
+    if raw.get("volumeDevices"):
+        yield f"{field}.volumeDevices", "gives the sidecar a device"
+
+
+def _security(raw: Json, field: str) -> Iterator[Problem]:
+    field = f"{field}.securityContext"
+    context = mapping(raw.get("securityContext"), field)
+    for key, (wanted, why) in _FLAGS.items():
+        if context.get(key) is not None and context[key] is not wanted:
+            yield f"{field}.{key}", f"{_quoted(context[key])} {why}"
+    user = context.get("runAsUser")
+    if user is not None and (isinstance(user, bool) or not isinstance(user, int) or user == 0):
+        yield f"{field}.runAsUser", f"{_quoted(user)} lets the sidecar run as root"
+    capabilities = mapping(context.get("capabilities"), f"{field}.capabilities")
+    if added := strings(capabilities.get("add"), f"{field}.capabilities.add"):
+        yield f"{field}.capabilities.add", f"{_quoted(added[0])} gives the sidecar a capability"
+    yield from _profiles(context, field)
+    unknown = next((str(key) for key, value in context.items() if value and key not in _CHECKED), None)
+    if unknown is not None:
+        yield f"{field}.{_escaped(unknown)}", "may give the sidecar a right"
+
+
+def _profiles(context: Json, field: str) -> Iterator[Problem]:
+    for key in ("seccompProfile", "appArmorProfile"):
+        profile = mapping(context.get(key), f"{field}.{key}")
+        if profile and profile.get("type") not in _PROFILES:
+            yield f"{field}.{key}", f"{_quoted(profile.get('type'))} removes the sidecar's profile"
+    if context.get("procMount") not in (None, "Default"):
+        yield f"{field}.procMount", f"{_quoted(context['procMount'])} shows the sidecar more of /proc"
+    options = mapping(context.get("seLinuxOptions"), f"{field}.seLinuxOptions")
+    if options.get("type") in _UNCONFINED_SELINUX:
+        yield f"{field}.seLinuxOptions.type", f"{_quoted(options['type'])} is not confined"
+
+
+def _foreign(standing: Container, image: str) -> PolicyDenied:
+    name = f"the name {contract.SIDECAR!r} is reserved for the sidecar of image {shown(image)}"
+    hint = f"rename the container if it is yours; if another webhook changed it, exclude container {contract.SIDECAR!r}"
+    field = "name" if standing.section != "initContainers" else "image"
+    return PolicyDenied(f"{standing.field}.{field}", f"{name}; {hint} there", Reason.RESERVED_NAME)
+
+
+def _denied(field: str, message: str) -> PolicyDenied:
+    hint = f"another webhook, or the pod's manifest, changed the sidecar: exclude container {contract.SIDECAR!r} there"
+    return PolicyDenied(field, f"{message}; {hint}", Reason.RESERVED_NAME)
+
+
+def _quoted(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return shown(value if isinstance(value, str) else ascii(value))
+
+
+def _escaped(key: str) -> str:
+    return ascii(key[:_MAX_KEY])[1:-1]
