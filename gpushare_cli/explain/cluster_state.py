@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.claim_messages import sentence
+from gpushare.main_container import main_container
 from gpushare.pod_claims import claim_names, uses
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
@@ -186,8 +187,8 @@ def _times(annotations: Object, name: str, main: str) -> str:
 
 
 def _main(pod: Object, annotations: Object) -> str:
-    containers = _list(_spec(pod), "containers")
-    return str(annotations.get(contract.DEFAULT_CONTAINER) or (_text(containers[0], "name") if containers else ""))
+    apps = _list(_spec(pod), "containers")
+    return main_container(annotations, apps) if apps else ""
 
 
 def _wanted(claim: Object, name: str) -> Iterator[str]:
