@@ -87,6 +87,11 @@ def asking(pod: PodView) -> frozenset[str]:
     return frozenset().union(*asked(pod.annotations, main.name), *named) or frozenset({main.name})
 
 
+def main_name(pod: PodView) -> str:
+    """Name the main container."""
+    return _main(pod)[0].name
+
+
 def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan:
     """Read the annotations of a pod that asks.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
-from webhook.caches import CLAIM, TEMPLATE, Namespaces, OwnClaims, static_namespaces
+from webhook.caches import CLAIM, TEMPLATE, KnownClaims, Namespaces, static_namespaces
 
 
 def namespace(name: str = "team", **annotations: str) -> dict[str, Any]:
@@ -47,13 +47,13 @@ def claim(name: str, device_class: str = "gpu-share.io", *, template: bool = Fal
     return {"metadata": {"namespace": "team", "name": name}, "spec": {"spec": spec} if template else spec}
 
 
-def names(own: OwnClaims, namespace: str) -> set[str]:
-    known = own.names(namespace)
+def names(own: KnownClaims, namespace: str) -> set[str]:
+    known = own.own(namespace)
     return {name for name in (f"{kind}/{each}" for kind in (CLAIM, TEMPLATE) for each in "abct") if name in known}
 
 
 def test_knows_claims_and_templates_of_our_class() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     own.reset(CLAIM, [claim("a"), claim("b", "gpu.nvidia.com")])
     assert not own.synced
     own.reset(TEMPLATE, [claim("a", template=True)])
@@ -64,7 +64,7 @@ def test_knows_claims_and_templates_of_our_class() -> None:
 
 
 def test_lists_and_events_replace_what_was_known() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     own.reset(CLAIM, [claim("a")])
     own.reset(TEMPLATE, [claim("t", template=True)])
     own.event(CLAIM, "ADDED", claim("b"))
@@ -81,7 +81,7 @@ def test_a_list_that_breaks_off_changes_nothing_and_passes_on_what_came() -> Non
         yield claim("b")
         raise ClusterError("gone", 410)
 
-    own, seen = OwnClaims(), []
+    own, seen = KnownClaims(), []
     own.reset(CLAIM, [claim("a")])
     with pytest.raises(ClusterError):
         for item in own.listing(CLAIM, broken()):
@@ -92,18 +92,18 @@ def test_a_list_that_breaks_off_changes_nothing_and_passes_on_what_came() -> Non
 
 
 def test_what_cannot_be_a_name_is_not_known() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     own.reset(CLAIM, [claim("a")])
 
-    assert not [each for each in ("a", "claim/", "claim", "other/a", "claim/a/") if each in own.names("team")]
+    assert not [each for each in ("a", "claim/", "claim", "other/a", "claim/a/") if each in own.own("team")]
 
 
 def test_of_claims_that_came_and_went_nothing_is_kept() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     own.event(CLAIM, "ADDED", claim("a"))
     own.event(CLAIM, "MODIFIED", claim("a", "other"))
 
-    assert own._names == {CLAIM: {}, TEMPLATE: {}}
+    assert (own._own, own._others) == ({CLAIM: {}, TEMPLATE: {}}, {CLAIM: {}, TEMPLATE: {}})
 
 
 LABELLED = "{kind: Namespace, metadata: {name: %s, labels: {gpu-share.io/enabled: '%s'}}}"
