@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gpushare import contract
-from gpushare.errors import ConfigError, PolicyDenied, QuantityError
+from gpushare.errors import ConfigError, PolicyDenied, QuantityError, RequestError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
-from gpushare_cli.inject import rewrite
+from gpushare_cli.inject import custom_workloads, rewrite
 from gpushare_cli.inject.kube_yaml import dump
 from gpushare_cli.inject.manifest import Document, read, split
 from gpushare_cli.inject.rewrite import Judge, Result
@@ -95,7 +95,8 @@ def run(args: argparse.Namespace) -> int:
     """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
     text = source(args.filename)
     results = rewritten(text.removeprefix(BOM), args)
-    for line in (*warnings(results), *_nothing_asks(results)):
+    later = list(made_later(results))
+    for line in (*warnings(results), *later, *(() if later else _nothing_asks(results))):
         print(line, file=sys.stderr)
     if args.templates:
         results = list(rewrite.with_templates(results))
@@ -195,6 +196,17 @@ def warnings(results: Iterable[Result]) -> list[str]:
         for warning in change.warnings
     ]
     return list(dict.fromkeys(found))
+
+
+def made_later(results: Iterable[Result]) -> Iterator[str]:
+    """Yield one line for each object that asks for shares and whose pods do not exist yet."""
+    for result in results:
+        if contract.GROUP in result.document.text:
+            try:
+                value = rewrite.load(result.document, result.number, any_kind=True)
+            except RequestError:  # an object of another kind, which only its own controller has to be able to read
+                continue
+            yield from custom_workloads.notes(value)
 
 
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
