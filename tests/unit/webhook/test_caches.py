@@ -63,6 +63,22 @@ def test_knows_claims_and_templates_of_our_class() -> None:
     assert names(own, "other") == set()
 
 
+def test_knows_claims_and_templates_of_other_gpu_drivers_whoever_made_them() -> None:
+    known = KnownClaims()
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
+    made = claim("made", "gpu.nvidia.com")
+    made["metadata"]["ownerReferences"] = [owner]
+    known.reset(CLAIM, [claim("own"), made, claim("nic", "nic.example.com")])
+    known.reset(TEMPLATE, [claim("a", "mig.nvidia.com", template=True)])
+    known.event(CLAIM, "ADDED", claim("later", "hami-core-gpu.project-hami.io"))
+    found = {name for name in ("claim/own", "claim/made", "claim/nic", "template/a") if name in known.others("team")}
+    assert found == {"claim/made", "template/a"}
+    assert "claim/later" in known.others("team")
+    assert "claim/made" not in known.others("elsewhere")
+    known.event(CLAIM, "DELETED", made)
+    assert "claim/made" not in known.others("team")
+
+
 def test_lists_and_events_replace_what_was_known() -> None:
     own = KnownClaims()
     own.reset(CLAIM, [claim("a")])
