@@ -16,7 +16,7 @@ Json = dict[str, Any]
 OTHERS = frozenset({"claim/whole", "template/whole"})
 
 
-def decided(container: Json, spec: Json | None = None, name: str = "model", **annotations: str) -> Decision:
+def decided(container: Json, spec: Json | None = None, name: str = "model", **annotations: Any) -> Decision:
     metadata = {
         "name": "p",
         "annotations": {contract.MEMORY: "4Gi", contract.DEFAULT_CONTAINER: "model", **annotations},
@@ -39,7 +39,8 @@ def test_one_warning_names_a_resource_and_what_replaces_it(key: str, parts: tupl
 
 @pytest.mark.parametrize("key", sorted(ANNOTATIONS))
 def test_one_warning_names_an_annotation_and_what_replaces_it(key: str) -> None:
-    (warning,) = decided({}, **{key: "1"}).warnings
+    extra: Json = {key: "1"}
+    (warning,) = decided({}, **extra).warnings
     assert f" {key}:" in warning
     assert f" {ANNOTATIONS[key]} " in warning
 
