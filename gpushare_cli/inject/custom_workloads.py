@@ -1,4 +1,4 @@
-"""Find objects that ask for shares and whose pods a controller of their own makes, such as a RayCluster. Pure.
+"""Find objects that ask for shares and whose pods a controller of their own makes, such as a RayCluster.
 
 ``inject`` leaves them as they are: nothing here knows where such an object keeps its pods. The webhook rewrites each
 pod when it is created.
