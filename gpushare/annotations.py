@@ -1,6 +1,6 @@
 """Which container asks for how much: a pod's annotations, read alike at admission and on the node. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,6 @@ class Asked:
 
     key: str
     value: object
-
-
-def main_container(annotations: Mapping[str, Any], apps: Sequence[str]) -> str:
-    """Name the container that pod-wide annotations mean: the one a foreign annotation names, else the first.
-
-    Args:
-        annotations: the pod's.
-        apps: names of its app containers in their order, at least one.
-    """
-    wanted = annotations.get(contract.DEFAULT_CONTAINER)
-    return next((name for name in apps if name == wanted), apps[0])
 
 
 def asked(annotations: Mapping[str, Any], main: str) -> tuple[dict[str, Asked], dict[str, Asked]]:

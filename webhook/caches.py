@@ -1,4 +1,4 @@
-"""What the webhook knows of the cluster when a review comes in: namespaces with their policy, claims that are shares.
+"""What the webhook knows of the cluster when a review comes in: namespaces with their policy, claims of GPUs.
 
 Kept by watches, so that answering a review needs no call. A namespace that no watch has shown yet is read live,
 because admitting a pod without its namespace's maximum would be worse than not answering.
@@ -22,6 +22,9 @@ Object = dict[str, Any]
 CLAIM: Final = "claim"
 TEMPLATE: Final = "template"
 NOTHING: Final[frozenset[str]] = frozenset()
+_Names = dict[str, set[str]]
+"""By namespace."""
+_ByKind = dict[str, _Names]
 
 
 class Namespaces:
@@ -71,14 +74,16 @@ class Namespaces:
             self._live.forget(name)
 
 
-class OwnClaims:
-    """Claims and claim templates of our DeviceClasses that people wrote: ``claim/<name>``, ``template/<name>``.
+class KnownClaims:
+    """Claims and claim templates that give GPUs: ``claim/<name>``, ``template/<name>``.
 
-    A namespace's set is changed where it is: a copy would cost each event as much as there are names.
+    Those of our DeviceClasses that people wrote, and those that ask for GPUs of other drivers. A namespace's set is
+    changed where it is: a copy would cost each event as much as there are names.
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, dict[str, set[str]]] = {CLAIM: {}, TEMPLATE: {}}
+        self._own: _ByKind = {CLAIM: {}, TEMPLATE: {}}
+        self._others: _ByKind = {CLAIM: {}, TEMPLATE: {}}
         self._synced: set[str] = set()
 
     @property
@@ -86,9 +91,13 @@ class OwnClaims:
         """Whether both kinds have been listed."""
         return self._synced == {CLAIM, TEMPLATE}
 
-    def names(self, namespace: str) -> "Names":
-        """What there is in a namespace."""
-        return Names({kind: names.get(namespace, NOTHING) for kind, names in self._names.items()})
+    def own(self, namespace: str) -> "Names":
+        """Those of our classes in a namespace."""
+        return _of_namespace(self._own, namespace)
+
+    def others(self, namespace: str) -> "Names":
+        """Those of other GPU drivers in a namespace."""
+        return _of_namespace(self._others, namespace)
 
     def reset(self, kind: str, items: Iterable[Object]) -> None:
         """Know exactly these of ``kind``, which is ``CLAIM`` or ``TEMPLATE``."""
@@ -97,23 +106,25 @@ class OwnClaims:
 
     def listing(self, kind: str, items: Iterable[Object]) -> Iterator[Object]:
         """Pass a list on object by object, and know exactly these once it has come to its end."""
-        fresh: dict[str, set[str]] = {}
+        own: _Names = {}
+        others: _Names = {}
         for item in items:
             if references.is_own(item, template=kind == TEMPLATE):
-                fresh.setdefault(item["metadata"]["namespace"], set()).add(item["metadata"]["name"])
+                _add(own, item)
+            if references.is_of_other_gpus(item, template=kind == TEMPLATE):
+                _add(others, item)
             yield item
-        self._names[kind] = fresh
+        self._own[kind], self._others[kind] = own, others
         self._synced.add(kind)
 
     def event(self, kind: str, change: str, item: Object) -> None:
         """Take in one watch event."""
-        known, namespace, name = self._names[kind], item["metadata"]["namespace"], item["metadata"]["name"]
-        if change != "DELETED" and references.is_own(item, template=kind == TEMPLATE):
-            known.setdefault(namespace, set()).add(name)
-        elif name in known.get(namespace, NOTHING):
-            known[namespace].discard(name)
-            if not known[namespace]:
-                del known[namespace]
+        gone = change == "DELETED"
+        for known, counts in ((self._own, references.is_own), (self._others, references.is_of_other_gpus)):
+            if not gone and counts(item, template=kind == TEMPLATE):
+                _add(known[kind], item)
+            else:
+                _discard(known[kind], item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +136,22 @@ class Names:
     def __contains__(self, name: object) -> bool:
         kind, _, rest = str(name).partition("/")
         return rest in self.by_kind.get(kind, NOTHING)
+
+
+def _of_namespace(known: _ByKind, namespace: str) -> Names:
+    return Names({kind: names.get(namespace, NOTHING) for kind, names in known.items()})
+
+
+def _add(known: _Names, item: Object) -> None:
+    known.setdefault(item["metadata"]["namespace"], set()).add(item["metadata"]["name"])
+
+
+def _discard(known: _Names, item: Object) -> None:
+    namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
+    if name in known.get(namespace, NOTHING):
+        known[namespace].discard(name)
+        if not known[namespace]:
+            del known[namespace]
 
 
 def static_namespaces(file: Path) -> Namespaces:

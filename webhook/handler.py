@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.caches import Namespaces, OwnClaims
+from webhook.caches import KnownClaims, Namespaces
 from webhook.mutation.annotations import asks
 from webhook.mutation.mutate import decide
 from webhook.mutation.podview import read_annotations
@@ -27,7 +27,7 @@ class Responder:
 
     settings: Settings
     namespaces: Namespaces
-    claims: OwnClaims
+    claims: KnownClaims
     standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
     """What a claim template asks for, by namespace and name; see ``mutate.decide``."""
 
@@ -51,7 +51,8 @@ class Responder:
             operation=asked.operation,
             subresource=asked.subresource,
             old=asked.old_object,
-            own_claims=self.claims.names(asked.namespace),
+            own_claims=self.claims.own(asked.namespace),
+            other_claims=self.claims.others(asked.namespace),
             standing=partial(self.standing, asked.namespace),
         )
         return review.patched(asked.uid, decision.patch, decision.reason, decision.warnings)

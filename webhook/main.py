@@ -15,7 +15,7 @@ import structlog
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.reasons import Reason
-from webhook.caches import Namespaces, OwnClaims, static_namespaces
+from webhook.caches import KnownClaims, Namespaces, static_namespaces
 from webhook.claim_templates.controller import Controller
 from webhook.flags import Options
 from webhook.handler import Responder
@@ -51,7 +51,7 @@ class Sources:
     """Where knowledge of the cluster comes from. ``missing`` names what has not been read yet."""
 
     namespaces: Namespaces
-    claims: OwnClaims
+    claims: KnownClaims
     missing: Callable[[], list[str]]
     standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
 
@@ -109,7 +109,7 @@ class Process:
         from webhook import informers  # noqa: PLC0415
 
         api = Cluster.connect(self._options.kubeconfig)
-        namespaces, claims = Namespaces(informers.live_policies(api)), OwnClaims()
+        namespaces, claims = Namespaces(informers.live_policies(api)), KnownClaims()
         controller = Controller(
             informers.TemplateWriter(api),
             self.metrics,
@@ -148,7 +148,7 @@ def refusal(namespaces: Namespaces, settings: Settings, namespace: str, demand: 
 
 def static(file: Path) -> Sources:
     """Policies from a file, no claims, nothing to wait for."""
-    return Sources(namespaces=static_namespaces(file), claims=OwnClaims(), missing=list)
+    return Sources(namespaces=static_namespaces(file), claims=KnownClaims(), missing=list)
 
 
 def _spare_the_collector() -> None:

@@ -14,9 +14,10 @@ from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object, literal, mib_of, number_of, terms_of
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
-from gpushare.annotations import Asked, asked, main_container
+from gpushare.annotations import Asked, asked
 from gpushare.errors import PrepareError, QuantityError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
+from gpushare.main_container import main_container
 from gpushare.pod_claims import uses
 from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, shown
 from gpushare.reasons import Reason
@@ -241,7 +242,7 @@ def _check_used(ask: Ask, used: Sequence[Use], granted: Sequence[Granted]) -> No
 
 def _limits(pod: Object, uses: Sequence[Use]) -> tuple[Limit, ...]:
     annotations = pod["metadata"].get("annotations") or {}
-    apps = [str(raw["name"]) for raw, kind in containers(pod) if kind == APP]
+    apps = [raw for raw, kind in containers(pod) if kind == APP]
     memory, compute = asked(annotations, main_container(annotations, apps))
     return tuple(
         Limit(

@@ -320,6 +320,9 @@ def _fullness(gpu: Gpu, policy: InventoryPolicy, held: Mapping[str, int]) -> flo
 def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | None) -> Object:
     memory = quantity(capacity_mib(gpu, policy, foreign_mib, mode))
     smallest = {"min": quantity(policy.min_memory_mib), "step": "1Mi"}
+    one = {"default": "1", "validValues": ["1"]}
+    # The number of clients is a limit of an MPS server, and a GPU that is time-sliced has none.
+    clients = {CAPACITY_CLIENTS: {"value": str(policy.clients), "requestPolicy": one}}
     return {
         "name": device_name(gpu),
         "allowMultipleAllocations": True,
@@ -333,11 +336,8 @@ def _device(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, mode: Mode | No
                     "validRange": {"min": "0", "max": str(WHOLE_GPU_PERCENT), "step": "1"},
                 },
             },
-            CAPACITY_CLIENTS: {
-                "value": str(policy.clients),
-                "requestPolicy": {"default": "1", "validValues": ["1"]},
-            },
-        },
+        }
+        | ({} if mode is Mode.TIME_SLICING else clients),
     }
 
 

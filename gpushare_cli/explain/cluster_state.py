@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.claim_messages import sentence
+from gpushare.main_container import main_container
 from gpushare.pod_claims import claim_names, uses
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 from gpushare_cli.terminal import NOT_AVAILABLE, table
+from webhook.mutation.settings import DEFAULT_SCHEDULERS
 
 Object = Mapping[str, Any]
 COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
@@ -40,11 +42,15 @@ HINTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """One pod, its claims by name (``None``: they may not be read), and its Events (``None``: likewise)."""
+    """One pod, its claims by name (``None``: they may not be read), and its Events (``None``: likewise).
+
+    ``schedulers`` are the profiles of Kubernetes' own scheduler.
+    """
 
     pod: Object
     claims: Mapping[str, Object] | None
     events: Sequence[Object] | None
+    schedulers: Sequence[str] = DEFAULT_SCHEDULERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,30 +170,20 @@ def _nothing(found: Recorded, container: Object) -> str:
 def _asked(found: Recorded, container: Object) -> str:
     """What its annotations say as they stand now; where they say nothing, its request of the claim."""
     annotations = _mapping(_mapping(found.pod, "metadata"), "annotations")
-    name, main = _text(container, "name"), _main(found.pod, annotations)
-    memory = annotations.get(contract.MEMORY_OF + name) or (annotations.get(contract.MEMORY) if name == main else None)
-    compute = annotations.get(contract.COMPUTE_OF + name) or (
-        annotations.get(contract.COMPUTE) if name == main else None
-    )
-    profile = annotations.get(contract.MIG_PROFILE_OF + name) or (
-        annotations.get(contract.MIG_PROFILE) if name == main else None
-    )
-    if profile:
+    name, apps = _text(container, "name"), _list(_spec(found.pod), "containers")
+    main = main_container(annotations, apps) if apps else ""
+
+    def written(wide: str, prefix: str) -> object:
+        return annotations.get(prefix + name) or (annotations.get(wide) if name == main else None)
+
+    if profile := written(contract.MIG_PROFILE, contract.MIG_PROFILE_OF):
         return f"MIG {profile}"
-    if memory or compute:
-        return ", ".join(str(each) for each in (memory, compute) if each) + _times(annotations, name, main)
-    wanted = [request for claim, names in _used(found, container) for request in _wanted(claim, names)]
-    return ", ".join(wanted)
-
-
-def _times(annotations: Object, name: str, main: str) -> str:
-    gpus = annotations.get(contract.GPUS_OF + name) or (annotations.get(contract.GPUS) if name == main else None)
-    return f" of {gpus} GPUs" if gpus not in {None, "1"} else ""
-
-
-def _main(pod: Object, annotations: Object) -> str:
-    containers = _list(_spec(pod), "containers")
-    return str(annotations.get(contract.DEFAULT_CONTAINER) or (_text(containers[0], "name") if containers else ""))
+    amounts = (written(contract.MEMORY, contract.MEMORY_OF), written(contract.COMPUTE, contract.COMPUTE_OF))
+    if any(amounts):
+        gpus = written(contract.GPUS, contract.GPUS_OF)
+        several = f" of {gpus} GPUs" if gpus not in {None, "1"} else ""
+        return ", ".join(str(each) for each in amounts if each) + several
+    return ", ".join(request for claim, names in _used(found, container) for request in _wanted(claim, names))
 
 
 def _wanted(claim: Object, name: str) -> Iterator[str]:
@@ -293,6 +289,10 @@ def _hindrances(found: Recorded) -> Iterator[str]:
     for condition in _list(status, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             yield f"not placed: {_text(condition, 'message')}"
+    name, known = _text(_spec(found.pod), "schedulerName"), ", ".join(found.schedulers)
+    waits = status.get("phase") == "Pending" and not _spec(found.pod).get("nodeName")
+    if waits and name not in {"", *found.schedulers}:
+        yield f"schedulerName is {name}: only Kubernetes' own scheduler places shares ({known})"
     for each in _statuses(found.pod):
         waiting = _mapping(_mapping(each, "state"), "waiting")
         if _text(waiting, "message"):

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,7 +75,8 @@ def _in_cluster(args: argparse.Namespace) -> int:
         api = Cluster.connect(args.kubeconfig, args.context)
     except ClusterError as error:
         raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
-    good, lines = explained(recorded(api, namespace, name))
+    found = recorded(api, namespace, name)
+    good, lines = explained(replace(found, schedulers=command.settings(args).scheduler_names))
     print("\n".join(lines))
     return 0 if good else 1
 

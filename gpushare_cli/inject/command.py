@@ -7,27 +7,38 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gpushare import contract
-from gpushare.errors import ConfigError, PolicyDenied, QuantityError
+from gpushare.errors import ConfigError, PolicyDenied, QuantityError, RequestError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
-from gpushare_cli.inject import rewrite
+from gpushare_cli.inject import custom_workloads, rewrite
 from gpushare_cli.inject.kube_yaml import dump
 from gpushare_cli.inject.manifest import Document, read, split
 from gpushare_cli.inject.rewrite import Judge, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
 from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.terminal import Colour, Terminal, diff
-from webhook.claim_templates.references import is_own
+from webhook.claim_templates.references import is_of_other_gpus, is_own
 from webhook.mutation.mutate import Decision, decide
 from webhook.mutation.settings import ACROSS_NODES, Settings, image
 
 STDIN: Final = "-"
 Annotations = Mapping[str, Any]
+Claims = Mapping[str, frozenset[str]]
+
+
 BOM: Final = "\ufeff"
+
+
+class Counts(Protocol):
+    """Tells whether a claim, or a claim template, is of a kind."""
+
+    def __call__(self, item: Mapping[str, Any], *, template: bool) -> bool:
+        """Tell it of one."""
+
 
 _DESCRIPTION: Final = f"""\
 Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pods, Deployments, StatefulSets,
@@ -76,6 +87,7 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--runtime-class", metavar="NAME", help="runtimeClassName of sharing pods")
     group.add_argument("--several-gpus", choices=("allow", "refuse"), help="whether a container may have several GPUs")
     group.add_argument("--root-tenants", choices=("allow", "refuse"), help="whether sharing pods may run as root")
+    group.add_argument("--scheduler-name", metavar="NAME", action="append", help="profile of Kubernetes' scheduler")
     group.add_argument("--across-nodes", choices=ACROSS_NODES, help="nodes that sharing pods prefer")
 
 
@@ -83,7 +95,8 @@ def run(args: argparse.Namespace) -> int:
     """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
     text = source(args.filename)
     results = rewritten(text.removeprefix(BOM), args)
-    for line in (*warnings(results), *_nothing_asks(results)):
+    later = list(made_later(results))
+    for line in (*warnings(results), *later, *(() if later else _nothing_asks(results))):
         print(line, file=sys.stderr)
     if args.templates:
         results = list(rewrite.with_templates(results))
@@ -103,16 +116,29 @@ def judge_for(documents: Sequence[Document], args: argparse.Namespace) -> Judge:
     """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
     around = _values([document for file in args.namespaces for document in split(source(file))])
     values = around + _values(documents)
-    claims = _own_claims(values, args.namespace or DEFAULT_NAMESPACE)
-    return _telling(_closed(values), judge(_policies(values), claims, settings(args)))
+    own, others = (_claims(values, args.namespace or DEFAULT_NAMESPACE, of) for of in (is_own, is_of_other_gpus))
+    return _telling(_closed(values), judge(_policies(values), own, others, settings(args)))
 
 
-def judge(policies: Mapping[str, Annotations], claims: Mapping[str, frozenset[str]], chosen: Settings) -> Judge:
-    """Return the webhook's decision under these annotations and own claims (both by namespace) and settings."""
+def judge(policies: Mapping[str, Annotations], own: Claims, others: Claims, chosen: Settings) -> Judge:
+    """Return the webhook's decision.
+
+    Args:
+        policies: annotations of namespaces, by name.
+        own: claims and claim templates of our classes, by namespace.
+        others: those of other GPU drivers, by namespace.
+        chosen: the settings of the cluster.
+    """
 
     def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
         policy = NamespacePolicy.from_annotations(policies.get(namespace, {}))
-        return decide(pod, policy=policy, settings=chosen, own_claims=claims.get(namespace, frozenset()))
+        return decide(
+            pod,
+            policy=policy,
+            settings=chosen,
+            own_claims=own.get(namespace, frozenset()),
+            other_claims=others.get(namespace, frozenset()),
+        )
 
     return decided
 
@@ -140,6 +166,7 @@ def settings(args: argparse.Namespace) -> Settings:
         "root_tenants": args.root_tenants,
         "across_nodes": args.across_nodes,
         "several_gpus": args.several_gpus,
+        "scheduler_names": tuple(args.scheduler_name) if args.scheduler_name else None,
     }
     return replace(Settings.from_environment(os.environ), **{k: v for k, v in given.items() if v is not None})
 
@@ -169,6 +196,17 @@ def warnings(results: Iterable[Result]) -> list[str]:
         for warning in change.warnings
     ]
     return list(dict.fromkeys(found))
+
+
+def made_later(results: Iterable[Result]) -> Iterator[str]:
+    """Yield one line for each object that asks for shares and whose pods do not exist yet."""
+    for result in results:
+        if contract.GROUP in result.document.text:
+            try:
+                value = rewrite.load(result.document, result.number, any_kind=True)
+            except RequestError:  # an object of another kind, which only its own controller has to be able to read
+                continue
+            yield from custom_workloads.notes(value)
 
 
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
@@ -205,21 +243,21 @@ def _namespaces(values: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]
         yield str(metadata.get("name")), metadata
 
 
-def _own_claims(values: Sequence[Any], namespace: str) -> dict[str, frozenset[str]]:
-    """Return the claims and claim templates of our class in the stream, by namespace, as ``decide`` wants them."""
+def _claims(values: Sequence[Any], namespace: str, of: Counts) -> dict[str, frozenset[str]]:
+    """Return the claims and claim templates that count in the stream, by namespace, as ``decide`` wants them."""
     found: dict[str, frozenset[str]] = {}
     for prefix, kind in (("claim", CLAIM), ("template", CLAIM_TEMPLATE)):
         for item in (item for value in values for item in objects(value, kind)):
             metadata = _mapping(item.get("metadata"))
-            if _is_own(item, template=kind == CLAIM_TEMPLATE):
+            if _counts(of, item, template=kind == CLAIM_TEMPLATE):
                 where = str(metadata.get("namespace") or namespace)
                 found[where] = found.get(where, frozenset()) | {f"{prefix}/{metadata.get('name')}"}
     return found
 
 
-def _is_own(item: Mapping[str, Any], *, template: bool) -> bool:
+def _counts(of: Counts, item: Mapping[str, Any], *, template: bool) -> bool:
     try:
-        return is_own(item, template=template)
+        return of(item, template=template)
     except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
         return False
 

@@ -58,6 +58,11 @@ class PodPlace:
         return f"{self.kind} {self.named}/{self.name}" if self.named else f"{self.kind} {self.name}"
 
 
+def is_known(group: str, kind: str) -> bool:
+    """Tell whether it is known where objects of this kind have their pods, or that they have none."""
+    return (group, kind) in PLACES or (group, kind) in POLICY
+
+
 def concerns(api_version: str, kind: str) -> bool:
     """Tell whether an object of this kind may hold a pod, or decides about pods."""
     key = (_group(api_version), kind)

@@ -11,7 +11,7 @@ from tests.golden.cases import Case, cases
 from tests.unit.webhook.mutation.test_corpus import REFUSED as REFUSED_OF_CORPUS
 from tests.unit.webhook.mutation.test_corpus import answered
 from tests.unit.webhook.mutation.test_corpus import templates as corpus  # noqa: F401 - a fixture
-from webhook.caches import CLAIM, TEMPLATE, OwnClaims
+from webhook.caches import CLAIM, TEMPLATE, KnownClaims
 from webhook.mutation.mutate import decide
 from webhook.mutation.settings import Settings
 
@@ -118,14 +118,14 @@ def claim(name: str, **metadata: Any) -> Json:
 
 
 def test_claims_that_pods_own_and_templates_of_gpu_share_never_count() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
     own.reset(CLAIM, [claim("made", ownerReferences=[owner]), claim("written")])
     own.event(CLAIM, "ADDED", claim("made-later", ownerReferences=[owner]))
     own.reset(TEMPLATE, [])
     template = {**claim("gpu-share-0123456789abcdef"), "spec": {"spec": claim("")["spec"]}}
     own.event(TEMPLATE, "ADDED", template)
-    names = own.names("team")
+    names = own.own("team")
     found = [each in names for each in ("claim/made", "claim/made-later", "claim/written")]
     assert found == [False, False, True]
     assert "template/gpu-share-0123456789abcdef" not in names

@@ -46,6 +46,7 @@ class Case:
             subresource=review.get("subresource", ""),
             old=review.get("old"),
             own_claims=frozenset((*review.get("ownClaims", ()), *more_claims)),
+            other_claims=frozenset(review.get("otherClaims", ())),
         )
 
     def answer(self) -> dict[str, Any]:

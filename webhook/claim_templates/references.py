@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpushare.contract import CLAIM, MANAGED_LABEL, SHARING_CLASSES, TEMPLATE_PREFIX
+from gpushare.contract import CLAIM, MANAGED_LABEL, OTHER_GPU_CLASSES, SHARING_CLASSES, TEMPLATE_PREFIX
 from webhook.mutation.demand import Demand
 from webhook.mutation.resourceclaims import stored
 from webhook.mutation.template_content import content
@@ -107,6 +107,11 @@ def is_own(item: Mapping[str, Any], *, template: bool) -> bool:
     if template and str(metadata.get("name")).startswith(TEMPLATE_PREFIX):
         return False
     return asks_for(item, SHARING_CLASSES, template=template)
+
+
+def is_of_other_gpus(item: Mapping[str, Any], *, template: bool) -> bool:
+    """Whether a claim, or a template, asks for a GPU of another driver."""
+    return asks_for(item, OTHER_GPU_CLASSES, template=template)
 
 
 def asks_for(item: Mapping[str, Any], classes: Collection[str], *, template: bool) -> bool:

@@ -3,13 +3,13 @@
 Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn, TypeVar
 
-from gpushare import contract, namespace_policy
-from gpushare.annotations import Asked, asked, instances, main_container, several
+from gpushare import contract, main_container, namespace_policy
+from gpushare.annotations import Asked, asked, instances, several
 from gpushare.errors import PolicyDenied, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.patterns import Pattern
@@ -29,6 +29,8 @@ _BOOLEANS: Final = {
 }
 """What people write for true and false."""
 KEY_SHOWN: Final = 120
+SHOWN_WHOLE: Final = 26
+"""Longest name of a container that a warning shows whole, beside another such name."""
 T = TypeVar("T")
 MAX_NAME: Final = 63
 """Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
@@ -56,9 +58,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a pod asks for. ``shares`` come in order of their containers' start; ``models`` are lower-case."""
+    """What a pod asks for. ``shares`` come in order of their containers' start; ``models`` are lower-case.
+
+    ``main`` is the main container where that has a share, else empty.
+    """
 
     shares: tuple[Share, ...]
+    main: str = ""
     low_priority: bool = False
     models: tuple[str, ...] = ()
     same_gpu: bool = True
@@ -79,6 +85,11 @@ def asking(pod: PodView) -> frozenset[str]:
     main, _ = _main(pod)
     named = [read(pod.annotations, main.name) for read in (instances, several)]
     return frozenset().union(*asked(pod.annotations, main.name), *named) or frozenset({main.name})
+
+
+def main_name(pod: PodView) -> str:
+    """Name the main container."""
+    return _main(pod)[0].name
 
 
 def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan:
@@ -108,6 +119,7 @@ def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan
     _check_one_gpu(pod, shares)
     return Plan(
         shares=shares,
+        main=main.name if main.name in names else "",
         low_priority=_choice(pod, contract.PRIORITY, PRIORITIES) == "low",
         models=read_models(pod.annotations),
         same_gpu=_choice(pod, contract.SAME_GPU, SAME_GPU) != "false",
@@ -140,13 +152,22 @@ def field_of(key: str) -> str:
 
 
 def _main(pod: PodView) -> tuple[Container, tuple[str, ...]]:
-    apps = [each for each in pod.containers if each.kind is Kind.APP]
-    wanted = pod.annotations.get(contract.DEFAULT_CONTAINER)
-    name = main_container(pod.annotations, [each.name for each in apps])
-    main = next(each for each in apps if each.name == name)
-    if wanted is None or main.name == wanted:
-        return main, ()
-    return main, (f"{contract.DEFAULT_CONTAINER} names no app container; {main.name:.30} counts as main",)
+    apps = {each.name: each for each in pod.containers if each.kind is Kind.APP}
+    choice = main_container.choose(pod.annotations, [each.raw for each in apps.values()])
+    return apps[choice.name], tuple(_doubts(pod, choice, apps))
+
+
+def _doubts(pod: PodView, choice: main_container.Choice, apps: Collection[str]) -> Iterator[str]:
+    """Warn where the author may have meant another container by the pod-wide annotations."""
+    wanted, name = pod.annotations.get(contract.DEFAULT_CONTAINER), choice.name
+    if wanted is not None and wanted not in tuple(apps):
+        yield f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} counts as main"
+    elif wanted in main_container.PROXIES and wanted != name:
+        yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} counts as main"
+    if choice.others:
+        another = choice.others[0] if len(choice.others[0]) <= SHOWN_WHOLE else "<container>"
+        key = main_container.key_for(pod.annotations, another)
+        yield f"the share goes to container {name:.{SHOWN_WHOLE}}; {key} names another"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,13 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.errors import PolicyDenied
-from gpushare.fields import mapping, objects
+from gpushare.fields import objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.mutation import sidecar_validation, validation
-from webhook.mutation.annotations import Plan, asking, asks, read_plan
+from webhook.mutation import other_gpu_systems, sidecar_validation, validation
+from webhook.mutation.annotations import Plan, asking, asks, main_name, read_plan
 from webhook.mutation.json_patch import diff
-from webhook.mutation.podview import Container as PodContainer
-from webhook.mutation.podview import Kind, PodView, read_annotations, read_pod
+from webhook.mutation.podview import Kind, PodView, claims_used, names_claim, read_annotations, read_pod
 from webhook.mutation.resourceclaims import ClaimPlan, check_compute, check_memory, claim_plan
 from webhook.mutation.rewrite import hide, rewrite
 from webhook.mutation.settings import Settings
@@ -47,6 +46,7 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
     subresource: str = "",
     old: Json | None = None,
     own_claims: Container[str] = NONE,
+    other_claims: Container[str] = NONE,
     standing: Callable[[str], int | None] = lambda _: None,
 ) -> Decision:
     """Decide about one pod of an opted-in namespace.
@@ -61,6 +61,7 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
         old: the object before an UPDATE.
         own_claims: claims (``claim/<name>``) and templates (``template/<name>``) of our class that people of the
             namespace wrote. A claim that is missing here makes the pod a sharing one.
+        other_claims: claims and templates that ask for GPUs of other drivers, written as those of ``own_claims``.
         standing: by its name, what a claim template of the namespace asks for (``template_content``); ``None`` where
             there is none.
 
@@ -82,6 +83,8 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
     if not own:
         sidecar_validation.check(view, settings)
     warnings = validation.check(view, sharing, policy, settings)
+    other_gpu_systems.check_claims(view, sharing, other_claims)
+    warnings = (*warnings, *other_gpu_systems.warnings(view, main_name(view), settings))
     if own:
         warning = f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
         return Decision(reason=Reason.OWN_CLAIM, pod=pod, warnings=_said((warning, *warnings)))
@@ -155,8 +158,8 @@ def _brings_claims(view: PodView, sharing: Iterable[str], own_claims: Container[
     entries = objects(view.spec.get("resourceClaims"), "spec.resourceClaims")
     if any(_is_ours(entry) for entry in entries):
         return False
-    own = {str(entry.get("name")) for entry in entries if _is_own(entry, own_claims)}
-    using = {each.name for each in view.containers if own and own & _used(each)}
+    own = {str(entry.get("name")) for entry in entries if names_claim(entry, own_claims)}
+    using = {each.name for each in view.containers if own and own & claims_used(each)}
     return using.issuperset(sharing)
 
 
@@ -164,14 +167,3 @@ def _is_ours(entry: Json) -> bool:
     template = entry.get("resourceClaimTemplateName")
     named = isinstance(template, str) and template.startswith(contract.TEMPLATE_PREFIX)
     return entry.get("name") == contract.CLAIM and named
-
-
-def _is_own(entry: Json, own_claims: Container[str]) -> bool:
-    template, claim = entry.get("resourceClaimTemplateName"), entry.get("resourceClaimName")
-    return f"template/{template}" in own_claims or f"claim/{claim}" in own_claims
-
-
-def _used(container: PodContainer) -> set[str]:
-    field = f"{container.field}.resources"
-    claims = mapping(container.raw.get("resources"), field).get("claims")
-    return {str(each.get("name")) for each in objects(claims, f"{field}.claims")}

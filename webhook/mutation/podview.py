@@ -3,6 +3,7 @@
 ``null`` stands for absent wherever Kubernetes says so; anything else of the wrong type is refused with its field.
 """
 
+from collections.abc import Container as Collection
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -74,6 +75,19 @@ class PodView:
     def named(self, name: str) -> Container | None:
         """Find a container by its name."""
         return next((each for each in self.containers if each.name == name), None)
+
+
+def names_claim(entry: Json, known: Collection[str]) -> bool:
+    """Tell whether an entry of ``spec.resourceClaims`` names a known ``claim/<name>`` or ``template/<name>``."""
+    template, claim = entry.get("resourceClaimTemplateName"), entry.get("resourceClaimName")
+    return f"template/{template}" in known or f"claim/{claim}" in known
+
+
+def claims_used(container: Container) -> set[str]:
+    """Name the entries of ``spec.resourceClaims`` that a container uses."""
+    field = f"{container.field}.resources"
+    claims = mapping(container.raw.get("resources"), field).get("claims")
+    return {str(each.get("name")) for each in objects(claims, f"{field}.claims")}
 
 
 def read_annotations(pod: Json) -> Mapping[str, Any]:

@@ -56,7 +56,7 @@ def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy
         PolicyDenied: it uses a name of ours for something else, or brings its own MPS daemon.
     """
     warnings: list[str] = []
-    metadata = _with_label(view.metadata, warnings)
+    metadata = _with_default_container(_with_label(view.metadata, warnings), plan)
     spec = dict(view.spec)
     rewritten = view.named(contract.SIDECAR) is not None
     for section in ("initContainers", "containers", "ephemeralContainers"):
@@ -122,14 +122,14 @@ def _container(
 
 
 def _with_env(container: Container, wanted: Mapping[str, str], warnings: list[str]) -> Json:
-    """Give a container each variable once, with our literal value; ours come last where any stood in the way."""
+    """Give a container each variable once, with our literal value, before its own: those may refer to ours."""
     found = [(entry["name"], _literal(entry)) for entry in container.reserved if entry["name"] in wanted]
     if found == list(wanted.items()):
         return container.raw
     changed = {name for name, value in found if value != wanted[name]}
     warnings += [f"{name} of container {container.name:.40} is replaced" for name in wanted if name in changed]
     kept = [entry for entry in container.env if entry["name"] not in wanted] if found else list(container.env)
-    return {**container.raw, "env": kept + [{"name": name, "value": value} for name, value in wanted.items()]}
+    return {**container.raw, "env": [{"name": name, "value": value} for name, value in wanted.items()] + kept}
 
 
 def _literal(entry: Json) -> object:
@@ -212,6 +212,14 @@ def _with_label(metadata: Json, warnings: list[str]) -> Object:
     if contract.MANAGED_LABEL in labels:
         warnings.append(f"label {contract.MANAGED_LABEL} is replaced")
     return {**metadata, "labels": {**labels, contract.MANAGED_LABEL: "true"}}
+
+
+def _with_default_container(metadata: Object, plan: Plan) -> Object:
+    """Name the main container where nobody did, for what inserts containers after us."""
+    annotations = mapping(metadata.get("annotations"), "metadata.annotations")
+    if not plan.main or contract.DEFAULT_CONTAINER in annotations:
+        return metadata
+    return {**metadata, "annotations": {**annotations, contract.DEFAULT_CONTAINER: plan.main}}
 
 
 def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:

@@ -14,6 +14,7 @@ DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
     {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
 )
 """GPU nodes are usually tainted, and a share is no extended resource that would be tolerated by itself."""
+DEFAULT_SCHEDULERS: Final = ("default-scheduler",)
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 
@@ -47,6 +48,7 @@ class Settings:
     ``most_compute`` is the percent of one GPU that all containers on it may ask for together; ``several_gpus`` says
     whether a container may ask for several, which no GPU shared through MPS can serve. ``protected_paths`` are host
     paths that no sharing pod mounts; ``host_network`` lets sharing pods use ``hostNetwork``.
+    ``scheduler_names`` are the profiles of Kubernetes' own scheduler, which alone places shares.
     """
 
     image: str = "gpu-share:0.1.0"
@@ -64,6 +66,7 @@ class Settings:
     log_level: str = "info"
     protected_paths: tuple[str, ...] = OUR_OWN
     host_network: bool = False
+    scheduler_names: tuple[str, ...] = DEFAULT_SCHEDULERS
 
     @classmethod
     def from_environment(cls, environment: Environment) -> Self:
@@ -136,6 +139,13 @@ def _paths(name: str, text: str) -> tuple[str, ...]:
     return paths
 
 
+def _names(name: str, text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not all(names) or any(each != each.strip() for each in names):
+        raise ConfigError(f"{name}: {text!r:.80} has an empty name or a blank; write for example default-scheduler")
+    return names
+
+
 def _permitted(name: str, text: str) -> bool:
     return _permission(name, text) == "allow"
 
@@ -177,5 +187,6 @@ VARIABLES: Final = {
     "GPU_SHARE_SIDECAR_LIMITS": ("sidecar_limits", _object),
     "GPU_SHARE_PROTECTED_PATHS": ("protected_paths", _paths),
     "GPU_SHARE_HOST_NETWORK": ("host_network", _permitted),
+    "GPU_SHARE_SCHEDULER_NAMES": ("scheduler_names", _names),
     "GPU_SHARE_LOG_LEVEL": ("log_level", _log_level),
 }

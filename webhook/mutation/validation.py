@@ -16,7 +16,7 @@ from webhook.mutation.podview import Container, Json, PodView
 from webhook.mutation.settings import Settings
 
 _WHOLE_PREFIXES: Final = ("nvidia.com/gpu.", "nvidia.com/mig-")
-_GPU_CLASSES: Final = ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", *contract.ALL_CLASSES)
+_GPU_CLASSES: Final = (*contract.OTHER_GPU_CLASSES, *contract.ALL_CLASSES)
 _WHOLE: Final = {contract.WHOLE_GPU, *(contract.IMPLICIT_RESOURCE + name for name in _GPU_CLASSES)}
 """Resources that are a GPU; for those of device classes, the scheduler itself makes a claim."""
 

@@ -167,6 +167,25 @@ def test_a_pod_that_brings_its_own_claim_of_our_class_is_left_as_it_is(bed: Bed)
     assert "initContainers" not in made["spec"]
 
 
+def test_a_claim_of_another_gpu_driver_is_denied_beside_a_share(bed: Bed) -> None:
+    namespace = bed.namespace("team")
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    template = {"metadata": {"name": "whole"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+    bed.plane.cluster("tenant").create(path(RESOURCE_V1, TEMPLATES, namespace=namespace), template)
+    body = objects.pod("a", "1Gi")
+    body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "whole"}]
+    body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+
+    def denied() -> bool:
+        try:
+            bed.create(namespace, copy.deepcopy(body), dryRun="All")
+        except ClusterError as error:
+            return "spec.containers[0].resources.claims" in error.message
+        return False
+
+    bed.until("every replica knows the template", lambda: all(denied() for _ in bed.replicas))
+
+
 def test_a_tenant_cannot_lift_the_ceiling_of_its_namespace(bed: Bed) -> None:
     namespace = bed.namespace("team", annotations={"gpu-share.io/max-memory": "2Gi"})
     where = path(CORE_V1, "namespaces", namespace)

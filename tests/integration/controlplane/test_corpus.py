@@ -34,6 +34,7 @@ VARIABLES = (
 )
 ADDED = re.compile(
     r"metadata\.annotations\.gpu-share\.io/memory"
+    r"|metadata\.annotations\.kubectl\.kubernetes\.io/default-container"
     r"|metadata\.labels\.gpu-share\.io/managed"
     r"|spec\.resourceClaims\[gpu-share\]\..+"
     r"|spec\.initContainers\[gpu-share\]\..+"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.contract import COMPUTE, DRIVER, SAME_GPU, SIDECAR
+from gpushare.contract import COMPUTE, DRIVER, MAX_CLIENTS, SAME_GPU, SIDECAR
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.integration.controlplane import manifests, objects
@@ -263,3 +263,28 @@ def test_the_manifests_can_be_applied_again(bed: Bed) -> None:
     shipped = [each for each in manifests.control_plane() if each["kind"] != "MutatingWebhookConfiguration"]
     manifests.apply(bed.cluster, shipped)
     assert bed.cluster.get(where)["webhooks"][0]["clientConfig"] == before
+
+
+def test_more_containers_than_mps_has_clients_share_a_gpu_by_time_slicing(bed: Bed) -> None:
+    """The GPU had a number of clients before, as MPS has and as earlier releases published for every mode."""
+    namespace = bed.namespace("team")
+    bed.node("sliced", 81920)
+    bed.create(namespace, objects.pod("before", "512Mi", node="sliced"))
+    bed.wait_bound(namespace, "before")
+    where = path(RESOURCE_V1, SLICES, f"sliced-{DRIVER}")
+    published = bed.cluster.get(where)
+    published["spec"]["devices"][0]["capacity"].pop("clients")
+    published["spec"]["pool"]["generation"] += 1
+    bed.cluster.replace(where, published)
+    names = [f"a-{number}" for number in range(MAX_CLIENTS)]
+    for name in names:
+        bed.create(namespace, objects.pod(name, "512Mi", node="sliced"))
+    for name in names:
+        bed.wait_bound(namespace, name)
+    # What it consumed of a capacity that is gone is nothing that can be compared.
+    bed.delete_pod(namespace, "before")
+    bed.until("its claim is gone", lambda: len(bed.list(CLAIMS, namespace)) == MAX_CLIENTS)
+    bed.create(namespace, objects.pod("last", "512Mi", node="sliced"))
+    bed.wait_bound(namespace, "last")
+    check_nothing_over_committed(bed, "sliced")
+    bed.empty(namespace)

@@ -44,7 +44,7 @@ def test_two_gpus_are_two_and_as_much_is_taken_of_each(bed: Bed) -> None:
     two = {GPUS: "2", COMPUTE: "30%"}
     bed.create(namespace, objects.pod("a", "6Gi", node="wide-pair", **two))
     assert set(devices_of(bed, namespace, "a")["main"]) == pair
-    assert consumed(bed, namespace, "a") == [{"memory": "6Gi", "compute": "30", "clients": "1"}] * 2
+    assert consumed(bed, namespace, "a") == [{"memory": "6Gi", "compute": "30"}] * 2
     bed.create(namespace, objects.pod("small", "8Gi", node="wide-pair"))
     bed.wait_bound(namespace, "small")
     # Both GPUs together have room for twice 6 GiB; one of them has not, and the other must not be taken twice.

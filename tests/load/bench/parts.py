@@ -9,7 +9,7 @@ from werkzeug.test import EnvironBuilder
 
 from gpushare.namespace_policy import NamespacePolicy
 from tests.support import reviews
-from webhook.caches import Namespaces, OwnClaims
+from webhook.caches import KnownClaims, Namespaces
 from webhook.handler import Responder
 from webhook.metrics import Metrics
 from webhook.mutation.mutate import decide
@@ -38,7 +38,7 @@ def parts(pod: dict[str, Any]) -> dict[str, float]:
     body = reviews.encoded(pod)
     namespaces = Namespaces()
     namespaces.reset([{"metadata": {"name": reviews.NAMESPACE}}])
-    respond = Responder(settings=Settings(), namespaces=namespaces, claims=OwnClaims())
+    respond = Responder(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
     app = create_app(Deps(respond=respond, metrics=Metrics()))
     environ = EnvironBuilder(method="POST", path="/mutate", content_type="application/json").get_environ()
 

@@ -49,6 +49,7 @@ SAMPLES: Final = {
     "webhook.rollingUpdate.maxSurge": 2,
     "webhook.rollingUpdate.maxUnavailable": 1,
     "webhook.rootTenants": "refuse",
+    "webhook.schedulerNames": ["default-scheduler", "packing"],
     "webhook.severalGpus": "allow",
     "webhook.spreadOver": ["zone"],
 }

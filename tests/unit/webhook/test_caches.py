@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
-from webhook.caches import CLAIM, TEMPLATE, Namespaces, OwnClaims, static_namespaces
+from webhook.caches import CLAIM, TEMPLATE, KnownClaims, Namespaces, static_namespaces
 
 
 def namespace(name: str = "team", **annotations: str) -> dict[str, Any]:
@@ -47,13 +47,13 @@ def claim(name: str, device_class: str = "gpu-share.io", *, template: bool = Fal
     return {"metadata": {"namespace": "team", "name": name}, "spec": {"spec": spec} if template else spec}
 
 
-def names(own: OwnClaims, namespace: str) -> set[str]:
-    known = own.names(namespace)
+def names(own: KnownClaims, namespace: str) -> set[str]:
+    known = own.own(namespace)
     return {name for name in (f"{kind}/{each}" for kind in (CLAIM, TEMPLATE) for each in "abct") if name in known}
 
 
 def test_knows_claims_and_templates_of_our_class() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     own.reset(CLAIM, [claim("a"), claim("b", "gpu.nvidia.com")])
     assert not own.synced
     own.reset(TEMPLATE, [claim("a", template=True)])
@@ -63,8 +63,24 @@ def test_knows_claims_and_templates_of_our_class() -> None:
     assert names(own, "other") == set()
 
 
+def test_knows_claims_and_templates_of_other_gpu_drivers_whoever_made_them() -> None:
+    known = KnownClaims()
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
+    made = claim("made", "gpu.nvidia.com")
+    made["metadata"]["ownerReferences"] = [owner]
+    known.reset(CLAIM, [claim("own"), made, claim("nic", "nic.example.com")])
+    known.reset(TEMPLATE, [claim("a", "mig.nvidia.com", template=True)])
+    known.event(CLAIM, "ADDED", claim("later", "hami-core-gpu.project-hami.io"))
+    found = {name for name in ("claim/own", "claim/made", "claim/nic", "template/a") if name in known.others("team")}
+    assert found == {"claim/made", "template/a"}
+    assert "claim/later" in known.others("team")
+    assert "claim/made" not in known.others("elsewhere")
+    known.event(CLAIM, "DELETED", made)
+    assert "claim/made" not in known.others("team")
+
+
 def test_lists_and_events_replace_what_was_known() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     own.reset(CLAIM, [claim("a")])
     own.reset(TEMPLATE, [claim("t", template=True)])
     own.event(CLAIM, "ADDED", claim("b"))
@@ -81,7 +97,7 @@ def test_a_list_that_breaks_off_changes_nothing_and_passes_on_what_came() -> Non
         yield claim("b")
         raise ClusterError("gone", 410)
 
-    own, seen = OwnClaims(), []
+    own, seen = KnownClaims(), []
     own.reset(CLAIM, [claim("a")])
     with pytest.raises(ClusterError):
         for item in own.listing(CLAIM, broken()):
@@ -92,18 +108,18 @@ def test_a_list_that_breaks_off_changes_nothing_and_passes_on_what_came() -> Non
 
 
 def test_what_cannot_be_a_name_is_not_known() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     own.reset(CLAIM, [claim("a")])
 
-    assert not [each for each in ("a", "claim/", "claim", "other/a", "claim/a/") if each in own.names("team")]
+    assert not [each for each in ("a", "claim/", "claim", "other/a", "claim/a/") if each in own.own("team")]
 
 
 def test_of_claims_that_came_and_went_nothing_is_kept() -> None:
-    own = OwnClaims()
+    own = KnownClaims()
     own.event(CLAIM, "ADDED", claim("a"))
     own.event(CLAIM, "MODIFIED", claim("a", "other"))
 
-    assert own._names == {CLAIM: {}, TEMPLATE: {}}
+    assert (own._own, own._others) == ({CLAIM: {}, TEMPLATE: {}}, {CLAIM: {}, TEMPLATE: {}})
 
 
 LABELLED = "{kind: Namespace, metadata: {name: %s, labels: {gpu-share.io/enabled: '%s'}}}"

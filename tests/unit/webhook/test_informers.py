@@ -9,7 +9,7 @@ from tests.unit.webhook.claim_templates.test_references import managed, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_caches import claim, namespace
 from webhook import informers
-from webhook.caches import Namespaces, OwnClaims
+from webhook.caches import KnownClaims, Namespaces
 from webhook.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Seen:
     """Followers of nothing, whose lists and events come from the test."""
 
     def __init__(self) -> None:
-        self.namespaces, self.claims, self.server = Namespaces(), OwnClaims(), Server()
+        self.namespaces, self.claims, self.server = Namespaces(), KnownClaims(), Server()
         self.controller = make(self.server, Clock(), Metrics(), listed=False, opted_in=self.namespaces.__contains__)
         made = informers.followers(cast("Cluster", None), self.namespaces, self.claims, self.controller, Metrics())
         self.by_kind = {each._where.rpartition("/")[2]: each for each in made}
@@ -63,7 +63,7 @@ def test_templates_are_known_to_reviews_and_to_the_controller(seen: Seen) -> Non
 
     assert seen.claims.synced
     assert seen.controller.synced
-    assert [each in seen.claims.names("team") for each in ("template/gpu-share-1", "template/mine")] == [False, True]
+    assert [each in seen.claims.own("team") for each in ("template/gpu-share-1", "template/mine")] == [False, True]
     assert list(seen.controller._ledger.templates) == [("team", "gpu-share-1")]
 
 

@@ -66,6 +66,12 @@ def test_a_container_gets_what_its_annotations_say() -> None:
     assert (found.gpus, found.has_status, found.on(GPU)) == ((GPU,), True, 4096)
 
 
+def test_a_container_inserted_after_admission_takes_nothing_of_the_main_one() -> None:
+    made = pod("tts", {contract.MEMORY: "4Gi"})
+    made["spec"]["containers"] = [{"name": "in-house", "image": "a"}, *made["spec"]["containers"]]
+    assert limits(prepared(claim(made), made)) == {"model": (4096, None)}
+
+
 def test_what_its_process_finds() -> None:
     made = pod("tts", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%"})
     found = prepared(claim(made), made)

@@ -221,3 +221,8 @@ def test_the_device_says_who_keeps_limits_once_that_is_known() -> None:
     first, second, *_ = offer(FOUR, InventoryPolicy(), standing=standing).devices
     assert first["attributes"]["limitBackend"] == {"string": "mps-v2"}
     assert "limitBackend" not in second["attributes"]
+
+
+def test_only_a_gpu_of_mps_limits_the_number_of_clients() -> None:
+    mps, sliced = (offer(FOUR, InventoryPolicy(mode=mode)).devices[0] for mode in (Mode.MPS, Mode.TIME_SLICING))
+    assert mps["capacity"].keys() - sliced["capacity"].keys() == {"clients"}

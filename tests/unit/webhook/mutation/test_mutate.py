@@ -23,6 +23,7 @@ thoroughly = settings(max_examples=EXAMPLES, deadline=None, suppress_health_chec
 Json = Mapping[str, Any]
 
 OUR_PATHS = (
+    "/metadata/annotations/kubectl.kubernetes.io~1default-container",
     "/metadata/labels",
     "/spec/initContainers",
     "/spec/resourceClaims",

@@ -25,6 +25,7 @@ def test_every_variable_is_read() -> None:
             "GPU_SHARE_COMPUTE_OVERCOMMIT": "1.5",
             "GPU_SHARE_SIDECAR_REQUESTS": '{"cpu": "5m"}',
             "GPU_SHARE_SIDECAR_LIMITS": '{"cpu": "50m"}',
+            "GPU_SHARE_SCHEDULER_NAMES": "default-scheduler,packing",
             "GPU_SHARE_LOG_LEVEL": "debug",
         }
     )
@@ -38,6 +39,7 @@ def test_every_variable_is_read() -> None:
         root_tenants="refuse",
         across_nodes="binpack",
         several_gpus="refuse",
+        scheduler_names=("default-scheduler", "packing"),
         most_compute=150,
         sidecar_requests={"cpu": "5m"},
         sidecar_limits={"cpu": "50m"},

@@ -18,7 +18,7 @@ LONG = "0" * 60_000 + "1"
 
 
 def answered(container: Json, spec: Json | None = None, **review: Any) -> tuple[str, ...]:
-    metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}
+    metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi", contract.DEFAULT_CONTAINER: "model"}}
     containers = [{"name": "model", "image": "a"}, {"name": "other", "image": "a", **container}]
     whole = {"securityContext": {"runAsNonRoot": True}, "containers": containers, **(spec or {})}
     pod = {"metadata": metadata, "spec": whole}
@@ -46,7 +46,7 @@ def test_no_whole_gpu_stays_with_one_warning(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["cpu", "nvidia.com/rdma", "nvidia.com/gpumem", "amd.com/gpu", "example.com/nvidia.com"]
+    "key", ["cpu", "nvidia.com/rdma", "nvidia.com/gpumemory", "amd.com/gpu", "example.com/nvidia.com"]
 )
 def test_other_resources_are_none_of_our_business(key: str) -> None:
     assert answered({"resources": {"limits": {key: "1"}}}) == ()

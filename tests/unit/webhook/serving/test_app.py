@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from gpushare.errors import GpuShareError, PolicyDenied
 from gpushare.reasons import Reason
 from tests.support import reviews
-from webhook.caches import Namespaces, OwnClaims
+from webhook.caches import KnownClaims, Namespaces
 from webhook.handler import Responder
 from webhook.metrics import Metrics
 from webhook.mutation.settings import Settings
@@ -129,7 +129,7 @@ def responder(namespaces: Namespaces | None = None) -> Responder:
     if namespaces is None:
         namespaces = Namespaces()
         namespaces.reset([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
-    return Responder(settings=Settings(), namespaces=namespaces, claims=OwnClaims())
+    return Responder(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
 
 
 def test_rewrites_a_sharing_pod() -> None:

@@ -1,0 +1,114 @@
+"""Choose the main container of a pod: the one that pod-wide annotations mean. Pure.
+
+Admission, Prepare and the command line all ask here, so that they agree, also after another webhook inserted a
+container of its own. Raw containers in; what has another type counts as absent.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpushare import contract
+
+Object = Mapping[str, Any]
+PROXIES: Final = frozenset(
+    {
+        "azwi-proxy",  # Azure Workload Identity
+        "cloud-sql-proxy",  # Google Cloud SQL Auth Proxy, by its documentation
+        "cloudsql-proxy",
+        "consul-dataplane",  # Consul service mesh
+        "daprd",  # Dapr
+        "datadog-agent-injected",
+        "envoy",  # AWS App Mesh
+        "gke-gcsfuse-metadata-prefetch",  # GKE: Cloud Storage FUSE
+        "gke-gcsfuse-sidecar",
+        "istio-proxy",  # Istio, Google's and Alibaba's service mesh
+        "kube-rbac-proxy",
+        "kuma-sidecar",  # Kuma, Kong Mesh
+        "linkerd-proxy",  # Linkerd
+        "oauth-proxy",  # OpenShift AI
+        "oauth2-proxy",
+        "otc-container",  # OpenTelemetry operator
+        "queue-proxy",  # Knative, KServe
+        "tcpx-daemon",  # GKE: GPUDirect-TCPX
+        "tcpxo-daemon",
+        "vault-agent",  # HashiCorp Vault
+        "xray-daemon",  # AWS App Mesh
+    }
+)
+"""Names of containers that other programs insert, or that carry traffic for another container: never the main one.
+
+Only names whose role is clear: a program that needs a GPU must not be mistaken for a proxy.
+"""
+_WIDE: Final = {
+    contract.MEMORY: contract.MEMORY_OF,
+    contract.MIG_PROFILE: contract.MIG_PROFILE_OF,
+    contract.COMPUTE: contract.COMPUTE_OF,
+    contract.GPUS: contract.GPUS_OF,
+}
+"""Each pod-wide annotation of an amount, and the prefix of the one that names a container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The main container by name, and the other app containers that pod-wide annotations could have meant.
+
+    ``others`` is empty where the pod itself decides: by ``default-container``, or because it uses our claim already.
+    """
+
+    name: str
+    others: tuple[str, ...] = ()
+
+
+def main_container(annotations: Mapping[str, Any], apps: Sequence[Object]) -> str:
+    """Name the main container; see ``choose``."""
+    return choose(annotations, apps).name
+
+
+def choose(annotations: Mapping[str, Any], apps: Sequence[Object]) -> Choice:
+    """Choose the main container.
+
+    The container that already uses our claim; else the one that ``default-container`` names, unless that is a known
+    proxy; else the first that is no known proxy. Where several use our claim, the others are there for annotations that
+    name them: the main one is the one without such an annotation, or one that lacks an amount which stands pod-wide.
+
+    Args:
+        annotations: the pod's.
+        apps: its app containers in their order, at least one.
+    """
+    names = [str(each.get("name")) for each in apps]
+    using = [str(each.get("name")) for each in apps if uses_our_claim(each)]
+    unnamed = [name for name in using if not _named(annotations, name)]
+    candidates = unnamed or [name for name in using if _lacks(annotations, name)]
+    default = annotations.get(contract.DEFAULT_CONTAINER)
+    name = _first(candidates or names, default)
+    possible = () if candidates or name == default else names
+    others = tuple(each for each in possible if each not in PROXIES | {name} and not _named(annotations, each))
+    return Choice(name, others)
+
+
+def key_for(annotations: Mapping[str, Any], name: str) -> str:
+    """Return the annotation that gives a container by its name what the pod's annotations give the main one."""
+    prefix = next((prefix for wide, prefix in _WIDE.items() if wide in annotations), contract.MEMORY_OF)
+    return prefix + name
+
+
+def uses_our_claim(container: Object) -> bool:
+    """Tell whether an app container uses its own request of our claim, which is what the webhook writes."""
+    resources = container.get("resources")
+    claims = resources.get("claims") if isinstance(resources, dict) else None
+    return {"name": contract.CLAIM, "request": container.get("name")} in (claims if isinstance(claims, list) else [])
+
+
+def _first(names: Collection[str], default: object) -> str:
+    ranked = [name for name in names if name == default and name not in PROXIES]
+    return next(iter([*ranked, *(name for name in names if name not in PROXIES), *names]))
+
+
+def _named(annotations: Mapping[str, Any], name: str) -> bool:
+    return any(prefix + name in annotations for prefix in contract.CONTAINER_PREFIXES)
+
+
+def _lacks(annotations: Mapping[str, Any], name: str) -> bool:
+    """Tell whether some amount stands pod-wide and not for this container by its name."""
+    return any(wide in annotations and prefix + name not in annotations for wide, prefix in _WIDE.items())

@@ -1,0 +1,127 @@
+"""Which container pod-wide annotations mean, before and after others insert theirs."""
+
+import copy
+from itertools import product
+from typing import Any
+
+import pytest
+
+from gpushare.contract import (
+    CLAIM,
+    COMPUTE,
+    COMPUTE_OF,
+    DEFAULT_CONTAINER,
+    DEFAULT_MEMORY,
+    MEMORY,
+    MEMORY_OF,
+    MIG_PROFILE,
+)
+from gpushare.main_container import PROXIES, choose, key_for, main_container
+from gpushare.namespace_policy import NamespacePolicy
+from webhook.mutation.mutate import decide
+from webhook.mutation.settings import Settings
+
+Object = dict[str, Any]
+
+
+def app(name: str, *, shares: bool = False, request: str | None = None) -> Object:
+    claims = [{"name": CLAIM, "request": request or name}] if shares else []
+    return {"name": name, "image": "a", "resources": {"claims": claims}}
+
+
+def test_the_first_container_that_is_no_known_proxy() -> None:
+    assert main_container({}, [app("model"), app("istio-proxy")]) == "model"
+    assert main_container({}, [app("istio-proxy"), app("envoy"), app("model"), app("other")]) == "model"
+    assert main_container({}, [app("envoy"), app("istio-proxy")]) == "envoy", "there are only proxies"
+
+
+def test_default_container_wins_over_the_order_unless_it_names_a_proxy_or_nothing() -> None:
+    apps = [app("model"), app("web"), app("istio-proxy")]
+    assert main_container({DEFAULT_CONTAINER: "web"}, apps) == "web"
+    assert main_container({DEFAULT_CONTAINER: "istio-proxy"}, apps) == "model"
+    assert main_container({DEFAULT_CONTAINER: "gone"}, apps) == "model"
+    assert main_container({DEFAULT_CONTAINER: ["web"]}, apps) == "model"
+
+
+def test_the_container_that_uses_our_claim_wins_over_everything() -> None:
+    apps = [app("first"), app("model", shares=True), app("web")]
+    assert main_container({DEFAULT_CONTAINER: "web", MEMORY: "1Gi"}, apps) == "model"
+    assert main_container({MEMORY: "1Gi"}, [app("web"), app("envoy", shares=True)]) == "envoy"
+
+
+def test_a_container_that_uses_the_request_of_another_is_not_the_main_one() -> None:
+    assert main_container({MEMORY: "1Gi"}, [app("model"), app("web", shares=True, request="model")]) == "model"
+
+
+def test_of_several_that_use_our_claim_the_one_without_an_annotation_of_its_own() -> None:
+    apps = [app("worker", shares=True), app("model", shares=True)]
+    assert main_container({MEMORY: "1Gi", MEMORY_OF + "worker": "1Gi"}, apps) == "model"
+
+
+def test_of_several_with_annotations_of_their_own_the_one_that_lacks_what_stands_pod_wide() -> None:
+    apps = [app("worker", shares=True), app("model", shares=True)]
+    annotations = {MEMORY: "1Gi", COMPUTE: "10", MEMORY_OF + "worker": "1Gi", COMPUTE_OF + "worker": "5"}
+    assert main_container({**annotations, COMPUTE_OF + "model": "5"}, apps) == "model"
+
+
+def test_an_annotation_that_stands_pod_wide_is_not_taken_from_a_container_without_a_share_yet() -> None:
+    apps = [app("model"), app("worker", shares=True)]
+    assert main_container({MEMORY: "1Gi", MEMORY_OF + "worker": "1Gi"}, apps) == "model"
+
+
+def test_others_are_those_that_the_author_may_have_meant() -> None:
+    apps = [app("a"), app("b"), app("istio-proxy"), app("c")]
+    assert choose({MEMORY: "1Gi"}, apps).others == ("b", "c")
+    assert choose({MEMORY: "1Gi", MEMORY_OF + "b": "1Gi"}, apps).others == ("c",)
+    assert choose({DEFAULT_CONTAINER: "c"}, apps).others == ()
+    assert choose({DEFAULT_CONTAINER: "gone"}, apps).others == ("b", "c")
+    assert choose({MEMORY: "1Gi"}, [app("a", shares=True), app("b")]).others == ()
+
+
+def test_the_annotation_for_another_container_is_of_the_kind_that_stands_pod_wide() -> None:
+    assert key_for({MEMORY: "1Gi", COMPUTE: "10"}, "b") == MEMORY_OF + "b"
+    assert key_for({MIG_PROFILE: "1g.10gb"}, "b") == "mig-profile.gpu-share.io/b"
+    assert key_for({}, "b") == MEMORY_OF + "b"
+
+
+@pytest.mark.parametrize("field", [None, 7, "x", [], {"claims": None}, {"claims": [None, 7]}, {"claims": {}}])
+def test_what_has_another_shape_uses_no_claim(field: object) -> None:
+    assert main_container({}, [app("envoy"), {"name": "model", "resources": field}]) == "model"
+
+
+POLICY = NamespacePolicy.from_annotations({DEFAULT_MEMORY: "1Gi"})
+ANNOTATIONS: list[Object] = [
+    {MEMORY: "1Gi"},
+    {MEMORY: "1Gi", MEMORY_OF + "b": "2Gi"},
+    {MEMORY: "1Gi", MEMORY_OF + "a": "2Gi"},
+    {MEMORY: "1Gi", MEMORY_OF + "a": "2Gi", MEMORY_OF + "b": "2Gi"},
+    {MEMORY: "1Gi", COMPUTE: "10", COMPUTE_OF + "b": "5"},
+    {MEMORY: "1Gi", DEFAULT_CONTAINER: "b"},
+    {MEMORY: "1Gi", DEFAULT_CONTAINER: "gone", MEMORY_OF + "b": "2Gi"},
+    {MEMORY: "1Gi", DEFAULT_CONTAINER: "envoy"},
+    {MEMORY_OF + "b": "1Gi"},
+]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "inserted"),
+    list(product(ANNOTATIONS, ["linkerd-proxy", "in-house"])),
+    ids=lambda each: str(each)[:80],
+)
+def test_a_container_inserted_after_the_first_rewrite_changes_no_share(annotations: Object, inserted: str) -> None:
+    containers = [{"name": name, "image": "a"} for name in ("envoy", "a", "b")]
+    pod: Object = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": containers}}
+    first = copy.deepcopy(dict(decide(pod, policy=POLICY, settings=Settings()).pod))
+    meddled = copy.deepcopy(first)
+    meddled["spec"]["containers"].insert(0, {"name": inserted, "image": "a"})
+    second = dict(decide(meddled, policy=POLICY, settings=Settings()).pod)
+    assert second["metadata"] == first["metadata"]
+    assert second["spec"]["resourceClaims"] == first["spec"]["resourceClaims"]
+    assert second["spec"]["containers"][1:] == first["spec"]["containers"]
+    assert "resources" not in second["spec"]["containers"][0]
+
+
+def test_proxies_are_names_that_a_container_can_have() -> None:
+    for name in PROXIES:
+        assert name.replace("-", "").isalnum()
+        assert name == name.lower()

@@ -1,0 +1,35 @@
+"""What ``gpu-share explain`` says of pods that other schedulers and webhooks had to do with."""
+
+import pytest
+
+from gpushare_cli.explain.cluster_state import Recorded, explained
+from tests.unit.gpushare_cli.explain.test_pod import load, told
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "schedulers", "named"),
+    [
+        ("volcano", ["default-scheduler"], True),
+        ("packing", ["default-scheduler", "packing"], False),
+        ("default-scheduler", ["default-scheduler"], False),
+        (None, ["default-scheduler"], False),
+    ],
+)
+def test_a_scheduler_that_places_no_shares_is_named(
+    scheduler: str | None, schedulers: list[str], *, named: bool
+) -> None:
+    content = load("waiting")
+    content["pod"]["spec"]["schedulerName"] = scheduler
+    _, lines = explained(Recorded(**content, schedulers=schedulers))
+    assert any("schedulerName is" in line for line in lines) is named
+    content["pod"]["spec"]["nodeName"] = "n1"
+    _, lines = explained(Recorded(**content, schedulers=schedulers))
+    assert not any("schedulerName is" in line for line in lines)
+
+
+def test_what_was_asked_is_shown_for_the_container_behind_a_proxy() -> None:
+    content = load("running")
+    before = told(content)[1]
+    content["pod"]["spec"]["containers"].insert(0, {"name": "linkerd-proxy", "image": "a"})
+    after = told(content)[1]
+    assert [line.split() for line in after if "linkerd-proxy" not in line] == [line.split() for line in before]

@@ -1,0 +1,120 @@
+"""Warn about what belongs to other GPU sharing systems and schedulers, and deny claims of other GPU drivers. Pure.
+
+A pod that comes from HAMi, KAI or another such system asks by resources and annotations that no part of gpu-share
+reads. With them it stays Pending, or it has a second way to a GPU.
+"""
+
+from collections.abc import Container as Collection
+from collections.abc import Iterator
+from typing import Final
+
+from gpushare import contract
+from gpushare.errors import PolicyDenied
+from gpushare.fields import mapping, objects
+from gpushare.quantity import shown
+from webhook.mutation.podview import Container, PodView, claims_used, names_claim
+from webhook.mutation.settings import Settings
+
+RESOURCES: Final = {
+    # HAMi
+    "nvidia.com/gpumem": contract.MEMORY,
+    "nvidia.com/gpumem-percentage": contract.MEMORY,
+    "nvidia.com/gpucores": contract.COMPUTE,
+    "nvidia.com/priority": contract.PRIORITY,
+    # Alibaba Cloud's cGPU and its gpushare scheduler extender
+    "aliyun.com/gpu-mem": contract.MEMORY,
+    "aliyun.com/gpu-core.percentage": contract.COMPUTE,
+    "aliyun.com/gpu-count": contract.GPUS,
+    # Volcano
+    "volcano.sh/vgpu-memory": contract.MEMORY,
+    "volcano.sh/vgpu-memory-percentage": contract.MEMORY,
+    "volcano.sh/vgpu-cores": contract.COMPUTE,
+    "volcano.sh/vgpu-number": contract.GPUS,
+    "volcano.sh/gpu-memory": contract.MEMORY,
+    "volcano.sh/gpu-number": contract.GPUS,
+    # Tencent's GPUManager
+    "tencent.com/vcuda-memory": contract.MEMORY,
+    "tencent.com/vcuda-core": contract.COMPUTE,
+    # AWS's virtual GPU device plugin
+    "k8s.amazonaws.com/vgpu": contract.MEMORY,
+}
+"""Extended resource of another system, and the annotation that asks for the same here."""
+ANNOTATIONS: Final = {
+    # KAI Scheduler and Run:ai
+    "gpu-memory": contract.MEMORY,
+    "gpu-fraction": contract.MEMORY,
+    "gpu-fraction-num-devices": contract.GPUS,
+    # HAMi
+    "nvidia.com/use-gputype": contract.GPU_MODEL,
+    # KubeShare
+    "sharedgpu/gpu_mem": contract.MEMORY,
+    "sharedgpu/gpu_limit": contract.COMPUTE,
+    "kubeshare/gpu_mem": contract.MEMORY,
+    "kubeshare/gpu_limit": contract.COMPUTE,
+}
+"""Pod annotation of another system, and the annotation that asks for the same here."""
+_OF_CONTAINER: Final = {
+    contract.MEMORY: contract.MEMORY_OF,
+    contract.COMPUTE: contract.COMPUTE_OF,
+    contract.GPUS: contract.GPUS_OF,
+}
+"""Prefix of the annotation that names a container; there is none for the priority, which is of the whole pod."""
+NAME_SHOWN: Final = 19
+"""So many characters of a container's name fit into a warning twice."""
+
+
+def warnings(pod: PodView, main: str, settings: Settings) -> Iterator[str]:
+    """Yield a warning for each resource and annotation of another system, and for another scheduler.
+
+    Args:
+        pod: what asks for a share.
+        main: name of its main container.
+        settings: of the cluster.
+    """
+    for container in pod.containers:
+        for key in _requested(container):
+            yield f"remove {key} from {container.name:.{NAME_SHOWN}}: {_instead(RESOURCES[key], container, main)}"
+    for key, instead in ANNOTATIONS.items():
+        if key in pod.annotations:
+            yield f"remove the annotation {key}: {instead} replaces it"
+    scheduler = pod.spec.get("schedulerName")
+    if scheduler and scheduler not in settings.scheduler_names:
+        known = ", ".join(settings.scheduler_names)
+        yield f"schedulerName {str(scheduler)!a:.32}: only Kubernetes' own scheduler places a share; use {known}"
+
+
+def check_claims(pod: PodView, sharing: Collection[str], other_claims: Collection[str]) -> None:
+    """Deny a sharing container a claim of another GPU driver.
+
+    Args:
+        pod: what asks for a share.
+        sharing: names of the containers that ask.
+        other_claims: claims (``claim/<name>``) and templates (``template/<name>``) that ask for GPUs of other drivers.
+
+    Raises:
+        PolicyDenied: it uses one.
+    """
+    entries = objects(pod.spec.get("resourceClaims"), "spec.resourceClaims")
+    others = {str(entry.get("name")) for entry in entries if names_claim(entry, other_claims)}
+    for container in pod.containers if others else ():
+        used = sorted(others & claims_used(container))
+        if used and container.name in sharing:
+            message = f"{shown(used[0])} asks another driver for a GPU beside a share; remove it, or the annotations"
+            raise PolicyDenied(f"{container.field}.resources.claims", message)
+
+
+def _requested(container: Container) -> list[str]:
+    """List the resources of other systems that a container asks for, each once."""
+    field = f"{container.field}.resources"
+    resources = mapping(container.raw.get("resources"), field)
+    found = [mapping(resources.get(part), f"{field}.{part}") for part in ("limits", "requests")]
+    return [key for key in RESOURCES if any(key in amounts for amounts in found)]
+
+
+def _instead(annotation: str, container: Container, main: str) -> str:
+    """Name the annotation that replaces a resource of a container."""
+    prefix = _OF_CONTAINER.get(annotation)
+    if container.name == main or prefix is None:
+        return f"{annotation} replaces it"
+    name = container.name if len(container.name) <= NAME_SHOWN else "<container>"
+    return f"{prefix}{name} replaces it"
