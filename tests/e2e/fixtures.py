@@ -15,6 +15,9 @@ from tests.testbed.cluster import images
 from tests.testbed.cluster.controlplane import ControlPlane, sweep
 from tests.testbed.cluster.need import require_node
 from tests.testbed.cluster.node import Node
+from tests.testbed.vm import chosen as virtual
+from tests.testbed.vm.need import require_vm
+from tests.testbed.vm.node import VmNode
 
 BUILD = ROOT / ".build" / "e2e"
 FOR_COMMANDS = ("deploy", "examples")
@@ -23,6 +26,8 @@ FOR_COMMANDS = ("deploy", "examples")
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     require_node()
+    if virtual():
+        require_vm()
     sweep(BUILD)
     plane = ControlPlane.start(BUILD / str(os.getpid()), nodes=True)
     yield plane
@@ -30,14 +35,15 @@ def plane() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="session")
-def node(plane: ControlPlane) -> Node:
-    return Node.start(plane)
+def node(plane: ControlPlane) -> Node | VmNode:
+    """A node in namespaces of this machine, or with ``GPU_SHARE_NODE=vm`` one in a virtual machine."""
+    return VmNode.start(plane) if virtual() else Node.start(plane)
 
 
 @pytest.fixture(scope="session")
-def bare(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFactory) -> Site:
+def bare(plane: ControlPlane, node: Node | VmNode, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A node with our images on it and nothing else of ours; commands run in a folder with the checkout's files."""
-    for target in images.targets():
+    for target in () if virtual() else images.targets():  # a virtual node is made with them
         node.load_image(images.image(target))
     work = tmp_path_factory.mktemp("reader")
     for name in FOR_COMMANDS:

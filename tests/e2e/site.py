@@ -22,6 +22,7 @@ from tests.support.patience import holds_within, patient
 from tests.testbed.cluster.binaries import Group, find_all
 from tests.testbed.cluster.controlplane import TENANT
 from tests.testbed.cluster.node import Node
+from tests.testbed.vm.node import VmNode
 
 STATE: Final = "/var/lib/gpu-share"
 RUN: Final = "/run/gpu-share"
@@ -52,7 +53,7 @@ class Site:
     """
 
     bed: Bed
-    node: Node
+    node: Node | VmNode
     work: Path
 
     @property

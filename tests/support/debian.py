@@ -18,13 +18,16 @@ class PackagesUnobtainableError(RuntimeError):
     """Packages cannot be fetched; the message says which and why."""
 
 
-def download(packages: Sequence[str], scratch: Path, *, component: str = "main", dependencies: bool = False) -> None:
+def download(
+    packages: Sequence[str], scratch: Path, *, component: str = "main", suite: str = "", dependencies: bool = False
+) -> None:
     """Fetch packages as ``*.deb`` files into ``scratch``, an empty folder.
 
     Args:
         packages: names.
         scratch: where apt's own folders are made as well.
         component: ``main`` or ``non-free``.
+        suite: of Debian's archive, such as ``trixie``; those of this machine when empty.
         dependencies: also fetch what they need and this machine has not installed, without recommendations.
 
     Raises:
@@ -33,7 +36,7 @@ def download(packages: Sequence[str], scratch: Path, *, component: str = "main",
     what = ", ".join(packages)
     if lacking := [tool for tool in TOOLS if not shutil.which(tool)]:
         raise PackagesUnobtainableError(f"{what}: comes from Debian packages; {', '.join(lacking)} is missing")
-    flags = _own_folders(scratch, component)
+    flags = _own_folders(scratch, component, suite)
     if flags is None:
         raise PackagesUnobtainableError(f"{what}: no Debian mirror among this machine's apt sources")
     _run(what, "apt-get", *flags, "-qq", "update")
@@ -58,6 +61,12 @@ def version(scratch: Path, package: str) -> str:
     return _run(package, "dpkg-deb", "--field", str(file), "Version").strip()
 
 
+def first_dependency(scratch: Path, package: str) -> str:
+    """First package that a downloaded package depends on: what a metapackage stands for."""
+    file = next(iter(scratch.glob(f"{package}_*.deb")))
+    return re.split(r"[\s,|(]", _run(package, "dpkg-deb", "--field", str(file), "Depends").strip())[0]
+
+
 def mirror() -> tuple[str, str]:
     """Return (URI, suite) of the first Debian archive among apt's sources. Raises PackagesUnobtainableError."""
     for uri, suites, _ in debian_sources(_apt_sources()):
@@ -77,8 +86,11 @@ def debian_sources(text: str) -> Iterator[tuple[str, str, str]]:
             yield fields["URIs"], fields.get("Suites", ""), fields.get("Signed-By", "")
 
 
-def _own_folders(scratch: Path, component: str) -> list[str] | None:
-    sources = "\n".join(_stanza(*entry, component) for entry in debian_sources(_apt_sources()))
+def _own_folders(scratch: Path, component: str, suite: str) -> list[str] | None:
+    found = list(debian_sources(_apt_sources()))
+    if suite:
+        found = [(uri, suite, keyring) for uri, _, keyring in found[:1]]
+    sources = "\n".join(_stanza(*entry, component) for entry in found)
     (scratch / "own.sources").write_text(sources)
     for folder in "lists/partial", "cache/archives/partial":
         (scratch / folder).mkdir(parents=True)

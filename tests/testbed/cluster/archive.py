@@ -65,3 +65,26 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> 
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     tar.addfile(entry, io.BytesIO(content))
+
+
+def cpio(target: Path, folder: Path) -> Path:
+    """Write an initramfs with the files of ``folder`` (newc, not compressed; owned by root)."""
+    entries = [_cpio_entry(str(each.relative_to(folder)), each) for each in sorted(folder.rglob("*"))]
+    target.write_bytes(b"".join([*entries, _cpio_header("TRAILER!!!", 0, 0)]))
+    return target
+
+
+def _cpio_entry(name: str, file: Path) -> bytes:
+    content = file.read_bytes() if file.is_file() else b""
+    return _cpio_header(name, file.stat().st_mode, len(content)) + content + _to_four(len(content))
+
+
+def _cpio_header(name: str, mode: int, size: int) -> bytes:
+    """Header of cpio(5)'s "new ASCII format": thirteen numbers of eight hexadecimal digits, and the name."""
+    fields = (0, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, len(name) + 1, 0)
+    header = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
+    return header + _to_four(len(header))
+
+
+def _to_four(length: int) -> bytes:
+    return b"\0" * (-length % 4)

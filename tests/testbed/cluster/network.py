@@ -102,6 +102,15 @@ class Network:
                 run(*inside, "ip", "route", "add", self.pod_cidr(other), "via", via)
         run("ip", "route", "replace", self.pod_cidr(number), "via", self.node_address(number), "dev", self.bridge)
 
+    def tap(self, number: int) -> str:
+        """Make the interface that is ``eth0`` of a virtual machine with node ``number``; returns its name."""
+        self.detach(number)
+        here = self._interface(number)
+        run("ip", "tuntap", "add", "dev", here, "mode", "tap")
+        run("ip", "link", "set", here, "master", self.bridge, "up")
+        run("ip", "route", "replace", self.pod_cidr(number), "via", self.node_address(number), "dev", self.bridge)
+        return here
+
     def detach(self, number: int) -> None:
         """Remove the node's pair of interfaces; its namespace would take it along, but only some time later."""
         with suppress(BedError):

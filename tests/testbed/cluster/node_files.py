@@ -62,7 +62,7 @@ def write(home: Path, name: str, number: int, network: Network, keys: Path) -> N
     (lib / "containerd" / "config.toml").write_text(
         CONTAINERD_TOML.format(pause=f"docker.io/{PAUSE_IMAGE}", snapshotter=snapshotter)
     )
-    (lib / "cni" / "net.d" / "10-pods.conflist").write_text(json.dumps(_cni(network.pod_cidr(number))))
+    (lib / "cni" / "net.d" / "10-pods.conflist").write_text(json.dumps(cni(network.pod_cidr(number))))
     address = network.node_address(number)
     (lib / "kubelet" / "resolv.conf").write_text("search invalid\n")
     (lib / "kubelet" / "config.yaml").write_text(yaml.safe_dump(_kubelet(address, keys, name)))
@@ -113,7 +113,7 @@ def on_overlay(folder: Path) -> bool:
     return max(holding, key=lambda each: len(each[1]))[2] == "overlay"
 
 
-def _cni(pods: str) -> dict[str, Any]:
+def cni(pods: str) -> dict[str, Any]:
     ipam = {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}]}
     return {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
 

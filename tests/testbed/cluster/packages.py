@@ -24,9 +24,15 @@ PROVIDED: Final = {
     "busybox-static": "busybox",
     "buildah": "buildah",
     "debootstrap": "debootstrap",
+    "qemu-system-x86": "qemu-system-x86_64",
+    "qemu-utils": "qemu-img",
+    "sshfs": "sshfs",
+    "xfsprogs": "mkfs.xfs",
 }
 """A program of each package: where all of them are installed nothing is fetched."""
 DONE: Final = ".unpacked"
+RECIPE: Final = "merged"
+"""Change it when a tree is made otherwise from the same packages."""
 
 
 def tree(packages: tuple[str, ...], say: Callable[[str], None] = lambda _: None) -> Path:
@@ -48,12 +54,21 @@ def tree(packages: tuple[str, ...], say: Callable[[str], None] = lambda _: None)
         try:
             debian.download(packages, scratch, dependencies=True)
             debian.unpack(scratch, scratch / "unpacked")
+            _merge_usr(scratch / "unpacked")
         except debian.PackagesUnobtainableError as error:
             raise BedError(f"{error}. Install them, or run this on Debian") from error
         (scratch / "unpacked" / DONE).touch()
         if not home.exists():
             (scratch / "unpacked").rename(home)
     return home
+
+
+def _merge_usr(tree: Path) -> None:
+    """Put what packages still ship in ``/bin``, ``/sbin`` and ``/lib`` where those lead today: below ``/usr``."""
+    for name in ("bin", "sbin", "lib", "lib64"):
+        if (tree / name).is_dir():
+            shutil.copytree(tree / name, tree / "usr" / name, symlinks=True, dirs_exist_ok=True)
+            shutil.rmtree(tree / name)
 
 
 def busybox() -> Path:
@@ -64,7 +79,7 @@ def busybox() -> Path:
     """
     installed = shutil.which("busybox")
     places = [Path(installed)] if installed else []
-    places += [tree(NODE_PACKAGES) / folder / "busybox" for folder in ("bin", "usr/bin")]
+    places.append(tree(NODE_PACKAGES) / "usr/bin/busybox")
     if found := [place for place in places if place.is_file() and b"/ld-" not in place.read_bytes()[:4096]]:
         return found[0]
     raise BedError("there is no statically linked busybox: install Debian package busybox-static")
@@ -80,7 +95,7 @@ def over_usr(home: Path) -> str:
 
 
 def _home(packages: tuple[str, ...]) -> Path:
-    digest = hashlib.sha256(" ".join((*packages, _release())).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(" ".join((*packages, _release(), RECIPE)).encode()).hexdigest()[:12]
     return cache_root() / f"debian-{packages[0]}-{digest}"
 
 
