@@ -16,6 +16,7 @@ from typing import Any, Final
 import grpc
 
 from tests.testbed.cluster.node import Node
+from tests.testbed.vm.node import VmNode
 
 RESOURCE: Final = "nvidia.com/gpu"
 SOCKET: Final = "gpu-share-test.sock"
@@ -56,7 +57,7 @@ def offering(folder: Path, uuids: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def running(node: Node, uuids: Sequence[str]) -> Iterator[None]:
+def running(node: Node | VmNode, uuids: Sequence[str]) -> Iterator[None]:
     """Run it on that node until the context ends."""
     command = node.command(sys.executable, "-m", "tests.e2e.deviceplugin", *uuids)
     process = node.plane.add("device-plugin", command)

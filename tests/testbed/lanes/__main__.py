@@ -1,7 +1,8 @@
 """``python -m tests.testbed.lanes [FILE ...]``: tests that need a node, in parallel lanes; ``make e2e`` runs it.
 
 With ``--planes`` it runs those that need control planes alone; ``make integration`` does so. On the newest version it
-runs all of them. On older versions it runs the files of ``BY_VERSION``, or all with ``GPU_SHARE_TESTS=full``.
+runs all of them. On older versions it runs the files of ``BY_VERSION``, or all with ``GPU_SHARE_TESTS=full``. With the
+word ``vm`` instead of files it runs what is for a virtual node; ``make e2e ARGS=vm`` does so.
 
 Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
 those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
@@ -38,14 +39,18 @@ def main(argv: Sequence[str]) -> int:
     asked = _parser().parse_args(argv)
     marked = lanes.marked(ROOT)
     files = [file for file, node in marked.items() if node is not bool(asked.planes)]
-    chosen = [*dict.fromkeys(asked.files or files)]
+    virtual = asked.files == [lanes.VM]
+    usual = [file for file in files if virtual or not file.startswith(lanes.VM_FOLDER)]
+    chosen = [*dict.fromkeys(usual if virtual else asked.files or usual)]
     if unknown := [file for file in chosen if file not in files]:
         print("\n".join(_unfit(file, marked) for file in unknown), file=sys.stderr)
         return WRONG_USE
     clean()
     for target in () if asked.planes else images.targets():
         images.image(target)
-    if asked.planes:
+    if virtual:
+        dealt = lanes.on_vm(chosen)
+    elif asked.planes:
         dealt = lanes.on_planes(chosen, asked.planes, full=full() or bool(asked.files))
     else:
         dealt = lanes.on_nodes(chosen, asked.nodes)
@@ -78,7 +83,7 @@ def _nodes(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.testbed.lanes", description=__doc__)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="run only these test files (all)")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="run only these test files (all), or vm")
     parser.add_argument(
         "--nodes", type=_nodes, default=NODES, metavar="N", help=f"lanes with a node of their own ({NODES})"
     )

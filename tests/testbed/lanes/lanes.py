@@ -15,6 +15,18 @@ from tests.testbed.cluster.versions import NEWEST
 
 NODE_MARK: Final = "node_e2e"
 MARK: Final = re.compile(r"\bpytest\.mark\.(controlplane|node_e2e)\b")
+VM: Final = "vm"
+"""Word that asks for the tests on a virtual node."""
+VM_FOLDER: Final = "tests/e2e/vm/"
+"""Files that need a virtual node."""
+ON_VM: Final = (
+    "tests/e2e/test_kill.py",
+    "tests/e2e/test_running.py",
+    "tests/e2e/test_resize.py",
+    "tests/e2e/test_outages.py",
+    "tests/e2e/test_upgrade_and_uninstall.py",
+)
+"""Files for any node that run on a virtual one as well."""
 MARKING: Final = ("pytestmark", "pytest.mark.", "@pytest.mark.")
 UNKNOWN: Final = 90
 """Seconds of a file that nobody has measured yet."""
@@ -71,11 +83,15 @@ removes the product from its own."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One run of pytest: its name, which is that of its log, its files in order, and the Kubernetes they run on."""
+    """One run of pytest: its name, which is that of its log, its files in order, and the Kubernetes they run on.
+
+    ``virtual``: its node is a virtual machine.
+    """
 
     name: str
     files: tuple[str, ...]
     kubernetes: str = NEWEST
+    virtual: bool = False
 
 
 Lane = tuple[Session, ...]
@@ -118,6 +134,12 @@ def on_planes(files: Sequence[str], versions: Sequence[str], *, full: bool) -> l
             ]
             lanes += [_lane(f"{name}-{version}", part, version)] if part else []
     return lanes
+
+
+def on_vm(files: Iterable[str]) -> list[Lane]:
+    """One lane with a virtual node: the files that need one, and those of ``ON_VM``."""
+    mine = [file for file in files if file.startswith(VM_FOLDER) or file in ON_VM]
+    return [(Session(name=VM, files=tuple(sorted(mine, key=_turn)), virtual=True),)] if mine else []
 
 
 def _lane(name: str, files: Sequence[str], kubernetes: str = NEWEST) -> Lane:

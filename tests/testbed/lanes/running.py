@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from tests.support import patience
+from tests.testbed import vm
 from tests.testbed.cluster import versions
 from tests.testbed.lanes import clock
 from tests.testbed.lanes.lanes import Lane, Session, work
@@ -131,6 +132,7 @@ class Running:
         times.unlink(missing_ok=True)
         env = {**SPARING, **os.environ, patience.VARIABLE: str(self.factor), clock.VARIABLE: str(times)}
         env[versions.VARIABLE] = session.kubernetes
+        env[vm.VARIABLE] = "vm" if session.virtual else ""
         with self.log(session.name).open("wb") as log, self._lock:
             # A session of its own: Ctrl-C reaches us alone, and we tell it once.
             process = subprocess.Popen(

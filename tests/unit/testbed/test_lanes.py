@@ -102,3 +102,13 @@ def test_no_lane_is_empty_and_no_two_sessions_share_a_log() -> None:
         assert all(session.files for session in sessions(dealt))
     assert lanes.on_nodes([], 3) == lanes.on_planes([], [NEWEST], full=True) == []
     assert [each.files for each in sessions(lanes.on_planes(["a.py"], [NEWEST], full=True))] == [("a.py",)]
+
+
+def test_a_virtual_node_has_one_lane_with_its_own_files_and_those_chosen_for_it() -> None:
+    (lane,) = lanes.on_vm(ON_NODES)
+    own = {file for file in ON_NODES if file.startswith(lanes.VM_FOLDER)}
+    assert own
+    assert {*lane[0].files} == own | {*lanes.ON_VM}
+    assert lane[0].virtual
+    assert not any(session.virtual for session in sessions(lanes.on_nodes(ON_NODES, 3)))
+    assert lanes.on_vm([]) == []
