@@ -4,7 +4,16 @@
 rule (``allowed: false``), everything else a fault of ours (HTTP 500, so that ``failurePolicy`` decides).
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
 from gpushare.reasons import Reason
+
+MAX_PROBLEMS: Final = 20
+"""Problems of one pod that are reported at once. Finding a problem costs more than finding none."""
+MAX_LISTING: Final = 8000
+"""Characters of a list of problems."""
 
 
 class GpuShareError(Exception):
@@ -34,14 +43,62 @@ class RequestError(GpuShareError):
         self.status = status
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason to deny a pod.
+
+    ``field`` is the path of what to change, as Kubernetes writes it: ``spec.volumes[0].hostPath.path``. Brackets hold
+    an index, a key, or the name of a list's entry.
+    """
+
+    field: str
+    message: str
+    reason: Reason = Reason.CONFLICTS_WITH_SHARE
+
+    def __str__(self) -> str:
+        """Return the problem as a line for people."""
+        return f"{self.field}: {self.message}"
+
+
 class PolicyDenied(GpuShareError):
-    """A pod that is understood and refused. ``field`` is the path of what to change, such as ``spec.hostPID``."""
+    """A well-formed pod that is denied, with all its problems. ``field`` and ``reason`` are those of the first."""
 
     reason = Reason.CONFLICTS_WITH_SHARE
 
-    def __init__(self, field: str, message: str, reason: Reason | None = None) -> None:
-        super().__init__(f"{field}: {message}", reason)
+    def __init__(
+        self,
+        field: str,
+        message: str,
+        reason: Reason | None = None,
+        *,
+        others: Sequence[Problem] = (),
+        complete: bool = True,
+    ) -> None:
+        """Deny a pod because of one problem, and of ``others`` beside it; not ``complete`` if more may exist."""
+        first = Problem(field, message, reason or Reason.CONFLICTS_WITH_SHARE)
+        self.problems: Final = (first, *others)
+        self.complete: Final = complete
+        super().__init__(listing(self.problems, MAX_LISTING, complete=complete), reason)
         self.field = field
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem], *, complete: bool = True) -> Self:
+        """Deny a pod because of at least one problem."""
+        first, *others = problems
+        return cls(first.field, first.message, first.reason, others=others, complete=complete)
+
+
+def listing(problems: Sequence[Problem], room: int, *, complete: bool = True) -> str:
+    """Write problems as text: one as a sentence, several as lines, of which those that fit into ``room`` are shown."""
+    if len(problems) == 1:
+        return str(problems[0])[:room]
+    lines = [f"{len(problems)} problems:" if complete else f"more than {len(problems)} problems:"]
+    for index, problem in enumerate(problems):
+        line = f"* {problem}"
+        if len(line) + sum(map(len, lines)) + len(lines) > room:
+            return "\n".join([*lines, f"* and {len(problems) - index} more"])
+        lines.append(line)
+    return "\n".join(lines if complete else [*lines, "* and more, which are shown when these are solved"])
 
 
 class QuantityError(GpuShareError, ValueError):

@@ -1,0 +1,114 @@
+"""Check the keys of a pod's annotations of our domain, and find which key a mistyped one means. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.checks import Check
+from gpushare.errors import Problem
+from gpushare.quantity import shown
+from gpushare.reasons import Reason
+from webhook.mutation.podview import Kind, PodView
+
+KEY_SHOWN: Final = 120
+MAX_NAME: Final = 63
+"""Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
+MAX_HINTS: Final = 8
+"""Containers with whose annotations a mistyped key is compared: difflib can take the cube of its length."""
+_PREFIXES: Final = contract.CONTAINER_PREFIXES
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The annotations that a pod means: mistyped keys have the name that their problem suggests, others are left out.
+
+    ``fields`` gives the fields of such keys as they are written. ``known`` tells whether no key had a problem.
+    """
+
+    meant: Mapping[str, Any]
+    fields: Mapping[str, str]
+    known: bool
+
+
+def field_of(key: str) -> str:
+    """Name a pod annotation in a message."""
+    safe = ascii(key[:KEY_SHOWN])[1:-1]
+    return f"metadata.annotations[{safe:.{KEY_SHOWN}}]"
+
+
+def read_keys(pod: PodView) -> Check[Keys]:
+    """Find unknown keys and containers, each with a hint."""
+    unknown: dict[str, str] = {}
+    names = _names(pod)
+    for key in sorted(key for key in pod.annotations if contract.is_ours(key) and key not in contract.POD_ANNOTATIONS):
+        prefix, name = key[: key.find("/") + 1], key[key.find("/") + 1 :]
+        if prefix not in _PREFIXES:
+            near = _near_key(names, key)
+            yield Problem(field_of(key), _unknown_key(key, near), Reason.UNKNOWN_ANNOTATION)
+            unknown[key] = near
+        elif name not in names:
+            near = _near_name(names, name)
+            yield Problem(field_of(key), _unknown_container(names, name, near), Reason.UNKNOWN_CONTAINER)
+            unknown[key] = near and prefix + near
+    if not unknown:
+        return Keys(pod.annotations, {}, known=True)
+    suggested = {near: key for key, near in unknown.items() if near and near not in pod.annotations}
+    meant = {key: value for key, value in pod.annotations.items() if key not in unknown}
+    meant |= {near: pod.annotations[key] for near, key in suggested.items()}
+    return Keys(meant, {field_of(near): field_of(key) for near, key in suggested.items()}, known=False)
+
+
+def _names(pod: PodView) -> list[str]:
+    """Name the containers that may have a share: ephemeral ones and our sidecar may not."""
+    return [each.name for each in pod.containers if each.kind is not Kind.EPHEMERAL and each.name != contract.SIDECAR]
+
+
+def _near_key(names: Sequence[str], key: str) -> str:
+    """Find the annotation that a mistyped key means; empty if none is near, or if the key is known elsewhere."""
+    if key.startswith(contract.RESIZE_OF) or key in _ELSEWHERE:
+        return ""
+    comparable = _comparable(names)[:MAX_HINTS]
+    known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in comparable)]
+    return next(iter(get_close_matches(key[:KEY_SHOWN].lower(), known, 1)), "")
+
+
+def _unknown_key(key: str, near: str) -> str:
+    if key.startswith(contract.RESIZE_OF):
+        return f"changes the quota of a container that runs; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
+    if key in _ELSEWHERE:
+        return _ELSEWHERE[key]
+    return f"no such annotation; did you mean {near}?" if near else f"no such annotation; known are {_known()}"
+
+
+def _known() -> str:
+    return ", ".join((*contract.POD_ANNOTATIONS, *(f"{prefix}<container>" for prefix in _PREFIXES)))
+
+
+def _comparable(names: Iterable[str]) -> list[str]:
+    return [name for name in names if len(name) <= MAX_NAME]
+
+
+def _near_name(names: Sequence[str], name: str) -> str:
+    return next(iter(get_close_matches(name[:MAX_NAME], _comparable(names), 1)), "")
+
+
+def _unknown_container(names: Sequence[str], name: str, near: str) -> str:
+    hint = f"did you mean {near}?" if near else f"it has {', '.join(_comparable(names)[:MAX_HINTS])}"
+    return f"the pod has no container named {shown(name)}; {hint}"
+
+
+_ELSEWHERE: Final = {
+    **dict.fromkeys(
+        contract.NAMESPACE_ANNOTATIONS,
+        "is an annotation of namespaces, set by the operator; remove it from the pod",
+    ),
+    contract.NAMESPACE_LABEL: (
+        f"is a label of namespaces and nodes; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
+    ),
+    contract.MANAGED_LABEL: (
+        f"is a label, which gpu-share itself sets; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
+    ),
+}
+"""Keys of our domain that belong to another object than a pod."""
