@@ -71,16 +71,22 @@ def collect(check: Check[T]) -> tuple[T, tuple[str, ...]]:
     values: list[T] = []
     problems: dict[Problem, None] = {}
     warnings: list[str] = []
-    for found in guarded(_kept(check, values)):
-        if isinstance(found, str):
-            warnings.append(found)
-        else:
-            problems[found] = None
-        if len(problems) > MAX_PROBLEMS:
-            break
+    complete = True
+    try:
+        for found in _kept(check, values):
+            if isinstance(found, str):
+                warnings.append(found)
+            else:
+                problems[found] = None
+            if len(problems) > MAX_PROBLEMS:
+                break
+    except PolicyDenied as error:
+        problems |= dict.fromkeys(error.problems)
+        complete = error.complete
     if problems:
         reported = list(problems)[:MAX_PROBLEMS]
-        raise PolicyDenied.of(sorted(reported, key=_place), complete=len(reported) == len(problems))
+        complete = complete and len(reported) == len(problems)
+        raise PolicyDenied.of(sorted(reported, key=_place), complete=complete)
     return values[0], tuple(warnings)
 
 

@@ -73,19 +73,29 @@ class PolicyDenied(GpuShareError):
         *,
         others: Sequence[Problem] = (),
         complete: bool = True,
+        room: int = MAX_LISTING,
     ) -> None:
-        """Deny a pod because of one problem, and of ``others`` beside it; not ``complete`` if more may exist."""
+        """Deny a pod because of one problem, and of ``others`` beside it.
+
+        Args:
+            field: path of what to change.
+            message: what is wrong there, and what to write instead.
+            reason: the word under which the problem is counted.
+            others: more problems.
+            complete: whether these are all.
+            room: characters of the text.
+        """
         first = Problem(field, message, reason or Reason.CONFLICTS_WITH_SHARE)
         self.problems: Final = (first, *others)
         self.complete: Final = complete
-        super().__init__(listing(self.problems, MAX_LISTING, complete=complete), reason)
+        super().__init__(listing(self.problems, room, complete=complete), reason)
         self.field = field
 
     @classmethod
-    def of(cls, problems: Sequence[Problem], *, complete: bool = True) -> Self:
+    def of(cls, problems: Sequence[Problem], *, complete: bool = True, room: int = MAX_LISTING) -> Self:
         """Deny a pod because of at least one problem."""
         first, *others = problems
-        return cls(first.field, first.message, first.reason, others=others, complete=complete)
+        return cls(first.field, first.message, first.reason, others=others, complete=complete, room=room)
 
 
 def listing(problems: Sequence[Problem], room: int, *, complete: bool = True) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.errors import ConfigError, PolicyDenied, QuantityError
+from gpushare.checks import Check, collect
+from gpushare.errors import ConfigError, Problem, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
@@ -34,7 +35,7 @@ Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pod
 DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them. Everything else comes out exactly as it went in.
 
 Namespace documents in the stream supply the defaults and ceilings of their pods. Nothing is written when any pod
-is refused; the refusal names document and field.
+is refused; all problems of all pods are listed, each with document and field.
 
   gpu-share inject -f app.yaml | kubectl apply -f -
   helm template . | gpu-share inject -f - -o diff
@@ -96,13 +97,18 @@ def run(args: argparse.Namespace) -> int:
 def rewritten(text: str, args: argparse.Namespace) -> list[Result]:
     """Rewrite a stream with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
     documents = split(text)
-    return rewrite.rewrite(documents, judge_for(documents, args), args.namespace)
+    values = known_values(documents, args)
+    return rewrite.rewrite(documents, judge_for(values, args), args.namespace, no_strings(values))
 
 
-def judge_for(documents: Sequence[Document], args: argparse.Namespace) -> Judge:
-    """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
+def known_values(documents: Sequence[Document], args: argparse.Namespace) -> list[Any]:
+    """Return the objects of a stream, and those of the options' files, that decide on pods or are pods."""
     around = _values([document for file in args.namespaces for document in split(source(file))])
-    values = around + _values(documents)
+    return around + _values(documents)
+
+
+def judge_for(values: Sequence[Any], args: argparse.Namespace) -> Judge:
+    """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
     claims = _own_claims(values, args.namespace or DEFAULT_NAMESPACE)
     return _telling(_closed(values), judge(_policies(values), claims, settings(args)))
 
@@ -111,8 +117,12 @@ def judge(policies: Mapping[str, Annotations], claims: Mapping[str, frozenset[st
     """Return the webhook's decision under these annotations and own claims (both by namespace) and settings."""
 
     def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
-        policy = NamespacePolicy.from_annotations(policies.get(namespace, {}))
-        return decide(pod, policy=policy, settings=chosen, own_claims=claims.get(namespace, frozenset()))
+        return collect(_decided(pod, namespace))[0]
+
+    def _decided(pod: Mapping[str, Any], namespace: str) -> Check[Decision]:
+        policy = yield from NamespacePolicy.reading(policies.get(namespace, {}))
+        own = claims.get(namespace, frozenset())
+        return decide(pod, policy=policy, settings=chosen, own_claims=own)
 
     return decided
 
@@ -189,8 +199,18 @@ def _values(documents: Sequence[Document]) -> list[Any]:
 
 
 def _policies(values: Sequence[Any]) -> dict[str, Annotations]:
-    """Return the annotations of every Namespace, by name; a later document wins."""
-    return {name: _strings(name, _mapping(metadata.get("annotations"))) for name, metadata in _namespaces(values)}
+    """Return the annotations of every Namespace that are strings, by name; a later document wins."""
+    found = {name: _mapping(metadata.get("annotations")) for name, metadata in _namespaces(values)}
+    return {name: {key: value for key, value in each.items() if isinstance(value, str)} for name, each in found.items()}
+
+
+def no_strings(values: Sequence[Any]) -> Iterator[Problem]:
+    """Find annotations of ours, of Namespaces, that YAML did not read as strings."""
+    for name, metadata in _namespaces(values):
+        for key, value in _mapping(metadata.get("annotations")).items():
+            if contract.is_ours(key) and not isinstance(value, str):
+                field = f"Namespace {name}: metadata.annotations[{key}]"
+                yield Problem(field, no_string(key, value), Reason.INVALID_NAMESPACE)
 
 
 def _closed(values: Sequence[Any]) -> frozenset[str]:
@@ -222,14 +242,6 @@ def _is_own(item: Mapping[str, Any], *, template: bool) -> bool:
         return is_own(item, template=template)
     except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
         return False
-
-
-def _strings(namespace: str, annotations: Mapping[str, Any]) -> Annotations:
-    for key, value in annotations.items():
-        if contract.is_ours(key) and not isinstance(value, str):
-            field = f"Namespace {namespace}: metadata.annotations[{key}]"
-            raise PolicyDenied(field, no_string(key, value), Reason.INVALID_NAMESPACE)
-    return annotations
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -234,8 +234,10 @@ def check_compute(plan: Plan, most: int) -> Iterator[Problem]:
 
 
 def check_memory(plan: Plan, most_mib: int | None) -> Iterator[Problem]:
-    """Find whether containers fit no GPU together; nothing is found while the largest GPU is unknown (``None``)."""
+    """Find whether several containers fit no GPU together; the largest GPU may be unknown (``None``)."""
     for group in _apart(plan)[0]:
+        if len(group.shares) == 1:
+            continue  # each amount has been compared by itself
         needed = _most(_requests(group), same_gpu=group.same_gpu).memory_mib
         if most_mib is not None and needed > most_mib:
             message = (

@@ -3,7 +3,7 @@
 A native sidecar that passes Pod Security ``restricted``, holds no token and no GPU, and is trusted by nobody.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import contract
@@ -122,7 +122,7 @@ def _same_image(standing: Any, wanted: Any) -> bool:
 
 def _same_mounts(standing: Any, wanted: Any) -> bool:
     """Ours are there; others add theirs to every container, and what the pod mounts elsewhere it may mount here."""
-    return isinstance(standing, Sequence) and all(each in standing for each in wanted)
+    return isinstance(standing, list) and all(each in standing for each in wanted)
 
 
 _COMPARED: Final = {
