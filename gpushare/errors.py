@@ -14,6 +14,8 @@ MAX_PROBLEMS: Final = 20
 """Problems of one pod that are reported at once. Finding a problem costs more than finding none."""
 MAX_LISTING: Final = 8000
 """Characters of a list of problems."""
+_LAST_LINE: Final = 80
+"""Characters for the first line of a list and the last, which counts what is left out."""
 
 
 class GpuShareError(Exception):
@@ -100,15 +102,19 @@ class PolicyDenied(GpuShareError):
 
 def listing(problems: Sequence[Problem], room: int, *, complete: bool = True) -> str:
     """Write problems as text: one as a sentence, several as lines, of which those that fit into ``room`` are shown."""
-    if len(problems) == 1:
+    if len(problems) == 1 and complete:
         return str(problems[0])[:room]
-    lines = [f"{len(problems)} problems:" if complete else f"more than {len(problems)} problems:"]
-    for index, problem in enumerate(problems):
+    lines, left = [f"{'' if complete else 'more than '}{len(problems)} problems:"], room - _LAST_LINE
+    for problem in problems:
         line = f"* {problem}"
-        if len(line) + sum(map(len, lines)) + len(lines) > room:
-            return "\n".join([*lines, f"* and {len(problems) - index} more"])
+        left -= len(line) + 1
+        if left < 0:
+            break
         lines.append(line)
-    return "\n".join(lines if complete else [*lines, "* and more, which are shown when these are solved"])
+    rest = len(problems) + 1 - len(lines)
+    if rest or not complete:
+        lines.append(f"* and {rest} more" if complete else "* and more; solve these first")
+    return "\n".join(lines)
 
 
 class QuantityError(GpuShareError, ValueError):

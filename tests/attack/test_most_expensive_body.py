@@ -76,6 +76,11 @@ def close(number: int, length: int = 60) -> str:
     return ("ab" * length)[: length - 4] + f"{number:04}"
 
 
+def with_volumes(made: Json, volumes: list[Json]) -> Json:
+    made["spec"]["volumes"] = volumes
+    return made
+
+
 FAMILIES: dict[str, Family] = {
     "long value of ours": lambda n: pod(annotations={contract.MEMORY: "1" * n}),
     "long zero": lambda n: pod(main={"resources": {"limits": {contract.WHOLE_GPU: "0" * n + "1"}}}),
@@ -111,6 +116,18 @@ FAMILIES: dict[str, Family] = {
     "close longer names": lambda n: {
         **containers(lambda each: {"name": close(each, 63)}, **{contract.MEMORY_OF + "aabb" * 15: "1Gi"})
     },
+    "many close keys": lambda n: containers(
+        lambda each: {"name": close(each, 63)},
+        **{contract.MEMORY_OF + "aabb" * 14 + str(each): "1Gi" for each in range(n)},
+    ),
+    "many close unknown keys": lambda n: containers(
+        lambda each: {"name": close(each, 63)},
+        **{contract.MEMORY + "." + "aabb" * 14 + str(each): "1Gi" for each in range(n)},
+    ),
+    "refused host paths, mounted everywhere": lambda n: with_volumes(
+        containers(lambda _: {"volumeMounts": [{"name": str(each)} for each in range(min(1024, n // 64))]}),
+        [{"name": str(each), "hostPath": {"path": "/dev"}} for each in range(min(1024, n))],
+    ),
     "containers": lambda n: pod(ephemeralContainers=[{"name": f"e{each}"} for each in range(n)]),
     "empty containers": lambda n: pod(initContainers=[{} for _ in range(n)]),
     "sidecars of one name": lambda n: pod(initContainers=[{"name": contract.SIDECAR} for _ in range(n)]),

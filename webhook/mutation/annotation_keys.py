@@ -17,6 +17,8 @@ MAX_NAME: Final = 63
 """Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
 MAX_HINTS: Final = 8
 """Containers with whose annotations a mistyped key is compared: difflib can take the cube of its length."""
+MAX_SEARCHES: Final = 5
+"""Mistyped keys of one pod for which a similar one is searched."""
 _PREFIXES: Final = contract.CONTAINER_PREFIXES
 
 
@@ -43,13 +45,14 @@ def read_keys(pod: PodView) -> Check[Keys]:
     unknown: dict[str, str] = {}
     names = _names(pod)
     for key in sorted(key for key in pod.annotations if contract.is_ours(key) and key not in contract.POD_ANNOTATIONS):
+        search = len(unknown) < MAX_SEARCHES
         prefix, name = key[: key.find("/") + 1], key[key.find("/") + 1 :]
         if prefix not in _PREFIXES:
-            near = _near_key(names, key)
+            near = _near_key(names, key) if search else ""
             yield Problem(field_of(key), _unknown_key(key, near), Reason.UNKNOWN_ANNOTATION)
             unknown[key] = near
         elif name not in names:
-            near = _near_name(names, name)
+            near = _near_name(names, name) if search else ""
             yield Problem(field_of(key), _unknown_container(names, name, near), Reason.UNKNOWN_CONTAINER)
             unknown[key] = near and prefix + near
     if not unknown:
