@@ -17,6 +17,8 @@ MAX_NAME: Final = 63
 """Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
 MAX_HINTS: Final = 8
 """Containers with whose annotations a mistyped key is compared: difflib can take the cube of its length."""
+MAX_COMPARED: Final = 16
+"""Containers with whose names a mistyped name is compared."""
 MAX_SEARCHES: Final = 5
 """Mistyped keys of one pod for which a similar one is searched."""
 _PREFIXES: Final = contract.CONTAINER_PREFIXES
@@ -94,7 +96,7 @@ def _comparable(names: Iterable[str]) -> list[str]:
 
 
 def _near_name(names: Sequence[str], name: str) -> str:
-    return next(iter(get_close_matches(name[:MAX_NAME], _comparable(names), 1)), "")
+    return next(iter(get_close_matches(name[:MAX_NAME], _comparable(names)[:MAX_COMPARED], 1)), "")
 
 
 def _unknown_container(names: Sequence[str], name: str, near: str) -> str:
