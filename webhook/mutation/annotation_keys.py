@@ -44,25 +44,30 @@ def field_of(key: str) -> str:
 
 def read_keys(pod: PodView) -> Check[Keys]:
     """Find unknown keys and containers, each with a hint."""
-    unknown: dict[str, str] = {}
     names = _names(pod)
-    for key in sorted(key for key in pod.annotations if contract.is_ours(key) and key not in contract.POD_ANNOTATIONS):
-        search = len(unknown) < MAX_SEARCHES
-        prefix, name = key[: key.find("/") + 1], key[key.find("/") + 1 :]
-        if prefix not in _PREFIXES:
-            near = _near_key(names, key) if search else ""
-            yield Problem(field_of(key), _unknown_key(key, near), Reason.UNKNOWN_ANNOTATION)
-            unknown[key] = near
-        elif name not in names:
-            near = _near_name(names, name) if search else ""
-            yield Problem(field_of(key), _unknown_container(names, name, near), Reason.UNKNOWN_CONTAINER)
-            unknown[key] = near and prefix + near
-    if not unknown:
-        return Keys(pod.annotations, {}, known=True)
-    suggested = {near: key for key, near in unknown.items() if near and near not in pod.annotations}
-    meant = {key: value for key, value in pod.annotations.items() if key not in unknown}
-    meant |= {near: pod.annotations[key] for near, key in suggested.items()}
-    return Keys(meant, {field_of(near): field_of(key) for near, key in suggested.items()}, known=False)
+    meant = {key: value for key, value in pod.annotations.items() if not _is_unknown(names, key)}
+    fields: dict[str, str] = {}
+    searched = 0
+    for key in sorted(pod.annotations.keys() - meant.keys()):
+        near = _near(names, key) if searched < MAX_SEARCHES else ""
+        searched += 1
+        yield _unknown(names, key, near, taken=near in meant)
+        if near and near not in meant:
+            meant[near] = pod.annotations[key]
+            fields[field_of(near)] = field_of(key)
+    return Keys(meant, fields, known=not searched)
+
+
+def _is_unknown(names: Sequence[str], key: str) -> bool:
+    if not contract.is_ours(key) or key in contract.POD_ANNOTATIONS:
+        return False
+    prefix, name = _split(key)
+    return prefix not in _PREFIXES or name not in names
+
+
+def _split(key: str) -> tuple[str, str]:
+    end = key.find("/") + 1
+    return key[:end], key[end:]
 
 
 def _names(pod: PodView) -> list[str]:
@@ -70,21 +75,34 @@ def _names(pod: PodView) -> list[str]:
     return [each.name for each in pod.containers if each.kind is not Kind.EPHEMERAL and each.name != contract.SIDECAR]
 
 
-def _near_key(names: Sequence[str], key: str) -> str:
+def _near(names: Sequence[str], key: str) -> str:
     """Find the annotation that a mistyped key means; empty if none is near, or if the key is known elsewhere."""
     if key.startswith(contract.RESIZE_OF) or key in _ELSEWHERE:
         return ""
+    prefix, name = _split(key)
+    if prefix in _PREFIXES:
+        near = get_close_matches(name[:MAX_NAME], _comparable(names)[:MAX_COMPARED], 1)
+        return prefix + near[0] if near else ""
     comparable = _comparable(names)[:MAX_HINTS]
     known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in comparable)]
     return next(iter(get_close_matches(key[:KEY_SHOWN].lower(), known, 1)), "")
 
 
-def _unknown_key(key: str, near: str) -> str:
+def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Problem:
+    prefix, name = _split(key)
+    hint = f"remove it, because {near} is there as well" if taken else f"did you mean {near}?"
+    if prefix in _PREFIXES:
+        hint = hint if near else f"it has {', '.join(_comparable(names)[:MAX_HINTS])}"
+        message = f"the pod has no container named {shown(name)}; {hint}"
+        return Problem(field_of(key), message, Reason.UNKNOWN_CONTAINER)
+    hint = hint if near else f"known are {_known()}"
+    return Problem(field_of(key), _known_elsewhere(key) or f"no such annotation; {hint}", Reason.UNKNOWN_ANNOTATION)
+
+
+def _known_elsewhere(key: str) -> str:
     if key.startswith(contract.RESIZE_OF):
         return f"changes the quota of a container that runs; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
-    if key in _ELSEWHERE:
-        return _ELSEWHERE[key]
-    return f"no such annotation; did you mean {near}?" if near else f"no such annotation; known are {_known()}"
+    return _ELSEWHERE.get(key, "")
 
 
 def _known() -> str:
@@ -93,15 +111,6 @@ def _known() -> str:
 
 def _comparable(names: Iterable[str]) -> list[str]:
     return [name for name in names if len(name) <= MAX_NAME]
-
-
-def _near_name(names: Sequence[str], name: str) -> str:
-    return next(iter(get_close_matches(name[:MAX_NAME], _comparable(names)[:MAX_COMPARED], 1)), "")
-
-
-def _unknown_container(names: Sequence[str], name: str, near: str) -> str:
-    hint = f"did you mean {near}?" if near else f"it has {', '.join(_comparable(names)[:MAX_HINTS])}"
-    return f"the pod has no container named {shown(name)}; {hint}"
 
 
 _ELSEWHERE: Final = {

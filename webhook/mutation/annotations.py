@@ -3,7 +3,7 @@
 Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -152,17 +152,31 @@ class _Wanted:
     compute: Mapping[str, Asked]
     profile: Mapping[str, Asked]
     gpus: Mapping[str, Asked]
-    any: bool
-    """Whether there is one."""
+    main: str
+    keys: Collection[str]
+    """Of all annotations of our domain."""
 
     @classmethod
     def of(cls, annotations: Mapping[str, Any], main: str) -> Self:
         memory, compute = asked(annotations, main)
         profile, gpus = instances(annotations, main), several(annotations, main)
-        return cls(memory=memory, compute=compute, profile=profile, gpus=gpus, any=asks(annotations))
+        return cls(
+            memory=memory,
+            compute=compute,
+            profile=profile,
+            gpus=gpus,
+            main=main,
+            keys={*filter(contract.is_ours, annotations)},
+        )
 
     def names(self) -> set[str]:
         return {*self.memory, *self.compute, *self.profile, *self.gpus}
+
+    def keys_of_share(self, container: str) -> list[str]:
+        """Return the annotations that ask for a container's share; its own wins over the pod-wide one."""
+        own = [prefix + container for prefix in (contract.MEMORY_OF, contract.COMPUTE_OF, contract.GPUS_OF)]
+        wide = [contract.MEMORY, contract.COMPUTE, contract.GPUS] if container == self.main else []
+        return [key for key in (*own, *wide) if key in self.keys]
 
 
 def _share(container: Container, wanted: _Wanted, limits: "_Limits") -> Check[Share]:
@@ -170,24 +184,23 @@ def _share(container: Container, wanted: _Wanted, limits: "_Limits") -> Check[Sh
     name, kind, memory = container.name, container.kind, wanted.memory.get(container.name)
     cut, profile, mib = wanted.profile.get(name), "", 0
     if cut is not None:
-        beside = [each[name] for each in (wanted.memory, wanted.compute, wanted.gpus) if name in each]
-        yield from (_beside_instance(each, cut) for each in beside)
+        yield from (_beside_instance(key, cut) for key in wanted.keys_of_share(name))
         profile = (yield from attempt(partial(limits.profile, cut))) or UNREADABLE
     if memory is not None or (cut is None and limits.policy.default_memory_mib):
         mib = yield from limits.memory(memory)
-    elif cut is None and wanted.any:
+    elif cut is None and wanted.keys:
         yield _no_memory(container)
     percent = yield from attempt(partial(limits.compute, wanted.compute.get(name)))
     gpus = yield from attempt(partial(limits.gpus, wanted.gpus.get(name)))
     return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, gpus=gpus or 1)
 
 
-def _beside_instance(asked: Asked, cut: Asked) -> Problem:
+def _beside_instance(key: str, cut: Asked) -> Problem:
     message = (
         f"asks for a share, and {cut.key:.{KEY_SHOWN}} for a MIG instance, which has memory and compute of its own; "
         f"remove this annotation, or ask for a share alone, with {contract.MEMORY} and without the other"
     )
-    return Problem(field_of(asked.key), message)
+    return Problem(field_of(key), message)
 
 
 @dataclass(frozen=True, slots=True)

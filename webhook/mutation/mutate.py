@@ -17,7 +17,7 @@ from webhook.mutation.json_patch import diff
 from webhook.mutation.podview import Container as PodContainer
 from webhook.mutation.podview import Kind, PodView, read_annotations, read_pod, reading
 from webhook.mutation.resourceclaims import ClaimPlan, check_compute, check_memory, check_number, claim_plan
-from webhook.mutation.rewrite import hide, rewrite
+from webhook.mutation.rewrite import hide, is_our_claim, rewrite
 from webhook.mutation.settings import Settings
 from webhook.mutation.template_content import content_of
 
@@ -167,17 +167,11 @@ def _brings_claims(view: PodView, sharing: Iterable[str], own_claims: Container[
     A pod with our entry is a sharing one whatever else it names, and a claim that nobody uses gives nothing.
     """
     entries = objects(view.spec.get("resourceClaims"), "spec.resourceClaims")
-    if any(_is_ours(entry) for entry in entries):
+    if any(is_our_claim(entry) for entry in entries):
         return False
     own = {str(entry.get("name")) for entry in entries if _is_own(entry, own_claims)}
     using = {each.name for each in view.containers if own and own & _used(each)}
     return using.issuperset(sharing)
-
-
-def _is_ours(entry: Json) -> bool:
-    template = entry.get("resourceClaimTemplateName")
-    named = isinstance(template, str) and template.startswith(contract.TEMPLATE_PREFIX)
-    return entry.get("name") == contract.CLAIM and named
 
 
 def _is_own(entry: Json, own_claims: Container[str]) -> bool:

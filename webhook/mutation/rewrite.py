@@ -42,7 +42,7 @@ _OF_SHARES: Final = (*_OWN_DAEMON, contract.MPS_MEMORY_LIMIT, contract.MEMORY_MI
 def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy, settings: Settings) -> Check[Object]:
     """Make a sharing pod of a pod that asks. It must not use a name of ours for something else.
 
-    Of a plan that is not complete, only the problems count.
+    A plan that is not complete gives problems only; it is not compared with amounts and names in the pod.
     """
     metadata = yield from guarded(_with_label(view.metadata))
     spec = dict(view.spec)
@@ -96,9 +96,9 @@ def _container(container: Container, plan: Plan, claim: ClaimPlan, policy: Names
     if share is None:
         yield from guarded(_check_unclaimed(container))
         return (yield from hide(container))
-    yield from _check_own_daemon(container)
-    if plan.complete:
-        yield from _check_other_kind(container, share)
+    if not share.profile:
+        yield from _check_own_daemon(container)
+    yield from _check_other_kind(container, share)
     wanted = environment(container, share, low_priority=plan.low_priority, policy=policy)
     yield from _left_alone(container, wanted)
     raw = yield from _with_env(container, wanted)
@@ -159,7 +159,8 @@ def _with_claim(container: Container, request: str, plan: Plan) -> Check[Json]:
     ours = [one for one in claims if one.get("name") == contract.CLAIM]
     if not ours:
         return {**mapping(resources, field), "claims": [*claims, wanted]}
-    if ours != [wanted] and plan.complete:
+    known = plan.complete or container.kind is not Kind.INIT  # which request an init container uses depends on amounts
+    if ours != [wanted] if known else any(one.keys() != wanted.keys() for one in ours):
         message = f"an entry {contract.CLAIM!r} of another form stands here; remove it"
         yield _reserved(f"{field}.claims[{contract.CLAIM}]", message)
     return mapping(resources, field)
@@ -234,12 +235,19 @@ def _add_claim(spec: Object, claim: ClaimPlan, plan: Plan) -> Check[None]:
     standing = [each for each in entries if each.get("name") == contract.CLAIM]
     if not standing:
         spec["resourceClaims"] = [*entries, wanted]
-    elif standing != [wanted] and plan.complete:
+    elif standing != [wanted] if plan.complete else not all(map(is_our_claim, standing)):
         named = shown(str(standing[0].get("resourceClaimTemplateName")))
         message = (
             f"{contract.CLAIM!r} names the template {named}, which these annotations do not give; remove the entry"
         )
         yield Problem(f"spec.resourceClaims[{contract.CLAIM}]", message)
+
+
+def is_our_claim(entry: Json) -> bool:
+    """Tell an entry of ``resourceClaims`` that has the form of ours."""
+    template = entry.get("resourceClaimTemplateName")
+    named = isinstance(template, str) and template.startswith(contract.TEMPLATE_PREFIX)
+    return entry.get("name") == contract.CLAIM and named
 
 
 def _add_tolerations(spec: Object, settings: Settings) -> None:

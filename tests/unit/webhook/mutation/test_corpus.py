@@ -34,8 +34,7 @@ CAPABILITY = ".securityContext.capabilities.add["
 def templates() -> list[Json]:
     if not CORPUS.exists():
         missing("no real pod templates to try: set GPU_SHARE_CORPUS to a file of JSON lines with a pod each")
-    rows = [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines()]
-    return [asking_for_a_share(row["pod"]) for row in rows]
+    return [asking_for_a_share(pod) for pod in real_pods()]
 
 
 def test_all_templates_are_there(templates: list[Json]) -> None:
@@ -81,6 +80,10 @@ def test_foreign_claims_stay(templates: list[Json]) -> None:
             assert decision.pod["spec"]["resourceClaims"][: len(before)] == before
             seen += 1
     assert seen > 30
+
+
+def real_pods() -> list[Json]:
+    return [json.loads(line)["pod"] for line in CORPUS.read_text(encoding="utf-8").splitlines()]
 
 
 def answered(pod: Json) -> Decision | PolicyDenied:
