@@ -189,7 +189,7 @@ def _share(container: Container, wanted: _Wanted, limits: "_Limits") -> Check[Sh
     if memory is not None or (cut is None and limits.policy.default_memory_mib):
         mib = yield from limits.memory(memory)
     elif cut is None and wanted.keys:
-        yield _no_memory(container)
+        yield _no_memory(container, main=name == wanted.main)
     percent = yield from attempt(partial(limits.compute, wanted.compute.get(name)))
     gpus = yield from attempt(partial(limits.gpus, wanted.gpus.get(name)))
     return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, gpus=gpus or 1)
@@ -289,11 +289,12 @@ def _same_gpu(pod: PodView, shares: Iterable[Share]) -> str | None:
     raise PolicyDenied(field_of(contract.SAME_GPU), message)
 
 
-def _no_memory(container: Container) -> Problem:
+def _no_memory(container: Container, *, main: bool) -> Problem:
     key = f"{contract.MEMORY_OF}{container.name:.{MAX_NAME}}"
+    wide = f", or {contract.MEMORY}: 4Gi for the main container" if main else ""
     message = (
         f"is missing: container {container.name:.{MAX_NAME}} asks for a share without saying how much memory; "
-        f"write for example {key}: 4Gi, or {contract.MEMORY}: 4Gi for the main container"
+        f"write for example {key}: 4Gi{wide}"
     )
     return Problem(field_of(key), message, Reason.MEMORY_MISSING)
 
