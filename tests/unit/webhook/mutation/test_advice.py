@@ -14,7 +14,7 @@ from gpushare.errors import MAX_PROBLEMS, PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from tests.unit.webhook.mutation import adviser
-from tests.unit.webhook.mutation.test_corpus import CORPUS, real_pods
+from tests.unit.webhook.mutation.test_corpus import real_pods
 from webhook.mutation.mutate import decide
 from webhook.mutation.settings import Settings
 
@@ -159,7 +159,6 @@ def test_several_defects_need_one_attempt_as_well(defects: list[int]) -> None:
         assert len(refusals) == 1, (refusals[0].message, refusals[1].message)
 
 
-@pytest.mark.skipif(not CORPUS.exists(), reason="no real pods: set GPU_SHARE_CORPUS to a file of JSON lines")
 @pytest.mark.parametrize("settings", [Settings(), STRICT], ids=["default", "strict"])
 @pytest.mark.parametrize("policy", [NamespacePolicy(), POLICY], ids=["no policy", "policy"])
 def test_no_real_pod_needs_a_second_attempt(settings: Settings, policy: NamespacePolicy) -> None:

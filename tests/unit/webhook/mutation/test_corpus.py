@@ -32,8 +32,6 @@ CAPABILITY = ".securityContext.capabilities.add["
 
 @pytest.fixture(scope="module")
 def templates() -> list[Json]:
-    if not CORPUS.exists():
-        missing("no real pod templates to try: set GPU_SHARE_CORPUS to a file of JSON lines with a pod each")
     return [asking_for_a_share(pod) for pod in real_pods()]
 
 
@@ -83,6 +81,8 @@ def test_foreign_claims_stay(templates: list[Json]) -> None:
 
 
 def real_pods() -> list[Json]:
+    if not CORPUS.exists():
+        missing("no real pod templates to try: set GPU_SHARE_CORPUS to a file of JSON lines with a pod each")
     return [json.loads(line)["pod"] for line in CORPUS.read_text(encoding="utf-8").splitlines()]
 
 
