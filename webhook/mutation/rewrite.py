@@ -17,7 +17,7 @@ from gpushare.host_access import normal, within
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import pinned_limit, same_amount, shown
 from gpushare.reasons import Reason
-from webhook.mutation import sidecar_merge, sidecar_spec
+from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
 from webhook.mutation.annotations import Plan, Share
 from webhook.mutation.node_affinity import with_preference
 from webhook.mutation.podview import Container, Json, Kind, PodView
@@ -50,13 +50,14 @@ def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy
     """
     metadata = yield from guarded(_metadata(view.metadata, plan))
     spec = dict(view.spec)
-    rewritten = view.named(contract.SIDECAR) is not None
+    sidecar = sidecar_validation.ours(view, settings)
+    change = _container if sidecar is None else _renewed
     for section in ("initContainers", "containers", "ephemeralContainers"):
         here = [one for one in view.containers if one.section == section]
         if here:
-            change = _renewed if rewritten else _container
-            spec[section] = yield from values_of(guarded(change(one, plan, claim, policy)) for one in here)
-    add_claim = _add_claim(spec, claim, plan, rewritten=rewritten)
+            changes = (hide(one) if one is sidecar else change(one, plan, claim, policy) for one in here)
+            spec[section] = yield from values_of(map(guarded, changes))
+    add_claim = _add_claim(spec, claim, plan, rewritten=sidecar is not None)
     yield from independent([_add_sidecar(view, spec, settings), _add_volume(spec), add_claim])
     yield from attempt(partial(_add_tolerations, spec, settings))
     affinity = yield from attempt(partial(with_preference, spec, settings.across_nodes))
@@ -193,7 +194,7 @@ def _with_request(container: Container, request: str) -> Container:
 
 def _check_unclaimed(container: Container) -> Check[None]:
     """Find a container that asked for nothing and helps itself to another's request."""
-    if container.name == contract.SIDECAR:  # sidecar_validation checks its claim
+    if container.kind is Kind.SIDECAR and container.name == contract.SIDECAR:
         return
     field = f"{container.field}.resources.claims"
     resources = mapping(container.raw.get("resources"), f"{container.field}.resources")

@@ -52,13 +52,20 @@ def problems(pod: PodView, settings: Settings) -> Check[None]:
     standing = pod.named(contract.SIDECAR)
     if standing is None:
         return
-    wanted = sidecar_spec.container(settings)
-    image = sidecar_image.parse(standing.raw.get("image"))
-    if standing.section != "initContainers" or image.name != sidecar_image.parse(wanted["image"]).name:
-        yield _foreign(standing, wanted["image"])
+    if ours(pod, settings) is None:
+        yield _foreign(standing, settings.image)
         return
-    checks = [_annotations(pod), _own(standing, wanted), _of_every_container(standing)]
+    checks = [_annotations(pod), _own(standing, sidecar_spec.container(settings)), _of_every_container(standing)]
     yield from first_of_fields(standing.field, independent(checks))
+
+
+def ours(pod: PodView, settings: Settings) -> Container | None:
+    """Return the sidecar that a pod has already; it may have problems. ``None`` if only the name is the sidecar's."""
+    standing = pod.named(contract.SIDECAR)
+    if standing is None or standing.section != "initContainers":
+        return None
+    image = sidecar_image.parse(standing.raw.get("image"))
+    return standing if image.name == sidecar_image.parse(settings.image).name else None
 
 
 def _annotations(pod: PodView) -> Check[None]:

@@ -7,6 +7,8 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.errors import Problem
 from gpushare.reasons import Reason
+from webhook.mutation import sidecar_spec
+from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
 _REMOVED: Final = object()
@@ -24,13 +26,16 @@ _ACCEPTED: Final = {
     contract.MIG_PROFILE_OF: "1g.10gb",
 }
 """What messages name as an example, by key or by the front of a key."""
+_SIDECAR: Final = {**sidecar_spec.container(Settings()), "volumeMounts": []}
+"""The webhook adds the mount again."""
 _LESS: Final = {contract.MEMORY: "1Gi", contract.MEMORY_OF: "1Gi", contract.COMPUTE: "5%", contract.COMPUTE_OF: "5%"}
 _TO_REMOVE: Final = {Reason.UNKNOWN_ANNOTATION, Reason.UNKNOWN_CONTAINER, Reason.CONFLICTS_WITH_SHARE}
 """Annotations with these problems are not given another value."""
 _SECURITY: Final = {"privileged": False, "runAsNonRoot": True, "runAsUser": 1000}
 MEANT: Final = "did you mean "
 EXCLUDE: Final = "exclude container"
-"""Advice for the sidecar: without the other webhook, the pod comes without one."""
+CHANGED: Final = "changed the sidecar: "
+"""The sidecar is as it was if the other webhook leaves it out; a container that has only its name is removed."""
 
 
 def follow(pod: Json, problems: Iterable[Problem]) -> Json:
@@ -68,7 +73,7 @@ def _solve(pod: Json, problem: Problem, path: list[str]) -> None:
     if path[:2] == ["metadata", "annotations"]:
         _solve_annotation(pod["metadata"]["annotations"], problem, path[2])
     elif EXCLUDE in problem.message:
-        _put(pod, path[:3], _REMOVED)
+        _put(pod, path[:3], _SIDECAR if CHANGED in problem.message else _REMOVED)
     elif path[-1] in _SECURITY:
         _put(pod, path, _SECURITY[path[-1]])
     elif path[-2:] == ["hostPath", "path"]:
@@ -140,7 +145,7 @@ def _put(pod: Json, path: list[str], new: object) -> None:
     if isinstance(parent, list):
         places = [index for index, each in enumerate(parent) if _is_named(each, index, path[-1])]
     for place in places:
-        parent[place] = new
+        parent[place] = copy.deepcopy(new) if isinstance(new, dict) else new
 
 
 def _place(parent: Any, step: str) -> Any:
