@@ -4,7 +4,18 @@
 rule (``allowed: false``), everything else a fault of ours (HTTP 500, so that ``failurePolicy`` decides).
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
 from gpushare.reasons import Reason
+
+MAX_PROBLEMS: Final = 20
+"""Problems of one pod that are reported at once. Finding a problem costs more than finding none."""
+MAX_LISTING: Final = 8000
+"""Characters of a list of problems."""
+_LAST_LINE: Final = 80
+"""Characters for the first line of a list and the last, which counts what is left out."""
 
 
 class GpuShareError(Exception):
@@ -34,14 +45,76 @@ class RequestError(GpuShareError):
         self.status = status
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason to deny a pod.
+
+    ``field`` is the path of what to change, as Kubernetes writes it: ``spec.volumes[0].hostPath.path``. Brackets hold
+    an index, a key, or the name of a list's entry.
+    """
+
+    field: str
+    message: str
+    reason: Reason = Reason.CONFLICTS_WITH_SHARE
+
+    def __str__(self) -> str:
+        """Return the problem as a line for people."""
+        return f"{self.field}: {self.message}"
+
+
 class PolicyDenied(GpuShareError):
-    """A pod that is understood and refused. ``field`` is the path of what to change, such as ``spec.hostPID``."""
+    """A well-formed pod that is denied, with all its problems. ``field`` and ``reason`` are those of the first."""
 
     reason = Reason.CONFLICTS_WITH_SHARE
 
-    def __init__(self, field: str, message: str, reason: Reason | None = None) -> None:
-        super().__init__(f"{field}: {message}", reason)
+    def __init__(
+        self,
+        field: str,
+        message: str,
+        reason: Reason | None = None,
+        *,
+        others: Sequence[Problem] = (),
+        complete: bool = True,
+        room: int = MAX_LISTING,
+    ) -> None:
+        """Deny a pod because of one problem, and of ``others`` beside it.
+
+        Args:
+            field: path of what to change.
+            message: what is wrong there, and what to write instead.
+            reason: the word under which the problem is counted.
+            others: more problems.
+            complete: whether these are all.
+            room: characters of the text.
+        """
+        first = Problem(field, message, reason or Reason.CONFLICTS_WITH_SHARE)
+        self.problems: Final = (first, *others)
+        self.complete: Final = complete
+        super().__init__(listing(self.problems, room, complete=complete), reason)
         self.field = field
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem], *, complete: bool = True, room: int = MAX_LISTING) -> Self:
+        """Deny a pod because of at least one problem."""
+        first, *others = problems
+        return cls(first.field, first.message, first.reason, others=others, complete=complete, room=room)
+
+
+def listing(problems: Sequence[Problem], room: int, *, complete: bool = True) -> str:
+    """Write problems as text: one as a sentence, several as lines, of which those that fit into ``room`` are shown."""
+    if len(problems) == 1 and complete:
+        return str(problems[0])[:room]
+    lines, left = [f"{'' if complete else 'more than '}{len(problems)} problems:"], room - _LAST_LINE
+    for problem in problems:
+        line = f"* {problem}"
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
+    rest = len(problems) + 1 - len(lines)
+    if rest or not complete:
+        lines.append(f"* and {rest} more" if complete else "* and more; solve these first")
+    return "\n".join(lines)
 
 
 class QuantityError(GpuShareError, ValueError):

@@ -6,7 +6,7 @@
 from collections.abc import Sized
 from typing import Any, Final
 
-from gpushare.errors import PolicyDenied
+from gpushare.errors import MAX_PROBLEMS, PolicyDenied, Problem
 from gpushare.quantity import shown
 from gpushare.reasons import Reason
 
@@ -69,7 +69,12 @@ def check_number(entries: Sized, field: str) -> None:
 
 def invalid(field: str, message: str) -> PolicyDenied:
     """Make the refusal of a field whose value has the wrong shape."""
-    return PolicyDenied(field, message, Reason.INVALID_POD)
+    return PolicyDenied.of([problem(field, message)])
+
+
+def problem(field: str, message: str) -> Problem:
+    """Make the problem of a field whose value has the wrong shape."""
+    return Problem(field, message, Reason.INVALID_POD)
 
 
 def type_name(value: object) -> str:
@@ -84,7 +89,10 @@ def _list(value: object, field: str, kind: type, wanted: str) -> list[Any]:
     if not isinstance(value, list):
         raise invalid(field, f"must be a list, not {type_name(value)}")
     check_number(value, field)
-    for index, each in enumerate(value):
-        if not isinstance(each, kind):
-            raise invalid(f"{field}[{index}]", f"must be {wanted}, not {type_name(each)}")
+    if not all(isinstance(each, kind) for each in value):
+        wrong = [(index, each) for index, each in enumerate(value) if not isinstance(each, kind)]
+        raise PolicyDenied.of([
+            problem(f"{field}[{index}]", f"must be {wanted}, not {type_name(each)}")
+            for index, each in wrong[:MAX_PROBLEMS]
+        ])  # fmt: skip
     return value

@@ -7,11 +7,13 @@ another webhook changed, or which brings a claim of its own, meets the same rule
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.errors import PolicyDenied
-from gpushare.fields import boolean, mapping, objects, strings
+from gpushare.checks import Check, guarded, independent
+from gpushare.errors import MAX_PROBLEMS, Problem
+from gpushare.fields import MAX_ENTRIES, boolean, mapping, objects, strings
 from gpushare.quantity import shown
 
 Object = Mapping[str, Any]
@@ -41,6 +43,7 @@ OUR_OWN: Final = ("/var/lib/gpu-share", "/run/gpu-share")
 """Where the chart keeps audit log, checkpoints and MPS pipes unless its values say otherwise."""
 MAX_PATH: Final = 4096
 """Linux' longest path."""
+_MOUNTS_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,40 +62,19 @@ class HostAccess:
 NOTHING_LISTED: Final = HostAccess()
 
 
-def check(pod: Object, allowed: HostAccess) -> Iterator[str]:
-    """Check a pod, all its containers included; yields warnings.
-
-    Raises:
-        PolicyDenied: it can reach around its share.
-    """
+def check(pod: Object, allowed: HostAccess) -> Check[None]:
+    """Check a pod, all its containers included: whether it can reach around its share."""
     spec = mapping(pod.get("spec"), "spec")
-    for flag, why in _POD_FLAGS.items():
-        if boolean(spec.get(flag), f"spec.{flag}"):
-            raise PolicyDenied(f"spec.{flag}", f"true {why}")
-    if boolean(spec.get("hostNetwork"), "spec.hostNetwork") and not allowed.network:
-        message = "true reaches the ports of the node's own programs; remove it, or ask a cluster operator to allow it"
-        raise PolicyDenied("spec.hostNetwork", message)
-    _check_annotations(mapping(mapping(pod.get("metadata"), "metadata").get("annotations"), "metadata.annotations"))
-    for index, volume in enumerate(objects(spec.get("volumes"), "spec.volumes")):
-        yield from _check_volume(volume, f"spec.volumes[{index}]", allowed)
-    for section in SECTIONS:
-        for index, container in enumerate(objects(spec.get(section), f"spec.{section}")):
-            check_container(container, f"spec.{section}[{index}]")
+    yield from independent(_flag(spec, flag, why) for flag, why in _POD_FLAGS.items())
+    yield from independent([_network(spec, allowed), _annotations(pod), _volumes(spec, allowed)])
+    yield from independent(_section(spec, section) for section in SECTIONS)
 
 
-def check_container(container: Object, field: str) -> None:
-    """Check one container of any kind.
-
-    Raises:
-        PolicyDenied: it is privileged, has a capability that leads out of it, or mounts devices.
-    """
-    security = mapping(container.get("securityContext"), f"{field}.securityContext")
-    if boolean(security.get("privileged"), f"{field}.securityContext.privileged"):
-        message = "true reaches every GPU of the node, around the share; set it to false"
-        raise PolicyDenied(f"{field}.securityContext.privileged", message)
-    _check_capabilities(security, f"{field}.securityContext.capabilities")
-    for index, mount in enumerate(objects(container.get("volumeMounts"), f"{field}.volumeMounts")):
-        _check_mount(mount, f"{field}.volumeMounts[{index}]")
+def check_container(container: Object, field: str) -> Check[None]:
+    """Check one container of any kind: whether it is privileged, has a capability of the host, or mounts devices."""
+    yield from independent(
+        [_security(container, f"{field}.securityContext"), _mounts(container, f"{field}.volumeMounts")]
+    )
 
 
 def normal(path: object) -> str:
@@ -113,42 +95,113 @@ def overlaps(path: str, protected: Sequence[str]) -> bool:
     return any(within(path, each) or within(each, path) for each in map(normal, protected))
 
 
-def _check_annotations(annotations: Object) -> None:
-    key = min((key for key in map(str, annotations) if key.startswith(_DEVICE_ANNOTATIONS)), default=None)
-    if key is not None:
+def _flag(spec: Object, flag: str, why: str) -> Check[None]:
+    if boolean(spec.get(flag), f"spec.{flag}"):
+        yield Problem(f"spec.{flag}", f"true {why}")
+
+
+def _network(spec: Object, allowed: HostAccess) -> Check[None]:
+    if boolean(spec.get("hostNetwork"), "spec.hostNetwork") and not allowed.network:
+        message = "true reaches the ports of the node's own programs; remove it, or ask a cluster operator to allow it"
+        yield Problem("spec.hostNetwork", message)
+
+
+def _annotations(pod: Object) -> Check[None]:
+    annotations = mapping(mapping(pod.get("metadata"), "metadata").get("annotations"), "metadata.annotations")
+    found = (key for key in map(str, annotations) if key.startswith(_DEVICE_ANNOTATIONS))
+    for key in nsmallest(MAX_PROBLEMS, found):
         message = "hands the container a device beside its share; remove the annotation"
-        raise PolicyDenied(f"metadata.annotations[{ascii(key[:120])[1:-1]:.120}]", message)
+        yield Problem(f"metadata.annotations[{ascii(key[:120])[1:-1]:.120}]", message)
 
 
-def _check_capabilities(security: Object, field: str) -> None:
+def _section(spec: Object, section: str) -> Check[None]:
+    containers = objects(spec.get(section), f"spec.{section}")
+    yield from independent(check_container(one, f"spec.{section}[{index}]") for index, one in enumerate(containers))
+
+
+def _security(container: Object, field: str) -> Check[None]:
+    security = mapping(container.get("securityContext"), field)
+    yield from independent(
+        [_privileged(security, f"{field}.privileged"), _capabilities(security, f"{field}.capabilities")]
+    )
+
+
+def _privileged(security: Object, field: str) -> Check[None]:
+    if boolean(security.get("privileged"), field):
+        yield Problem(field, "true reaches every GPU of the node, around the share; set it to false")
+
+
+def _capabilities(security: Object, field: str) -> Check[None]:
     added = strings(mapping(security.get("capabilities"), field).get("add"), f"{field}.add")
-    for index, each in enumerate(added):
-        if each[:MAX_PATH].upper().removeprefix("CAP_") in CAPABILITIES:
-            message = f"{shown(each)} lets the container act on the node around its share; remove it"
-            raise PolicyDenied(f"{field}.add[{index}]", message)
+    for index, name in enumerate(added):
+        if name[:MAX_PATH].upper().removeprefix("CAP_") in CAPABILITIES:
+            message = f"{shown(name)} lets the container act on the node around its share; remove it"
+            yield Problem(f"{field}.add[{index}]", message)
 
 
-def _check_volume(volume: Object, field: str, allowed: HostAccess) -> Iterator[str]:
-    host = mapping(volume.get("hostPath"), f"{field}.hostPath")
+def _volumes(spec: Object, allowed: HostAccess) -> Check[None]:
+    volumes = objects(spec.get("volumes"), "spec.volumes")
+    mounts: Mapping[str, list[str]] | None = None
+    for index, volume in enumerate(volumes):
+        field = f"spec.volumes[{index}].hostPath"
+        why = yield from guarded(_host_path(volume, field, allowed))
+        if why is not None:
+            mounts = _mounts_of(spec, volumes) if mounts is None else mounts
+            yield Problem(f"{field}.path", f"{why}; {_removal(mounts.get(str(volume.get('name')), []))}")
+
+
+def _host_path(volume: Object, field: str, allowed: HostAccess) -> Check[str | None]:
+    """Return why a volume is refused; ``None`` for one that is not."""
+    host = mapping(volume.get("hostPath"), field)
     if not host:
-        return
-    path, said = normal(host.get("path")), shown(str(host.get("path"))[:MAX_PATH])
-    field = f"{field}.hostPath.path"
+        return None
+    path, written = normal(host.get("path")), shown(str(host.get("path"))[:MAX_PATH])
     if path in {"", _DEVICES} or path.startswith(_GPU_DEVICES):
-        raise PolicyDenied(field, f"{said} reaches the node's GPUs, around the share; remove the volume")
+        return f"{written} reaches the node's GPUs, around the share"
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
-        raise PolicyDenied(field, f"{said} reaches what the node's own programs keep; remove the volume")
+        return f"{written} reaches what the node's own programs keep"
     if allowed.paths is None:
-        yield f"hostPath {said:.40} can lead around the share; operators list paths in {contract.HOST_PATHS}"
-    elif not any(within(path, each) for each in allowed.paths):
-        message = f"{said} is not below a path that this namespace's {contract.HOST_PATHS} lists; remove the volume"
-        raise PolicyDenied(field, message)
+        yield f"hostPath {written:.40} can lead around the share; operators list paths in {contract.HOST_PATHS}"
+    elif not any(within(path, one) for one in allowed.paths):
+        return f"{written} is not below a path that this namespace's {contract.HOST_PATHS} lists"
+    return None
 
 
-def _check_mount(mount: Object, field: str) -> None:
-    path = normal(mount.get("mountPath"))
-    if within(path, _TOOLKIT_MOUNTS):
-        message = (
-            f"{shown(str(mount['mountPath']))} asks NVIDIA's toolkit for a GPU, around the share; remove the mount"
-        )
-        raise PolicyDenied(f"{field}.mountPath", message)
+def _removal(mounts: Sequence[str]) -> str:
+    """Advise to remove a volume. The API server refuses a pod that mounts a volume which it does not have."""
+    if not mounts:
+        return "remove the volume"
+    named, more = mounts[:_MOUNTS_SHOWN], " and others" if len(mounts) > _MOUNTS_SHOWN else ""
+    return f"remove the volume and its mounts: {', '.join(named)}{more}"
+
+
+def _mounts_of(spec: Object, volumes: Sequence[Object]) -> Mapping[str, list[str]]:
+    """Return the fields of the mounts of each host path, by the volume's name: one more than are shown."""
+    found: dict[str, list[str]] = {str(one.get("name")): [] for one in volumes if one.get("hostPath")}
+    for container, index, mount in _all_mounts(spec):
+        fields = found.get(str(mount.get("name")))
+        if fields is not None and len(fields) <= _MOUNTS_SHOWN:
+            fields.append(f"{container}.volumeMounts[{index}]")
+    return found
+
+
+def _all_mounts(spec: Object) -> Iterator[tuple[str, int, Object]]:
+    """Yield each mount that can be read, with its container's field and its index there."""
+    for section in SECTIONS:
+        for place, container in enumerate(_readable(spec.get(section))):
+            field = f"spec.{section}[{place}]"
+            yield from ((field, index, mount) for index, mount in enumerate(_readable(container.get("volumeMounts"))))
+
+
+def _readable(value: object) -> Sequence[Object]:
+    """Return a list of objects; another value is reported by the check that needs it."""
+    readable = isinstance(value, list) and len(value) <= MAX_ENTRIES and all(isinstance(one, dict) for one in value)
+    return value if isinstance(value, list) and readable else ()
+
+
+def _mounts(container: Object, field: str) -> Check[None]:
+    for index, mount in enumerate(objects(container.get("volumeMounts"), field)):
+        if within(normal(mount.get("mountPath")), _TOOLKIT_MOUNTS):
+            written = shown(str(mount["mountPath"]))
+            message = f"{written} asks NVIDIA's toolkit for a GPU, around the share; remove the mount"
+            yield Problem(f"{field}[{index}].mountPath", message)

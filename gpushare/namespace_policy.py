@@ -3,17 +3,21 @@
 Read as strictly as a pod's annotations: a ceiling with a typing error is no ceiling, so it refuses pods until mended.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final, Self
 
 from gpushare import contract
-from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.checks import Check, attempt, collect, values_of
+from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.host_access import OF_EVERY_NODE, normal, overlaps
 from gpushare.quantity import format_mib, parse_duration, parse_memory, parse_percent, shown
 from gpushare.reasons import Reason
 
+FIELD: Final = "namespace "
+"""What the field of a namespace begins with, where it stands beside those of a pod."""
 ON_EXCEED_VALUES: Final = ("kill", "kill-container", "warn")
 ANY: Final = "any"
 """Of ``gpu-share.io/own-claims``."""
@@ -61,20 +65,26 @@ class NamespacePolicy:
         """Read a namespace's ``metadata.annotations``; keys of other products are none of our business.
 
         Raises:
-            PolicyDenied: an unknown key of ours, a value that cannot be read, or a default above its ceiling.
+            PolicyDenied: unknown keys of ours, values that cannot be read, or a default above its ceiling.
         """
+        return collect(cls.reading(annotations))[0]
+
+    @classmethod
+    def reading(cls, annotations: Mapping[str, str] | None) -> Check[Self]:
+        """Read as ``from_annotations`` does. What is returned lacks the values that have a problem."""
+        ours = sorted(item for item in (annotations or {}).items() if contract.is_ours(item[0]))
+        read = yield from values_of(attempt(partial(_read, key, value)) for key, value in ours)
         values: dict[str, Any] = {}
-        for key, value in sorted((annotations or {}).items()):
-            if contract.is_ours(key):
-                values |= _read(key, value)
+        for each in read:
+            values |= each or {}
         policy = cls(**values)
-        _check_defaults(policy)
+        yield from _check_defaults(policy)
         return policy
 
 
 def field_of(key: str) -> str:
     """Name a namespace annotation in a message."""
-    return f"namespace metadata.annotations[{key:.120}]"
+    return f"{FIELD}metadata.annotations[{key:.120}]"
 
 
 def _read(key: str, value: object) -> dict[str, Any]:
@@ -97,17 +107,17 @@ def _unknown_key(key: str) -> str:
     return f"no such annotation of a namespace; {hint}"
 
 
-def _check_defaults(policy: NamespacePolicy) -> None:
+def _check_defaults(policy: NamespacePolicy) -> Iterator[Problem]:
     memory, most_memory = policy.default_memory_mib, policy.max_memory_mib
     if memory and most_memory and memory > most_memory:
         ceiling = f"{contract.MAX_MEMORY} of {format_mib(most_memory)}"
-        raise _invalid(
-            contract.DEFAULT_MEMORY, f"{format_mib(memory)} is above {ceiling}; lower one or raise the other"
-        )
+        message = f"{format_mib(memory)} is above {ceiling}; lower one or raise the other"
+        yield Problem(field_of(contract.DEFAULT_MEMORY), message, Reason.INVALID_NAMESPACE)
     compute, most_compute = policy.default_compute, policy.max_compute
     if compute and most_compute and compute > most_compute:
         ceiling = f"{contract.MAX_COMPUTE} of {most_compute}%"
-        raise _invalid(contract.DEFAULT_COMPUTE, f"{compute}% is above {ceiling}; lower one or raise the other")
+        message = f"{compute}% is above {ceiling}; lower one or raise the other"
+        yield Problem(field_of(contract.DEFAULT_COMPUTE), message, Reason.INVALID_NAMESPACE)
 
 
 def _invalid(key: str, message: str) -> PolicyDenied:

@@ -188,5 +188,5 @@ def _flatten(document: Any) -> list[Any]:
 def _usable(policy: Policy) -> NamespacePolicy:
     if isinstance(policy, PolicyDenied):
         # A fresh one: raising a kept exception would lengthen its traceback with each request.
-        raise PolicyDenied(policy.field, policy.message.removeprefix(f"{policy.field}: "), policy.reason)
+        raise PolicyDenied.of(policy.problems, complete=policy.complete)
     return policy

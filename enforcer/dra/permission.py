@@ -11,6 +11,7 @@ from enforcer.dra.prepared_claim import Limit
 from enforcer.quota.from_claims import Object
 from enforcer.quota.kept_fields import MOST_USES, too_many
 from gpushare import contract, host_access
+from gpushare.checks import collect
 from gpushare.errors import PolicyDenied, PrepareError
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
@@ -36,7 +37,7 @@ def check(claim: Object, pod: Object, namespace: Object, host: HostAccess) -> Na
         raise PrepareError(f"{message}; {hint}", Reason.NOT_OPTED_IN)
     try:
         policy = NamespacePolicy.from_annotations(metadata.get("annotations") or {})
-        list(host_access.check(pod, replace(host, paths=policy.host_paths)))
+        collect(host_access.check(pod, replace(host, paths=policy.host_paths)))
     except PolicyDenied as error:
         raise PrepareError(error.message, error.reason) from error
     return policy

@@ -83,7 +83,10 @@ def _in_cluster(args: argparse.Namespace) -> int:
 
 def _manifest(args: argparse.Namespace) -> int:
     documents = split(command.source(args.filename).removeprefix(command.BOM))
-    judge = command.judge_for(documents, args)
+    values = command.known_values(documents, args)
+    if wrong := list(command.no_strings(values)):
+        raise PolicyDenied.of(wrong)
+    judge = command.judge_for(values, args)
     told = [
         answer
         for number, document in rewrite.numbered(documents)
@@ -100,7 +103,8 @@ def _document(document: Document, number: int, judge: Judge, args: argparse.Name
             yield True, "\n".join(_admitted(place, judge, place.named or args.namespace or DEFAULT_NAMESPACE))
         except PolicyDenied as error:
             field = f"{place.field}." if place.field else ""
-            yield False, f"{place.label}: {error.reason}: would be refused\n  {field}{error.message}"
+            problems = "".join(f"\n  {field}{problem}" for problem in error.problems)
+            yield False, f"{place.label}: {error.reason}: would be refused{problems}"
 
 
 def _admitted(place: PodPlace, judge: Judge, namespace: str) -> Iterator[str]:

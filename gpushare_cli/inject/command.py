@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gpushare import contract
-from gpushare.errors import ConfigError, PolicyDenied, QuantityError, RequestError
+from gpushare.checks import Check, collect
+from gpushare.errors import ConfigError, Problem, QuantityError, RequestError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
@@ -45,7 +46,7 @@ Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pod
 DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them. Everything else comes out exactly as it went in.
 
 Namespace documents in the stream supply the defaults and ceilings of their pods. Nothing is written when any pod
-is refused; the refusal names document and field.
+is refused; all problems of all pods are listed, each with document and field.
 
   gpu-share inject -f app.yaml | kubectl apply -f -
   helm template . | gpu-share inject -f - -o diff
@@ -109,13 +110,18 @@ def run(args: argparse.Namespace) -> int:
 def rewritten(text: str, args: argparse.Namespace) -> list[Result]:
     """Rewrite a stream with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
     documents = split(text)
-    return rewrite.rewrite(documents, judge_for(documents, args), args.namespace)
+    values = known_values(documents, args)
+    return rewrite.rewrite(documents, judge_for(values, args), args.namespace, no_strings(values))
 
 
-def judge_for(documents: Sequence[Document], args: argparse.Namespace) -> Judge:
-    """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
+def known_values(documents: Sequence[Document], args: argparse.Namespace) -> list[Any]:
+    """Return the objects of a stream, and those of the options' files, that decide on pods or are pods."""
     around = _values([document for file in args.namespaces for document in split(source(file))])
-    values = around + _values(documents)
+    return around + _values(documents)
+
+
+def judge_for(values: Sequence[Any], args: argparse.Namespace) -> Judge:
+    """Return what decides on the pods of a stream: its own Namespaces and claims, and the options' settings."""
     own, others = (_claims(values, args.namespace or DEFAULT_NAMESPACE, of) for of in (is_own, is_of_other_gpus))
     return _telling(_closed(values), judge(_policies(values), own, others, settings(args)))
 
@@ -131,7 +137,10 @@ def judge(policies: Mapping[str, Annotations], own: Claims, others: Claims, chos
     """
 
     def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
-        policy = NamespacePolicy.from_annotations(policies.get(namespace, {}))
+        return collect(_decided(pod, namespace))[0]
+
+    def _decided(pod: Mapping[str, Any], namespace: str) -> Check[Decision]:
+        policy = yield from NamespacePolicy.reading(policies.get(namespace, {}))
         return decide(
             pod,
             policy=policy,
@@ -227,8 +236,18 @@ def _values(documents: Sequence[Document]) -> list[Any]:
 
 
 def _policies(values: Sequence[Any]) -> dict[str, Annotations]:
-    """Return the annotations of every Namespace, by name; a later document wins."""
-    return {name: _strings(name, _mapping(metadata.get("annotations"))) for name, metadata in _namespaces(values)}
+    """Return the annotations of every Namespace that are strings, by name; a later document wins."""
+    found = {name: _mapping(metadata.get("annotations")) for name, metadata in _namespaces(values)}
+    return {name: {key: value for key, value in each.items() if isinstance(value, str)} for name, each in found.items()}
+
+
+def no_strings(values: Sequence[Any]) -> Iterator[Problem]:
+    """Find annotations of ours, of Namespaces, that YAML did not read as strings."""
+    for name, metadata in _namespaces(values):
+        for key, value in _mapping(metadata.get("annotations")).items():
+            if contract.is_ours(key) and not isinstance(value, str):
+                field = f"Namespace {name}: metadata.annotations[{key}]"
+                yield Problem(field, no_string(key, value), Reason.INVALID_NAMESPACE)
 
 
 def _closed(values: Sequence[Any]) -> frozenset[str]:
@@ -260,14 +279,6 @@ def _counts(of: Counts, item: Mapping[str, Any], *, template: bool) -> bool:
         return of(item, template=template)
     except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
         return False
-
-
-def _strings(namespace: str, annotations: Mapping[str, Any]) -> Annotations:
-    for key, value in annotations.items():
-        if contract.is_ours(key) and not isinstance(value, str):
-            field = f"Namespace {namespace}: metadata.annotations[{key}]"
-            raise PolicyDenied(field, no_string(key, value), Reason.INVALID_NAMESPACE)
-    return annotations
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

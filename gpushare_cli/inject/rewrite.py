@@ -1,19 +1,21 @@
 """The core of ``gpu-share inject``: documents in, documents rewritten by the webhook's own function out. No I/O."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import jsonpatch
 
-from gpushare import contract
-from gpushare.errors import PolicyDenied, RequestError
+from gpushare import contract, namespace_policy
+from gpushare.errors import PolicyDenied, Problem, RequestError
 from gpushare.reasons import Reason
 from gpushare_cli.inject.kube_yaml import Misplaced, dump
 from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
 from gpushare_cli.inject.yaml_hints import no_string
+from webhook.mutation.annotation_keys import field_of
 from webhook.mutation.mutate import Decision
 from webhook.mutation.resourceclaims import template_for
 
@@ -23,6 +25,7 @@ Judge = Callable[[Mapping[str, Any], str], Decision]
 SEPARATOR: Final = "---\n"
 SHARES: Final = frozenset({Reason.APPLIED, Reason.UNCHANGED})
 """Decisions about pods that hold a share of ours."""
+_OF_VALUES: Final = frozenset({Reason.INVALID_QUANTITY, Reason.INVALID_VALUE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +61,32 @@ class Result:
         return self.document.render(self.after) if self.rewritten else self.document.text
 
 
-def rewrite(documents: Sequence[Document], judge: Judge, namespace: str | None = None) -> list[Result]:
+def rewrite(
+    documents: Sequence[Document], judge: Judge, namespace: str | None = None, known: Iterable[Problem] = ()
+) -> list[Result]:
     """Rewrite every document, or none.
 
     Args:
         documents: a stream, in order.
         judge: what decides on one pod.
         namespace: the namespace of pods that name none; ``default`` when absent.
+        known: problems of the stream that are reported before those of its pods.
 
     Raises:
-        PolicyDenied: a pod is refused; document and field are named.
+        PolicyDenied: pods are refused; of each problem, document and field are named.
         RequestError: a document of ours cannot be read.
     """
-    return [
-        _rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE) for number, document in numbered(documents)
-    ]
+    results: list[Result] = []
+    problems, complete = list(known), True
+    for number, document in numbered(documents):
+        try:
+            results.append(_rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE))
+        except PolicyDenied as error:
+            problems += error.problems
+            complete &= error.complete
+    if problems:
+        raise PolicyDenied.of(list(dict.fromkeys(problems)), complete=complete, room=sys.maxsize)
+    return results
 
 
 def numbered(documents: Sequence[Document]) -> Iterator[tuple[int, Document]]:
@@ -100,13 +114,15 @@ def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
 
 def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> Result:
     before = load(document, number)
-    changes = []
+    changes, problems, complete = list[Change](), list[Problem](), True
     for place in pods(before):
         try:
-            change = change_of(place, judge, place.named or namespace)
+            changes.append(change_of(place, judge, place.named or namespace))
         except PolicyDenied as error:
-            raise _located(error, document, number, place) from None
-        changes.append(change)
+            problems += _located(error, document, number, place, place.named or namespace)
+            complete &= error.complete
+    if problems:
+        raise PolicyDenied.of(problems, complete=complete)
     # All at once: each application copies the whole document.
     operations = [dict(op) for change in changes for op in change.patch]
     after = jsonpatch.apply_patch(before, operations) if operations else before
@@ -118,9 +134,16 @@ def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> R
 
 
 def change_of(place: PodPlace, judge: Judge, namespace: str) -> Change:
-    """Decide on one pod. Raises ``PolicyDenied`` with a field inside the pod."""
-    _strings_only(place.pod)
-    decision = judge(place.pod, namespace)
+    """Decide on one pod. Raises ``PolicyDenied`` with fields inside the pod."""
+    no_strings = {problem.field: problem for problem in _no_strings(place.pod)}
+    try:
+        decision = judge(place.pod, namespace)
+    except PolicyDenied as error:
+        # The value itself is no string: what to write instead is already known, and better.
+        others = [each for each in error.problems if each.field not in no_strings or each.reason not in _OF_VALUES]
+        raise PolicyDenied.of([*no_strings.values(), *others], complete=error.complete) from None
+    if no_strings:
+        raise PolicyDenied.of([*no_strings.values()])
     patch = tuple(_moved(op, place.pointer) for op in decision.patch)
     warnings = (*decision.warnings, *_misplaced(place))
     return Change(place=place, pod=decision.pod, reason=decision.reason, patch=patch, warnings=warnings)
@@ -131,19 +154,23 @@ def _moved(op: Mapping[str, Any], pointer: str) -> dict[str, Any]:
     return {key: pointer + value if key in {"path", "from"} else value for key, value in op.items()}
 
 
-def _located(error: PolicyDenied, document: Document, number: int, place: PodPlace) -> PolicyDenied:
-    field = ".".join(part for part in (place.field, error.field) if part)
-    message = error.message.removeprefix(f"{error.field}: ")
+def _located(
+    error: PolicyDenied, document: Document, number: int, place: PodPlace, namespace: str
+) -> Iterator[Problem]:
+    """Yield the problems of a pod with their place in the stream; those of its namespace have none."""
     where = f"document {number} ({place.label}, line {document.line})"
-    return PolicyDenied(f"{where}: {field}", message, error.reason)
+    for problem in error.problems:
+        field = f"{where}: {'.'.join(part for part in (place.field, problem.field) if part)}"
+        if problem.field.startswith(namespace_policy.FIELD):
+            field = f"Namespace {namespace}: {problem.field.removeprefix(namespace_policy.FIELD)}"
+        yield replace(problem, field=field)
 
 
-def _strings_only(pod: Mapping[str, Any]) -> None:
-    """Refuse an annotation of ours that YAML did not read as a string: the API server would refuse the whole pod."""
+def _no_strings(pod: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find annotations of ours that YAML did not read as strings: the API server would refuse the whole pod."""
     for key, value in _annotations(pod).items():
-        if isinstance(value, str) or not contract.is_ours(key):
-            continue
-        raise PolicyDenied(f"metadata.annotations[{key}]", no_string(key, value), Reason.INVALID_VALUE)
+        if contract.is_ours(key) and not isinstance(value, str):
+            yield Problem(field_of(key), no_string(key, value), Reason.INVALID_VALUE)
 
 
 def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> dict[str, Any]:

@@ -39,8 +39,11 @@ class Known:
     def policy(self, _name: str) -> NamespacePolicy:
         return NamespacePolicy(host_paths=tuple(f"/data/{number}" for number in range(64)))
 
-    def names(self, _namespace: str) -> frozenset[str]:
+    def own(self, _namespace: str) -> frozenset[str]:
         return frozenset({"claim/own"})
+
+    def others(self, _namespace: str) -> frozenset[str]:
+        return frozenset({"claim/other"})
 
 
 def settings() -> Settings:
@@ -74,6 +77,11 @@ def containers(each: Callable[[int], Json], **annotations: Any) -> Json:
 def close(number: int, length: int = 60) -> str:
     """A name that resembles the others, in the way in which difflib compares slowest."""
     return ("ab" * length)[: length - 4] + f"{number:04}"
+
+
+def with_volumes(made: Json, volumes: list[Json]) -> Json:
+    made["spec"]["volumes"] = volumes
+    return made
 
 
 FAMILIES: dict[str, Family] = {
@@ -111,6 +119,18 @@ FAMILIES: dict[str, Family] = {
     "close longer names": lambda n: {
         **containers(lambda each: {"name": close(each, 63)}, **{contract.MEMORY_OF + "aabb" * 15: "1Gi"})
     },
+    "many close keys": lambda n: containers(
+        lambda each: {"name": close(each, 63)},
+        **{contract.MEMORY_OF + "aabb" * 14 + str(each): "1Gi" for each in range(n)},
+    ),
+    "many close unknown keys": lambda n: containers(
+        lambda each: {"name": close(each, 63)},
+        **{contract.MEMORY + "." + "aabb" * 14 + str(each): "1Gi" for each in range(n)},
+    ),
+    "refused host paths, mounted everywhere": lambda n: with_volumes(
+        containers(lambda _: {"volumeMounts": [{"name": str(each)} for each in range(min(1024, n // 64))]}),
+        [{"name": str(each), "hostPath": {"path": "/dev"}} for each in range(min(1024, n))],
+    ),
     "containers": lambda n: pod(ephemeralContainers=[{"name": f"e{each}"} for each in range(n)]),
     "empty containers": lambda n: pod(initContainers=[{} for _ in range(n)]),
     "sidecars of one name": lambda n: pod(initContainers=[{"name": contract.SIDECAR} for _ in range(n)]),

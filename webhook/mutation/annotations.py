@@ -3,23 +3,24 @@
 Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
 from gpushare import contract, main_container, namespace_policy
 from gpushare.annotations import Asked, asked, instances, several
-from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.checks import Check, attempt, collect, traced, values_of
+from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.patterns import Pattern
 from gpushare.quantity import format_mib, parse_gpus, parse_memory, parse_percent, parse_profile, profile_mib, shown
 from gpushare.reasons import Reason
+from webhook.mutation.annotation_keys import KEY_SHOWN, MAX_NAME, field_of, read_keys
 from webhook.mutation.podview import Container, Kind, PodView
 from webhook.mutation.settings import Settings
 
 _MODEL: Final = Pattern(r"[A-Za-z0-9 ._-]{1,63}", 63)
-_PREFIXES: Final = contract.CONTAINER_PREFIXES
 PRIORITIES: Final = {"low": "gives way to others on its GPU", "normal": "the default"}
 SAME_GPU: Final = {"true": "the default: one GPU for all its containers", "false": "each may have another GPU"}
 """Values of two annotations, and what they do."""
@@ -28,14 +29,11 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("no", "n", "off", "0", "f"), "false"),
 }
 """What people write for true and false."""
-KEY_SHOWN: Final = 120
 SHOWN_WHOLE: Final = 26
 """Longest name of a container that a warning shows whole, beside another such name."""
 T = TypeVar("T")
-MAX_NAME: Final = 63
-"""Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
-MAX_HINTS: Final = 8
-"""Containers with whose annotations a mistyped key is compared: difflib can take the cube of its length."""
+UNREADABLE: Final = "?"
+"""Profile of a MIG instance in a plan that is not complete."""
 MAX_MODELS: Final = 16
 """The API server refuses a selector of more than 10 KiB."""
 
@@ -60,7 +58,8 @@ class Share:
 class Plan:
     """What a pod asks for. ``shares`` come in order of their containers' start; ``models`` are lower-case.
 
-    ``main`` is the main container where that has a share, else empty.
+    ``main`` is the main container where that has a share, else empty. Not ``complete`` if an annotation has a problem.
+    Then amounts may be missing, and nothing is compared with the plan.
     """
 
     shares: tuple[Share, ...]
@@ -68,7 +67,7 @@ class Plan:
     low_priority: bool = False
     models: tuple[str, ...] = ()
     same_gpu: bool = True
-    warnings: tuple[str, ...] = ()
+    complete: bool = True
 
     def of(self, container: str) -> Share | None:
         """Return the share of a container, ``None`` where it asked for nothing."""
@@ -82,48 +81,49 @@ def asks(annotations: Mapping[str, Any]) -> bool:
 
 def asking(pod: PodView) -> frozenset[str]:
     """Name the containers for which a pod that asks wants something, whether they exist or not."""
-    main, _ = _main(pod)
+    main = _main(pod)
     named = [read(pod.annotations, main.name) for read in (instances, several)]
     return frozenset().union(*asked(pod.annotations, main.name), *named) or frozenset({main.name})
 
 
 def main_name(pod: PodView) -> str:
     """Name the main container."""
-    return _main(pod)[0].name
+    return _main(pod).name
 
 
 def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan:
     """Read the annotations of a pod that asks.
 
     Raises:
-        PolicyDenied: an unknown key or container, or a value that cannot be had.
+        PolicyDenied: unknown keys or containers, or values that cannot be had.
     """
-    _check_keys(pod)
-    main, warnings = _main(pod)
-    memory, compute = asked(pod.annotations, main.name)
-    cut, counts = instances(pod.annotations, main.name), several(pod.annotations, main.name)
-    names = memory.keys() | compute.keys() | cut.keys() | counts.keys() or {main.name}
-    limits = _Limits(policy, settings)
+    return collect(planning(pod, policy, settings))[0]
 
-    def share(each: Container) -> Share:
-        mib, percent = memory.get(each.name), compute.get(each.name)
-        if each.name in cut:
-            beside = mib or percent or counts.get(each.name)
-            return Share(each.name, each.kind, 0, None, limits.profile(cut[each.name], beside))
-        if mib is None and not policy.default_memory_mib:
-            _no_memory(each)
-        gpus = limits.gpus(counts.get(each.name))
-        return Share(each.name, each.kind, limits.memory(mib), limits.compute(percent), gpus=gpus)
 
-    shares = tuple(share(each) for each in pod.containers if each.name in names)
-    _check_one_gpu(pod, shares)
+def planning(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[Plan]:
+    """Read as ``read_plan`` does. With problems, the plan is not complete."""
+    keys = yield from read_keys(pod)
+    view = replace(pod, annotations=keys.meant)
+    plan, sound = yield from traced(_plan(view, policy, settings), keys.fields)
+    return plan if sound and keys.known else replace(plan, complete=False)
+
+
+def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[Plan]:
+    choice = _main(pod)
+    yield from _doubts(pod, choice)
+    wanted, limits = _Wanted.of(pod.annotations, choice.name), _Limits(policy, settings)
+    names = wanted.names() or {choice.name}
+    shares = yield from values_of(_share(each, wanted, limits) for each in pod.containers if each.name in names)
+    priority = yield from attempt(partial(_choice, pod, contract.PRIORITY, PRIORITIES))
+    models = yield from attempt(partial(read_models, pod.annotations))
+    same_gpu = yield from attempt(partial(_same_gpu, pod, shares))
+    yield from limits.capped(names - wanted.compute.keys() - wanted.profile.keys())
     return Plan(
-        shares=shares,
-        main=main.name if main.name in names else "",
-        low_priority=_choice(pod, contract.PRIORITY, PRIORITIES) == "low",
-        models=read_models(pod.annotations),
-        same_gpu=_choice(pod, contract.SAME_GPU, SAME_GPU) != "false",
-        warnings=(*warnings, *limits.capped(names - compute.keys() - cut.keys())),
+        shares=tuple(shares),
+        main=choice.name if choice.name in names else "",
+        low_priority=priority == "low",
+        models=models or (),
+        same_gpu=same_gpu != "false",
     )
 
 
@@ -145,22 +145,20 @@ def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted({name.lower() for name in names}))
 
 
-def field_of(key: str) -> str:
-    """Name a pod annotation in a message."""
-    safe = ascii(key[:KEY_SHOWN])[1:-1]
-    return f"metadata.annotations[{safe:.{KEY_SHOWN}}]"
+def _main(pod: PodView) -> main_container.Choice:
+    """Choose the container that pod-wide annotations mean."""
+    # A container whose name cannot be read has an empty one in the view.
+    return main_container.choose(pod.annotations, [{**each.raw, "name": each.name} for each in _apps(pod)])
 
 
-def _main(pod: PodView) -> tuple[Container, tuple[str, ...]]:
-    apps = {each.name: each for each in pod.containers if each.kind is Kind.APP}
-    choice = main_container.choose(pod.annotations, [each.raw for each in apps.values()])
-    return apps[choice.name], tuple(_doubts(pod, choice, apps))
+def _apps(pod: PodView) -> list[Container]:
+    return [each for each in pod.containers if each.kind is Kind.APP]
 
 
-def _doubts(pod: PodView, choice: main_container.Choice, apps: Collection[str]) -> Iterator[str]:
+def _doubts(pod: PodView, choice: main_container.Choice) -> Iterator[str]:
     """Warn where the author may have meant another container by the pod-wide annotations."""
     wanted, name = pod.annotations.get(contract.DEFAULT_CONTAINER), choice.name
-    if wanted is not None and wanted not in tuple(apps):
+    if wanted is not None and wanted not in [each.name for each in _apps(pod)]:
         yield f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} counts as main"
     elif wanted in main_container.PROXIES and wanted != name:
         yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} counts as main"
@@ -170,34 +168,96 @@ def _doubts(pod: PodView, choice: main_container.Choice, apps: Collection[str]) 
         yield f"the share goes to container {name:.{SHOWN_WHOLE}}; {key} names another"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """The annotations that ask for something, by container."""
+
+    memory: Mapping[str, Asked]
+    compute: Mapping[str, Asked]
+    profile: Mapping[str, Asked]
+    gpus: Mapping[str, Asked]
+    main: str
+    keys: Collection[str]
+    """Of all annotations of our domain."""
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, Any], main: str) -> Self:
+        memory, compute = asked(annotations, main)
+        profile, gpus = instances(annotations, main), several(annotations, main)
+        return cls(
+            memory=memory,
+            compute=compute,
+            profile=profile,
+            gpus=gpus,
+            main=main,
+            keys={*filter(contract.is_ours, annotations)},
+        )
+
+    def names(self) -> set[str]:
+        return {*self.memory, *self.compute, *self.profile, *self.gpus}
+
+    def keys_of_share(self, container: str) -> list[str]:
+        """Return the annotations that ask for a container's share; its own wins over the pod-wide one."""
+        own = [prefix + container for prefix in (contract.MEMORY_OF, contract.COMPUTE_OF, contract.GPUS_OF)]
+        wide = [contract.MEMORY, contract.COMPUTE, contract.GPUS] if container == self.main else []
+        return [key for key in (*own, *wide) if key in self.keys]
+
+
+def _share(container: Container, wanted: _Wanted, limits: "_Limits") -> Check[Share]:
+    """Read what a container asks for. An amount with a problem is 0, or what a container has that does not ask."""
+    name, kind, memory = container.name, container.kind, wanted.memory.get(container.name)
+    cut, profile, mib = wanted.profile.get(name), "", 0
+    if cut is not None:
+        yield from (_beside_instance(key, cut) for key in wanted.keys_of_share(name))
+        profile = (yield from attempt(partial(limits.profile, cut))) or UNREADABLE
+    if memory is not None or (cut is None and limits.policy.default_memory_mib):
+        mib = yield from limits.memory(memory)
+    elif cut is None and wanted.keys:
+        yield _no_memory(container, main=name == wanted.main)
+    percent = yield from attempt(partial(limits.compute, wanted.compute.get(name)))
+    gpus = yield from attempt(partial(limits.gpus, wanted.gpus.get(name)))
+    return Share(name, kind, 0, None, profile) if profile else Share(name, kind, mib, percent, gpus=gpus or 1)
+
+
+def _beside_instance(key: str, cut: Asked) -> Problem:
+    message = (
+        f"asks for a share, and {cut.key:.{KEY_SHOWN}} for a MIG instance, which has memory and compute of its own; "
+        f"remove this annotation, or ask for a share alone, with {contract.MEMORY} and without the other"
+    )
+    return Problem(field_of(key), message)
+
+
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Reads amounts and holds them against the operator's bounds."""
+    """Reads amounts and compares them with the operator's bounds."""
 
     policy: NamespacePolicy
     settings: Settings
 
-    def memory(self, asked: Asked | None) -> int:
+    def memory(self, asked: Asked | None) -> Check[int]:
         if asked is None:
             field, mib = namespace_policy.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
         else:
             field = field_of(asked.key)
-            mib = _read(asked, parse_memory)
+            read = yield from attempt(partial(_read, asked, parse_memory))
+            if read is None:
+                return 0
+            mib = read
         as_read = format_mib(mib)
-        said = as_read if asked is None or asked.value == as_read else f"{asked.value} ({as_read})"
-        self._check_memory(field, mib, said)
+        written = as_read if asked is None or asked.value == as_read else f"{asked.value} ({as_read})"
+        yield from self._bounds(field, mib, written)
         return mib
 
-    def _check_memory(self, field: str, mib: int, said: str) -> None:
+    def _bounds(self, field: str, mib: int, written: str) -> Iterator[Problem]:
         least, most = self.settings.min_memory_mib, self.settings.max_memory_mib
         if mib < least:
-            message = f"{said} is below the minimum of {format_mib(least)}; write for example {format_mib(least)}"
-            raise PolicyDenied(field, message, Reason.BELOW_MINIMUM)
-        if message := self.policy.above_memory(mib, said):
-            raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
+            message = f"{written} is below the minimum of {format_mib(least)}; write for example {format_mib(least)}"
+            yield Problem(field, message, Reason.BELOW_MINIMUM)
+        if message := self.policy.above_memory(mib, written):
+            yield Problem(field, message, Reason.ABOVE_MAXIMUM)
         if most is not None and mib > most:
-            message = f"{said} is more than the largest GPU has, {format_mib(most)}; ask for less"
-            raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
+            message = f"{written} is more than the largest GPU has, {format_mib(most)}; ask for less"
+            yield Problem(field, message, Reason.ABOVE_MAXIMUM)
 
     def compute(self, asked: Asked | None) -> int | None:
         if asked is None:
@@ -219,19 +279,15 @@ class _Limits:
             raise PolicyDenied(field_of(asked.key), message)
         return count
 
-    def profile(self, asked: Asked, beside: Asked | None) -> str:
-        """Read the profile of a MIG instance, for a container that asks for nothing beside it."""
-        field = field_of(asked.key)
-        if beside is not None:
-            message = f"asks for a MIG instance, and {beside.key:.{KEY_SHOWN}} for a share; remove one of them"
-            raise PolicyDenied(field, f"{message}: an instance has memory and compute of its own")
+    def profile(self, asked: Asked) -> str:
+        """Read the profile of a MIG instance."""
         profile = _read(asked, parse_profile)
         if message := self.policy.above_memory(profile_mib(profile), profile):
-            raise PolicyDenied(field, message, Reason.ABOVE_MAXIMUM)
+            raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return profile
 
     def capped(self, unasked: Iterable[str]) -> Iterator[str]:
-        """Tell of the containers that asked for no compute and get the ceiling."""
+        """Warn of the containers that ask for no compute and get the maximum."""
         names, ceiling = sorted(unasked), self.policy.max_compute
         if names and ceiling is not None and self.policy.default_compute is None:
             yield f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}"
@@ -244,21 +300,27 @@ def _read(asked: Asked, parse: Callable[[object], T]) -> T:
         raise PolicyDenied(field_of(asked.key), error.message, error.reason) from error
 
 
-def _check_one_gpu(pod: PodView, shares: Iterable[Share]) -> None:
-    """Refuse to hold to one GPU what asks for several."""
+def _same_gpu(pod: PodView, shares: Iterable[Share]) -> str | None:
+    """Read ``same-gpu``, which cannot hold a container of several GPUs to one."""
     wide = next((each for each in shares if each.gpus > 1), None)
-    if wide is not None and pod.annotations.get(contract.SAME_GPU) == "true":
-        message = f"'true' holds the pod to one GPU, but container {wide.container} asks for {wide.gpus}; remove it"
-        raise PolicyDenied(field_of(contract.SAME_GPU), message)
-
-
-def _no_memory(container: Container) -> NoReturn:
-    key = contract.MEMORY_OF + container.name
+    value = pod.annotations.get(contract.SAME_GPU)
+    if wide is None or value in (None, "false"):
+        return _choice(pod, contract.SAME_GPU, SAME_GPU)
     message = (
-        f"is missing: container {container.name} asks for a share without saying how much memory; "
-        f"write for example {key}: 4Gi, or {contract.MEMORY}: 4Gi for the main container"
+        f"{shown(str(value))} holds the pod to one GPU, but container {wide.container:.{MAX_NAME}} asks for "
+        f"{wide.gpus}; remove it"
     )
-    raise PolicyDenied(field_of(key), message, Reason.MEMORY_MISSING)
+    raise PolicyDenied(field_of(contract.SAME_GPU), message)
+
+
+def _no_memory(container: Container, *, main: bool) -> Problem:
+    key = f"{contract.MEMORY_OF}{container.name:.{MAX_NAME}}"
+    wide = f", or {contract.MEMORY}: 4Gi for the main container" if main else ""
+    message = (
+        f"is missing: container {container.name:.{MAX_NAME}} asks for a share without saying how much memory; "
+        f"write for example {key}: 4Gi{wide}"
+    )
+    return Problem(field_of(key), message, Reason.MEMORY_MISSING)
 
 
 def _choice(pod: PodView, key: str, allowed: Mapping[str, str]) -> str | None:
@@ -272,48 +334,3 @@ def _choice(pod: PodView, key: str, allowed: Mapping[str, str]) -> str | None:
     neither = " nor ".join(f'"{each}"' for each in allowed)
     message = f"{shown(str(value))} is neither {neither}; write {advice}"
     raise PolicyDenied(field_of(key), message, Reason.INVALID_VALUE)
-
-
-def _check_keys(pod: PodView) -> None:
-    ours = sorted(key for key in pod.annotations if contract.is_ours(key) and key not in contract.POD_ANNOTATIONS)
-    names = _names(pod)
-    for key in ours:
-        prefix, name = key[: key.find("/") + 1], key[key.find("/") + 1 :]
-        if prefix not in _PREFIXES:
-            raise PolicyDenied(field_of(key), _unknown_key(pod, key), Reason.UNKNOWN_ANNOTATION)
-        if name not in names:
-            raise PolicyDenied(field_of(key), _unknown_container(names, name), Reason.UNKNOWN_CONTAINER)
-
-
-def _names(pod: PodView) -> list[str]:
-    """Name the containers that may have a share: ephemeral ones and our sidecar may not."""
-    return [each.name for each in pod.containers if each.kind is not Kind.EPHEMERAL and each.name != contract.SIDECAR]
-
-
-def _unknown_key(pod: PodView, key: str) -> str:
-    if key.startswith(contract.RESIZE_OF):
-        return f"changes the quota of a container that runs; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
-    if key in contract.NAMESPACE_ANNOTATIONS:
-        return "is an annotation of namespaces, set by the operator; remove it from the pod"
-    if key == contract.NAMESPACE_LABEL:
-        return f"is a label of namespaces and nodes; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
-    if key == contract.MANAGED_LABEL:
-        return f"is a label, which gpu-share itself sets; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
-    names = _comparable(_names(pod))[:MAX_HINTS]
-    known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in names)]
-    near = get_close_matches(key[:KEY_SHOWN].lower(), known, 1)
-    return f"no such annotation; did you mean {near[0]}?" if near else f"no such annotation; known are {_known()}"
-
-
-def _known() -> str:
-    return ", ".join((*contract.POD_ANNOTATIONS, *(f"{prefix}<container>" for prefix in _PREFIXES)))
-
-
-def _comparable(names: Iterable[str]) -> list[str]:
-    return [name for name in names if len(name) <= MAX_NAME]
-
-
-def _unknown_container(names: Sequence[str], name: str) -> str:
-    near = get_close_matches(name[:MAX_NAME], _comparable(names), 1)
-    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names[:8])}"
-    return f"the pod has no container named {shown(name)}; {hint}"

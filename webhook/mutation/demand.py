@@ -31,10 +31,10 @@ class Demand:
         """Return what a stored pod asks for."""
         shares = pod.plan.shares
         percents = [100 if each.compute is None else each.compute for each in shares if not each.profile]
-        problem = as_root(pod.view, {each.container for each in shares})
+        root = next(map(str, as_root(pod.view, {each.container for each in shares})), "")
         whole = any(each.compute is None for each in shares if not each.profile)
         compute = None if whole else max(percents, default=0)
-        return cls(max(map(_mib, shares)), compute, "" if problem is None else problem.message)
+        return cls(max(map(_mib, shares)), compute, root)
 
     def refusal(self, policy: NamespacePolicy, settings: Settings) -> tuple[Reason, str] | None:
         """Say why the namespace does not allow it; ``None`` where it does."""

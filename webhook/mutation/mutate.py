@@ -1,20 +1,22 @@
 """Mutate one pod, or deny it, by the namespace policy and the settings. Pure."""
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.errors import PolicyDenied
+from gpushare.checks import Check, attempt, collect, first_of_fields, guarded, independent
+from gpushare.errors import Problem
 from gpushare.fields import objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.mutation import other_gpu_systems, sidecar_validation, validation
-from webhook.mutation.annotations import Plan, asking, asks, main_name, read_plan
+from webhook.mutation.annotations import Plan, asking, asks, main_name, planning
 from webhook.mutation.json_patch import diff
-from webhook.mutation.podview import Kind, PodView, claims_used, names_claim, read_annotations, read_pod
-from webhook.mutation.resourceclaims import ClaimPlan, check_compute, check_memory, claim_plan
-from webhook.mutation.rewrite import hide, rewrite
+from webhook.mutation.podview import Kind, PodView, claims_used, names_claim, read_annotations, read_pod, reading
+from webhook.mutation.resourceclaims import ClaimPlan, check_compute, check_memory, check_number, claim_plan
+from webhook.mutation.rewrite import hide, is_our_claim, rewrite
 from webhook.mutation.settings import Settings
 from webhook.mutation.template_content import content_of
 
@@ -34,6 +36,17 @@ class Decision:
     pod: Json
     patch: list[dict[str, Any]] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What a decision depends on besides the pod; ``decide`` describes it."""
+
+    policy: NamespacePolicy
+    settings: Settings
+    own_claims: Container[str]
+    other_claims: Container[str]
+    standing: Callable[[str], int | None]
 
 
 def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
@@ -69,66 +82,82 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
         PolicyDenied: the pod asks for something it cannot have.
     """
     if operation == "UPDATE" and subresource == "ephemeralcontainers":
-        return _debug(pod, old or {})
+        return _collected(_debug(pod, old or {}))
     if operation != "CREATE" or subresource:
         return Decision(reason=Reason.UNCHANGED, pod=pod)
-    annotations = read_annotations(pod)
-    if not asks(annotations):
+    if not asks(read_annotations(pod)):
         return Decision(reason=Reason.NO_SHARE, pod=pod)
-    view = read_pod(pod)
+    around = _Around(policy, settings, own_claims, other_claims, standing)
+    return _collected(_created(pod, user, around))
+
+
+def _collected(check: Check[Decision]) -> Decision:
+    decision, warnings = collect(check)
+    return replace(decision, warnings=_said(warnings))
+
+
+def _created(pod: Json, user: str, around: _Around) -> Check[Decision]:
+    view = yield from guarded(reading(pod))
+    if view is None:
+        yield from validation.check_host(pod, around.policy, around.settings)
+        return Decision(reason=Reason.UNCHANGED, pod=pod)
     if _is_mirror(view, user):
         return Decision(reason=Reason.MIRROR_POD, pod=pod)
     sharing = asking(view)
-    own = _brings_claims(view, sharing, own_claims)
-    if not own:
-        sidecar_validation.check(view, settings)
-    warnings = validation.check(view, sharing, policy, settings)
-    other_gpu_systems.check_claims(view, sharing, other_claims)
-    warnings = (*warnings, *other_gpu_systems.warnings(view, main_name(view), settings))
-    if own:
-        warning = f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
-        return Decision(reason=Reason.OWN_CLAIM, pod=pod, warnings=_said((warning, *warnings)))
-    return _share(view, policy, settings, standing, warnings)
+    if (yield from attempt(partial(_brings_claims, view, sharing, around.own_claims))):
+        yield f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
+        yield from _checked(view, sharing, around)
+        return Decision(reason=Reason.OWN_CLAIM, pod=pod)
+    sidecar = view.named(contract.SIDECAR)
+    shared = _shared(view, sharing, around)
+    return (yield from (first_of_fields(sidecar.field, shared) if sidecar else shared))
 
 
-def _share(
-    view: PodView,
-    policy: NamespacePolicy,
-    settings: Settings,
-    standing: Callable[[str], int | None],
-    warnings: tuple[str, ...],
-) -> Decision:
-    plan = read_plan(view, policy, settings)
-    claim = claim_plan(plan)
-    check_compute(plan, settings.most_compute)
-    check_memory(plan, settings.max_memory_mib)
-    _check_template(claim, plan, standing(claim.template))
-    after = rewrite(view, plan, claim, policy, settings)
-    patch = diff(view.pod, after.pod)
-    said = _said((*plan.warnings, *warnings, *after.warnings))
-    return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after.pod, patch=patch, warnings=said)
+def _shared(view: PodView, sharing: frozenset[str], around: _Around) -> Check[Decision]:
+    """Make a sharing pod. Problems of the sidecar come first: other checks take it for a container of the tenant."""
+    plan = yield from planning(view, around.policy, around.settings)
+    yield from guarded(sidecar_validation.problems(view, around.settings))
+    yield from _checked(view, sharing, around)
+    return (yield from _share(view, plan, around))
 
 
-def _debug(pod: Json, old: Json) -> Decision:
+def _checked(view: PodView, sharing: frozenset[str], around: _Around) -> Check[None]:
+    """Check what annotations cannot change, for shares and for claims that the pod brings."""
+    yield from validation.check(view, sharing, around.policy, around.settings)
+    others = other_gpu_systems.check_claims(view, sharing, around.other_claims)
+    yield from independent([others, other_gpu_systems.warnings(view, main_name(view), around.settings)])
+
+
+def _share(view: PodView, plan: Plan, around: _Around) -> Check[Decision]:
+    claim, settings = claim_plan(plan), around.settings
+    yield from check_number(claim.requests)
+    yield from check_compute(plan, settings.most_compute)
+    yield from check_memory(plan, settings.max_memory_mib)
+    yield from _check_template(claim, plan, around.standing)
+    after = yield from rewrite(view, plan, claim, around.policy, settings)
+    patch = diff(view.pod, after) if plan.complete else []
+    return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch)
+
+
+def _debug(pod: Json, old: Json) -> Check[Decision]:
     """Answer ``kubectl debug`` on a sharing pod: containers added later get no GPU; those there are immutable."""
     annotated = asks(read_annotations(pod))
     claims = (pod.get("spec") or {}).get("resourceClaims") if isinstance(pod.get("spec"), dict) else None
     claimed = any(each.get("name") == contract.CLAIM for each in objects(claims, "spec.resourceClaims"))
     if not annotated and not claimed:
         return Decision(reason=Reason.NO_SHARE, pod=pod)
-    view = read_pod(pod)
+    view = yield from reading(pod)
     known = {each.name for each in read_pod(old).containers if each.kind is Kind.EPHEMERAL} if old else set()
-    warnings: list[str] = []
     containers: list[Json] = []
     for each in view.containers:
-        if each.kind is Kind.EPHEMERAL:
-            new = each.name not in known
-            warnings += validation.check_container(each) if new else ()
-            containers.append(hide(each, warnings) if new else each.raw)
+        if each.kind is Kind.EPHEMERAL and each.name not in known:
+            yield from validation.check_container(each)
+            containers.append((yield from hide(each)))
+        elif each.kind is Kind.EPHEMERAL:
+            containers.append(each.raw)
     after = {**pod, "spec": {**view.spec, "ephemeralContainers": containers}} if containers else pod
     patch = diff(pod, after)
-    said = _said(warnings)
-    return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch, warnings=said)
+    return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch)
 
 
 def _said(warnings: Iterable[str]) -> tuple[str, ...]:
@@ -143,11 +172,12 @@ def _is_mirror(view: PodView, user: str) -> bool:
     return contract.MIRROR in view.annotations and bool(node) and user == f"system:node:{node}"
 
 
-def _check_template(claim: ClaimPlan, plan: Plan, found: int | None) -> None:
-    """Refuse a pod whose template's name somebody gave to other content before the namespace opted in."""
+def _check_template(claim: ClaimPlan, plan: Plan, standing: Callable[[str], int | None]) -> Iterator[Problem]:
+    """Find a template of the claim's name to which somebody gave other content before the namespace opted in."""
+    found = standing(claim.template) if plan.complete else None
     if found is not None and found != content_of(claim.requests, plan.models, same_gpu=plan.same_gpu):
         message = f"{claim.template} is another's ResourceClaimTemplate under a name of {contract.GROUP}; delete it"
-        raise PolicyDenied("spec.resourceClaims", message, Reason.TEMPLATE_TAKEN)
+        yield Problem("spec.resourceClaims", message, Reason.TEMPLATE_TAKEN)
 
 
 def _brings_claims(view: PodView, sharing: Iterable[str], own_claims: Container[str]) -> bool:
@@ -156,14 +186,8 @@ def _brings_claims(view: PodView, sharing: Iterable[str], own_claims: Container[
     A pod with our entry is a sharing one whatever else it names, and a claim that nobody uses gives nothing.
     """
     entries = objects(view.spec.get("resourceClaims"), "spec.resourceClaims")
-    if any(_is_ours(entry) for entry in entries):
+    if any(is_our_claim(entry) for entry in entries):
         return False
     own = {str(entry.get("name")) for entry in entries if names_claim(entry, own_claims)}
     using = {each.name for each in view.containers if own and own & claims_used(each)}
     return using.issuperset(sharing)
-
-
-def _is_ours(entry: Json) -> bool:
-    template = entry.get("resourceClaimTemplateName")
-    named = isinstance(template, str) and template.startswith(contract.TEMPLATE_PREFIX)
-    return entry.get("name") == contract.CLAIM and named

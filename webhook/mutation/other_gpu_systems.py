@@ -5,11 +5,11 @@ reads. With them it stays Pending, or it has a second way to a GPU.
 """
 
 from collections.abc import Container as Collection
-from collections.abc import Iterator
 from typing import Final
 
 from gpushare import contract
-from gpushare.errors import PolicyDenied
+from gpushare.checks import Check, independent
+from gpushare.errors import Problem
 from gpushare.fields import mapping, objects
 from gpushare.quantity import shown
 from webhook.mutation.podview import Container, PodView, claims_used, names_claim
@@ -61,19 +61,19 @@ _OF_CONTAINER: Final = {
 """Prefix of the annotation that names a container; there is none for the priority, which is of the whole pod."""
 NAME_SHOWN: Final = 19
 """So many characters of a container's name fit into a warning twice."""
+_KEY_SHOWN: Final = 80
+"""Of the name of a claim in a field, in characters."""
 
 
-def warnings(pod: PodView, main: str, settings: Settings) -> Iterator[str]:
-    """Yield a warning for each resource and annotation of another system, and for another scheduler.
+def warnings(pod: PodView, main: str, settings: Settings) -> Check[None]:
+    """Warn of each resource and annotation of another system, and for another scheduler.
 
     Args:
         pod: what asks for a share.
         main: name of its main container.
         settings: of the cluster.
     """
-    for container in pod.containers:
-        for key in _requested(container):
-            yield f"remove {key} from {container.name:.{NAME_SHOWN}}: {_instead(RESOURCES[key], container, main)}"
+    yield from independent(_resources(container, main) for container in pod.containers)
     for key, instead in ANNOTATIONS.items():
         if key in pod.annotations:
             yield f"remove the annotation {key}: {instead} replaces it"
@@ -83,24 +83,29 @@ def warnings(pod: PodView, main: str, settings: Settings) -> Iterator[str]:
         yield f"schedulerName {str(scheduler)!a:.32}: only Kubernetes' own scheduler places a share; use {known}"
 
 
-def check_claims(pod: PodView, sharing: Collection[str], other_claims: Collection[str]) -> None:
-    """Deny a sharing container a claim of another GPU driver.
+def check_claims(pod: PodView, sharing: Collection[str], other_claims: Collection[str]) -> Check[None]:
+    """Find claims of other GPU drivers that sharing containers use.
 
     Args:
         pod: what asks for a share.
         sharing: names of the containers that ask.
         other_claims: claims (``claim/<name>``) and templates (``template/<name>``) that ask for GPUs of other drivers.
-
-    Raises:
-        PolicyDenied: it uses one.
     """
     entries = objects(pod.spec.get("resourceClaims"), "spec.resourceClaims")
     others = {str(entry.get("name")) for entry in entries if names_claim(entry, other_claims)}
-    for container in pod.containers if others else ():
-        used = sorted(others & claims_used(container))
-        if used and container.name in sharing:
-            message = f"{shown(used[0])} asks another driver for a GPU beside a share; remove it, or the annotations"
-            raise PolicyDenied(f"{container.field}.resources.claims", message)
+    if others:
+        yield from independent(_claims(container, others) for container in pod.containers if container.name in sharing)
+
+
+def _claims(container: Container, others: set[str]) -> Check[None]:
+    for name in sorted(others & claims_used(container)):
+        message = f"{shown(name)} asks another driver for a GPU beside a share; remove it, or the annotations"
+        yield Problem(f"{container.field}.resources.claims[{ascii(name[:_KEY_SHOWN])[1:-1]}]", message)
+
+
+def _resources(container: Container, main: str) -> Check[None]:
+    for key in _requested(container):
+        yield f"remove {key} from {container.name:.{NAME_SHOWN}}: {_instead(RESOURCES[key], container, main)}"
 
 
 def _requested(container: Container) -> list[str]:

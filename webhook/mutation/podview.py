@@ -4,14 +4,15 @@
 """
 
 from collections.abc import Container as Collection
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.checks import Check, collect, guarded
 from gpushare.errors import PolicyDenied
-from gpushare.fields import invalid, mapping, objects, type_name
+from gpushare.fields import invalid, mapping, objects, problem, type_name
 from gpushare.quantity import shown
 from gpushare.reasons import Reason
 
@@ -109,43 +110,60 @@ def read_pod(pod: Json) -> PodView:
     """Check the shape of everything the rewriting touches.
 
     Raises:
-        PolicyDenied: a field of the wrong type, more than 64 containers or more than 1000 variables in one.
+        PolicyDenied: fields of the wrong type, more than 64 containers or more than 1000 variables in one.
+    """
+    return collect(reading(pod))[0]
+
+
+def reading(pod: Json) -> Check[PodView]:
+    """Check as ``read_pod`` does. What is returned has all containers, also those with a problem.
+
+    Raises:
+        PolicyDenied: the containers cannot be read at all.
     """
     spec = pod.get("spec")
     if not isinstance(spec, dict):
         raise invalid("spec", f"must be an object, not {type_name(spec)}")
-    containers = tuple(_containers(spec))
-    if not any(each.kind is Kind.APP for each in containers):
+    containers = yield from _containers(spec)
+    if not any(one.kind is Kind.APP for one in containers):
         raise invalid("spec.containers", "must be a list of at least one container")
     metadata = mapping(pod.get("metadata"), "metadata")
-    return PodView(pod, metadata, read_annotations(pod), spec, containers)
+    return PodView(pod, metadata, read_annotations(pod), spec, tuple(containers))
 
 
-def _containers(spec: Json) -> Iterator[Container]:
-    brought, names = 0, dict[str, str]()
-    for section in ("initContainers", "containers", "ephemeralContainers"):
-        for index, raw in enumerate(objects(spec.get(section), f"spec.{section}")):
-            container = _container(section, f"spec.{section}[{index}]", raw)
-            if container.name in names:
+def _containers(spec: Json) -> Check[list[Container]]:
+    found, names, brought = list[Container](), dict[str, str](), 0
+    for section, lists in _sections(spec).items():
+        for index, raw in enumerate(lists):
+            container = yield from _container(section, f"spec.{section}[{index}]", raw)
+            if container.name and container.name in names:
                 message = f"{shown(container.name)} is the name of {names[container.name]} too; rename one of them"
-                raise invalid(f"{container.field}.name", message)
+                yield problem(f"{container.field}.name", message)
             names[container.name] = container.field
+            found.append(container)
             brought += container.name != contract.SIDECAR
             if brought > MAX_CONTAINERS:
                 message = f"a sharing pod may have {MAX_CONTAINERS} containers of its own in all, this one has more"
                 raise PolicyDenied(f"spec.{section}", message, Reason.TOO_MANY_CONTAINERS)
-            yield container
+    return found
 
 
-def _container(section: str, field: str, raw: dict[str, Any]) -> Container:
+def _sections(spec: Json) -> dict[str, list[dict[str, Any]]]:
+    sections = ("initContainers", "containers", "ephemeralContainers")
+    return {section: objects(spec.get(section), f"spec.{section}") for section in sections}
+
+
+def _container(section: str, field: str, raw: dict[str, Any]) -> Check[Container]:
+    """Read a container; one without a name has an empty name, and one with unreadable variables has none."""
     name = raw.get("name")
     if not isinstance(name, str):
         message = f"must be a string, not {type_name(name)}; give the container a name, such as main"
-        raise invalid(f"{field}.name", message)
-    if not name:
-        raise invalid(f"{field}.name", "is empty; give the container a name, such as main")
-    env = objects(raw.get("env"), f"{field}.env")
-    return Container(_kind(section, raw), section, field, name, raw, env, _reserved(env, f"{field}.env"))
+        yield problem(f"{field}.name", message)
+    elif not name:
+        yield problem(f"{field}.name", "is empty; give the container a name, such as main")
+    env = (yield from guarded(_env(raw, f"{field}.env"))) or []
+    reserved = tuple([entry for entry in env if entry["name"] in RESERVED])
+    return Container(_kind(section, raw), section, field, name if isinstance(name, str) else "", raw, env, reserved)
 
 
 def _kind(section: str, raw: Json) -> Kind:
@@ -154,12 +172,14 @@ def _kind(section: str, raw: Json) -> Kind:
     return Kind.APP if section == "containers" else Kind.EPHEMERAL
 
 
-def _reserved(env: list[dict[str, Any]], field: str) -> tuple[Json, ...]:
-    for index, entry in enumerate(env):
-        if not isinstance(entry.get("name"), str):
-            raise invalid(f"{field}[{index}].name", "must be a string")
-    found = tuple([entry for entry in env if entry["name"] in RESERVED])
-    if len(env) - min(len(found), len(RESERVED)) > MAX_ENV:
+def _env(raw: Json, field: str) -> Check[list[dict[str, Any]]]:
+    env = objects(raw.get("env"), field)
+    named = [entry for entry in env if isinstance(entry.get("name"), str)]
+    if len(named) != len(env):
+        wrong = [index for index, entry in enumerate(env) if not isinstance(entry.get("name"), str)]
+        yield from (problem(f"{field}[{index}].name", "must be a string") for index in wrong)
+    ours = sum(entry["name"] in RESERVED for entry in named)
+    if len(env) - min(ours, len(RESERVED)) > MAX_ENV:
         message = f"a container of a sharing pod may have {MAX_ENV} variables of its own, this one has {len(env)}"
         raise PolicyDenied(field, message, Reason.TOO_LARGE)
-    return found
+    return named

@@ -6,19 +6,20 @@ the rewritten pod alone and compare.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare.contract import ATTRIBUTE_MODE, ATTRIBUTE_MODEL, ATTRIBUTE_PROFILE, DRIVER, TIME_SLICING
-from gpushare.errors import PolicyDenied, QuantityError
+from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.fields import mapping, objects
 from gpushare.patterns import Pattern
 from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
-from webhook.mutation.annotations import Plan, Share, field_of, read_models
+from webhook.mutation.annotation_keys import field_of
+from webhook.mutation.annotations import Plan, Share, read_models
 from webhook.mutation.podview import Container, Json, Kind, PodView, read_pod
 
 HASH_DIGITS: Final = 16
@@ -53,14 +54,9 @@ class ClaimPlan:
 
 
 def claim_plan(plan: Plan) -> ClaimPlan:
-    """Work out the requests, so that their sum is exactly what the pod can hold at once.
-
-    Raises:
-        PolicyDenied: more requests than a claim can have.
-    """
+    """Work out the requests, so that their sum is exactly what the pod can hold at once."""
     groups, cut = _apart(plan)
     requests = (*(request for group in groups for request in _requests(group)), *_instances(cut))
-    _check_number(requests)
     request_of = {each.container: _request_of(each, group) for group in groups for each in group.shares}
     request_of |= {each.container: _instance_of(each, cut) for each in cut}
     return ClaimPlan(requests, request_of, template_name(requests, plan.models, same_gpu=plan.same_gpu))
@@ -137,14 +133,15 @@ def _request_of(share: Share, group: Plan) -> str:
     return _shared_request(group.shares) if share.kind is Kind.INIT else share.container
 
 
-def _check_number(requests: Sequence[Request]) -> None:
+def check_number(requests: Sequence[Request]) -> Iterator[Problem]:
+    """Find whether a claim has more requests than it can have."""
     devices = sum(each.gpus for each in requests)
     if devices > contract.MAX_SHARING_CONTAINERS:
         counted = (
             f"{len(requests)} containers share a GPU" if devices == len(requests) else f"it asks for {devices} GPUs"
         )
         message = f"{counted}; a claim serves at most {contract.MAX_SHARING_CONTAINERS}"
-        raise PolicyDenied("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
+        yield Problem("spec.containers", message, Reason.TOO_MANY_CONTAINERS)
 
 
 def _instance_of(share: Share, cut: Sequence[Share]) -> str:
@@ -225,35 +222,29 @@ def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
     return memory, compute
 
 
-def check_compute(plan: Plan, most: int) -> None:
-    """Refuse a pod whose containers ask for more than ``most`` percent of one GPU, or one request for more than all.
-
-    Raises:
-        PolicyDenied: they do.
-    """
+def check_compute(plan: Plan, most: int) -> Iterator[Problem]:
+    """Find whether containers ask for more than ``most`` percent of one GPU, or one request for more than all."""
     for group in _apart(plan)[0]:
         requests = _requests(group)
         together, alone = (_most(requests, same_gpu=same_gpu).compute for same_gpu in (group.same_gpu, False))
         if together > most or alone > WHOLE_GPU_PERCENT:
             held, bound = (together, most) if together > most else (alone, WHOLE_GPU_PERCENT)
             message = f"the containers of this pod ask for {held}% of one GPU together; ask for at most {bound}%"
-            raise PolicyDenied(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
+            yield Problem(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
 
 
-def check_memory(plan: Plan, most_mib: int | None) -> None:
-    """Refuse a pod whose containers fit no GPU together; nothing to say while the largest GPU is unknown (``None``).
-
-    Raises:
-        PolicyDenied: they need more than the largest GPU has.
-    """
+def check_memory(plan: Plan, most_mib: int | None) -> Iterator[Problem]:
+    """Find whether several containers fit no GPU together; the largest GPU may be unknown (``None``)."""
     for group in _apart(plan)[0]:
+        if len(group.shares) == 1:
+            continue  # each amount has been compared by itself
         needed = _most(_requests(group), same_gpu=group.same_gpu).memory_mib
         if most_mib is not None and needed > most_mib:
             message = (
                 f"the containers of this pod need {format_mib(needed)} on one GPU together; the largest has "
                 f"{format_mib(most_mib)}: ask for less{_way_out(group, most_mib)}"
             )
-            raise PolicyDenied(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
+            yield Problem(field_of(contract.MEMORY), message, Reason.ABOVE_MAXIMUM)
 
 
 def _most(requests: Sequence[Request], *, same_gpu: bool) -> Request:
@@ -283,6 +274,8 @@ def _rebuilt(view: PodView, *, anywhere: bool) -> Stored | None:
     same_gpu = view.annotations.get(contract.SAME_GPU) != "false"
     plan = Plan(shares=tuple(shares), models=models, same_gpu=same_gpu)
     claim = claim_plan(plan)
+    if any(check_number(claim.requests)):
+        return None
     template = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",

@@ -5,17 +5,19 @@ defaults and other webhooks. What is right is told by content, never by a marker
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.errors import PolicyDenied
+from gpushare.checks import Check, attempt, guarded, independent, values_of
+from gpushare.errors import Problem
 from gpushare.fields import check_number, mapping, objects
 from gpushare.host_access import normal, within
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import pinned_limit, same_amount, shown
 from gpushare.reasons import Reason
-from webhook.mutation import sidecar_merge, sidecar_spec
+from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
 from webhook.mutation.annotations import Plan, Share
 from webhook.mutation.node_affinity import with_preference
 from webhook.mutation.podview import Container, Json, Kind, PodView
@@ -41,44 +43,36 @@ _LEFT_ALONE: Final = (contract.MPS_THREAD_PERCENTAGE, contract.MPS_CLIENT_PRIORI
 _OF_SHARES: Final = (*_OWN_DAEMON, contract.MPS_MEMORY_LIMIT, contract.MEMORY_MIB)
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """The pod after rewriting, and what a person should know about it."""
+def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy, settings: Settings) -> Check[Object]:
+    """Make a sharing pod of a pod that asks. It must not use a name of ours for something else.
 
-    pod: Object
-    warnings: tuple[str, ...]
-
-
-def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy, settings: Settings) -> Rewritten:
-    """Make a sharing pod of a pod that asks.
-
-    Raises:
-        PolicyDenied: it uses a name of ours for something else, or brings its own MPS daemon.
+    A plan that is not complete gives problems only; it is not compared with amounts and names in the pod.
     """
-    warnings: list[str] = []
-    metadata = _with_default_container(_with_label(view.metadata, warnings), plan)
+    metadata = yield from guarded(_metadata(view.metadata, plan))
     spec = dict(view.spec)
-    rewritten = view.named(contract.SIDECAR) is not None
+    sidecar = sidecar_validation.ours(view, settings)
+    change = _container if sidecar is None else _renewed
     for section in ("initContainers", "containers", "ephemeralContainers"):
-        here = [each for each in view.containers if each.section == section]
+        here = [one for one in view.containers if one.section == section]
         if here:
-            here = [_renewed(each, claim) for each in here] if rewritten else here
-            spec[section] = [_container(each, plan, claim, policy, warnings) for each in here]
-    _add_sidecar(view, spec, settings)
-    _add_claim(spec, claim, rewritten=rewritten)
-    _add_tolerations(spec, settings)
-    if (affinity := with_preference(spec, settings.across_nodes)) is not None:
+            changes = (hide(one) if one is sidecar else change(one, plan, claim, policy) for one in here)
+            spec[section] = yield from values_of(map(guarded, changes))
+    add_claim = _add_claim(spec, claim, plan, rewritten=sidecar is not None)
+    yield from independent([_add_sidecar(view, spec, settings), _add_volume(spec), add_claim])
+    yield from attempt(partial(_add_tolerations, spec, settings))
+    affinity = yield from attempt(partial(with_preference, spec, settings.across_nodes))
+    if affinity is not None:
         spec["affinity"] = affinity
     if settings.runtime_class and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = settings.runtime_class
     if settings.root_tenants == "refuse":
-        _forbid_root(spec)
-    return Rewritten({**view.pod, "metadata": metadata, "spec": spec}, tuple(warnings))
+        yield from attempt(partial(_forbid_root, spec))
+    return {**view.pod, "metadata": metadata, "spec": spec}
 
 
-def hide(container: Container, warnings: list[str]) -> Json:
+def hide(container: Container) -> Check[Json]:
     """Return the container without any GPU; the same object where that is so already."""
-    return _with_env(container, HIDDEN, warnings)
+    return (yield from _with_env(container, HIDDEN))
 
 
 def environment(container: Container, share: Share, *, low_priority: bool, policy: NamespacePolicy) -> dict[str, str]:
@@ -105,29 +99,28 @@ def _capabilities(container: Container, policy: NamespacePolicy) -> dict[str, st
     return {contract.NVIDIA_DRIVER_CAPABILITIES: contract.DRIVER_CAPABILITIES}
 
 
-def _container(
-    container: Container, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy, warnings: list[str]
-) -> Json:
+def _container(container: Container, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy) -> Check[Json]:
     share = plan.of(container.name)
     if share is None:
-        _check_unclaimed(container)
-        return hide(container, warnings)
-    _check_own_daemon(container)
-    _check_other_kind(container, share)
+        yield from guarded(_check_unclaimed(container))
+        return (yield from hide(container))
+    if not share.profile:
+        yield from _check_own_daemon(container)
+    yield from _check_other_kind(container, share)
     wanted = environment(container, share, low_priority=plan.low_priority, policy=policy)
-    warnings += _left_alone(container, wanted)
-    raw = _with_env(container, wanted, warnings)
-    resources = _with_claim(container, claim.request_of[container.name])
+    yield from _left_alone(container, wanted)
+    raw = yield from _with_env(container, wanted)
+    resources = yield from _with_claim(container, claim.request_of[container.name], plan)
     return raw if resources is raw.get("resources") else {**raw, "resources": resources}
 
 
-def _with_env(container: Container, wanted: Mapping[str, str], warnings: list[str]) -> Json:
+def _with_env(container: Container, wanted: Mapping[str, str]) -> Check[Json]:
     """Give a container each variable once, with our literal value, before its own: those may refer to ours."""
     found = [(entry["name"], _literal(entry)) for entry in container.reserved if entry["name"] in wanted]
     if found == list(wanted.items()):
         return container.raw
     changed = {name for name, value in found if value != wanted[name]}
-    warnings += [f"{name} of container {container.name:.40} is replaced" for name in wanted if name in changed]
+    yield from (f"{name} of container {container.name:.40} is replaced" for name in wanted if name in changed)
     kept = [entry for entry in container.env if entry["name"] not in wanted] if found else list(container.env)
     return {**container.raw, "env": [{"name": name, "value": value} for name, value in wanted.items()] + kept}
 
@@ -140,25 +133,24 @@ def _literal(entry: Json) -> object:
     return "" if value is None else value
 
 
-def _check_own_daemon(container: Container) -> None:
+def _check_own_daemon(container: Container) -> Iterator[Problem]:
     for entry in container.reserved:
         wanted = _OWN_DAEMON.get(entry["name"])
         value = _literal(entry)
         if wanted is not None and not (isinstance(value, str) and within(normal(value), _OUR_FOLDER)):
             said = "a value from elsewhere" if value is None else shown(str(value))
             message = f"{said} is an MPS daemon of the pod's own; remove the variable: a share uses the node's daemon"
-            raise PolicyDenied(f"{container.field}.env[{entry['name']}]", message)
+            yield Problem(f"{container.field}.env[{entry['name']}]", message)
 
 
-def _check_other_kind(container: Container, share: Share) -> None:
-    """Refuse the variables that say of a share that it is an instance or of several GPUs, and the other way round."""
+def _check_other_kind(container: Container, share: Share) -> Iterator[Problem]:
+    """Find variables that say of a share that it is an instance or of several GPUs, and the other way round."""
     others = _OF_SHARES if share.profile else (contract.MIG_PROFILE_VARIABLE,)
     others = others if share.gpus > 1 else (*others, contract.GPUS_VARIABLE)
-    found = next((entry["name"] for entry in container.reserved if entry["name"] in others), None)
-    if found is not None:
-        said = "a share of one GPU" if found == contract.GPUS_VARIABLE else "a share"
-        said = "a MIG instance" if share.profile else said
-        raise _reserved(f"{container.field}.env[{found}]", f"this container asks for {said}; remove the variable")
+    for name in dict.fromkeys(entry["name"] for entry in container.reserved if entry["name"] in others):
+        what = "a share of one GPU" if name == contract.GPUS_VARIABLE else "a share"
+        what = "a MIG instance" if share.profile else what
+        yield _reserved(f"{container.field}.env[{name}]", f"this container asks for {what}; remove the variable")
 
 
 def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str]:
@@ -167,50 +159,63 @@ def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str
             yield f"{name} of container {container.name:.40} stays: it can only lower what it gets"
 
 
-def _with_claim(container: Container, request: str) -> Json:
+def _with_claim(container: Container, request: str, plan: Plan) -> Check[Json]:
     field = f"{container.field}.resources"
     resources = container.raw.get("resources")
     claims = objects(mapping(resources, field).get("claims"), f"{field}.claims")
     wanted = {"name": contract.CLAIM, "request": request}
-    ours = [each for each in claims if each.get("name") == contract.CLAIM]
-    if ours == [wanted]:
-        return mapping(resources, field)
-    if ours:
-        raise _reserved(f"{field}.claims", f"an entry {contract.CLAIM!r} of another form stands here; remove it")
-    return {**mapping(resources, field), "claims": [*claims, wanted]}
+    ours = [one for one in claims if one.get("name") == contract.CLAIM]
+    if not ours:
+        return {**mapping(resources, field), "claims": [*claims, wanted]}
+    known = plan.complete or container.kind is not Kind.INIT  # which request an init container uses depends on amounts
+    if ours != [wanted] if known else any(one.keys() != wanted.keys() for one in ours):
+        message = f"an entry {contract.CLAIM!r} of another form stands here; remove it"
+        yield _reserved(f"{field}.claims[{contract.CLAIM}]", message)
+    return mapping(resources, field)
 
 
-def _renewed(container: Container, claim: ClaimPlan) -> Container:
-    """Give a container of a pod that was rewritten before its request; another release may have named it otherwise."""
+def _renewed(container: Container, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy) -> Check[Json]:
+    """Rewrite a container of a pod that was rewritten before; another release may have named its request otherwise."""
     request = claim.request_of.get(container.name)
+    renewed = container if request is None else _with_request(container, request)
+    return (yield from _container(renewed, plan, claim, policy))
+
+
+def _with_request(container: Container, request: str) -> Container:
     field = f"{container.field}.resources"
     resources = mapping(container.raw.get("resources"), field)
     claims = objects(resources.get("claims"), f"{field}.claims")
     ours = [each for each in claims if each.get("name") == contract.CLAIM]
-    if request is None or len(ours) != 1 or ours[0].get("request") == request:
+    if len(ours) != 1 or ours[0].get("request") == request:
         return container
     wanted = [{**each, "request": request} if each is ours[0] else each for each in claims]
     return replace(container, raw={**container.raw, "resources": {**resources, "claims": wanted}})
 
 
-def _check_unclaimed(container: Container) -> None:
-    """Refuse a container that asked for nothing and helps itself to another's request."""
+def _check_unclaimed(container: Container) -> Check[None]:
+    """Find a container that asked for nothing and helps itself to another's request."""
     if container.kind is Kind.SIDECAR and container.name == contract.SIDECAR:
         return
     field = f"{container.field}.resources.claims"
     resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
-    if any(each.get("name") == contract.CLAIM for each in objects(resources.get("claims"), field)):
-        hint = f"write {contract.MEMORY_OF}{container.name:.63} for a share of its own"
-        raise _reserved(field, f"uses the claim {contract.CLAIM!r} without having asked for a share; {hint}")
+    if any(one.get("name") == contract.CLAIM for one in objects(resources.get("claims"), field)):
+        hint = f"remove the entry, or write {contract.MEMORY_OF}{container.name:.63} for a share of its own"
+        message = f"uses the claim {contract.CLAIM!r} without having asked for a share; {hint}"
+        yield _reserved(f"{field}[{contract.CLAIM}]", message)
 
 
-def _with_label(metadata: Json, warnings: list[str]) -> Object:
+def _metadata(metadata: Json, plan: Plan) -> Check[Object]:
+    labelled = yield from _with_label(metadata)
+    return _with_default_container(labelled, plan)
+
+
+def _with_label(metadata: Json) -> Check[Object]:
     labels = mapping(metadata.get("labels"), "metadata.labels")
     check_number(labels, "metadata.labels")
     if labels.get(contract.MANAGED_LABEL) == "true":
         return dict(metadata)
     if contract.MANAGED_LABEL in labels:
-        warnings.append(f"label {contract.MANAGED_LABEL} is replaced")
+        yield f"label {contract.MANAGED_LABEL} is replaced"
     return {**metadata, "labels": {**labels, contract.MANAGED_LABEL: "true"}}
 
 
@@ -222,20 +227,20 @@ def _with_default_container(metadata: Object, plan: Plan) -> Object:
     return {**metadata, "annotations": {**annotations, contract.DEFAULT_CONTAINER: plan.main}}
 
 
-def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> None:
+def _add_sidecar(view: PodView, spec: Object, settings: Settings) -> Check[None]:
+    """Add the sidecar, or renew the one that is there; ``sidecar_validation`` finds what is wrong with that one."""
     wanted = sidecar_spec.container(
         settings, guaranteed=_is_guaranteed(view), budgeted=_has_budget(spec), unconfined=_is_unconfined(spec)
     )
-    containers = spec.get("initContainers") or []
+    containers = [*(spec.get("initContainers") or [])]
     standing = view.named(contract.SIDECAR)
     if standing is None:
         spec["initContainers"] = [wanted, *containers]
-    else:
-        spec["initContainers"] = [
-            sidecar_merge.merged(each, wanted, standing.field) if each["name"] == contract.SIDECAR else each
-            for each in containers
-        ]
-    _add_volume(spec)
+        return
+    for index, one in enumerate(containers):
+        if one is not None and one.get("name") == contract.SIDECAR:  # None is a container with problems
+            containers[index] = yield from attempt(partial(sidecar_merge.merged, one, wanted, standing.field))
+            spec["initContainers"] = containers
 
 
 def _is_unconfined(spec: Json) -> bool:
@@ -263,47 +268,46 @@ def _asks_for_its_limits(container: Container) -> bool:
     return all(limits.get(name) and same_amount(requests[name], limits[name]) for name in ("cpu", "memory"))
 
 
-def _add_volume(spec: Object) -> None:
+def _add_volume(spec: Object) -> Check[None]:
     volumes = objects(spec.get("volumes"), "spec.volumes")
     wanted = sidecar_spec.volume()
     standing = [each for each in volumes if each.get("name") == contract.NO_TOKEN_VOLUME]
     if not standing:
         spec["volumes"] = [*volumes, wanted]
     elif any(each.keys() != wanted.keys() for each in standing):
-        raise _reserved("spec.volumes", f"the name {contract.NO_TOKEN_VOLUME!r} is reserved; rename the volume")
+        message = f"the name {contract.NO_TOKEN_VOLUME!r} is reserved; rename the volume and its mounts"
+        yield _reserved(f"spec.volumes[{contract.NO_TOKEN_VOLUME}].name", message)
     else:
         spec["volumes"] = [_renewed_volume(each, wanted) if each in standing else each for each in volumes]
 
 
 def _renewed_volume(volume: Object, wanted: Json) -> Json:
-    empty = mapping(volume["emptyDir"], "spec.volumes.emptyDir")
-    return {**volume, "emptyDir": {**empty, **wanted["emptyDir"]}}
+    field = f"spec.volumes[{contract.NO_TOKEN_VOLUME}].emptyDir"
+    return {**volume, "emptyDir": {**mapping(volume["emptyDir"], field), **wanted["emptyDir"]}}
 
 
-def _add_claim(spec: Object, claim: ClaimPlan, *, rewritten: bool) -> None:
+def _add_claim(spec: Object, claim: ClaimPlan, plan: Plan, *, rewritten: bool) -> Check[None]:
     """Name the template. The one of another release is renewed; an entry without our sidecar is not ours to change."""
     entries = objects(spec.get("resourceClaims"), "spec.resourceClaims")
     wanted = {"name": contract.CLAIM, "resourceClaimTemplateName": claim.template}
     standing = [each for each in entries if each.get("name") == contract.CLAIM]
     if not standing:
         spec["resourceClaims"] = [*entries, wanted]
-    elif rewritten and len(standing) == 1 and _names_our_template(standing[0]):
+    elif rewritten and len(standing) == 1 and is_our_claim(standing[0]) and not standing[0].get("resourceClaimName"):
         spec["resourceClaims"] = [{**each, **wanted} if each is standing[0] else each for each in entries]
-    elif standing != [wanted]:
+    elif standing != [wanted] if plan.complete else not all(map(is_our_claim, standing)):
         named = shown(str(standing[0].get("resourceClaimTemplateName")))
         message = (
             f"{contract.CLAIM!r} names the template {named}, which these annotations do not give; remove the entry"
         )
-        raise PolicyDenied("spec.resourceClaims", message)
+        yield Problem(f"spec.resourceClaims[{contract.CLAIM}]", message)
 
 
-def _names_our_template(entry: Json) -> bool:
+def is_our_claim(entry: Json) -> bool:
+    """Tell an entry of ``resourceClaims`` that has the form of ours."""
     template = entry.get("resourceClaimTemplateName")
-    return (
-        isinstance(template, str)
-        and template.startswith(contract.TEMPLATE_PREFIX)
-        and not entry.get("resourceClaimName")
-    )
+    named = isinstance(template, str) and template.startswith(contract.TEMPLATE_PREFIX)
+    return entry.get("name") == contract.CLAIM and named
 
 
 def _add_tolerations(spec: Object, settings: Settings) -> None:
@@ -326,5 +330,5 @@ def _forbid_root(spec: Object) -> None:
         spec["securityContext"] = {**context, "runAsNonRoot": True}
 
 
-def _reserved(field: str, message: str) -> PolicyDenied:
-    return PolicyDenied(field, message, Reason.RESERVED_NAME)
+def _reserved(field: str, message: str) -> Problem:
+    return Problem(field, message, Reason.RESERVED_NAME)

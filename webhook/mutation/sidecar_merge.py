@@ -90,18 +90,23 @@ def without_program(standing: Json, field: str) -> Json:
     if any(mapping(hooks.get(each), f"{field}.lifecycle.{each}").get("exec") for each in HOOKS):
         del after["lifecycle"]
     env, mounts = objects(after.get("env"), f"{field}.env"), objects(after.get("volumeMounts"), f"{field}.volumeMounts")
-    after["env"] = [each for each in env if each["name"] in HIDING or not is_protected(each["name"])]
+    after["env"] = [each for each in env if _may_stay(str(each.get("name")))]
     after["volumeMounts"] = [each for each in mounts if not str(each.get("name")).startswith(_VOLUMES)]
     resources = mapping(after.get("resources"), f"{field}.resources")
     return {**after, "resources": {key: value for key, value in resources.items() if key != "claims"}}
 
 
+def _may_stay(variable: str) -> bool:
+    return variable in HIDING or not is_protected(variable)
+
+
 def _same_program(standing: Json, wanted: Json) -> bool:
-    probe = mapping(standing.get("startupProbe"), "startupProbe").get("exec")
+    probe = standing.get("startupProbe")
+    action = probe.get("exec") if isinstance(probe, dict) else None
     return (
         not standing.get("command")
         and (standing.get("args") or wanted["args"]) == wanted["args"]
-        and (probe or wanted["startupProbe"]["exec"]) == wanted["startupProbe"]["exec"]
+        and (action or wanted["startupProbe"]["exec"]) == wanted["startupProbe"]["exec"]
     )
 
 

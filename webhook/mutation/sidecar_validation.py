@@ -4,11 +4,11 @@ A tenant can create a pod with an init container of the sidecar's name. It has t
 a share. It also has to run the program of our image, without a token and without rights that the sidecar does not have.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from gpushare import contract
-from gpushare.errors import PolicyDenied
+from gpushare.checks import Check, first_of_fields, guarded, independent
+from gpushare.errors import Problem
 from gpushare.fields import mapping, objects, strings
 from gpushare.host_access import normal, overlaps
 from gpushare.quantity import shown
@@ -17,8 +17,6 @@ from webhook.mutation import sidecar_image, sidecar_merge, sidecar_spec, validat
 from webhook.mutation.podview import Container, Json, Kind, PodView
 from webhook.mutation.settings import Settings
 
-Problem = tuple[str, str]
-"""The path of a field, and what is wrong with its value."""
 PROTECTED_PATHS: Final = (
     "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32",
     "/usr/lib64", "/usr/libexec", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib", "/opt/gpu-share", "/proc",
@@ -49,145 +47,150 @@ _CHECKED: Final = frozenset({
 """Keys of the security context with a known meaning. Another key may give rights."""
 
 
-def check(pod: PodView, settings: Settings) -> None:
-    """Check the sidecar that a pod has already.
-
-    Raises:
-        PolicyDenied: the first problem.
-    """
-    for problem in problems(pod, settings):
-        raise problem
-
-
-def problems(pod: PodView, settings: Settings) -> Iterator[PolicyDenied]:
-    """Yield all that is wrong with the container of the sidecar's name; nothing for a pod without one."""
+def problems(pod: PodView, settings: Settings) -> Check[None]:
+    """Find all that is wrong with the container of the sidecar's name; nothing for a pod without one."""
     standing = pod.named(contract.SIDECAR)
     if standing is None:
         return
-    wanted = sidecar_spec.container(settings)
-    image = sidecar_image.parse(standing.raw.get("image"))
-    if standing.section != "initContainers" or image.name != sidecar_image.parse(wanted["image"]).name:
-        yield _foreign(standing, wanted["image"])
+    if ours(pod, settings) is None:
+        yield _foreign(standing, settings.image)
         return
-    found = dict[str, PolicyDenied]()
-    for field, message in (*_annotations(pod), *_all(standing, wanted)):
-        found.setdefault(field, _denied(field, message))
-    try:
-        list(validation.check_container(standing))
-    except PolicyDenied as error:
-        found.setdefault(error.field, _denied(error.field, "is not allowed in the sidecar"))
-    yield from found.values()
+    checks = [_annotations(pod), _own(standing, sidecar_spec.container(settings)), _of_every_container(standing)]
+    yield from first_of_fields(standing.field, independent(checks))
 
 
-def _annotations(pod: PodView) -> Iterator[Problem]:
+def ours(pod: PodView, settings: Settings) -> Container | None:
+    """Return the sidecar that a pod has already; it may have problems. ``None`` if only the name is the sidecar's."""
+    standing = pod.named(contract.SIDECAR)
+    if standing is None or standing.section != "initContainers":
+        return None
+    image = sidecar_image.parse(standing.raw.get("image"))
+    return standing if image.name == sidecar_image.parse(settings.image).name else None
+
+
+def _annotations(pod: PodView) -> Check[None]:
     for key in _PROFILE_ANNOTATIONS:
         if str(pod.annotations.get(key)).lower() == _UNCONFINED:
-            yield f"metadata.annotations[{key}]", f"{_UNCONFINED} removes the sidecar's profile"
+            yield _changed(f"metadata.annotations[{key}]", f"{_UNCONFINED} removes the sidecar's profile")
 
 
-def _all(standing: Container, wanted: Json) -> Iterator[Problem]:
+def _own(standing: Container, wanted: Json) -> Check[None]:
+    """Find what makes the container another than the sidecar of its release."""
     raw, field = standing.raw, standing.field
     if standing.kind is not Kind.SIDECAR:
-        yield f"{field}.restartPolicy", "is not Always, so the container is not a native sidecar"
+        yield _changed(f"{field}.restartPolicy", "is not Always, so the container is not a native sidecar")
     if sidecar_merge.is_of_another_release(raw, wanted):
         raw = sidecar_merge.without_program(raw, field)
-    yield from _program(raw, field, wanted)
-    for rule in (_actions, _variables, _mounts, _security):
-        yield from rule(raw, field)
+    rules = (_actions, _variables, _mounts, _rights, _capabilities, _profiles)
+    yield from independent([_program(raw, field, wanted), *(rule(raw, field) for rule in rules)])
 
 
-def _program(raw: Json, field: str, wanted: Json) -> Iterator[Problem]:
+def _of_every_container(standing: Container) -> Check[None]:
+    """Find what no container of a sharing pod may have. Its warnings are given for the whole pod."""
+    for found in guarded(validation.check_container(standing)):
+        if isinstance(found, Problem):
+            yield (
+                found if found.reason is Reason.INVALID_POD else _changed(found.field, "is not allowed in the sidecar")
+            )
+
+
+def _program(raw: Json, field: str, wanted: Json) -> Check[None]:
     if raw.get("command"):
-        yield f"{field}.command", "starts another program than the sidecar's"
+        yield _changed(f"{field}.command", "starts another program than the sidecar's")
     if raw.get("args") and raw["args"] != wanted["args"]:
-        yield f"{field}.args", "are not the sidecar's"
+        yield _changed(f"{field}.args", "are not the sidecar's")
     if raw.get("workingDir"):
-        yield f"{field}.workingDir", f"{_quoted(raw['workingDir'])} is not the sidecar's"
+        yield _changed(f"{field}.workingDir", f"{_quoted(raw['workingDir'])} is not the sidecar's")
     if raw.get("restartPolicyRules"):
-        yield f"{field}.restartPolicyRules", "are not allowed in a native sidecar"
+        yield _changed(f"{field}.restartPolicyRules", "are not allowed in a native sidecar")
     claims = mapping(raw.get("resources"), f"{field}.resources").get("claims")
     if claims and claims != wanted["resources"]["claims"]:
         message = f"must be exactly the request {contract.SIDECAR!r} of the claim {contract.CLAIM!r}"
-        yield f"{field}.resources.claims", message
+        yield _changed(f"{field}.resources.claims", message)
 
 
-def _actions(raw: Json, field: str) -> Iterator[Problem]:
+def _actions(raw: Json, field: str) -> Check[None]:
     """Commands that the kubelet runs in the container."""
     for key in sidecar_merge.PROBES:
         action = mapping(raw.get(key), f"{field}.{key}").get("exec")
         if action and not (key == "startupProbe" and sidecar_merge.is_our_probe(action)):
-            yield f"{field}.{key}.exec", "runs a command that is not the sidecar's"
+            yield _changed(f"{field}.{key}.exec", "runs a command that is not the sidecar's")
     hooks = mapping(raw.get("lifecycle"), f"{field}.lifecycle")
     for key in sidecar_merge.HOOKS:
         if mapping(hooks.get(key), f"{field}.lifecycle.{key}").get("exec"):
-            yield f"{field}.lifecycle.{key}.exec", "runs a command that is not the sidecar's"
+            yield _changed(f"{field}.lifecycle.{key}.exec", "runs a command that is not the sidecar's")
 
 
-def _variables(raw: Json, field: str) -> Iterator[Problem]:
+def _variables(raw: Json, field: str) -> Check[None]:
     """A ConfigMap or a Secret can get any key later: only a prefix keeps it from setting a protected variable."""
     for entry in objects(raw.get("env"), f"{field}.env"):
-        if entry["name"] not in sidecar_merge.HIDING and sidecar_merge.is_protected(entry["name"]):
-            yield f"{field}.env[{_escaped(entry['name'])}]", "can change what the sidecar runs or which GPU it sees"
+        name = str(entry.get("name"))
+        if name not in sidecar_merge.HIDING and sidecar_merge.is_protected(name):
+            yield _changed(f"{field}.env[{_escaped(name)}]", "can change what the sidecar runs or which GPU it sees")
     for index, entry in enumerate(objects(raw.get("envFrom"), f"{field}.envFrom")):
         prefix = entry.get("prefix") or ""
         if not isinstance(prefix, str) or sidecar_merge.can_be_protected(prefix):
-            yield (
-                f"{field}.envFrom[{index}]",
-                "can set variables such as PATH or LD_PRELOAD without a prefix such as APP_",
-            )
+            message = "can set variables such as PATH or LD_PRELOAD without a prefix such as APP_"
+            yield _changed(f"{field}.envFrom[{index}]", message)
 
 
-def _mounts(raw: Json, field: str) -> Iterator[Problem]:
+def _mounts(raw: Json, field: str) -> Check[None]:
     for index, mount in enumerate(objects(raw.get("volumeMounts"), f"{field}.volumeMounts")):
         path = mount.get("mountPath")
         ours = sidecar_merge.is_our_mount(mount) and not mount.get("subPath") and not mount.get("subPathExpr")
         if not ours and overlaps(normal(path), PROTECTED_PATHS):
             message = f"{_quoted(path)} covers the sidecar's program, its status or the place of a token"
-            yield f"{field}.volumeMounts[{index}].mountPath", message
+            yield _changed(f"{field}.volumeMounts[{index}].mountPath", message)
     if raw.get("volumeDevices"):
-        yield f"{field}.volumeDevices", "gives the sidecar a device"
+        yield _changed(f"{field}.volumeDevices", "gives the sidecar a device")
 
 
-def _security(raw: Json, field: str) -> Iterator[Problem]:
+def _rights(raw: Json, field: str) -> Check[None]:
     field = f"{field}.securityContext"
     context = mapping(raw.get("securityContext"), field)
     for key, (wanted, why) in _FLAGS.items():
         if context.get(key) is not None and context[key] is not wanted:
-            yield f"{field}.{key}", f"{_quoted(context[key])} {why}"
+            yield _changed(f"{field}.{key}", f"{_quoted(context[key])} {why}")
     user = context.get("runAsUser")
     if user is not None and (isinstance(user, bool) or not isinstance(user, int) or user == 0):
-        yield f"{field}.runAsUser", f"{_quoted(user)} lets the sidecar run as root"
-    capabilities = mapping(context.get("capabilities"), f"{field}.capabilities")
-    if added := strings(capabilities.get("add"), f"{field}.capabilities.add"):
-        yield f"{field}.capabilities.add", f"{_quoted(added[0])} gives the sidecar a capability"
-    yield from _profiles(context, field)
-    unknown = next((str(key) for key, value in context.items() if value and key not in _CHECKED), None)
-    if unknown is not None:
-        yield f"{field}.{_escaped(unknown)}", "may give the sidecar a right"
+        yield _changed(f"{field}.runAsUser", f"{_quoted(user)} lets the sidecar run as root")
+    for key, value in context.items():
+        if value and key not in _CHECKED:
+            yield _changed(f"{field}.{_escaped(str(key))}", "may give the sidecar a right")
 
 
-def _profiles(context: Json, field: str) -> Iterator[Problem]:
+def _capabilities(raw: Json, field: str) -> Check[None]:
+    field = f"{field}.securityContext.capabilities"
+    context = mapping(raw.get("securityContext"), field.rpartition(".")[0])
+    added = strings(mapping(context.get("capabilities"), field).get("add"), f"{field}.add")
+    if added:
+        yield _changed(f"{field}.add", f"{_quoted(added[0])} gives the sidecar a capability")
+
+
+def _profiles(raw: Json, field: str) -> Check[None]:
+    field = f"{field}.securityContext"
+    context = mapping(raw.get("securityContext"), field)
+    if context.get("procMount") not in (None, "Default"):
+        yield _changed(f"{field}.procMount", f"{_quoted(context['procMount'])} shows the sidecar more of /proc")
     for key in ("seccompProfile", "appArmorProfile"):
         profile = mapping(context.get(key), f"{field}.{key}")
         if profile and profile.get("type") not in _PROFILES:
-            yield f"{field}.{key}", f"{_quoted(profile.get('type'))} removes the sidecar's profile"
-    if context.get("procMount") not in (None, "Default"):
-        yield f"{field}.procMount", f"{_quoted(context['procMount'])} shows the sidecar more of /proc"
+            yield _changed(f"{field}.{key}", f"{_quoted(profile.get('type'))} removes the sidecar's profile")
     options = mapping(context.get("seLinuxOptions"), f"{field}.seLinuxOptions")
     if options.get("type") in _UNCONFINED_SELINUX:
-        yield f"{field}.seLinuxOptions.type", f"{_quoted(options['type'])} is not confined"
+        yield _changed(f"{field}.seLinuxOptions.type", f"{_quoted(options['type'])} is not confined")
 
 
-def _foreign(standing: Container, image: str) -> PolicyDenied:
+def _foreign(standing: Container, image: str) -> Problem:
     name = f"the name {contract.SIDECAR!r} is reserved for the sidecar of image {shown(image)}"
     hint = f"rename the container if it is yours; if another webhook changed it, exclude container {contract.SIDECAR!r}"
     field = "name" if standing.section != "initContainers" else "image"
-    return PolicyDenied(f"{standing.field}.{field}", f"{name}; {hint} there", Reason.RESERVED_NAME)
+    return Problem(f"{standing.field}.{field}", f"{name}; {hint} there", Reason.RESERVED_NAME)
 
 
-def _denied(field: str, message: str) -> PolicyDenied:
+def _changed(field: str, message: str) -> Problem:
     hint = f"another webhook, or the pod's manifest, changed the sidecar: exclude container {contract.SIDECAR!r} there"
-    return PolicyDenied(field, f"{message}; {hint}", Reason.RESERVED_NAME)
+    return Problem(field, f"{message}; {hint}", Reason.RESERVED_NAME)
 
 
 def _quoted(value: object) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from gpushare import contract, host_access
-from gpushare.errors import PolicyDenied
+from gpushare.checks import Check, guarded, independent
+from gpushare.errors import Problem
 from gpushare.fields import check_number, mapping
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
@@ -17,77 +18,81 @@ from webhook.mutation.settings import Settings
 
 _WHOLE_PREFIXES: Final = ("nvidia.com/gpu.", "nvidia.com/mig-")
 _GPU_CLASSES: Final = (*contract.OTHER_GPU_CLASSES, *contract.ALL_CLASSES)
+_NON_ROOT: Final = "false: this cluster refuses root beside a share; set it to true"
 _WHOLE: Final = {contract.WHOLE_GPU, *(contract.IMPLICIT_RESOURCE + name for name in _GPU_CLASSES)}
 """Resources that are a GPU; for those of device classes, the scheduler itself makes a claim."""
 
 
-def check(pod: PodView, sharing: Collection[str], policy: NamespacePolicy, settings: Settings) -> tuple[str, ...]:
-    """Check a pod that asks for a share, or whose annotations divide a claim of its own; return warnings.
+def check(pod: PodView, sharing: Collection[str], policy: NamespacePolicy, settings: Settings) -> Check[None]:
+    """Check a pod that asks for a share, or whose annotations divide a claim of its own.
 
     Args:
         pod: what was created.
         sharing: names of the containers that ask.
         policy: of its namespace.
         settings: of the cluster.
-
-    Raises:
-        PolicyDenied: something stands in it that would undo the share.
     """
-    _check_spec(pod)
+    yield from independent([_node_name(pod), _windows(pod), check_host(pod.pod, policy, settings)])
+    yield from independent(_whole_gpus(container) for container in pod.containers)
+    yield from guarded(_root(pod, sharing, settings))
+
+
+def check_host(pod: Json, policy: NamespacePolicy, settings: Settings) -> Check[None]:
+    """Check whether a pod can reach its node around the share; its containers need not be readable."""
     access = HostAccess(paths=policy.host_paths, protected=settings.protected_paths, network=settings.host_network)
-    warnings = [*host_access.check(pod.pod, access)]
-    warnings += [warning for each in pod.containers for warning in _whole_gpus(each)]
-    warnings += _root(pod, sharing, settings)
-    return tuple(warnings)
+    return host_access.check(pod, access)
 
 
-def check_container(container: Container) -> Iterator[str]:
-    """Check one container that is added to a sharing pod; yields warnings.
-
-    Raises:
-        PolicyDenied: it can act on the node, mounts devices or asks for a whole GPU.
-    """
-    host_access.check_container(container.raw, container.field)
-    yield from _whole_gpus(container)
+def check_container(container: Container) -> Check[None]:
+    """Check one container that is added to a sharing pod: no access to the node, no devices, no whole GPU."""
+    yield from independent([host_access.check_container(container.raw, container.field), _whole_gpus(container)])
 
 
-def as_root(pod: PodView, sharing: Collection[str]) -> PolicyDenied | None:
+def as_root(pod: PodView, sharing: Collection[str]) -> Iterator[Problem]:
     """Find what makes a sharing container run as root where the pod itself says so; images say it elsewhere."""
     outer = mapping(pod.spec.get("securityContext"), "spec.securityContext")
-    for each in pod.containers:
-        inner = mapping(each.raw.get("securityContext"), f"{each.field}.securityContext")
-        user, user_field = _effective(inner, outer, "runAsUser", each)
-        non_root, non_root_field = _effective(inner, outer, "runAsNonRoot", each)
-        if each.name in sharing and non_root is False:
-            message = "false: this cluster refuses root beside a share; set it to true"
-            return PolicyDenied(non_root_field, message)
-        if user == 0 and (each.name in sharing or non_root is not False):
-            message = "0 is root, which this cluster refuses beside a share; name another user"
-            return PolicyDenied(user_field, message)
-    return None
+    contexts = [
+        (container, mapping(container.raw.get("securityContext"), f"{container.field}.securityContext"))
+        for container in pod.containers
+    ]
+    inherit = [container.name in sharing for container, inner in contexts if inner.get("runAsNonRoot") is None]
+    if outer.get("runAsNonRoot") is False and any(inherit):
+        outer = {**outer, "runAsNonRoot": True}  # the advice for the sharing container changes it for the others too
+        yield Problem("spec.securityContext.runAsNonRoot", _NON_ROOT)
+    for container, inner in contexts:
+        yield from _root_of(container, inner, outer, container.name in sharing)
 
 
-def _check_spec(pod: PodView) -> None:
+def _root_of(container: Container, inner: Json, outer: Json, sharing: bool) -> Iterator[Problem]:  # noqa: FBT001
+    non_root, field = _effective(inner, outer, "runAsNonRoot", container)
+    if sharing and non_root is False:
+        yield Problem(field, _NON_ROOT)
+    user, field = _effective(inner, outer, "runAsUser", container)
+    if user == 0 and (sharing or non_root is not False):
+        yield Problem(field, "0 is root, which this cluster refuses beside a share; name another user")
+
+
+def _node_name(pod: PodView) -> Check[None]:
     if node := pod.spec.get("nodeName"):
         message = (
-            f"{shown(str(node))} goes around the scheduler, which chooses the GPU; use nodeSelector or nodeAffinity"
+            f"{shown(str(node))} goes around the scheduler, which chooses the GPU; remove it, "
+            "and use nodeSelector or nodeAffinity"
         )
-        raise PolicyDenied("spec.nodeName", message)
+        yield Problem("spec.nodeName", message)
+
+
+def _windows(pod: PodView) -> Check[None]:
     if mapping(pod.spec.get("os"), "spec.os").get("name") == "windows":
-        raise PolicyDenied("spec.os.name", "'windows' has no MPS, on which a share rests; remove the annotations")
+        yield Problem("spec.os.name", "'windows' has no MPS, on which a share rests; remove the annotations")
 
 
-def _root(pod: PodView, sharing: Collection[str], settings: Settings) -> Iterator[str]:
+def _root(pod: PodView, sharing: Collection[str], settings: Settings) -> Check[None]:
     """Refuse root, or warn of it; what the image says is invisible here."""
-    problem = as_root(pod, sharing) if settings.root_tenants == "refuse" else None
-    if problem is not None:
-        raise problem
+    if settings.root_tenants == "refuse":
+        yield from as_root(pod, sharing)
+        return
     outer = mapping(pod.spec.get("securityContext"), "spec.securityContext")
-    perhaps = (
-        []
-        if settings.root_tenants == "refuse"
-        else [each.name for each in pod.containers if each.name in sharing and _perhaps_root(each, outer)]
-    )
+    perhaps = [one.name for one in pod.containers if one.name in sharing and _perhaps_root(one, outer)]
     if perhaps:
         yield f"may run as root, which can disturb others on the GPU (set runAsNonRoot: true): {', '.join(perhaps)}"
 
@@ -104,20 +109,25 @@ def _effective(inner: Json, outer: Json, key: str, container: Container) -> tupl
     return outer.get(key), f"spec.securityContext.{key}"
 
 
-def _whole_gpus(container: Container) -> Iterator[str]:
-    resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
-    for part in ("limits", "requests"):
-        field = f"{container.field}.resources.{part}"
-        amounts = mapping(resources.get(part), field)
-        check_number(amounts, field)
-        for key, value in amounts.items():
-            if key not in _WHOLE and not str(key).startswith(_WHOLE_PREFIXES):
-                continue
-            if not _is_zero(value):
-                message = f"{shown(str(value))} asks for a whole GPU beside a share; remove it, or the annotations"
-                raise PolicyDenied(f"{field}[{key:.80}]", message)
-            if part == "limits" or key not in mapping(resources.get("limits"), field):
-                yield f"{key:.40}: 0 of container {container.name:.40} has no meaning beside a share"
+def _whole_gpus(container: Container) -> Check[None]:
+    field = f"{container.field}.resources"
+    resources = mapping(container.raw.get("resources"), field)
+    yield from independent(
+        _whole_amounts(container, resources, part, f"{field}.{part}") for part in ("limits", "requests")
+    )
+
+
+def _whole_amounts(container: Container, resources: Json, part: str, field: str) -> Check[None]:
+    amounts = mapping(resources.get(part), field)
+    check_number(amounts, field)
+    for key, value in amounts.items():
+        if key not in _WHOLE and not str(key).startswith(_WHOLE_PREFIXES):
+            continue
+        if not _is_zero(value):
+            message = f"{shown(str(value))} asks for a whole GPU beside a share; remove it, or the annotations"
+            yield Problem(f"{field}[{key:.80}]", message)
+        elif part == "limits" or key not in mapping(resources.get("limits"), field):
+            yield f"{key:.40}: 0 of container {container.name:.40} has no meaning beside a share"
 
 
 def _is_zero(value: Any) -> bool:

@@ -111,7 +111,7 @@ def answer_review(asked: Review, respond: Respond) -> Answer:
     try:
         return respond(asked)
     except PolicyDenied as error:
-        return review.denied(asked.uid, error.reason, error.message)
+        return review.denied(asked.uid, error)
     except RequestError:
         raise
     except GpuShareError as error:

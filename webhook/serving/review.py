@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gpushare.errors import RequestError
+from gpushare.errors import PolicyDenied, RequestError
 from gpushare.reasons import Reason
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -30,6 +30,8 @@ MAX_UID: Final = 253
 MAX_WARNING: Final = 119
 """The API server asks for warnings below 120 characters."""
 MAX_MESSAGE: Final = 2000
+MAX_CAUSE: Final = 1000
+"""Characters of the field and of the message of one problem; ``PolicyDenied`` bounds the text of all together."""
 SHORT: Final = 60
 SMALL: Final = 1000
 """Keys up to which an object is searched for the one that stands twice, which is quadratic."""
@@ -140,10 +142,14 @@ def patched(uid: str, patch: list[Object], reason: Reason, warnings: Iterable[st
     return _answer(uid, response, warnings, "patched", reason)
 
 
-def denied(uid: str, reason: Reason, message: str, warnings: Iterable[str] = ()) -> Answer:
-    """Refuse the object: 403, the reason and one sentence that kubectl shows."""
-    status = {"code": FORBIDDEN, "reason": reason.value, "message": message[:MAX_MESSAGE]}
-    return _answer(uid, {"allowed": False, "status": status}, warnings, "denied", reason, message)
+def denied(uid: str, error: PolicyDenied, warnings: Iterable[str] = ()) -> Answer:
+    """Refuse the object: 403, the first problem's reason, all problems as text that kubectl shows, and as causes."""
+    causes = [
+        {"reason": each.reason.value, "message": each.message[:MAX_CAUSE], "field": each.field[:MAX_CAUSE]}
+        for each in error.problems
+    ]
+    status = {"code": FORBIDDEN, "reason": error.reason.value, "message": error.message, "details": {"causes": causes}}
+    return _answer(uid, {"allowed": False, "status": status}, warnings, "denied", error.reason, error.message)
 
 
 def errored(status: int, reason: Reason, message: str) -> Answer:

@@ -5,6 +5,7 @@ from typing import Any
 
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
+from gpushare.checks import collect
 from gpushare.namespace_policy import NamespacePolicy
 from tests.unit.enforcer.made import DEVICE
 from webhook.mutation.annotations import read_plan
@@ -36,7 +37,7 @@ def pod(name: str, annotations: dict[str, str], *apps: Object, inits: tuple[Obje
     }
     view = read_pod(written)
     plan = read_plan(view, NamespacePolicy(), Settings())
-    admitted = rewrite(view, plan, claim_plan(plan), NamespacePolicy(), Settings()).pod
+    admitted = collect(rewrite(view, plan, claim_plan(plan), NamespacePolicy(), Settings()))[0]
     return bound(admitted)
 
 

@@ -173,3 +173,11 @@ def test_what_the_webhook_admits_is_prepared_under_the_same_policy() -> None:
     made = pod("tts", {contract.MEMORY: "4Gi", contract.COMPUTE: "25%"})
     policy = {contract.MAX_MEMORY: "4Gi", contract.MAX_COMPUTE: "25%"}
     assert prepared(claim(made), made, policy).limits
+
+
+def test_every_way_to_the_host_is_named_at_once() -> None:
+    held, made = hand_written(securityContext={"privileged": True})
+    made["spec"] |= {"hostPID": True, "volumes": [{"name": "all", "hostPath": {"path": "/dev"}}]}
+    message = refused(held, made).message
+    for field in ("spec.hostPID", "spec.containers[0].securityContext.privileged", "spec.volumes[0].hostPath.path"):
+        assert field in message

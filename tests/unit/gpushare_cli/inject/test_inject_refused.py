@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,3 +147,70 @@ def test_an_empty_name_of_a_file_is_shown(inject: Run, options: tuple[str, ...])
     code, out, err = inject(text(wrapped("Pod", pod())), *options)
     assert (code, out) == (2, "")
     assert err == "gpu-share: '' is no name of a file; write one, or - for standard input\n"
+
+
+def privileged(asked: dict[str, Any]) -> dict[str, Any]:
+    asked["spec"]["hostPID"] = True
+    asked["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    return asked
+
+
+def test_every_problem_of_every_document_is_reported_and_nothing_is_written(inject: Run) -> None:
+    documents = [
+        wrapped("Pod", privileged(pod())),
+        wrapped("Deployment", pod(), "a"),
+        wrapped("CronJob", privileged(pod(memory="1Mi", **{"gpu-share.io/priority": "urgent"})), "b"),
+    ]
+    code, out, err = inject("---\n".join(map(text, documents)))
+    assert (code, out) == (1, "")
+    expected = {
+        "document 1 (Pod pod-1": ["spec.containers[0].securityContext.privileged", "spec.hostPID"],
+        "document 3 (CronJob b/cronjob-1": [
+            "spec.jobTemplate.spec.template.metadata.annotations[gpu-share.io/memory]",
+            "spec.jobTemplate.spec.template.metadata.annotations[gpu-share.io/priority]",
+            "spec.jobTemplate.spec.template.spec.containers[0].securityContext.privileged",
+            "spec.jobTemplate.spec.template.spec.hostPID",
+        ],
+    }
+    lines = [line.removeprefix("* ") for line in err.splitlines() if line.startswith("* ")]
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        where, field, _ = line.split(": ", 2)
+        found.setdefault(where.partition(", line")[0], []).append(field)
+    assert found == expected
+
+
+def test_of_a_long_stream_every_refused_document_is_reported(inject: Run) -> None:
+    documents = [wrapped("Job", privileged(pod())) for _ in range(100)]
+    code, out, err = inject("---\n".join(map(text, documents)))
+    assert (code, out) == (1, "")
+    assert {number for number in range(1, 101) if f"* document {number} (" in err} == set(range(1, 101))
+    assert err.count("hostPID") == 100
+
+
+def test_problems_of_a_namespace_are_reported_once_beside_those_of_its_pods(inject: Run) -> None:
+    namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n  annotations: {%s}\n"
+    policy = "gpu-share.io/max-memory: 8XB, gpu-share.io/max-compute: 7, gpu-share.io/on-exceed: kick"
+    pods = [text(wrapped("Pod", privileged(pod()), "a")), text(wrapped("Pod", pod(), "a"))]
+    code, out, err = inject("---\n".join([namespace % policy, *pods]))
+    assert (code, out) == (1, "")
+    for key in ("max-memory", "max-compute", "on-exceed"):
+        assert err.count(f"Namespace a: metadata.annotations[gpu-share.io/{key}]") == 1
+    assert "document 2 (Pod a/pod-1, line 7): spec.hostPID" in err
+    assert "document 3" not in err
+
+
+def test_a_value_that_is_no_string_is_reported_once_beside_other_problems(inject: Run) -> None:
+    asked = privileged(pod(memory=4, **{"gpu-share.io/same-gpu": True, "gpu-share.io/memry": 7}))  # type: ignore[arg-type]
+    code, out, err = inject(text(wrapped("Pod", asked)))
+    assert (code, out) == (1, "")
+    fields = [line.split(": ")[1] for line in err.splitlines() if line.startswith("* ")]
+    unknown = "metadata.annotations[gpu-share.io/memry]"
+    assert sorted(fields) == [
+        "metadata.annotations[gpu-share.io/memory]",
+        unknown,
+        unknown,
+        "metadata.annotations[gpu-share.io/same-gpu]",
+        "spec.containers[0].securityContext.privileged",
+        "spec.hostPID",
+    ]

@@ -76,7 +76,7 @@ def test_a_claim_of_another_gpu_driver_is_denied_in_a_sharing_container_alone(en
     claims, uses = {"resourceClaims": [{"name": "gpu", **entry}]}, {"resources": {"claims": [{"name": "gpu"}]}}
     with pytest.raises(PolicyDenied) as denied:
         decided(uses, claims)
-    assert denied.value.field == "spec.containers[0].resources.claims"
+    assert denied.value.field == "spec.containers[0].resources.claims[gpu]"
     assert denied.value.reason is Reason.CONFLICTS_WITH_SHARE
     assert decided(uses, claims, name="trainer").reason is Reason.APPLIED
     assert decided({}, claims).reason is Reason.APPLIED

@@ -54,6 +54,34 @@ def test_a_change_that_could_harm_is_refused_by_its_field(change: Change) -> Non
     assert "container 'gpu-share'" in refused.value.message
 
 
+@pytest.mark.parametrize("change", REFUSED, ids=lambda each: each.name)
+def test_other_problems_of_the_pod_are_reported_at_once_and_those_of_the_sidecar_blame_nobody_else(
+    change: Change,
+) -> None:
+    pod = changed(change)
+    pod["spec"]["hostPID"] = True
+    pod["metadata"]["annotations"]["gpu-share.io/compute"] = "200%"
+    with pytest.raises(PolicyDenied) as refused:
+        rewritten(pod)
+    others = {"metadata.annotations[gpu-share.io/compute]", "spec.hostPID"}
+    problems = [each for each in refused.value.problems if each.field not in others]
+    assert others < {each.field for each in refused.value.problems}
+    assert problems
+    assert all("another webhook" in each.message for each in problems)
+    assert len({each.field for each in problems}) == len(problems)
+
+
+def test_all_changes_of_one_sidecar_are_reported_once_each() -> None:
+    pod = a_pod()
+    sidecar(pod)["securityContext"] |= {"privileged": True, "runAsUser": 0, "capabilities": {"add": ["SYS_ADMIN"]}}
+    sidecar(pod)["restartPolicy"] = "OnFailure"
+    with pytest.raises(PolicyDenied) as refused:
+        rewritten(pod)
+    fields = [each.field.removeprefix("spec.initContainers[0].") for each in refused.value.problems]
+    context = [f"securityContext.{each}" for each in ("capabilities.add", "privileged", "runAsUser")]
+    assert fields == ["restartPolicy", *context]
+
+
 @pytest.mark.parametrize("prefix", ["", None, "P", "PATH", "PY", "PYTHONX", "L", "LD_", "GPU_SHARE_A", "CU", "NVIDIA"])
 def test_variables_of_a_config_map_need_a_prefix_that_leads_to_no_name_of_ours(prefix: str | None) -> None:
     pod = a_pod()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
+from gpushare.checks import collect
 from gpushare.errors import PolicyDenied
 from gpushare.fields import MAX_ENTRIES
 from gpushare.host_access import HostAccess, check, normal
@@ -76,7 +77,7 @@ def test_a_host_path_to_gpus_is_refused_however_it_is_spelled(path: str) -> None
 def test_a_host_path_to_what_the_node_keeps_is_refused_whatever_is_listed(path: str) -> None:
     for listed in (None, ("/",)):
         with pytest.raises(PolicyDenied, match=r"spec\.volumes\[0\]\.hostPath\.path"):
-            list(check({"spec": {"volumes": [{"name": "b", "hostPath": {"path": path}}]}}, HostAccess(paths=listed)))
+            collect(check({"spec": {"volumes": [{"name": "b", "hostPath": {"path": path}}]}}, HostAccess(paths=listed)))
 
 
 @pytest.mark.parametrize("path", ["/devices", "/dev/shm", "/data/dev/nvidia0", "/tmp/nvidia-mps", "/procs", "/system"])

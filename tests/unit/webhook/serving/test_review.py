@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.errors import RequestError
+from gpushare.errors import PolicyDenied, Problem, RequestError
 from gpushare.reasons import Reason
 from tests.support import reviews
 from webhook.serving import review
@@ -185,13 +185,23 @@ def test_an_empty_patch_is_no_patch() -> None:
     assert answer.result == "allowed"
 
 
-def test_denied_names_code_reason_and_sentence() -> None:
-    answer = review.denied("u1", Reason.CONFLICTS_WITH_SHARE, "spec.hostPID: take it out")
+def test_denied_names_code_reason_and_all_problems() -> None:
+    others = [Problem("spec.hostIPC", "too", Reason.INVALID_POD)]
+    answer = review.denied("u1", PolicyDenied("spec.hostPID", "take it out", others=others))
 
     response = json.loads(answer.body)["response"]
     assert answer.status == 200
     assert response["allowed"] is False
-    assert response["status"] == {"code": 403, "reason": "ConflictsWithShare", "message": "spec.hostPID: take it out"}
+    status = response["status"]
+    assert (status["code"], status["reason"]) == (403, "ConflictsWithShare")
+    assert [line.removeprefix("* ") for line in status["message"].split("\n")[1:]] == [
+        "spec.hostPID: take it out",
+        "spec.hostIPC: too",
+    ]
+    assert status["details"]["causes"] == [
+        {"reason": "ConflictsWithShare", "field": "spec.hostPID", "message": "take it out"},
+        {"reason": "InvalidPod", "field": "spec.hostIPC", "message": "too"},
+    ]
 
 
 def test_an_error_gives_no_verdict() -> None:

@@ -1,0 +1,128 @@
+"""Check the keys of a pod's annotations of our domain, and find which key a mistyped one means. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+from gpushare import contract
+from gpushare.checks import Check
+from gpushare.errors import Problem
+from gpushare.quantity import shown
+from gpushare.reasons import Reason
+from webhook.mutation.podview import Kind, PodView
+
+KEY_SHOWN: Final = 120
+MAX_NAME: Final = 63
+"""Characters of a container's name, to the API server. Longer ones are not compared for a hint."""
+MAX_HINTS: Final = 8
+"""Containers with whose annotations a mistyped key is compared: difflib can take the cube of its length."""
+MAX_COMPARED: Final = 16
+"""Containers with whose names a mistyped name is compared."""
+MAX_SEARCHES: Final = 5
+"""Mistyped keys of one pod for which a similar one is searched."""
+_PREFIXES: Final = contract.CONTAINER_PREFIXES
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The annotations that a pod means: mistyped keys have the name that their problem suggests, others are left out.
+
+    ``fields`` gives the fields of such keys as they are written. ``known`` tells whether no key had a problem.
+    """
+
+    meant: Mapping[str, Any]
+    fields: Mapping[str, str]
+    known: bool
+
+
+def field_of(key: str) -> str:
+    """Name a pod annotation in a message."""
+    safe = ascii(key[:KEY_SHOWN])[1:-1]
+    return f"metadata.annotations[{safe:.{KEY_SHOWN}}]"
+
+
+def read_keys(pod: PodView) -> Check[Keys]:
+    """Find unknown keys and containers, each with a hint."""
+    names = _names(pod)
+    meant = {key: value for key, value in pod.annotations.items() if not _is_unknown(names, key)}
+    fields: dict[str, str] = {}
+    searched = 0
+    for key in sorted(pod.annotations.keys() - meant.keys()):
+        near = _near(names, key) if searched < MAX_SEARCHES else ""
+        searched += 1
+        yield _unknown(names, key, near, taken=near in meant)
+        if near and near not in meant:
+            meant[near] = pod.annotations[key]
+            fields[field_of(near)] = field_of(key)
+    return Keys(meant, fields, known=not searched)
+
+
+def _is_unknown(names: Sequence[str], key: str) -> bool:
+    if not contract.is_ours(key) or key in contract.POD_ANNOTATIONS:
+        return False
+    prefix, name = _split(key)
+    return prefix not in _PREFIXES or name not in names
+
+
+def _split(key: str) -> tuple[str, str]:
+    end = key.find("/") + 1
+    return key[:end], key[end:]
+
+
+def _names(pod: PodView) -> list[str]:
+    """Name the containers that may have a share: ephemeral ones and our sidecar may not."""
+    return [each.name for each in pod.containers if each.kind is not Kind.EPHEMERAL and each.name != contract.SIDECAR]
+
+
+def _near(names: Sequence[str], key: str) -> str:
+    """Find the annotation that a mistyped key means; empty if none is near, or if the key is known elsewhere."""
+    if key.startswith(contract.RESIZE_OF) or key in _ELSEWHERE:
+        return ""
+    prefix, name = _split(key)
+    if prefix in _PREFIXES:
+        near = get_close_matches(name[:MAX_NAME], _comparable(names)[:MAX_COMPARED], 1)
+        return prefix + near[0] if near else ""
+    comparable = _comparable(names)[:MAX_HINTS]
+    known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in comparable)]
+    return next(iter(get_close_matches(key[:KEY_SHOWN].lower(), known, 1)), "")
+
+
+def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Problem:
+    prefix, name = _split(key)
+    hint = f"remove it, because {near} is there as well" if taken else f"did you mean {near}?"
+    if prefix in _PREFIXES:
+        hint = hint if near else f"it has {', '.join(_comparable(names)[:MAX_HINTS])}"
+        message = f"the pod has no container named {shown(name)}; {hint}"
+        return Problem(field_of(key), message, Reason.UNKNOWN_CONTAINER)
+    hint = hint if near else f"known are {_known()}"
+    return Problem(field_of(key), _known_elsewhere(key) or f"no such annotation; {hint}", Reason.UNKNOWN_ANNOTATION)
+
+
+def _known_elsewhere(key: str) -> str:
+    if key.startswith(contract.RESIZE_OF):
+        return f"changes the quota of a container that runs; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
+    return _ELSEWHERE.get(key, "")
+
+
+def _known() -> str:
+    return ", ".join((*contract.POD_ANNOTATIONS, *(f"{prefix}<container>" for prefix in _PREFIXES)))
+
+
+def _comparable(names: Iterable[str]) -> list[str]:
+    return [name for name in names if len(name) <= MAX_NAME]
+
+
+_ELSEWHERE: Final = {
+    **dict.fromkeys(
+        contract.NAMESPACE_ANNOTATIONS,
+        "is an annotation of namespaces, set by the operator; remove it from the pod",
+    ),
+    contract.NAMESPACE_LABEL: (
+        f"is a label of namespaces and nodes; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
+    ),
+    contract.MANAGED_LABEL: (
+        f"is a label, which gpu-share itself sets; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
+    ),
+}
+"""Keys of our domain that belong to another object than a pod."""
