@@ -22,6 +22,7 @@ from tests.support.patience import holds_within, patient
 from tests.testbed.cluster.binaries import Group, find_all
 from tests.testbed.cluster.controlplane import TENANT
 from tests.testbed.cluster.node import Node
+from tests.testbed.vm import chosen as virtual
 from tests.testbed.vm.node import VmNode
 
 STATE: Final = "/var/lib/gpu-share"
@@ -32,7 +33,9 @@ KUBELET: Final = "/var/lib/kubelet"
 ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "gpu-share-system"
 TEAM: Final = "asr"
-OPTIONS: Final = "--set simulate.enabled=true"
+SLOW: Final = " --set webhook.replicas=1 --set agent.poll=2" if virtual() else ""
+"""Without KVM a processor does a tenth of the work: a virtual node has one webhook, and samples are rarer."""
+OPTIONS: Final = f"--set simulate.enabled=true{SLOW}"
 SECONDS: Final = 60.0
 OUT_OF_REACH: Final = "failed calling webhook"
 OUT_OF_REACH_SECONDS: Final = 150.0
