@@ -140,6 +140,13 @@ def test_variables_appended_by_others_need_no_second_patch(generated: Generated,
     assert rewritten(pod).patch == []
 
 
+def test_no_warning_says_that_a_container_gets_a_share_that_it_does_not_get() -> None:
+    containers = [{"name": name, "image": "x"} for name in ("main", "helper", "third")]
+    metadata = {"name": "p", "annotations": {"memory.gpu-share.io/helper": "4Gi"}}
+    decision = rewritten({"metadata": metadata, "spec": {"containers": containers}})
+    assert not [each for each in decision.warnings if "the share goes to" in each]
+
+
 def harmless(container: Json) -> list[str]:
     """Variables that another webhook may add to a container; some would change what the sidecar runs or sees."""
     return ["MODEL", "LEVEL"] if container["name"] == "gpu-share" else PLAIN_VARIABLES
