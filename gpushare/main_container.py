@@ -70,7 +70,9 @@ def choose(annotations: Mapping[str, Any], apps: Sequence[Object]) -> Choice:
 
     The container that already uses our claim; else the one that ``default-container`` names, unless that is a known
     proxy; else the first that is no known proxy. Where several use our claim, the others are there for annotations that
-    name them: the main one is the one without such an annotation, or one that lacks an amount which stands pod-wide.
+    name them: the main one is the one without such an annotation. If all have one, it is the one that
+    ``default-container`` names, else one that lacks an amount which stands pod-wide. Else it is any of them, if
+    ``default-container`` is there and names no container that can be the main one.
 
     Args:
         annotations: the pod's.
@@ -78,9 +80,14 @@ def choose(annotations: Mapping[str, Any], apps: Sequence[Object]) -> Choice:
     """
     names = [str(each.get("name")) for each in apps]
     using = [str(each.get("name")) for each in apps if uses_our_claim(each)]
-    unnamed = [name for name in using if not _named(annotations, name)]
-    candidates = unnamed or [name for name in using if _lacks(annotations, name)]
     default = annotations.get(contract.DEFAULT_CONTAINER)
+    eligible = [name for name in names if name == default and name not in PROXIES]
+    unnamed = [name for name in using if not _named(annotations, name)]
+    candidates = unnamed
+    if not unnamed and _stands_wide(annotations):
+        candidates = [name for name in using if name in eligible or _lacks(annotations, name)]
+        if not candidates and not eligible and default is not None:  # which the first rewrite found too, or wrote
+            candidates = using
     name = _first(candidates or names, default)
     possible = () if candidates or name == default else names
     others = tuple(each for each in possible if each not in PROXIES | {name} and not _named(annotations, each))
@@ -109,6 +116,12 @@ def _named(annotations: Mapping[str, Any], name: str) -> bool:
     return any(prefix + name in annotations for prefix in contract.CONTAINER_PREFIXES)
 
 
+def _stands_wide(annotations: Mapping[str, Any]) -> bool:
+    return any(wide in annotations for wide in _WIDE)
+
+
 def _lacks(annotations: Mapping[str, Any], name: str) -> bool:
-    """Tell whether some amount stands pod-wide and not for this container by its name."""
-    return any(wide in annotations and prefix + name not in annotations for wide, prefix in _WIDE.items())
+    """Tell whether some amount stands pod-wide and not for this container by its name; an instance lacks none."""
+    return contract.MIG_PROFILE_OF + name not in annotations and any(
+        wide in annotations and prefix + name not in annotations for wide, prefix in _WIDE.items()
+    )

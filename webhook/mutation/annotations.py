@@ -110,9 +110,9 @@ def planning(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check
 
 def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[Plan]:
     choice = _main(pod)
-    yield from _doubts(pod, choice)
     wanted, limits = _Wanted.of(pod.annotations, choice.name), _Limits(policy, settings)
     names = wanted.names() or {choice.name}
+    yield from _doubts(pod, choice, shares=choice.name in names)
     shares = yield from values_of(_share(each, wanted, limits) for each in pod.containers if each.name in names)
     priority = yield from attempt(partial(_choice, pod, contract.PRIORITY, PRIORITIES))
     models = yield from attempt(partial(read_models, pod.annotations))
@@ -155,14 +155,14 @@ def _apps(pod: PodView) -> list[Container]:
     return [each for each in pod.containers if each.kind is Kind.APP]
 
 
-def _doubts(pod: PodView, choice: main_container.Choice) -> Iterator[str]:
+def _doubts(pod: PodView, choice: main_container.Choice, *, shares: bool) -> Iterator[str]:
     """Warn where the author may have meant another container by the pod-wide annotations."""
     wanted, name = pod.annotations.get(contract.DEFAULT_CONTAINER), choice.name
     if wanted is not None and wanted not in [each.name for each in _apps(pod)]:
         yield f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} counts as main"
     elif wanted in main_container.PROXIES and wanted != name:
         yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} counts as main"
-    if choice.others:
+    if choice.others and shares:
         another = choice.others[0] if len(choice.others[0]) <= SHOWN_WHOLE else "<container>"
         key = main_container.key_for(pod.annotations, another)
         yield f"the share goes to container {name:.{SHOWN_WHOLE}}; {key} names another"

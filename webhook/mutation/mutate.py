@@ -22,6 +22,8 @@ from webhook.mutation.template_content import content_of
 
 WARNING_LENGTH: Final = 119
 """The API server asks for warnings of less than 120 characters."""
+MAX_WARNINGS: Final = 64
+"""Of one pod. The API server passes on 4096 characters of all warnings together."""
 _CUT: Final = "..."
 NONE: Final[frozenset[str]] = frozenset()
 
@@ -161,9 +163,11 @@ def _debug(pod: Json, old: Json) -> Check[Decision]:
 
 
 def _said(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Each warning once, and short enough; one that is cut shows it."""
-    cut = WARNING_LENGTH - len(_CUT)
-    return tuple(each if len(each) <= WARNING_LENGTH else each[:cut] + _CUT for each in dict.fromkeys(warnings))
+    """Each warning once, and short enough; one that is cut shows it. Of many the last one counts the rest."""
+    cut, found = WARNING_LENGTH - len(_CUT), list(dict.fromkeys(warnings))
+    if len(found) > MAX_WARNINGS:
+        found[MAX_WARNINGS - 1 :] = [f"and {len(found) - MAX_WARNINGS + 1} more warnings"]
+    return tuple(each if len(each) <= WARNING_LENGTH else each[:cut] + _CUT for each in found)
 
 
 def _is_mirror(view: PodView, user: str) -> bool:

@@ -278,7 +278,9 @@ def _add_volume(spec: Object) -> Check[None]:
         message = f"the name {contract.NO_TOKEN_VOLUME!r} is reserved; rename the volume and its mounts"
         yield _reserved(f"spec.volumes[{contract.NO_TOKEN_VOLUME}].name", message)
     else:
-        spec["volumes"] = [_renewed_volume(each, wanted) if each in standing else each for each in volumes]
+        spec["volumes"] = [
+            _renewed_volume(each, wanted) if each.get("name") == contract.NO_TOKEN_VOLUME else each for each in volumes
+        ]
 
 
 def _renewed_volume(volume: Object, wanted: Json) -> Json:

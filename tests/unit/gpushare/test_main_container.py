@@ -15,6 +15,7 @@ from gpushare.contract import (
     MEMORY,
     MEMORY_OF,
     MIG_PROFILE,
+    MIG_PROFILE_OF,
 )
 from gpushare.main_container import PROXIES, choose, key_for, main_container
 from gpushare.namespace_policy import NamespacePolicy
@@ -78,6 +79,17 @@ def test_others_are_those_that_the_author_may_have_meant() -> None:
     assert choose({MEMORY: "1Gi"}, [app("a", shares=True), app("b")]).others == ()
 
 
+def test_where_all_that_use_our_claim_are_named_it_stays_one_of_them() -> None:
+    named = {MEMORY: "1Gi", MEMORY_OF + "model": "1Gi"}
+    for default in ("gone", "envoy"):
+        apps = [app("web"), app("envoy"), app("model", shares=True)]
+        assert main_container(named | {DEFAULT_CONTAINER: default}, apps) == "model"
+    apps = [app("worker", shares=True), app("model", shares=True)]
+    lacking = named | {COMPUTE_OF + "worker": "5"}
+    assert main_container(lacking, apps) == "worker"
+    assert main_container(lacking | {DEFAULT_CONTAINER: "model"}, apps) == "model"
+
+
 def test_the_annotation_for_another_container_is_of_the_kind_that_stands_pod_wide() -> None:
     assert key_for({MEMORY: "1Gi", COMPUTE: "10"}, "b") == MEMORY_OF + "b"
     assert key_for({MIG_PROFILE: "1g.10gb"}, "b") == "mig-profile.gpu-share.io/b"
@@ -100,13 +112,18 @@ ANNOTATIONS: list[Object] = [
     {MEMORY: "1Gi", DEFAULT_CONTAINER: "gone", MEMORY_OF + "b": "2Gi"},
     {MEMORY: "1Gi", DEFAULT_CONTAINER: "envoy"},
     {MEMORY_OF + "b": "1Gi"},
+    {MEMORY: "1Gi", MEMORY_OF + "a": "2Gi", DEFAULT_CONTAINER: "gone"},
+    {MEMORY: "1Gi", MEMORY_OF + "a": "2Gi", DEFAULT_CONTAINER: "envoy"},
+    {MEMORY: "1Gi", MEMORY_OF + "a": "2Gi", MIG_PROFILE_OF + "b": "1g.10gb"},
+    {MEMORY: "1Gi", MEMORY_OF + "a": "2Gi", MIG_PROFILE_OF + "b": "1g.10gb", DEFAULT_CONTAINER: "gone"},
+    {MEMORY: "1Gi", COMPUTE: "10", MEMORY_OF + "a": "2Gi", COMPUTE_OF + "a": "5", MEMORY_OF + "b": "1Gi"},
 ]
 
 
 @pytest.mark.parametrize(
     ("annotations", "inserted"),
     list(product(ANNOTATIONS, ["linkerd-proxy", "in-house"])),
-    ids=lambda each: str(each)[:80],
+    ids=lambda each: str(each)[:160],
 )
 def test_a_container_inserted_after_the_first_rewrite_changes_no_share(annotations: Object, inserted: str) -> None:
     containers = [{"name": name, "image": "a"} for name in ("envoy", "a", "b")]

@@ -13,7 +13,7 @@ from gpushare.reasons import Reason
 from tests.support.extent import trials
 from tests.unit.webhook import oracle
 from tests.unit.webhook.generated import PLAIN_VARIABLES, Generated, pods, variables
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import MAX_WARNINGS, Decision, decide
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -138,6 +138,38 @@ def test_variables_appended_by_others_need_no_second_patch(generated: Generated,
             if entry.get("value") == "":
                 del entry["value"]
     assert rewritten(pod).patch == []
+
+
+def test_no_warning_says_that_a_container_gets_a_share_that_it_does_not_get() -> None:
+    containers = [{"name": name, "image": "x"} for name in ("main", "helper", "third")]
+    metadata = {"name": "p", "annotations": {"memory.gpu-share.io/helper": "4Gi"}}
+    decision = rewritten({"metadata": metadata, "spec": {"containers": containers}})
+    assert not [each for each in decision.warnings if "the share goes to" in each]
+
+
+def test_warnings_are_bounded_and_the_last_one_counts_the_rest() -> None:
+    amounts = {f"nvidia.com/mig-{index}g": 0 for index in range(1000)}
+    container = {"name": "main", "image": "x", "resources": {"limits": amounts}}
+    metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}
+    warnings = rewritten({"metadata": metadata, "spec": {"containers": [container]}}).warnings
+    assert len(warnings) == MAX_WARNINGS
+    assert warnings[-1] == f"and {1001 - MAX_WARNINGS + 1} more warnings"  # one more is about root
+
+
+def test_volumes_of_our_name_are_not_compared_with_each_other() -> None:
+    class Size(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Size.compared += 1
+            return super().__eq__(other)
+
+    volumes = [{"name": "gpu-share-no-token", "emptyDir": {"x": Size(each)}} for each in range(1024)]
+    metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}
+    rewritten({"metadata": metadata, "spec": {"containers": [{"name": "a", "image": "x"}], "volumes": volumes}})
+    assert Size.compared < 10 * len(volumes)
 
 
 def harmless(container: Json) -> list[str]:
