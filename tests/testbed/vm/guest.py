@@ -4,7 +4,7 @@ from typing import Final
 
 SUITE: Final = "trixie"
 PACKAGES: Final = (
-    "systemd", "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "openssh-server", "runc", "crun",
+    "systemd", "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "openssh-server", "runc",
     "containernetworking-plugins", "nftables", "iptables", "conntrack", "apparmor", "dmsetup", "e2fsprogs", "xfsprogs",
 )  # fmt: skip
 KERNEL: Final = "linux-image-cloud-amd64"

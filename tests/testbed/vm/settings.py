@@ -22,12 +22,6 @@ bin_dirs = ["/usr/lib/cni"]
 runtime_type = "io.containerd.runc.v2"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 SystemdCgroup = true
-
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun]
-runtime_type = "io.containerd.runc.v2"
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun.options]
-BinaryName = "crun"
-SystemdCgroup = true
 """
 
 
