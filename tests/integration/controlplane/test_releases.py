@@ -34,7 +34,7 @@ ENVIRONMENT: Final = {
 RELEASES: Final = {each.image: each for each in (OURS, NEXT)}
 
 
-@pytest.fixture(name="upgrade", scope="module")
+@pytest.fixture(name="upgrade")
 def _upgrade(bed: Bed) -> Iterator[None]:
     """One replica of each release behind the Service, and none beside them."""
     bed.stop_webhooks()
