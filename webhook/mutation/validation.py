@@ -60,10 +60,10 @@ def as_root(pod: PodView, sharing: Collection[str]) -> Iterator[Problem]:
         outer = {**outer, "runAsNonRoot": True}  # the advice for the sharing container changes it for the others too
         yield Problem("spec.securityContext.runAsNonRoot", _NON_ROOT)
     for container, inner in contexts:
-        yield from _root_of(container, inner, outer, container.name in sharing)
+        yield from _root_of(container, inner, outer, sharing=container.name in sharing)
 
 
-def _root_of(container: Container, inner: Json, outer: Json, sharing: bool) -> Iterator[Problem]:  # noqa: FBT001
+def _root_of(container: Container, inner: Json, outer: Json, *, sharing: bool) -> Iterator[Problem]:
     non_root, field = _effective(inner, outer, "runAsNonRoot", container)
     if sharing and non_root is False:
         yield Problem(field, _NON_ROOT)

@@ -201,7 +201,7 @@ def test_problems_of_a_namespace_are_reported_once_beside_those_of_its_pods(inje
 
 
 def test_a_value_that_is_no_string_is_reported_once_beside_other_problems(inject: Run) -> None:
-    asked = privileged(pod(memory=4, **{"gpu-share.io/same-gpu": True, "gpu-share.io/memry": 7}))  # type: ignore[arg-type]
+    asked = privileged(pod(memory=4, **{"gpu-share.io/same-gpu": True, "gpu-share.io/memry": 7}))  # type: ignore[arg-type] # what people write
     code, out, err = inject(text(wrapped("Pod", asked)))
     assert (code, out) == (1, "")
     fields = [line.split(": ")[1] for line in err.splitlines() if line.startswith("* ")]
