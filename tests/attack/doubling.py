@@ -9,12 +9,15 @@ from gpushare.errors import GpuShareError
 Run = Callable[[], object]
 MOST_RATIO = 2.5
 """Linear work takes twice as long, quadratic work four times; the rest is left to the machine's noise."""
+DOUBLINGS = 2
+"""Between the two lengths that are compared: the farther they are apart, the less does noise decide."""
 FLOOR = 0.001
 """Seconds beyond what a short text costs: less is not compared."""
 SHORTEST = 500
-LONGEST = 100_000
+LONGEST = 25_000
+"""Quadratic work takes a tenth of a second and more here. At four times of it the allocator begins to ask for pages."""
 RUNS = 3
-ATTEMPTS = 4
+ATTEMPTS = 3
 
 
 def seconds(run: Run) -> float:
@@ -36,8 +39,11 @@ def too_steep(made: Callable[[int], Run]) -> bool:
         if length >= LONGEST:
             return False
         length = min(length * 7, LONGEST)
-    return all(_ratio(made(length), made(2 * length)) > MOST_RATIO for _ in range(ATTEMPTS))
+    short, long = made(length), made(length * 2**DOUBLINGS)
+    return all(_ratio(short, long) > MOST_RATIO**DOUBLINGS for _ in range(ATTEMPTS))
 
 
 def _ratio(short: Run, long: Run) -> float:
-    return min(seconds(long) for _ in range(RUNS)) / min(seconds(short) for _ in range(RUNS))
+    """Compare the fastest of runs that took turns: a slow spell of the machine meets both."""
+    took = [(seconds(long), seconds(short)) for _ in range(RUNS)]
+    return min(each for each, _ in took) / min(each for _, each in took)
