@@ -38,7 +38,7 @@ def too_steep(made: Callable[[int], Run]) -> bool:
     while seconds(made(length)) < floor:
         if length >= LONGEST:
             return False
-        length = min(length * 7, LONGEST)
+        length = min(length * 3, LONGEST)
     short, long = made(length), made(length * 2**DOUBLINGS)
     return all(_ratio(short, long) > MOST_RATIO**DOUBLINGS for _ in range(ATTEMPTS))
 
