@@ -39,8 +39,8 @@ log = structlog.get_logger()
 READ_SECONDS: Final = 5.0
 """For each of three objects."""
 API_PATIENCE: Final = 10.0
-ROOM_PATIENCE: Final = 38.0
-"""Seconds since the call came; until then it is tried again within the call."""
+CALL_PATIENCE: Final = 38.0
+"""Seconds since the call came; until then MPS daemons and room are waited for within the call."""
 PAUSE: Final = 0.5
 
 
@@ -79,8 +79,8 @@ class Call:
 class Ready(Protocol):
     """Who knows whether a GPU can be used by shares."""
 
-    def wait(self, gpus: Sequence[str]) -> None:
-        """Wait until these GPUs' MPS daemons serve. Raises ``PrepareError`` when that takes too long."""
+    def wait(self, gpus: Sequence[str], wanted: Callable[[], bool]) -> None:
+        """Wait until these GPUs' MPS daemons serve. Raises ``PrepareError`` when it is wanted no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ class Driver:
             asked = known if known is not None and kept else self._ask(ref, call)
             with self._parts.modes.kept(asked.gpus) as modes:
                 claim = _shared_by(asked, modes)
-                self._parts.ready.wait(claim.gpus)
+                self._parts.ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
                 if not kept:
                     self._freeze_when_there_is_room(claim, known, call)
                 devices = self._parts.files.write(claim)
@@ -281,7 +281,7 @@ class Driver:
             try:
                 return self._freeze(claim, before)
             except PrepareError as error:
-                if error.reason is not Reason.GPU_STILL_HELD or not call.goes_on(ROOM_PATIENCE):
+                if error.reason is not Reason.GPU_STILL_HELD or not call.goes_on(CALL_PATIENCE):
                     raise
             with self._moved:
                 self._moved.wait(PAUSE)
