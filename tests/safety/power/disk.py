@@ -18,9 +18,12 @@ SIZE: Final = "512M"
 PROGRAM: Final = "tests.safety.power.guest"
 CODE: Final = ("enforcer", "gpushare", "tests/safety/power")
 LEFT_OUT: Final = ("test", "site-packages", "idlelib", "config-*", "lib2to3", "ensurepip", "tkinter", "turtledemo")
+LATER: Final = ("pynvml",)
+"""Imported by programs that the enforcer starts."""
 MODULES: Final = ("crc32c_generic", "libcrc32c", "xfs")
-STATE: Final = "/state/gpu-share"
-PORT: Final = "/dev/ttyS1"
+STATE_DISK: Final = "/dev/vdb"
+STATE: Final = "/state"
+PORTS: Final = "/dev/vport0p1 /dev/vport0p2"
 LOADER: Final = "/lib64/ld-linux-x86-64.so.2"
 ASKED: Final = f"""\
 import json, sys, {PROGRAM}
@@ -37,10 +40,9 @@ $b mount -t tmpfs tmpfs /run
 $b mount -t tmpfs tmpfs /tmp
 $b mount -t cgroup2 cgroup2 /sys/fs/cgroup
 for each in {modules}; do [ -f /modules/$each.ko ] && $b insmod /modules/$each.ko; done
-$b mount -o noatime /dev/vdb /state || echo "the state disk cannot be mounted"
 export HOME=/tmp PYTHONPATH={path} LD_LIBRARY_PATH={libraries}
 cd {project}
-{python} -m {program} {state} {port}
+{python} -m {program} {disk} {state} {ports}
 echo "ended with $?"
 $b poweroff -f
 """
@@ -59,7 +61,7 @@ def root(folder: Path) -> Path:
     for name in CODE:
         _copy(top, PROJECT / name)
     path = [str(PROJECT), *(each for each in places if each.endswith("site-packages"))]
-    for name in imported:
+    for name in (*imported, *LATER):
         for place in path[1:]:
             for found in (Path(place) / name, Path(place) / f"{name}.py"):
                 if found.exists():
@@ -72,7 +74,7 @@ def root(folder: Path) -> Path:
     init.write_text(
         INIT.format(
             modules=" ".join(MODULES), path=":".join(path), libraries=":".join(_folders(mapped)), project=PROJECT,
-            python=python, program=PROGRAM, state=STATE, port=PORT,
+            python=python, program=PROGRAM, disk=STATE_DISK, state=STATE, ports=PORTS,
         )
     )  # fmt: skip
     init.chmod(0o755)

@@ -1,21 +1,26 @@
-"""What runs in the machine whose power is cut: ``python -m tests.safety.power.guest STATE PORT``.
+"""What runs in the machine whose power is cut: ``python -m tests.safety.power.guest DISK MOUNT OUT IN``.
 
-The enforcer is the product's own, with its whole state on ``STATE``; NVML alone is scripted. Beside it containers
+The enforcer is the product's own, with its whole state on ``DISK``; NVML alone is scripted. Beside it containers
 exceed their quota one after the other, and claims are prepared and undone. What has happened for good goes to the
-machine outside through ``PORT``, a serial port: each line of JSON is there before the next step is taken.
+machine outside through ``OUT``, a virtual serial port: each line of JSON is there before the next step is taken.
+
+The machine is saved once before it touches the disk, and every life of it goes on from there. What begins a life comes
+through ``IN``: 32 bytes that make its random numbers its own.
 """
 
+import fcntl
 import json
 import os
 import random
 import signal
+import struct
+import subprocess
 import sys
-import termios
 import threading
 import time
-import tty
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +35,7 @@ from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import Quota
 from gpushare.errors import RecordError
+from tests.safety.power.troubles import beset
 
 GPU: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD_MIB: Final = 1 << 30
@@ -41,6 +47,10 @@ CONTAINERS: Final = 6
 MOST_CLAIMS: Final = 8
 SETTLED: Final = 3
 """Looks of an enforcer after which what its predecessor left open is answered."""
+SEED_BYTES: Final = 32
+ADD_ENTROPY: Final = 0x40085203
+RESEED: Final = 0x5207
+"""ioctls of random(4): ``RNDADDENTROPY`` and ``RNDRESEEDCRNG``."""
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OPTIONS: Final = (
     "--node", "gpu-7", "--poll", str(POLL), "--term-wait", "0.3", "--max-kills", "1000000",
@@ -49,20 +59,26 @@ OPTIONS: Final = (
 
 
 class Port:
-    """The serial port to the machine outside."""
+    """The ports to the machine outside."""
 
-    def __init__(self, where: str) -> None:
-        self._file = os.open(where, os.O_RDWR | os.O_NOCTTY)
-        tty.setraw(self._file)
+    def __init__(self, out: str, into: str) -> None:
+        self._file, self._into = os.open(out, os.O_WRONLY), os.open(into, os.O_RDONLY)
         self._lock = threading.Lock()
 
     def tell(self, what: str, **data: Any) -> None:
-        """Write one line, and wait until it has left."""
+        """Write one line. The driver returns once the machine outside has it."""
         with self._lock:
             line = (json.dumps({"what": what, **data}) + "\n").encode()
             while line:
                 line = line[os.write(self._file, line) :]
-            termios.tcdrain(self._file)
+
+    def begun(self) -> bytes:
+        """Wait for the bytes that begin a life. Until somebody is at the other end there is nothing to read."""
+        seed = b""
+        while len(seed) < SEED_BYTES:
+            seed += os.read(self._into, SEED_BYTES - len(seed))
+            time.sleep(0.02)
+        return seed
 
 
 class Card:
@@ -136,7 +152,8 @@ class Tenants:
             container_id=container, gpu=GPU, memory_mib=QUOTA_MIB, grace_seconds=GRACE, tolerance_mib=0,
         )  # fmt: skip
         self._living[pid] = quota
-        self._checkpoint.write(tuple(self._living.values()))
+        with suppress(OSError):
+            self._checkpoint.write(tuple(self._living.values()))
         self._card.hold(pid, 2 * QUOTA_MIB)
 
     def _forget(self, pid: int) -> None:
@@ -148,13 +165,16 @@ def claims_come_and_go(store: ClaimStore, port: Port, chance: random.Random) -> 
     """Prepare and undo claims for ever; of each the machine outside learns before and after."""
     while True:
         uid = str(uuid.uuid4())
-        port.tell("preparing", uid=uid)
-        store.put(_claim(uid))
-        port.tell("prepared", uid=uid)
-        for old in store.prepared()[: chance.choice((0, 1, 1, len(store.prepared()) - MOST_CLAIMS))]:
-            port.tell("undoing", uid=old.uid)
-            store.drop(old.uid)
-            port.tell("undone", uid=old.uid)
+        try:
+            port.tell("preparing", uid=uid)
+            store.put(_claim(uid))
+            port.tell("prepared", uid=uid)
+            for old in store.prepared()[: chance.choice((0, 1, 1, len(store.prepared()) - MOST_CLAIMS))]:
+                port.tell("undoing", uid=old.uid)
+                store.drop(old.uid)
+                port.tell("undone", uid=old.uid)
+        except OSError:  # as a full or failing disk refuses it: the kubelet would be refused, too, and ask again
+            time.sleep(POLL)
 
 
 def _claim(uid: str) -> Prepared:
@@ -219,6 +239,13 @@ def listen(port: Port, tenants: Tenants) -> None:
     KillLog.append = acknowledged  # type: ignore[method-assign] # the enforcer's own log is watched
 
 
+def reseed(seed: bytes) -> None:
+    """Give the kernel's random numbers another course, and so its boot id, which it makes when it is first read."""
+    with Path("/dev/urandom").open("wb") as file:
+        fcntl.ioctl(file, ADD_ENTROPY, struct.pack(f"ii{len(seed)}s", 8 * len(seed), len(seed), seed))
+        fcntl.ioctl(file, RESEED)
+
+
 def without_syncs() -> None:
     """Be the control: an enforcer that only seems to keep what it writes."""
     for name in ("fsync", "fdatasync"):
@@ -232,22 +259,32 @@ def _pid_of(file: int) -> int:
 
 def main(argv: list[str]) -> int:
     """Say what is left, then be a node until the power fails."""
-    folder, where = argv
-    state, port, chance = Path(folder), Port(where), random.Random()
+    device, mount, out, into = argv
+    port, state = Port(out, into), Path(mount) / "gpu-share"
+    port.tell("up")
+    reseed(port.begun())
+    chance = random.Random()
+    for command in (("blockdev", "--flushbufs", device), ("mount", "-o", "noatime", device, mount)):
+        subprocess.run(["/bin/busybox", *command], check=True)
     state.mkdir(mode=0o700, exist_ok=True)
     store = ClaimStore(state)
     last = left(state)
     store.load()
     port.tell("left", records=last, claims=[each.uid for each in store.prepared()], unreadable=sorted(store.unreadable))
     newest = max((seq for seq, *_ in last), default=0)
-    card = Card(lambda: port.tell("settled", newest=newest, **settled(state)))
+
+    def taken_up() -> None:
+        port.tell("settled", newest=newest, **settled(state))
+        beset(state.parent, chance, port.tell)
+
+    card = Card(taken_up)
     tenants = Tenants(state, card)
     listen(port, tenants)
     if "power.nosync" in Path("/proc/cmdline").read_text():
         without_syncs()
-    for work in (lambda: tenants.run(chance), lambda: claims_come_and_go(store, port, chance)):
+    for work in (lambda: tenants.run(random.Random()), lambda: claims_come_and_go(store, port, random.Random())):
         threading.Thread(target=work, daemon=True).start()
-    return enforce([*OPTIONS, "--state", folder, "--run", "/run/gpu-share"], reader=card)
+    return enforce([*OPTIONS, "--state", str(state), "--run", "/run/gpu-share"], reader=card)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the machine outside knows of one state disk, and what a power cut may not have changed. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,7 +11,7 @@ SETTLED: Final = "settled"
 
 @dataclass
 class Ledger:
-    """What was acknowledged on one disk, over all its boots.
+    """What was acknowledged on one disk, over all its lives.
 
     Attributes:
         records: acknowledged records of the kill log, number and hash.
@@ -19,6 +20,8 @@ class Ledger:
         kept: claims whose preparing was acknowledged, and whose undoing had not begun.
         gone: claims whose undoing was acknowledged.
         recovered: torn lines that were found and recorded.
+        troubles: how often each befell it.
+        resumed: lives in which a signal followed a trouble that was lifted.
         broken: what did not hold, a sentence each.
     """
 
@@ -30,20 +33,38 @@ class Ledger:
     undone: int = 0
     recovered: int = 0
     settled: int = 0
+    troubles: Counter[str] = field(default_factory=Counter)
+    resumed: int = 0
     broken: list[str] = field(default_factory=list)
 
-    def take(self, boot: int, said: Iterable[Line]) -> None:
-        """Take in what the machine said in one boot, the first line being about what the last one left."""
+    def take(self, life: int, said: Iterable[Line]) -> None:
+        """Take in what the machine said in one life, the first line being about what the last one left."""
+        lifted = resumed = False
         for line in said:
+            lifted |= line["what"] == "lifted"
+            resumed |= lifted and line["what"] == "signal"
             match line["what"]:
                 case "left":
-                    self.broken += [f"boot {boot}: {each}" for each in self._lost(line)]
+                    self.broken += [f"life {life}: {each}" for each in self._lost(line)]
                 case "settled":
                     self.settled += 1
                     self.recovered = line["recovered"]
-                    self.broken += [f"boot {boot}: {each}" for each in _unsettled(line)]
+                    self.broken += [f"life {life}: {each}" for each in _unsettled(line)]
                 case _:
                     self._happened(line)
+        self.resumed += resumed
+
+    def counts(self) -> dict[str, int]:
+        """Name how much was seen."""
+        return {
+            "signals": self.signals,
+            "records": len(self.records),
+            "claims": len(self.kept) + self.undone,
+            "torn": self.recovered,
+            "settled": self.settled,
+            "resumed": self.resumed,
+            **self.troubles,
+        }
 
     def _happened(self, line: Line) -> None:
         match line["what"]:
@@ -56,6 +77,8 @@ class Ledger:
                 self.kept.add(line["uid"])
             case "undoing":
                 self.kept.discard(line["uid"])
+            case "trouble":
+                self.troubles[line["kind"]] += 1
             case "undone":
                 self.gone.add(line["uid"])
                 self.undone += 1
@@ -82,4 +105,4 @@ def _unsettled(line: Line) -> Iterable[str]:
     if line["twice"]:
         yield f"{line['twice']} INTENTs have two answers"
     if old := [seq for seq in line["unanswered"] if seq <= line["newest"]]:
-        yield f"INTENTs of an earlier boot have no answer: {old}"
+        yield f"INTENTs of an earlier life have no answer: {old}"

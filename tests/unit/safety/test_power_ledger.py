@@ -56,5 +56,5 @@ def test_what_was_acknowledged_is_there_and_what_was_under_way_may_be(claims: li
 )
 def test_what_may_not_be_is_named(line: dict[str, Any], said: str) -> None:
     (broken,) = after(line).broken
-    assert broken.startswith("boot 2: ")
+    assert broken.startswith("life 2: ")
     assert said in broken
