@@ -54,6 +54,7 @@ def _make(home: Path, binaries: dict[str, Path], say: Say) -> None:
     root = home / "root"
     _debootstrap(root, say)
     _kernel(home, root)
+    _runtime(root)
     for name, content in guest.FILES.items():
         _put(root / name, content)
     for name in guest.BINARIES:
@@ -99,6 +100,18 @@ def _kernel(home: Path, root: Path) -> None:
     _initramfs(home, next((root / "usr/lib/modules").rglob(f"{guest.BOOT_MODULE}.ko.xz")))
 
 
+def _runtime(root: Path) -> None:
+    """runc of a newer suite than the rest; it needs nothing that the rest has not."""
+    with tempfile.TemporaryDirectory(dir=root.parent) as folder:
+        scratch = Path(folder)
+        try:
+            debian.download((guest.RUNTIME,), scratch, suite=guest.RUNTIME_SUITE)
+            debian.unpack(scratch, scratch / "unpacked")
+        except debian.PackagesUnobtainableError as error:
+            raise BedError(str(error)) from error
+        shutil.copy2(next((scratch / "unpacked").glob("usr/*bin/runc")), root / "usr/sbin/runc")
+
+
 def _initramfs(home: Path, module: Path) -> None:
     with tempfile.TemporaryDirectory(dir=home) as folder:
         top = Path(folder)
@@ -131,7 +144,7 @@ def _put(file: Path, content: str, mode: int = 0o644) -> None:
 def _digest(binaries: dict[str, Path]) -> str:
     """What a tree is made of. A binary's folder in the cache carries its version and the hash of its sources."""
     parts: Iterable[object] = (
-        RECIPE, guest.SUITE, guest.PACKAGES, guest.KERNEL, guest.FILES, guest.INITRAMFS, guest.MASKED, guest.FOLDERS,
+        RECIPE, guest.SUITE, guest.PACKAGES, guest.KERNEL, guest.RUNTIME_SUITE, guest.FILES, guest.INITRAMFS, guest.MASKED, guest.FOLDERS,
         [(name, str(binaries[name]), binaries[name].stat().st_size) for name in guest.BINARIES],
     )  # fmt: skip
     return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()[:12]
