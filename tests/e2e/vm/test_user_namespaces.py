@@ -1,4 +1,4 @@
-"""Pods with a user namespace of their own: whose a process is is told by its control group, whatever users there are."""
+"""Pods with a user namespace of their own: its control group tells whose a process is, whatever users there are."""
 
 from collections.abc import Iterator
 

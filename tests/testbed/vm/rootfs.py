@@ -101,7 +101,7 @@ def _kernel(home: Path, root: Path) -> None:
 
 
 def _runtime(root: Path) -> None:
-    """runc of a newer suite than the rest; it needs nothing that the rest has not."""
+    """Take runc of a newer suite than the rest; it needs nothing that the rest has not."""
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
         scratch = Path(folder)
         try:
@@ -144,7 +144,8 @@ def _put(file: Path, content: str, mode: int = 0o644) -> None:
 def _digest(binaries: dict[str, Path]) -> str:
     """What a tree is made of. A binary's folder in the cache carries its version and the hash of its sources."""
     parts: Iterable[object] = (
-        RECIPE, guest.SUITE, guest.PACKAGES, guest.KERNEL, guest.RUNTIME_SUITE, guest.FILES, guest.INITRAMFS, guest.MASKED, guest.FOLDERS,
+        RECIPE, guest.SUITE, guest.PACKAGES, guest.KERNEL, guest.RUNTIME_SUITE, guest.FILES,
+        guest.INITRAMFS, guest.MASKED, guest.FOLDERS,
         [(name, str(binaries[name]), binaries[name].stat().st_size) for name in guest.BINARIES],
     )  # fmt: skip
     return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()[:12]
