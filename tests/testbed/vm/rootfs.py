@@ -21,6 +21,7 @@ from tests.testbed.cluster.errors import BedError
 from tests.testbed.vm import guest
 
 HOST_PACKAGES: Final = ("qemu-system-x86", "qemu-utils", "sshfs", "xfsprogs")
+KEPT: Final = 2
 KEY: Final = "ssh_key"
 """Private key of the root tree's folder: it opens the guest, and only test machines on this one have it."""
 RECIPE: Final = 1
@@ -46,7 +47,8 @@ def tree(say: Say = say) -> Path:
                 Path(folder).chmod(0o700)
                 Path(folder).rename(home)
                 Path(folder).mkdir()
-            _forget_others(home)
+            _forget_old()
+        os.utime(home)
     return home
 
 
@@ -151,10 +153,10 @@ def _digest(binaries: dict[str, Path]) -> str:
     return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()[:12]
 
 
-def _forget_others(home: Path) -> None:
-    for old in home.parent.glob("vm-root-*"):
-        if old != home:
-            shutil.rmtree(old, ignore_errors=True)
+def _forget_old() -> None:
+    """Keep the tree of another checkout as well: its machines start from it."""
+    for old in sorted(cache_root().glob("vm-root-*/"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _run(command: list[str], env: dict[str, str] | None = None) -> None:
