@@ -12,7 +12,7 @@ from gpushare.checks import Check
 from webhook.mutation.annotations import Plan, Share
 from webhook.mutation.podview import Container, PodView
 
-MAX_TEXT: Final = 16 * 1024
+MAX_TEXT: Final = 8 * 1024
 """Characters of a command line that are read."""
 NAME_SHOWN: Final = 20
 QUOTES: Final = "\"'`;&|()\\"
@@ -29,6 +29,22 @@ HOSTS_VARIABLES: Final = ("HOSTFILE", "HOST_FILE")
 MOST_DIGITS: Final = 4
 GLOO: Final = "gloo"
 """Another library than NCCL, which takes several ranks on one GPU."""
+
+
+class _Line(NamedTuple):
+    """The words of a command line, and the names of programs that they may be."""
+
+    words: Sequence[str]
+    programs: frozenset[str]
+
+    def after(self, call: Sequence[str]) -> Sequence[str] | None:
+        """Return what follows a call of a program, ``None`` where it is not called."""
+        if call[0] not in self.programs:
+            return None
+        for start, word in enumerate(self.words):
+            if word.rpartition("/")[2] == call[0] and [*self.words[start + 1 : start + len(call)]] == [*call[1:]]:
+                return self.words[start + len(call) :]
+        return None
 
 
 class Launcher(NamedTuple):
@@ -74,36 +90,29 @@ def warnings(pod: PodView, plan: Plan) -> Check[None]:
 
 
 def _of_container(container: Container, share: Share) -> Iterator[str]:
-    words, variables = _words(container.raw), [entry["name"] for entry in container.env]
+    line, variables = _line(container.raw), [entry["name"] for entry in container.env]
     name = container.name[:NAME_SHOWN]
-    if not share.profile and _lacks_fraction(words, container.raw):
+    if not share.profile and _lacks_fraction(line, container.raw):
         yield f"{name}: vLLM asks for most of the card; add {VLLM_FRACTION}=${contract.MEMORY_FRACTION}"
-    if UNIFIED_MEMORY in variables or any(word.startswith(f"{UNIFIED_MEMORY}=") for word in words):
+    if UNIFIED_MEMORY in variables or any(word.startswith(f"{UNIFIED_MEMORY}=") for word in line.words):
         yield f"{name}: {UNIFIED_MEMORY} takes managed memory, which no limit counts; remove it"
-    ranks = _ranks(words, variables)
+    ranks = _ranks(line, variables)
     if ranks > share.gpus:
         yield f"{name}: {ranks} ranks on {share.gpus} GPU(s): NCCL refuses two ranks on one GPU; start one rank a share"
 
 
-def _words(raw: Mapping[str, Any]) -> list[str]:
+def _line(raw: Mapping[str, Any]) -> _Line:
     lists = [raw.get(key) for key in ("command", "args")]
     text = " ".join(str(word) for each in lists if isinstance(each, list) for word in each)
-    return [word.strip(QUOTES) for word in text[:MAX_TEXT].split()]
+    words = [word.strip(QUOTES) for word in text[:MAX_TEXT].split()]
+    return _Line(words, frozenset(word.rpartition("/")[2] for word in words))
 
 
-def _called(words: Sequence[str], name: Sequence[str]) -> list[str] | None:
-    """Return what follows a call of a program, ``None`` where it is not called."""
-    for start, word in enumerate(words):
-        if [word.rpartition("/")[2], *words[start + 1 : start + len(name)]] == [*name]:
-            return list(words[start + len(name) :])
-    return None
-
-
-def _lacks_fraction(words: Sequence[str], raw: Mapping[str, Any]) -> bool:
+def _lacks_fraction(line: _Line, raw: Mapping[str, Any]) -> bool:
     """Tell whether vLLM is started without its fraction, as far as that can be seen."""
-    found = [rest for name in VLLM if (rest := _called(words, name)) is not None]
+    found = [rest for name in VLLM if (rest := line.after(name)) is not None]
     if not found and not raw.get("command") and _repository(raw.get("image")) == VLLM_IMAGE:
-        found = [list(words)]
+        found = [line.words]
     return bool(found) and not any(
         _option(rest, (VLLM_FRACTION, VLLM_CONFIG)) is not None or _hides(rest) for rest in found
     )
@@ -129,11 +138,12 @@ def _option(words: Sequence[str], names: Collection[str]) -> str | None:
     return None
 
 
-def _ranks(words: Sequence[str], variables: Sequence[str]) -> int:
+def _ranks(line: _Line, variables: Sequence[str]) -> int:
     """Count the ranks that are started in a container, as far as that can be seen."""
-    if any(GLOO in word for word in words) or any(part in name.upper() for name in variables for part in HOSTS_VARIABLES):
+    by_operator = any(part in name.upper() for name in variables for part in HOSTS_VARIABLES)
+    if by_operator or any(GLOO in word for word in line.words):
         return 0
-    calls = [(each, rest) for each in LAUNCHERS if (rest := _called(words, each.words)) is not None]
+    calls = [(each, rest) for each in LAUNCHERS if (rest := line.after(each.words)) is not None]
     numbers = [_option(rest, each.options) for each, rest in calls if _option(rest, each.elsewhere) is None]
     return max((_number(each) for each in numbers if each), default=0)
 
