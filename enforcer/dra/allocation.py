@@ -73,14 +73,12 @@ class Ask:
     """A claim, the pod that uses it, and the pod's namespace.
 
     ``host`` is what of the node its pods may reach; the namespace's own list of paths is added here.
-    ``framework_variables``: whether frameworks get variables, unless the namespace says otherwise.
     """
 
     claim: Object
     pod: Object
     namespace: Object
     host: HostAccess = NOTHING_LISTED
-    framework_variables: bool = True
 
 
 def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
@@ -131,8 +129,9 @@ def user_of(claim: Object) -> Mapping[str, Any]:
     users = (claim.get("status") or {}).get("reservedFor") or []
     if len(users) == 1 and users[0].get("resource") == "pods":
         return dict(users[0])
+    said = f"{len(users)} users" if users else "nobody"
     hint = "give each pod a claim of its own, by a ResourceClaimTemplate: limits hold for one pod"
-    raise PrepareError(f"claim {_named(claim)} is reserved for {f'{len(users)} users' if users else 'nobody'}; {hint}")
+    raise PrepareError(f"claim {_named(claim)} is reserved for {said}; {hint}")
 
 
 def check_user(node: str, claim: Object, pod: Object) -> None:
@@ -300,7 +299,8 @@ def _low_priority(pod: Object) -> bool:
 def brings_memory(container: Object) -> bool:
     """Tell whether a container brings a /dev/shm of its own."""
     paths = [str(each.get("mountPath")) for each in container.get("volumeMounts") or []]
-    return any(_steps(path) == _steps(contract.SHARED_MEMORY_PATH) for path in paths)
+    wanted = _steps(contract.SHARED_MEMORY_PATH)
+    return any(_steps(path) == wanted for path in paths)
 
 
 def _steps(path: str) -> list[str]:

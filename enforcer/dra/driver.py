@@ -269,10 +269,9 @@ class Driver:
         cluster, claim = self._parts.cluster, self._claim(ref)
         pod = cluster.get(path(CORE_V1, "pods", user_of(claim)["name"], ref.namespace), timeout=READ_SECONDS)
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
-        ask = Ask(claim, pod, namespace, self._parts.host, self._parts.framework_variables)
-        devices = self._devices()
-        prepared = prepare(self._parts.node, ask, devices)
-        return with_view(prepared, ask, devices.values(), self._parts.backends())
+        ask, devices = Ask(claim, pod, namespace, self._parts.host), self._devices()
+        prepared, backends = prepare(self._parts.node, ask, devices), self._parts.backends()
+        return with_view(prepared, ask, devices.values(), backends, frameworks=self._parts.framework_variables)
 
     def _claim(self, ref: Ref) -> Object:
         where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)

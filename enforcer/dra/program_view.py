@@ -14,7 +14,9 @@ from gpushare import framework_variables
 from gpushare.namespace_policy import NamespacePolicy
 
 
-def with_view(claim: Prepared, ask: Ask, gpus: Collection[Gpu], backends: Mapping[str, str]) -> Prepared:
+def with_view(
+    claim: Prepared, ask: Ask, gpus: Collection[Gpu], backends: Mapping[str, str], *, frameworks: bool = True
+) -> Prepared:
     """Return the claim with what its programs see.
 
     Args:
@@ -23,6 +25,7 @@ def with_view(claim: Prepared, ask: Ask, gpus: Collection[Gpu], backends: Mappin
         gpus: of the node.
         backends: by UUID, who keeps the limits on a GPU. While that is not known, CUDA is taken to report the whole
             GPU: the fraction is then too small rather than too large.
+        frameworks: whether frameworks get variables where the namespace says nothing else.
     """
     seen = tuple(
         Seen(
@@ -33,12 +36,12 @@ def with_view(claim: Prepared, ask: Ask, gpus: Collection[Gpu], backends: Mappin
         for gpu in sorted(gpus)
         if gpu.uuid in claim.gpus
     )
-    return replace(claim, seen=seen, settings=_settings(claim, ask))
+    return replace(claim, seen=seen, settings=_settings(claim, ask) if frameworks else ())
 
 
 def _settings(claim: Prepared, ask: Ask) -> tuple[tuple[str, tuple[str, ...]], ...]:
     policy = NamespacePolicy.from_annotations(ask.namespace["metadata"].get("annotations") or {})
-    if policy.frameworks is None or not ask.framework_variables:
+    if policy.frameworks is None:
         return ()
     raw = {each["name"]: each for each, _ in containers(ask.pod)}
     found = {

@@ -28,11 +28,11 @@ JAX = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 def viewed(
-    made: Object, policy: dict[str, str] | None = None, backend: str = "mps-v2", gpu: Gpu | None = None, **ask: Any
+    made: Object, policy: dict[str, str] | None = None, backend: str = "mps-v2", gpu: Gpu | None = None, **more: bool
 ) -> Prepared:
-    asked = Ask(claim(made), made, namespace(policy), **ask)
+    asked = Ask(claim(made), made, namespace(policy))
     devices = DEVICES | ({DEVICE: gpu} if gpu else {})
-    return with_view(prepare(NODE, asked, devices), asked, devices.values(), {GPU: backend})
+    return with_view(prepare(NODE, asked, devices), asked, devices.values(), {GPU: backend}, **more)
 
 
 def env(found: Prepared, mode: Mode = Mode.MPS, request: str = "model", **more: Any) -> dict[str, str]:
@@ -91,7 +91,7 @@ def test_by_default_three_frameworks_get_variables_and_on_request_others() -> No
 
 def test_namespace_and_node_can_switch_them_off() -> None:
     made = pod("llm", {contract.MEMORY: "4Gi"})
-    for found in (viewed(made, {contract.FRAMEWORKS: "none"}), viewed(made, framework_variables=False)):
+    for found in (viewed(made, {contract.FRAMEWORKS: "none"}), viewed(made, frameworks=False)):
         assert found.settings == ()
         assert told(env(found)) == ("3584", "0.225806", "0.875000")
 
