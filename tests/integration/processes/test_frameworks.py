@@ -25,7 +25,7 @@ def test_what_each_framework_asks_for_at_its_start_is_there(here: Desk, *, watch
     for index, card in enumerate(here.sim.machine.gpus):
         pipe = None if watched else here.daemon(index)
         limits = {} if watched else {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={LIMIT}M"}
-        program = here.start(pipe=pipe, CUDA_VISIBLE_DEVICES=card.uuid, **limits)
+        program = here.start(pipe=pipe, env=limits, CUDA_VISIBLE_DEVICES=card.uuid)
         memory = program.ask("meminfo")
         assert memory["total_mib"] == card.usable_mib, "what the fraction is of"
         mine = budget(LIMIT, card.usable_mib, Reserve(), watch_only=watched)
