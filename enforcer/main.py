@@ -323,6 +323,8 @@ def _kubelet(
             tell=side.tell,
             shared_memory=options.mps_shared_memory,
             host_network=options.tenant_host_network,
+            reserve=options.reserve,
+            framework_variables=not options.no_framework_variables,
         )
     )
     side.problems.append(lambda: list(kubelet.problems()))

@@ -23,6 +23,7 @@ from enforcer.dra.allocation import Ask, prepare, still_fits, user_of
 from enforcer.dra.cdi_files import NodeFiles
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.prepared_claim import Prepared, safe_uid
+from enforcer.dra.program_view import with_view
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object
 from enforcer.quota.sharing_mode_controller import GpuModes
@@ -101,6 +102,10 @@ class Parts:
     """Called whenever the set of prepared claims is another."""
     host: HostAccess = NOTHING_LISTED
     """What of the node sharing pods may reach."""
+    backends: Callable[[], Mapping[str, str]] = dict
+    """Who keeps limits on which GPU."""
+    framework_variables: bool = True
+    """Whether frameworks get variables."""
     published: Callable[[Prepared], None] = lambda _: None
     """Called with a claim that was prepared anew, to tell the API server."""
 
@@ -264,7 +269,9 @@ class Driver:
         cluster, claim = self._parts.cluster, self._claim(ref)
         pod = cluster.get(path(CORE_V1, "pods", user_of(claim)["name"], ref.namespace), timeout=READ_SECONDS)
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
-        return prepare(self._parts.node, Ask(claim, pod, namespace, self._parts.host), self._devices())
+        ask, devices = Ask(claim, pod, namespace, self._parts.host), self._devices()
+        prepared, backends = prepare(self._parts.node, ask, devices), self._parts.backends()
+        return with_view(prepared, ask, devices.values(), backends, frameworks=self._parts.framework_variables)
 
     def _claim(self, ref: Ref) -> Object:
         where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,7 @@ from enforcer.status.metrics import Metrics
 from gpushare.errors import ConfigError
 from gpushare.host_access import HostAccess
 from gpushare.kube_client import Cluster
+from gpushare.memory_fraction import Reserve
 
 SETTLE_EVERY: Final = 5.0
 
@@ -67,6 +68,10 @@ class Setup:
     """Whether clients of MPS get the node's shared memory of MPS."""
     host_network: bool = False
     """Whether sharing pods may use hostNetwork."""
+    reserve: Reserve = field(default_factory=Reserve)
+    """What limits keep in reserve of the memory that programs are told to use."""
+    framework_variables: bool = True
+    """Whether frameworks get variables."""
 
 
 class KubeletSide:
@@ -177,7 +182,9 @@ class KubeletSide:
             node=setup.node,
             cluster=setup.cluster,
             store=self._store,
-            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup), shared_memory=memory),
+            files=NodeFiles(
+                setup.cdi_root, setup.run, partial(_pipe_of, setup), shared_memory=memory, reserve=setup.reserve
+            ),
             look=setup.watch.look,
             ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
             modes=setup.modes,
@@ -185,6 +192,8 @@ class KubeletSide:
             changed=self.books.changed.set,
             published=self._announcer.publish,
             host=_host_access(setup),
+            backends=setup.backends,
+            framework_variables=setup.framework_variables,
         )
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpushare.contract import LIMIT_IN_FORCE, MPS_MEMORY_LIMIT
-from gpushare.kube_client import RESOURCE_V1, path
+from gpushare.contract import FREE_FRACTION, LIMIT_IN_FORCE, MEMORY_FRACTION, MEMORY_OF, MPS_MEMORY_LIMIT, USABLE_MIB
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
+from gpushare.memory_fraction import fraction
 from tests.e2e import pinned, pods
 from tests.e2e.pods import Object
 from tests.e2e.site import NAME, RUN, SYSTEM, Site, restarts
@@ -27,6 +28,7 @@ SHARED_MEMORY = (
     f"simulate.driver={OLDER}", "simulate.privileged=true", f"agent.proofSeconds={PROOF}", "agent.limitBackend=mps-v2",
     f"mps.healthSeconds={pinned.LOOKS}", "mps.sharedMemory=node", "mps.sharedMemorySize=64Mi",
 )  # fmt: skip
+JAX = "XLA_PYTHON_CLIENT_PREALLOCATE"
 MEMORY = f"{RUN}/shm"
 IN_IT = "import os; open('/dev/shm/seen', 'w'); at = os.statvfs('/dev/shm'); print(at.f_blocks * at.f_frsize >> 20)"
 UPGRADE = "helm upgrade gpu-share deploy/helm/gpu-share -n gpu-share-system --reuse-values"
@@ -113,6 +115,30 @@ def test_a_limit_is_in_force(site: Site, namespace: str, backend: str) -> None:
     assert f"limit InForce: main ({backend})" in site.shell(f"gpu-share explain {namespace}/{name}")
     (row,) = [each for each in site.status()["containers"] if each["pod"] == name]
     assert (row["limit"]["state"], row["limit"]["backend"]) == ("InForce", backend)
+
+
+def test_programs_are_told_their_part_and_frameworks_what_their_container_leaves_free(
+    site: Site, namespace: str, backend: str
+) -> None:
+    """CUDA's total is the limit under the driver's limits, else the card."""
+    name = f"frameworks-{backend}"
+    settings = {"metadata": {"name": name}, "data": {"CUDF_PANDAS_RMM_MODE": "pool"}}
+    site.apply(namespace, CORE_V1, "configmaps", settings)
+    body = pods.pod(name, "hold", "64Mi", memory="1Gi", **{MEMORY_OF + each: "1Gi" for each in ("own", "unseen")})
+    own, unseen = (pods.container("hold", "64Mi", name=each) for each in ("own", "unseen"))
+    own["env"] = [{"name": JAX, "value": "true"}]
+    unseen["envFrom"] = [{"configMapRef": {"name": name}}]
+    body["spec"]["containers"] += [own, unseen]
+    site.run(namespace, body)
+    total = 1024 if backend == "driver-cgroup" else 16384
+    for container, words in {
+        pods.MAIN: ("false", "true", "async"), "own": ("true", "true", "async"), "unseen": (None, "image", "pool"),
+    }.items():  # fmt: skip
+        env = site.environ(namespace, name, container)
+        assert (env[USABLE_MIB], env[MEMORY_FRACTION]) == ("512", fraction(512, total))
+        assert env[FREE_FRACTION] == "0.500000"
+        assert tuple(map(env.get, (JAX, "TF_FORCE_GPU_ALLOW_GROWTH", "CUDF_PANDAS_RMM_MODE"))) == words
+    site.delete(namespace, name)
 
 
 def test_what_exceeds_the_limit_is_refused_and_nobody_is_ended(site: Site, namespace: str, backend: str) -> None:

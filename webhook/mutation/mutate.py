@@ -11,7 +11,7 @@ from gpushare.errors import Problem
 from gpushare.fields import objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.mutation import other_gpu_systems, sidecar_validation, validation
+from webhook.mutation import framework_warnings, other_gpu_systems, sidecar_validation, validation
 from webhook.mutation.annotations import Plan, asking, asks, main_name, planning
 from webhook.mutation.json_patch import diff
 from webhook.mutation.podview import Kind, PodView, claims_used, names_claim, read_annotations, read_pod, reading
@@ -120,6 +120,7 @@ def _shared(view: PodView, sharing: frozenset[str], around: _Around) -> Check[De
     plan = yield from planning(view, around.policy, around.settings)
     yield from guarded(sidecar_validation.problems(view, around.settings))
     yield from _checked(view, sharing, around)
+    yield from framework_warnings.warnings(view, plan)
     return (yield from _share(view, plan, around))
 
 
