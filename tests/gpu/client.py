@@ -34,8 +34,7 @@ from typing import Any, Final
 
 LIBRARY: Final = "libcuda.so.1"
 MIB: Final = 1 << 20
-OUT_OF_MEMORY, USAGE, NO_DRIVER = 2, -1, -2
-ATTACH_GLOBAL, LAZY_PEER_ACCESS, PINNED, ON_DEVICE = 1, 1, 1, 1
+OUT_OF_MEMORY, USAGE, NO_DRIVER, ATTACH_GLOBAL, LAZY_PEER_ACCESS, PINNED, ON_DEVICE = 2, -1, -2, 1, 1, 1, 1
 ATTRIBUTES: Final = (16, 75, 76)  # number of SMs, major and minor compute capability
 THREADS, WILD_ADDRESS, MANAGED_CAP_MIB, MIN_N, MAX_N = 128, 0x10, 6144, 2, 4096
 TAKES: Final[dict[str, tuple[Any, ...]]] = {
@@ -154,9 +153,9 @@ class Gpu:
             return self.devices[int(wanted)]
         # An instance of MIG shows its own UUID here, without saying which kind it is.
         found = [each for each in self.devices if each[4:] == wanted.removeprefix("GPU-").removeprefix("MIG-")]
-        if not found:
-            raise CudaError(USAGE, f"CUDA shows no GPU {wanted}; it shows {self.devices}", "--gpu")
-        return found[0]
+        if found:
+            return found[0]
+        raise CudaError(USAGE, f"CUDA shows no GPU {wanted}; it shows {self.devices}", "--gpu")
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes as CUDA says."""
@@ -244,14 +243,15 @@ class Session:
         return self._blocks[int(number)]
 
     def do_alloc(self, mib: str, how: str = "plain") -> Answer:
+        # More managed memory than is free would move out what others have.
+        if how == "managed" and int(mib) > (bound := min(self._cap, self._gpu.memory()[0] // MIB)):
+            raise ValueError(f"managed memory is bounded by --managed-cap and by what is free: {bound} MiB")
         begun, address = time.perf_counter(), self._take(int(mib), how)
         return {"id": self._keep(int(mib), how, address), "mib": int(mib), "how": how, "ms": since(begun)}
 
     def _take(self, mib: int, how: str) -> int:
-        # More managed memory than is free would move out what others have.
-        bound = min(self._cap, self._gpu.memory()[0] // MIB) if how == "managed" else mib
-        if how not in TAKES or not 0 < mib <= bound:
-            raise ValueError(f"{', '.join(TAKES)}; managed up to --managed-cap and what is free: {bound} MiB")
+        if how not in TAKES or mib <= 0:
+            raise ValueError(f"MIB more than 0, then one of {', '.join(TAKES)}")
         call, *more = TAKES[how]
         address: int = self._driver.out(ADDRESS, call, mib * MIB, *more) if call else self._created(mib * MIB)
         if how == "managed":  # on the GPU because the GPU wrote it
@@ -280,7 +280,7 @@ class Session:
         return {"freed": int(number), "mib": mib}
 
     def do_fill(self, step: str, cap: str = "0", how: str = "plain") -> Answer:
-        """As fast as it goes: of plain memory, nothing is asked between two steps."""
+        """As fast as it goes: nothing is asked between two steps, and managed memory is bounded by its cap alone."""
         size, begun, addresses, refused = int(step), time.perf_counter(), list[int](), Answer()
         most = min(int(cap) or sys.maxsize, self._cap if how == "managed" else sys.maxsize)
         while not refused and size * (len(addresses) + 1) <= most:
