@@ -142,6 +142,11 @@ class RemoteReader:
         found: list[tuple[str, int]] = self._ask("critical_errors")
         return found
 
+    def ran_kernels(self, uuid: str) -> tuple[int, ...] | None:
+        """Name the processes that ran kernels since the last question; ``None``: the driver does not say."""
+        found: tuple[int, ...] | None = self._ask("ran_kernels", uuid)
+        return found
+
     def close(self) -> None:
         """End the process; the next question starts another."""
         with self._lock:

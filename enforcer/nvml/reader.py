@@ -29,6 +29,8 @@ LISTS: Final = (
 )
 MIG_ON: Final = 1
 PROFILE: Final = Search(r"([0-9]c\.)?[0-9]g\.[0-9]{1,4}gb(\+[a-z.]{1,16})?$", 128)
+WHOLE: Final = 100
+"""Percent of a GPU's time."""
 XID: Final = 8
 """The event type of critical errors (nvml.h, ``nvmlEventTypeXidCriticalError``)."""
 LOST: Final = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
@@ -61,6 +63,8 @@ class NvmlReader:
         self._parts: dict[str, tuple[Gpu, ...]] = {}
         self._listed: set[tuple[str, str]] = set()
         self._events: Any = None
+        self._ran: dict[str, int] = {}
+        """When a GPU's processes last ran kernels, as far as that was asked; microseconds by NVML's clock."""
         self.includes_reserve = False
         self._lock = threading.RLock()
         """Handles are shared, and a failure drops them all: one question at a time."""
@@ -126,6 +130,13 @@ class NvmlReader:
             NvmlError: the library does not answer.
         """
         return self._guarded(self._read_errors)
+
+    def ran_kernels(self, uuid: str) -> tuple[int, ...] | None:
+        """Name the processes that ran kernels on a GPU since the last question; ``None``: the driver does not say.
+
+        The first answer is ``None`` as well: nobody knows since when. Raises ``NvmlError``.
+        """
+        return self._guarded(self._read_ran_kernels, uuid)
 
     def close(self) -> None:
         """Let go of the library; the next question initialises it again."""
@@ -311,6 +322,19 @@ class NvmlReader:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
                 found.append((self._nvml.nvmlDeviceGetUUID(event.device), int(event.eventData)))
         return found
+
+    def _read_ran_kernels(self, uuid: str) -> tuple[int, ...] | None:
+        handle, after = self._handle(uuid), self._ran.get(uuid)
+        try:
+            rows = self._nvml.nvmlDeviceGetProcessUtilization(handle, after or 0)
+        except pynvml.NVMLError_NotFound:  # nobody has
+            rows = []
+        except pynvml.NVMLError:
+            return None  # of no use to who judges, so no reason to initialise the library afresh
+        self._ran[uuid] = max([after or 0, *(row.timeStamp for row in rows)])
+        # Some drivers write rows without a process, or with a share of more than all.
+        ran = {row.pid for row in rows if row.pid and 0 < row.smUtil <= WHOLE}
+        return None if after is None else tuple(sorted(ran))
 
     def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...]:
         lists = ([(row.pid, row.usedGpuMemory) for row in self._list(name, uuid, handle)] for name in LISTS)

@@ -36,7 +36,17 @@ from tests.fakes.gpu.machine import line_of
 
 ENV: Final = "GPU_SHARE_SIM"
 KINDS: Final = ("compute", "graphics", "mps")
-FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers", "ecc", "no-mps", "no-terminate", "kernels")
+FOLDERS: Final = (
+    "processes",
+    "compute_mode",
+    "limits",
+    "sticky",
+    "servers",
+    "ecc",
+    "no-mps",
+    "no-terminate",
+    "kernels",
+)
 DEAD: Final = ("Z", "X", "x")
 
 
@@ -252,7 +262,9 @@ class Sim:
 
     def ran_kernels(self, gpu: str, after: int) -> dict[int, int]:
         """When live processes last ran kernels on a GPU, by pid; those after a moment (microseconds since 1970)."""
-        rows = {int(file.name): _row(_text(file)) for file in (self.folder / "kernels").iterdir() if file.name.isdigit()}
+        rows = {
+            int(file.name): _row(_text(file)) for file in (self.folder / "kernels").iterdir() if file.name.isdigit()
+        }
         alive = {pid: row for pid, row in rows.items() if row.get("start") == str(started(pid)) != "None"}
         here = {pid: row for pid, row in alive.items() if row["gpu"] == gpu}
         return {pid: int(row["time_us"]) for pid, row in sorted(here.items()) if int(row["time_us"]) > after}
