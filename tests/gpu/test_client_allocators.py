@@ -3,15 +3,18 @@
 Where NVIDIA documents nothing, what is believed is a switch of the world, and its contrary is tested beside it.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.fakes.gpu import world
 from tests.fakes.gpu.need import need_library
 from tests.fakes.gpu.programs import Desk, desk
+from tests.gpu.test_client import SET_LIMIT
 
 pytestmark = pytest.mark.node
 CONTEXT, LIMIT = 300, 4096
@@ -147,3 +150,17 @@ def test_what_limits_and_what_shows_can_be_the_total(here: Desk) -> None:
     assert seen() == (LIMIT - CONTEXT, LIMIT, LIMIT)
     world.change(here.sim, limit_is_free=0)
     assert seen() == (card - CONTEXT, LIMIT, LIMIT)
+
+
+def test_a_limit_of_the_cgroup_binds_handles_and_pools() -> None:
+    with desk(need_library(), "mixed") as here:
+        cgroup = next(each[3:] for each in Path("/proc/self/cgroup").read_text().splitlines() if each[:3] == "0::")
+        environment = dict(os.environ) | here.sim.environment(need_library())
+        limit = [here.gpus[2], cgroup, str(LIMIT << 20)]
+        subprocess.run([sys.executable, "-c", SET_LIMIT, *limit], env=environment, check=True)
+        client = here.start("--gpu", here.gpus[2])
+        for how in ("plain", "created", "pooled"):
+            said = client.ask(f"fill 256 6144 {how}")
+            assert (said["mib"], said["refused"]) == (3584, 2), how
+            client.ask(f"free {said['id']}")
+        assert client.ask("fill 256 6144 managed")["mib"] == 6144
