@@ -31,7 +31,7 @@ def growing(*ran: frozenset[str] | None, by: int = 100, start: int = 50) -> tupl
 
 def said(*steps: Step) -> tuple[int, int, int, tuple[str, ...] | None, str | None] | None:
     growth = found(*steps)
-    return growth and (growth.from_mib, growth.mib, growth.samples, growth.ran, growth.only)
+    return None if growth is None else (growth.from_mib, growth.mib, growth.samples, growth.ran, growth.only)
 
 
 @pytest.mark.parametrize(
