@@ -167,7 +167,8 @@ def _shared(scene: Scene, mib: int) -> None:
 def _ran_kernels(scene: Scene, daemon: MpsDaemon) -> dict[str, Any]:
     """Whom NVML names when one client of two has run kernels: without that, memory of nobody is nobody's."""
     (busy, _), (idle, _) = scene.start(), scene.start()
-    _must(busy, "gemm 512 1s")
+    # NVML's own samples are some tenths of a second apart.
+    _must(busy, "gemm 512 1s" if scene.backend.name == "real" else "gemm 64 1")
     said = scene.backend.nvml("nvmlDeviceGetProcessUtilization", "@", 0)
     if not isinstance(said, list):
         return {"said": said}

@@ -107,7 +107,8 @@ def _table(
     mode = "EXCLUSIVE_PROCESS" if exclusive else "DEFAULT"
     # Somebody uses MPS while others try to get around it: without a server the mode alone would keep nobody out.
     with backend.client(backend.daemon_env(daemon)):
-        for way in ways(backend.gpu):
+        # The compute mode says who gets a context, and nothing of allocators.
+        for way in (each for each in ways(backend.gpu) if not exclusive or each.how == "plain"):
             got = _try(backend, daemon, way)
             expected = (way.exclusive if exclusive else None) or way.expected
             if not fits(got, expected):
