@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         side.complain(lambda: checkpoint.problem)
         watch = Watch(reader or side.nvml, attributor, side.gpus_changed, alive=lives, together=side.nvml.look)
         side.hindrances.append(lambda: watch.problem)
-        kernels: Kernels = side.nvml.ran_kernels if reader is None else lambda _: None
+        kernels: Kernels = side.nvml.ran_kernels if reader is None else lambda *_: None
         unattributed = keep_sampling(lambda: watch.latest, kernels, side.stopped)
         seeing = Seeing(watch, attributor, Metrics(), unattributed.growth)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)

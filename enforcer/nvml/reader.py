@@ -63,8 +63,6 @@ class NvmlReader:
         self._parts: dict[str, tuple[Gpu, ...]] = {}
         self._listed: set[tuple[str, str]] = set()
         self._events: Any = None
-        self._ran: dict[str, int] = {}
-        """When a GPU's processes last ran kernels, as far as that was asked; microseconds by NVML's clock."""
         self.includes_reserve = False
         self._lock = threading.RLock()
         """Handles are shared, and a failure drops them all: one question at a time."""
@@ -131,12 +129,17 @@ class NvmlReader:
         """
         return self._guarded(self._read_errors)
 
-    def ran_kernels(self, uuid: str) -> tuple[int, ...] | None:
-        """Name the processes that ran kernels on a GPU since the last question; ``None``: the driver does not say.
+    def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
+        """Name the processes that ran kernels on a GPU after a moment; ``None``: the driver does not say.
 
-        The first answer is ``None`` as well: nobody knows since when. Raises ``NvmlError``.
+        Args:
+            uuid: the GPU.
+            after: microseconds since 1970.
+
+        Raises:
+            NvmlError: the library does not answer.
         """
-        return self._guarded(self._read_ran_kernels, uuid)
+        return self._guarded(self._read_ran_kernels, uuid, after)
 
     def close(self) -> None:
         """Let go of the library; the next question initialises it again."""
@@ -323,18 +326,16 @@ class NvmlReader:
                 found.append((self._nvml.nvmlDeviceGetUUID(event.device), int(event.eventData)))
         return found
 
-    def _read_ran_kernels(self, uuid: str) -> tuple[int, ...] | None:
-        handle, after = self._handle(uuid), self._ran.get(uuid)
+    def _read_ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
+        handle = self._handle(uuid)
         try:
-            rows = self._nvml.nvmlDeviceGetProcessUtilization(handle, after or 0)
+            rows = self._nvml.nvmlDeviceGetProcessUtilization(handle, after)
         except pynvml.NVMLError_NotFound:  # nobody has
-            rows = []
+            return ()
         except pynvml.NVMLError:
             return None  # of no use to who judges, so no reason to initialise the library afresh
-        self._ran[uuid] = max([after or 0, *(row.timeStamp for row in rows)])
         # Some drivers write rows without a process, or with a share of more than all.
-        ran = {row.pid for row in rows if row.pid and 0 < row.smUtil <= WHOLE}
-        return None if after is None else tuple(sorted(ran))
+        return tuple(sorted({row.pid for row in rows if row.pid and 0 < row.smUtil <= WHOLE}))
 
     def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...]:
         lists = ([(row.pid, row.usedGpuMemory) for row in self._list(name, uuid, handle)] for name in LISTS)

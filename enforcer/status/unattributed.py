@@ -66,6 +66,11 @@ def sampled(track: Track, sample: Sample) -> Track:
     return Track(recent, _joined(before, _found(recent)))
 
 
+def matters(track: Track, mib: int) -> bool:
+    """Say whether a sample of so much may be part of a growth: what is least, or less, begins one."""
+    return any(sample.mib < mib for sample in track.recent)
+
+
 def _found(recent: Sequence[Sample]) -> Growth | None:
     """Compare with the sample in which least was unaccounted for, the latest of those: from then on it grew."""
     least = min(sample.mib for sample in recent)

@@ -1,7 +1,8 @@
 """H15: what a framework sees of its share: total and free memory as CUDA says them, at the moments that frameworks ask.
 
 vLLM and JAX take a fraction of the total, TensorFlow and llama.cpp what is free, and vLLM minds when free memory grows
-while it measures. Which of PyTorch's releases knows ``per_process_memory_fraction`` is asked of the one that is here.
+while it measures. Which of PyTorch's releases knows ``per_process_memory_fraction`` is asked of the one that is here;
+believed is 2.10, for pytorch/pytorch#161035 was still under review when 2.9 was branched.
 """
 
 import os

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -105,36 +106,46 @@ def view(used: int, *pids: int) -> View:
 
 
 def test_a_kernel_of_a_process_that_is_nobodys_leaves_nobody_named() -> None:
-    views, ran = [view(300, 101, 201)], list[object]()
+    views, ran, moments = [view(300, 101, 201)], list[object](), list[int]()
 
-    def kernels(_: str) -> tuple[int, ...] | None:
+    def kernels(_: str, after: int) -> tuple[int, ...] | None:
+        moments.append(after)
         now = ran.pop(0)
         if isinstance(now, NvmlError):
             raise now
         return now  # type: ignore[return-value]
 
-    monitor = UnattributedMonitor(lambda: views, kernels)
+    clock = count(5000, 1000)
+    monitor = UnattributedMonitor(lambda: views, kernels, lambda: next(clock))
 
     def grown(*answers: object) -> Growth | None:
         ran[:] = answers
         for _ in answers:
-            views[0] = replace(view(views[0].sample.used_mib + 100, 101, 201))  # type: ignore[union-attr]
+            views[0] = view(views[0].sample.used_mib + 100, 101, 201)  # type: ignore[union-attr]
             monitor.turn()
         return monitor.growth().get(GPU)
 
-    assert grown(None, (101,), (101,), (101,), (101,)) is None
-    assert grown((101,)) == Growth(from_mib=200, mib=700, samples=5, ran=(CONTAINER,), only=CONTAINER)
+    monitor.turn()
+    monitor.turn()
+    assert moments == [], "where nothing grows the driver is asked for nothing"
+    assert grown((101,), (101,), (101,), (101,)) is None
+    assert moments == [6, 7, 8, 9], "since the sample before"
+    assert grown((101,)) == Growth(from_mib=100, mib=600, samples=5, ran=(CONTAINER,), only=CONTAINER)
     assert grown((201,)).ran == (CONTAINER, NEIGHBOUR)  # type: ignore[union-attr]
-    views[0] = view(200, 101, 201)
     for unknown in ((101, 999), NvmlError("hung"), None):
-        assert grown(()) is None
+        views[0] = view(200, 101, 201)
+        monitor.turn()
+        assert monitor.growth() == {}
         last = grown(*[(101,)] * 4, unknown)
         assert last is not None
         assert (last.ran, last.only) == (None, None), unknown
-        views[0] = view(200, 101, 201)
+    kept = monitor.growth()
     views[0] = replace(views[0], sample=None)
-    ran[:] = []
     monitor.turn()
+    assert monitor.growth() == kept, "what cannot be read is as it was"
+    views[0] = view(2000, 101, 201)
+    monitor.turn()
+    assert grown(*[(101,)] * 4) == kept[GPU], "and what came meanwhile is not counted from before"
 
 
 @pytest.fixture(name="world")
