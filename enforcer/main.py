@@ -60,6 +60,7 @@ from enforcer.status.events import NodeNews, NodeReporter, PodEvents
 from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
 from enforcer.status.pod_status_files import PodFiles
+from enforcer.status.unattributed_monitor import Kernels, keep_sampling
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, RecordError
 from gpushare.kube_client import Cluster
@@ -114,7 +115,9 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         side.complain(lambda: checkpoint.problem)
         watch = Watch(reader or side.nvml, attributor, side.gpus_changed, alive=lives, together=side.nvml.look)
         side.hindrances.append(lambda: watch.problem)
-        seeing = Seeing(watch, attributor, Metrics())
+        kernels: Kernels = side.nvml.ran_kernels if reader is None else lambda *_: None
+        unattributed = keep_sampling(lambda: watch.latest, kernels, side.stopped)
+        seeing = Seeing(watch, attributor, Metrics(), unattributed.growth)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node)
         _know_sharing(options, cluster, side)
@@ -159,6 +162,7 @@ def _agent(
         look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
         tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
         findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
+        growth=seeing.growth,
     )  # fmt: skip
     rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll))
     return Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)

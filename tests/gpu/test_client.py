@@ -57,7 +57,7 @@ def test_the_end_of_its_input_ends_it(here: Desk) -> None:
 def test_memory_is_taken_and_given_back(here: Desk) -> None:
     client = here.start()
     first, second = client.ask("alloc 1000"), client.ask("alloc 24")
-    assert (first["mib"], first["managed"], second["id"] != first["id"]) == (1000, False, True)
+    assert (first["mib"], first["how"], second["id"] != first["id"]) == (1000, "plain", True)
     assert here.rows(client.pid) == [("compute", CONTEXT + 1024)]
     assert client.ask("meminfo") == {"free_mib": CARD - CONTEXT - 1024, "total_mib": CARD, "held_mib": 1024}
     assert client.ask(f"free {first['id']}") == {"freed": first["id"], "mib": 1000}
@@ -74,7 +74,7 @@ def test_a_killed_process_holds_nothing(here: Desk) -> None:
 
 def test_managed_memory_is_in_the_total_and_in_no_row(here: Desk) -> None:
     client = here.start()
-    assert client.ask("alloc 500 managed")["managed"] is True
+    assert client.ask("alloc 500 managed")["how"] == "managed"
     assert here.rows(client.pid) == [("compute", CONTEXT)]
     assert here.sim.used(here.gpus[0]) == CONTEXT + 500
     world.change(here.sim, managed_counted=1)
@@ -93,7 +93,7 @@ def test_managed_memory_is_bounded(here: Desk) -> None:
 def test_attributes(here: Desk) -> None:
     assert here.start("--gpu", "1").ask("attributes") == {
         "name": "NVIDIA A100-SXM4-16GB", "uuid": here.gpus[1], "devices": here.gpus, "sm_count": 108, "cc": "8.0",
-        "driver": 12080,
+        "driver": 12080, "memory_mib": CARD,
     }  # fmt: skip
 
 
