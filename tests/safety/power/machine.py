@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.patience import patient
+from tests.testbed.cluster.errors import BedError
 from tests.testbed.vm import disk, rootfs
 from tests.testbed.vm.machine import monitor
 
@@ -21,7 +22,7 @@ Line = dict[str, Any]
 MEMORY_MIB: Final = 512
 SLOW: Final = "throttling.iops-write=10"
 """100 ms for each write."""
-START_SECONDS: Final = 180.0
+START_SECONDS: Final = 300.0
 POLL_SECONDS: Final = 0.02
 SEED_BYTES: Final = 32
 
@@ -110,13 +111,19 @@ class Machine:
         """Boot it, and save it when its programs wait for a life to begin."""
         self._start()
         self.wait(bool)
-        monitor(self.home / "monitor", "migrate", uri=f"exec:cat > {self._saved}")
-        self._until(lambda: monitor(self.home / "monitor", "query-migrate").get("status") == "completed")
+        self._asked("migrate", uri=f"exec:cat > {self._saved}")
+        self._until(lambda: self._asked("query-migrate").get("status") == "completed")
         self.cut()
 
+    def _asked(self, command: str, **arguments: Any) -> Line:
+        """Ask QEMU's monitor; nothing while it does not listen yet."""
+        try:
+            return dict(monitor(self.home / "monitor", command, **arguments))
+        except BedError:
+            return {}
+
     def _begin(self) -> None:
-        self._until((self.home / "monitor").exists)
-        self._until(lambda: monitor(self.home / "monitor", "query-status").get("running"))  # its memory is there
+        self._until(lambda: self._asked("query-status").get("running"))  # its memory is there
         with socket.socket(socket.AF_UNIX) as link:
             link.connect(str(self.home / "port"))
             link.sendall(secrets.token_bytes(SEED_BYTES))
