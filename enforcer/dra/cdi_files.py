@@ -52,6 +52,7 @@ class NodeFiles:
         shared_memory: Path | None = None,
     ) -> None:
         self._shared_memory = shared_memory
+        self._memory_before: str | None = None
         self._cdi, self._status, self._pipe = cdi_root, run / STATUS, pipe
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
@@ -76,6 +77,11 @@ class NodeFiles:
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
         requests = dict.fromkeys(each.request for each in claim.granted)
         return {each: (*self._toolkit_devices(claim, each), cdi.device_id(claim, each)) for each in requests}
+
+    def memory_changed(self) -> bool:
+        """Say whether the shared memory of MPS has come or gone since this was asked last; specs written since lack it."""
+        before, self._memory_before = self._memory_before, self._memory()
+        return before != self._memory_before
 
     def _memory(self) -> str | None:
         """The MPS pod is replaced by hand: while it is older than the setting, nobody has made this directory."""

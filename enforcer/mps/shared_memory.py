@@ -19,10 +19,15 @@ NOSUID, NODEV, NOEXEC, REMOUNT, BIND, DETACH = 2, 4, 8, 32, 4096, 2
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def provide(folder: Path, mib: int, here: Path = HERE) -> bool:
-    """Make a directory shared memory of at most ``mib`` MiB, and this process's own ``/dev/shm``.
+def provide(folder: Path, size: str, here: Path = HERE) -> bool:
+    """Make a directory shared memory of at most ``size``, and this process's own ``/dev/shm``.
 
     Where it is mounted already it gets the new size.
+
+    Args:
+        folder: the directory.
+        size: as tmpfs takes it: ``64m``, or ``50%`` of the memory of the node.
+        here: this process's ``/dev/shm``.
 
     Returns:
         ``False``: we may not mount. It is a directory then, as large as what it lies on lets it be.
@@ -34,7 +39,7 @@ def provide(folder: Path, mib: int, here: Path = HERE) -> bool:
     folder.chmod(MODE)  # of what the mount covers, too: by that the agent knows that it was made
     try:
         flags = NOSUID | NODEV | NOEXEC | (REMOUNT if folder.is_mount() else 0)
-        _mount("gpu-share", folder, "tmpfs", flags, f"size={mib}m,mode={MODE:o}")
+        _mount("gpu-share", folder, "tmpfs", flags, f"size={size},mode={MODE:o}")
         if not here.samefile(folder):
             _mount(str(folder), here, "", BIND, "")
     except PermissionError:

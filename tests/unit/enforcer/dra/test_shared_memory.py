@@ -87,3 +87,19 @@ def test_the_node_writes_it_where_it_is_asked_to(tmp_path: Path) -> None:
     (world.run / "shm").chmod(0o1777)
     files.write(kept)
     assert f"{world.run}/shm" in str(world.document(ref))
+
+
+def test_containers_that_start_again_get_it_once_the_mps_pod_has_made_it_and_not_after_it_went(tmp_path: Path) -> None:
+    """As in an upgrade from a release without it: the agent is replaced first, the MPS pod later and by hand."""
+    world = World(tmp_path)
+    memory = world.shared_memory = world.run / "shm"
+    world.restart()
+    ref = world.tenant("tts")
+    world.driver.prepare(ref)
+    world.driver.settle()
+    assert "/dev/shm" not in str(world.document(ref))
+    memory.mkdir()
+    for mode, there in ((0o1777, True), (0o755, False)):
+        memory.chmod(mode)
+        world.driver.settle()
+        assert ("/dev/shm" in str(world.document(ref))) is there
