@@ -22,7 +22,7 @@ PLAIN: Final = (
     "--set=namespace.create=true,monitoring.serviceMonitor.enabled=true,monitoring.prometheusRule.enabled=true",
 )
 SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
-WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, (), SHARED)
+WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, ("--set=mps.sharedMemory=private",), ())
 SAMPLES: Final = {
     "agent.affinity": {"nodeAffinity": {}},
     "agent.healthTaint": "NoExecute",
