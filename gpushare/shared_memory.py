@@ -1,7 +1,7 @@
-"""The ``/dev/shm`` of an MPS client: whether a container brings its own, and who may open the server's file in it. Pure.
+"""The ``/dev/shm`` of an MPS client: whether a container brings its own, and who may open the server's file. Pure.
 
-The MPS server keeps a file ``cuda.shm.*`` there, which each client maps (NVIDIA/k8s-device-plugin issue 467: 4,096 bytes,
-mode 0600). Linux decides by its owner and mode; capabilities apart, root may open every file.
+The MPS server keeps a file ``cuda.shm.*`` there, which each client maps (NVIDIA/k8s-device-plugin issue 467: 4,096
+bytes, mode 0600). Linux decides by its owner and mode; capabilities apart, root may open every file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,9 @@ _OWNER: Final = 0o600
 def brings_memory(container: Mapping[str, Any]) -> bool:
     """Tell whether a container mounts a volume at /dev/shm, so that it keeps that one."""
     mounts = container.get("volumeMounts")
-    paths = [str(each.get("mountPath")) for each in mounts if isinstance(each, dict)] if isinstance(mounts, list) else []
+    paths = (
+        [str(each.get("mountPath")) for each in mounts if isinstance(each, dict)] if isinstance(mounts, list) else []
+    )
     wanted = _steps(contract.SHARED_MEMORY_PATH)
     return any(_steps(path) == wanted for path in paths)
 
@@ -40,7 +42,8 @@ def barred(user: int, files: Iterable[tuple[int, int]]) -> bool:
 
 def user_of(pod: Mapping[str, Any], container: Mapping[str, Any]) -> int | None:
     """Return the user a container runs as; ``None`` where its image decides."""
-    contexts = (container.get("securityContext"), (pod.get("spec") or {}).get("securityContext"))
+    spec = pod.get("spec")
+    contexts = (container.get("securityContext"), spec.get("securityContext") if isinstance(spec, dict) else None)
     users = [each.get("runAsUser") for each in contexts if isinstance(each, dict)]
     return next((each for each in users if isinstance(each, int)), None)
 

@@ -79,7 +79,7 @@ class NodeFiles:
         return {each: (*self._toolkit_devices(claim, each), cdi.device_id(claim, each)) for each in requests}
 
     def memory_changed(self) -> bool:
-        """Say whether the shared memory of MPS has come or gone since this was asked last; specs written since lack it."""
+        """Say whether the shared memory of MPS has come or gone since this was asked last."""
         before, self._memory_before = self._memory_before, self._memory()
         return before != self._memory_before
 

@@ -23,6 +23,7 @@ from enforcer.dra.resize_controller import Means, Resizer
 from enforcer.dra.shared_claims import Joiners
 from enforcer.limits.backend import Backend
 from enforcer.mps.launcher import pipe_of, shared_memory_of
+from enforcer.mps.shared_memory import server_files
 from enforcer.mps.supervisor import MpsKeeper
 from enforcer.quota.from_claims import Object
 from enforcer.quota.informer import WITH_KUBELET, Books, Rule
@@ -84,7 +85,7 @@ class KubeletSide:
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
         self._joiners: Final = Joiners(setup.tell)
-        self._announcer = Announcer(setup.cluster, setup.backends)
+        self._announcer = Announcer(setup.cluster, setup.backends, lambda: server_files(shared_memory_of(setup.run)))
         self._conditions = Conditions(setup.cluster)
         self._modes = setup.modes
         parts = self._parts(setup)

@@ -5,9 +5,15 @@ process, whose daemons and servers end before it; containers that had it keep wh
 """
 
 import ctypes
+import itertools
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from gpushare.shared_memory import MAX_FILES, SERVER_FILE
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
 HERE: Final = Path("/dev/shm")  # noqa: S108 - the name that shm_open means
@@ -62,6 +68,24 @@ def withdraw(folder: Path) -> bool:
     except OSError:
         return False
     return shared
+
+
+def server_files(folder: Path) -> tuple[tuple[int, int], ...]:
+    """Return owner and mode of the files that MPS servers keep there, each pair once; none where it cannot be read.
+
+    Tenants can write there, so this is good for an explanation and for no decision.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        return tuple(sorted(set(_owned(itertools.islice(entries, MAX_FILES)))))
+    return ()
+
+
+def _owned(entries: Iterator[os.DirEntry[str]]) -> Iterator[tuple[int, int]]:
+    for entry in entries:
+        if entry.name.startswith(SERVER_FILE):
+            found = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                yield found.st_uid, stat.S_IMODE(found.st_mode)
 
 
 def _is_shared(folder: Path) -> bool:

@@ -1,7 +1,7 @@
 """The file in /dev/shm that an MPS server makes and each of its clients has to open, as far as NVIDIA documents it.
 
-NVIDIA/k8s-device-plugin issue 467: ``/dev/shm/cuda.shm.0.<xx>.1``, 4,096 bytes, mode 0600, required of clients. That the
-first number is the user and the second the process, both in hexadecimal, is believed.
+NVIDIA/k8s-device-plugin issue 467: ``/dev/shm/cuda.shm.0.<xx>.1``, 4,096 bytes, mode 0600, required of clients. That
+the first number is the user and the second the process, both in hexadecimal, is believed.
 """
 
 import os
