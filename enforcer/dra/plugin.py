@@ -85,7 +85,7 @@ class KubeletSide:
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
         self._joiners: Final = Joiners(setup.tell)
-        self._announcer = Announcer(setup.cluster, setup.backends, lambda: server_files(shared_memory_of(setup.run)))
+        self._announcer = Announcer(setup.cluster, setup.backends, server_files)
         self._conditions = Conditions(setup.cluster)
         self._modes = setup.modes
         parts = self._parts(setup)
