@@ -83,6 +83,11 @@ class NodeFiles:
         before, self._memory_before = self._memory_before, self._memory()
         return before != self._memory_before
 
+    @property
+    def memory_made(self) -> bool:
+        """Whether an MPS pod has made the shared memory and not taken it away."""
+        return self._memory() is not None
+
     def _memory(self) -> str | None:
         """The MPS pod is replaced by hand: while it is older than the setting, nobody has made this directory."""
         where = self._shared_memory

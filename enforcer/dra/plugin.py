@@ -17,6 +17,7 @@ from enforcer.dra.cleanup import Forgotten, Strays, living_pods
 from enforcer.dra.driver import Driver, Parts
 from enforcer.dra.kubelet_plugin import PluginService, Sockets
 from enforcer.dra.mps_readiness import AlwaysReady, MpsReady
+from enforcer.dra.mps_replaced import Replaced
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
 from enforcer.dra.resize_controller import Means, Resizer
@@ -91,6 +92,7 @@ class KubeletSide:
         parts = self._parts(setup)
         self._driver = Driver(parts)
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
+        self._files, self._replaced = parts.files, Replaced(partial(_mps_clients, setup), setup.tell)
         files, living = parts.files, partial(living_pods, setup.attributor)
         self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods, self.books.claims)
         self._resizer = Resizer(self._means(setup))
@@ -146,6 +148,7 @@ class KubeletSide:
     def _settle(self) -> None:
         self._sockets.check()
         self._driver.settle()
+        self._replaced.turn(made=self._files.memory_made)
 
     def _tidy(self) -> None:
         self._strays.turn()
@@ -193,6 +196,12 @@ def _host_access(setup: Setup) -> HostAccess:
     """What sharing pods may reach of the node: not what gpu-share and the kubelet keep, whatever paths they have."""
     folders = (setup.state, setup.run, setup.kubelet_root, setup.cdi_root)
     return HostAccess(protected=tuple(map(str, folders)), network=setup.host_network)
+
+
+def _mps_clients(setup: Setup) -> list[Quota]:
+    """The containers that run and whose GPU is shared through MPS."""
+    running = [each for each in setup.quotas() if each.container_id is not None and each.memory_mib]
+    return [each for each in running if setup.modes.of(each.gpu) is Mode.MPS]
 
 
 def _at_once(setup: Setup, gpu: str) -> bool:

@@ -184,7 +184,7 @@ def ended(site: Site, namespace: str, name: str) -> str:
 
 def client(name: str, *, root: bool = False, own: bool = False) -> Object:
     """A client of MPS that is not started again: perhaps as root, perhaps with a volume of its own at /dev/shm."""
-    body = pods.pod(name, "hold", "1Gi", "--dies-with-server")
+    body = pods.pod(name, "hold", "1Gi")
     body["spec"]["restartPolicy"] = "Never"
     main = body["spec"]["containers"][0]
     main["securityContext"] |= ROOT if root else {}
@@ -210,10 +210,13 @@ def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     site: Site, namespace: str, have: Have, driver: Callable[..., None]
 ) -> None:
     """The server's file lies in the node's shared memory; each MPS pod makes another one."""
-    site.run(namespace, client("before"))
+    site.run(namespace, pods.pod("before", "hold", "1Gi"))
     driver(multiuser_shm_mode="600")
+    site.until("it holds memory", lambda: "holding" in site.logs(namespace, "before", pods.MAIN))
     have(*SHARED_MEMORY, then=REPLACE)
-    assert "server-lost" in ended(site, namespace, "before"), "who ran is told, and fails as CUDA does"
+    site.until("who ran is told", lambda: "MpsStopped" in site.events(namespace, "before"), LATE)
+    assert "server-lost" in site.logs(namespace, "before", pods.MAIN)
+    site.delete(namespace, "before")
     site.run(namespace, client("root", root=True), LATE)
     (file,) = {each for each in site.node.run("ls", "-l", MEMORY).splitlines() if "cuda.shm.0." in each}
     assert file.startswith("-rw-------")
