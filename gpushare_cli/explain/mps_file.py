@@ -1,4 +1,4 @@
-"""Explain why a container's user cannot reach its MPS server: the file that the server keeps in /dev/shm. Pure."""
+"""Explain why a container's user cannot reach its MPS server: the file that the server keeps in /dev/shm."""
 
 from collections.abc import Iterator, Sequence
 
