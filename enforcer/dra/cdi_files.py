@@ -55,6 +55,7 @@ class NodeFiles:
         reserve: Reserve | None = None,
     ) -> None:
         self._shared_memory, self._reserve = shared_memory, reserve
+        self._memory_before: str | None = None
         self._cdi, self._status, self._pipe = cdi_root, run / STATUS, pipe
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
@@ -79,6 +80,16 @@ class NodeFiles:
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
         requests = dict.fromkeys(each.request for each in claim.granted)
         return {each: (*self._toolkit_devices(claim, each), cdi.device_id(claim, each)) for each in requests}
+
+    def memory_changed(self) -> bool:
+        """Say whether the shared memory of MPS has come or gone since this was asked last."""
+        before, self._memory_before = self._memory_before, self._memory()
+        return before != self._memory_before
+
+    @property
+    def memory_made(self) -> bool:
+        """Whether an MPS pod has made the shared memory and not taken it away."""
+        return self._memory() is not None
 
     def _memory(self) -> str | None:
         """The MPS pod is replaced by hand: while it is older than the setting, nobody has made this directory."""

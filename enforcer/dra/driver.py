@@ -135,6 +135,11 @@ class Driver:
             if claim.answers:  # somebody may still wait for one
                 self._parts.published(claim)
 
+    def _rewrite(self, uid: str) -> None:
+        with self._claims.held(uid):
+            if claim := self._parts.store.get(uid):
+                self._write(claim)
+
     def _write(self, claim: Prepared) -> None:
         try:
             self._parts.files.write(claim)
@@ -218,7 +223,13 @@ class Driver:
         return claim
 
     def settle(self) -> None:
-        """Forget those undone claims whose processes have ended by now."""
+        """Forget undone claims whose processes have ended by now, and follow the shared memory of MPS.
+
+        A pod of MPS that is older than the setting has none. Containers that start again after it was replaced need it.
+        """
+        if self._parts.files.memory_changed():
+            for claim in self._parts.store.prepared():
+                self._rewrite(claim.uid)
         ending = self._parts.store.ending()
         views = self._look() if ending else ()
         for claim in ending:

@@ -94,6 +94,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "H10 MPS says something else": ("H10", {"mps.get_server_status": "BUSY"}, FAILS, "MPS, get_server_status"),
     "H10 NVML has a call less": ("H10", {"nvml.nvmlDeviceGetComputeMode": 3}, FAILS, "NVML, compute mode"),
     "H14 it is not": ("H14", {"shm_needed": 0}, FAILS, "is served without"),
+    "H14 root's alone": ("H14", {"multiuser_shm_mode": 600}, HOLDS, "clients of other users are not served"),
 }  # fmt: skip
 
 

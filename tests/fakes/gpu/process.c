@@ -1,10 +1,10 @@
 /* What a process with a context is to the simulated machine: visible GPUs, MPS, limits, memory, errors of others. */
 #define _GNU_SOURCE
 #include "cuda.h"
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -96,14 +96,24 @@ static int ask_daemon(char *reply) {
     }
 }
 
+/* Whether the server's file in /dev/shm is there for this process, and may be opened by its user. */
+static int has_server_file(const char *reply) {
+    char name[TEXT], path[TEXT + 16];
+    if (!sim_world("shm_needed", 1)) return 1;
+    if (!sim_value(reply, "shm", name, sizeof name)) return 0;
+    snprintf(path, sizeof path, "/dev/shm/%s", name);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return 0;
+    close(file);
+    return 1;
+}
+
 static int join(void) {
     char reply[REPLY], text[REPLY];
-    struct stat shm;
     if (!ask_daemon(reply)) return sim_world("missing_pipe_runs_plain", 1) ? SUCCESS : MPS_CONNECTION_FAILED;
     int error = (int)sim_number(reply, "error", 0);
     if (error != 0) return error;
-    if (sim_world("shm_needed", 1) && stat("/dev/shm", &shm) == 0 && sim_number(reply, "shm", 0) != (long long)shm.st_dev)
-        return MPS_CONNECTION_FAILED;
+    if (!has_server_file(reply)) return MPS_CONNECTION_FAILED;
     me.is_mps = 1;
     me.server = (unsigned)sim_number(reply, "server", 0);
     me.percentage = (int)sim_number(reply, "percentage", 100);

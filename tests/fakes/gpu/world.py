@@ -34,7 +34,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # Modes and directories.
     "missing_pipe_runs_plain": "1",  # no daemon: plain CUDA; 0: error 805
     "idle_server_holds_gpu": "1",  # a server without clients keeps plain CUDA out in EXCLUSIVE_PROCESS
-    "shm_needed": "1",  # client and daemon must see one /dev/shm
+    "shm_needed": "1",  # a client has to open its server's file in /dev/shm
+    "multiuser_shm_mode": "666",  # of that file, where one server serves all users; else 600, of its user
     "max_clients": "48",
     # The control socket.
     "foreign_uid_waits": "1",  # single-user mode: another user's client waits for the last one to go; 0: error 807

@@ -1,0 +1,48 @@
+"""Why a container's user cannot reach its MPS server."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.gpushare_cli.explain.test_pod import load, told
+
+FILES = [{"user": 0, "mode": 0o600}]
+
+
+def crashing(user: object, files: object = FILES, state: str = "waiting") -> tuple[bool, str]:
+    content = load("running")
+    content["pod"]["spec"]["securityContext"] = {"runAsUser": user}
+    for status in content["pod"]["status"]["containerStatuses"]:
+        status["state"] = {state: {"reason": "CrashLoopBackOff"}}
+    (claim,) = content["claims"].values()
+    for entry in claim["status"]["devices"]:
+        entry.setdefault("data", {})["mpsFiles"] = files
+    fine, lines = told(content)
+    return fine, "\n".join(lines)
+
+
+def test_a_user_who_may_not_open_the_file_of_the_mps_server_is_told_why_and_what_to_set() -> None:
+    fine, text = crashing(1000)
+    assert not fine
+    assert (
+        "container main runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600" in text
+    )
+    assert "set runAsUser to 0" in text
+
+
+@pytest.mark.parametrize(
+    ("user", "more"),
+    [
+        (0, {}),
+        (None, {}),
+        (1000, {"files": [{"user": 0, "mode": 0o666}]}),
+        (1000, {"files": [*FILES, {"user": 1000, "mode": 0o600}]}),
+        (1000, {"files": []}),
+        (1000, {"files": [{"user": "0", "mode": None}]}),
+        (1000, {"state": "running"}),
+    ],
+)
+def test_nothing_is_said_where_it_may_where_that_is_not_known_and_while_it_runs(
+    user: Any, more: dict[str, Any]
+) -> None:
+    assert "MPS server" not in crashing(user, **more)[1]
