@@ -124,9 +124,11 @@ class Tenants:
     def __init__(self, state: Path, card: Card) -> None:
         self._checkpoint, self._card = Checkpoint(state), card
         self._living: dict[int, Quota] = {}
+        self._containers: dict[int, str] = {}
 
     def container_of(self, pid: int) -> str:
-        return str(self._living[pid].container_id) if pid in self._living else ""
+        """Name the container of a process that lives, or of one that has just ended and may still be signalled."""
+        return self._containers.get(pid, "")
 
     def run(self, chance: random.Random) -> None:
         while True:
@@ -151,7 +153,7 @@ class Tenants:
             claim_uid=f"claim-{pod}", namespace="asr", pod="tts", pod_uid=pod, container="model",
             container_id=container, gpu=GPU, memory_mib=QUOTA_MIB, grace_seconds=GRACE, tolerance_mib=0,
         )  # fmt: skip
-        self._living[pid] = quota
+        self._living[pid], self._containers[pid] = quota, container
         with suppress(OSError):
             self._checkpoint.write(tuple(self._living.values()))
         self._card.hold(pid, 2 * QUOTA_MIB)
