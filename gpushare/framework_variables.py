@@ -63,7 +63,7 @@ TORCH_FRACTION: Final = Setting(
     others=("PYTORCH_ALLOC_CONF",),
     values=_torch,
 )
-"""Only where nothing else refuses an allocation: releases that do not know the key refuse the variable."""
+"""Only where nothing else refuses an allocation: releases before 2.10 do not know the key and refuse the variable."""
 SETTINGS: Final = (JAX_GROWTH, TENSORFLOW_GROWTH, CUDF_MODE, JAX_FRACTION, TORCH_FRACTION)
 ON_REQUEST: Final = tuple(sorted({each.asked for each in SETTINGS if each.asked}))
 

@@ -2,7 +2,7 @@
 
 vLLM and JAX take a fraction of the total, TensorFlow and llama.cpp what is free, and vLLM minds when free memory grows
 while it measures. Which of PyTorch's releases knows ``per_process_memory_fraction`` is asked of the one that is here;
-believed is 2.10, for pytorch/pytorch#161035 was still under review when 2.9 was branched.
+the headers in its wheels have it from 2.10.0 on, and not in 2.9.1 (pytorch/pytorch#161035).
 """
 
 import os
