@@ -308,13 +308,16 @@ def test_the_kernels_are_for_every_gpu_that_mps_serves() -> None:
     assert PTX.isascii(), "the assembler takes no others"
 
 
+PLAYED_IN_PYTHON = ("mps_clients.py", "mps_control.py", "mps_daemon.py")
+
+
 def test_every_switch_of_the_world_has_one_default_and_an_effect() -> None:
     folder = Path(world.__file__).parent
     sources = "".join(each.read_text() for each in sorted(folder.glob("*.c")))
     in_c = dict(re.findall(r'sim_world\("(\w+)", (\w+)\)', sources)) | {"mps_clients_listed": "compute,mps"}
     in_c["fault_neighbour_error"] = in_c["fault_neighbour_error"].replace("ILLEGAL_ADDRESS", "700")
     assert in_c.items() <= world.DEFAULTS.items()
-    programs = sources + "".join((folder / name).read_text() for name in ("mps_clients.py", "mps_control.py"))
+    programs = sources + "".join((folder / name).read_text() for name in PLAYED_IN_PYTHON)
     foreign = {each for each in world.DEFAULTS if each.startswith("foreign_uid_may_")}
     assert {each for each in world.DEFAULTS.keys() - foreign if each not in programs} == set()
 
