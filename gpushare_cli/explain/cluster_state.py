@@ -301,16 +301,21 @@ def _hindrances(found: Recorded) -> Iterator[str]:
         waiting = _mapping(_mapping(each, "state"), "waiting")
         if _text(waiting, "message"):
             yield f"container {each.get('name')} waits: {_text(waiting, 'message')}"
-    running = {each.get("name") for each in _statuses(found.pod) if "running" in _mapping(each, "state")}
-    well = {contract.SIDECAR, *running}
+    failed = {each.get("name") for each in _statuses(found.pod) if _has_failed(each)} - {contract.SIDECAR}
     for container in _containers(found.pod):
-        if container.get("name") not in well:
+        if container.get("name") in failed:
             yield from mps_file.hindrances(found.pod, container, [claim for claim, _ in _used(found, container)])
     if status.get("phase") == "Failed":
         yield f"failed: {_text(status, 'reason')}: {_text(status, 'message')}"
     if status.get("phase") == "Pending":
         latest = {each.get("reason"): each for each in _about(found) if _is_trouble(each, found)}
         yield from map(_event, latest.values())
+
+
+def _has_failed(status: Object) -> bool:
+    """Whether a container does not run, and its last run ended by an error."""
+    ends = (_mapping(_mapping(status, key), "terminated") for key in ("state", "lastState"))
+    return "running" not in _mapping(status, "state") and any(end.get("exitCode") for end in ends)
 
 
 def _is_trouble(event: Object, found: Recorded) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from gpushare import contract
-from gpushare.shared_memory import barred, user_of
+from gpushare.shared_memory import ROOT, barred, brings_memory, user_of
 from gpushare_cli.explain.raw import Object, mapping, objects, text
 
 
@@ -16,12 +16,14 @@ def hindrances(pod: Object, container: Object, claims: Sequence[Object]) -> Iter
         claims: those that the container uses.
     """
     user, files = user_of(pod, container), [each for claim in claims for each in _files(claim)]
-    if user is None or not barred(user, files):
+    if user is None or brings_memory(container) or not barred(user, files):
         return
     modes = ", ".join(sorted({f"mode {mode:04o}, user {owner}" for owner, mode in files}))
+    others = sorted({owner for owner, _ in files} - {ROOT})
+    advice = f"set runAsUser to {others[0]}" if others else "only root may; ask the cluster's operators"
     yield (
         f"container {text(container, 'name')} runs as user {user}, who may not open the file of the MPS server in "
-        f"{contract.SHARED_MEMORY_PATH} ({modes}), so CUDA fails with error 805: set runAsUser to {files[0][0]}"
+        f"{contract.SHARED_MEMORY_PATH} ({modes}), so CUDA probably fails with error 805: {advice}"
     )
 
 

@@ -9,11 +9,12 @@ from tests.unit.gpushare_cli.explain.test_pod import load, told
 FILES = [{"user": 0, "mode": 0o600}]
 
 
-def crashing(user: object, files: object = FILES, state: str = "waiting") -> tuple[bool, str]:
+def crashing(user: object, files: object = FILES, state: str = "waiting", code: int = 1) -> tuple[bool, str]:
     content = load("running")
     content["pod"]["spec"]["securityContext"] = {"runAsUser": user}
     for status in content["pod"]["status"]["containerStatuses"]:
-        status["state"] = {state: {"reason": "CrashLoopBackOff"}}
+        status["state"] = {state: {"reason": "CrashLoopBackOff", "exitCode": 0}}
+        status["lastState"] = {"terminated": {"exitCode": code}}
     (claim,) = content["claims"].values()
     for entry in claim["status"]["devices"]:
         entry.setdefault("data", {})["mpsFiles"] = files
@@ -27,7 +28,12 @@ def test_a_user_who_may_not_open_the_file_of_the_mps_server_is_told_why_and_what
     assert (
         "container main runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600" in text
     )
-    assert "set runAsUser to 0" in text
+    assert "only root may" in text
+    assert "set runAsUser to 1001" in crashing(1000, [{"user": 0, "mode": 0o600}, {"user": 1001, "mode": 0o600}])[1]
+
+
+def test_nothing_is_said_of_a_container_that_has_not_failed() -> None:
+    assert "may not open" not in crashing(1000, state="terminated", code=0)[1]
 
 
 @pytest.mark.parametrize(

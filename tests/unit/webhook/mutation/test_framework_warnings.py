@@ -32,7 +32,7 @@ RANKS: list[Case] = [
     {"command": ["torchrun"], "args": ["--standalone", "--nproc-per-node", "2", "train.py"]},
     sh("cd /app && python -m torch.distributed.launch --nproc_per_node 8 train.py"),
     sh("mpirun -np 2 ./all_reduce_perf -n 50"),
-    sh("nice -n 19 mpiexec -n 4 python train.py"),
+    sh("nice -n 19 mpiexec -n 4 ./all_gather_perf"),
     {"command": ["horovodrun", "-np", "2", "python", "a.py"]},
     sh("accelerate launch --num_processes=2 a.py"),
     sh("vllm serve a --tensor-parallel-size 2 --gpu-memory-utilization 0.3"),
@@ -64,6 +64,14 @@ SILENT: list[Case] = [
     sh("mpirun -np 4 --hostfile /etc/mpi/hostfile ./a.out"),
     sh("mpirun -np 4 ./a.out", env=MPI_HOSTS),
     sh("accelerate launch --num_processes=2 --num_machines 2 a.py"),
+    sh("mpirun -np 4 gmx_mpi mdrun"),
+    sh("mpirun --allow-run-as-root ./all_reduce_perf -n 50"),
+    sh("torchrun train.py --nproc-per-node 4"),
+    sh("python -m sglang.launch_server --model-path m --tp 2 --nnodes 2 --node-rank 0"),
+    sh(f"vllm serve m -tp 2 --distributed-executor-backend ray {FLAG}"),
+    sh("torchrun --nproc_per_node=2 train.py --dist-backend GLOO"),
+    sh("vllm serve m --enforce-eager $EXTRA_ARGS"),
+    sh("vllm serve m --chat-template=" + "x" * 9000 + f" {FLAG}"),
     {"command": "torchrun --nproc_per_node=2"},
     {"command": [None, 3], "args": [{}]},
     sh("echo " + "a " * 20_000 + "; vllm serve a"),
@@ -81,7 +89,7 @@ def warned(case: Case, **annotations: str) -> list[str]:
 def about(case: Case, **annotations: str) -> list[str]:
     found = warned(case, **annotations)
     assert all(len(each) <= WARNING_LENGTH and not each.endswith("...") for each in found)
-    words = {"vLLM asks for most of the card": "vllm", "takes managed memory": "managed", "NCCL refuses": "ranks"}
+    words = {"vLLM takes most of it": "vllm", "takes managed memory": "managed", "NCCL refuses": "ranks"}
     return [kind for each in found for text, kind in words.items() if text in each]
 
 
@@ -96,7 +104,7 @@ def test_what_is_right_or_cannot_be_seen_is_passed_over() -> None:
 
 def test_a_warning_says_what_to_do() -> None:
     assert warned(VLLM[0]) == [
-        "main: vLLM asks for most of the card; add --gpu-memory-utilization=$GPU_SHARE_MEMORY_FRACTION"
+        "main: vLLM takes most of it; add --gpu-memory-utilization=$GPU_SHARE_MEMORY_FRACTION (by sh -c)"
     ]
 
 
