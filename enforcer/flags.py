@@ -118,7 +118,7 @@ def _add_offers(parser: argparse.ArgumentParser) -> None:
     add("--compute-overcommit", default="1", metavar="N", help="how many times over compute is offered (%(default)s)")
     add(
         "--memory-reserve", default="", metavar="X",
-        help="what programs are told not to use of a limit, such as 1Gi or 6%% (512Mi, or 4%% where that is more)",
+        help="what programs leave unused of a limit, such as 1Gi or 6%% (512Mi, or 4%% where that is more)",
     )  # fmt: skip
     add("--no-framework-variables", action="store_true", help="set no variables of frameworks in containers")
 

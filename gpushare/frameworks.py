@@ -59,7 +59,7 @@ class Program:
 
     @property
     def usable(self) -> int:
-        """Bytes that the program is told to use at most."""
+        """Bytes that the program may use at most."""
         return self.budget.usable_mib * MIB
 
 
@@ -73,7 +73,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How a framework sizes its memory when it is told what ``when`` says.
+    """How a framework sizes its memory given what ``when`` says.
 
     Attributes:
         capped: it stays within the usable memory by itself, whatever the back end.
@@ -88,12 +88,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """One row. ``told`` stands in the ``example`` as it is, a file of ``examples/frameworks``."""
+    """One row. ``line`` stands in the ``example`` as it is, a file of ``examples/frameworks``."""
 
     name: str
     default: str
     advice: str
-    told: str
+    line: str
     rules: tuple[Rule, ...]
     settings: tuple[Setting, ...] = ()
     backends: str = "the same on all"
@@ -165,7 +165,7 @@ TABLE: Final = (
         name="vLLM",
         default="Asks for 92 % of the total memory (older releases 90 %) and refuses to start if less is free.",
         advice="Pass the fraction. Under a tight share also `--enforce-eager`: older budgets leave CUDA graphs out.",
-        told=f'--gpu-memory-utilization="${contract.MEMORY_FRACTION}"',
+        line=f'--gpu-memory-utilization="${contract.MEMORY_FRACTION}"',
         rules=(Rule(when="with the fraction", size=_vllm, by_total=True),),
         source="`request_memory` in vllm/v1/worker/utils.py; `gpu_memory_utilization` in vllm/config/cache.py",
         evidence=Evidence.DOCUMENTED,
@@ -175,7 +175,7 @@ TABLE: Final = (
         name="SGLang",
         default="Keeps a fraction of what is free at its start for weights and cache, by the size of the card.",
         advice="Pass the fraction of the free memory.",
-        told=f'--mem-fraction-static="${contract.FREE_FRACTION}"',
+        line=f'--mem-fraction-static="${contract.FREE_FRACTION}"',
         rules=(Rule(when="with the fraction", size=_sglang),),
         source="`profile_max_num_token` in sglang/srt/model_executor/model_runner.py",
         evidence=Evidence.DOCUMENTED,
@@ -185,7 +185,7 @@ TABLE: Final = (
         name="PyTorch",
         default="Grows as needed. When CUDA refuses, it gives its cache back and tries again.",
         advice="Nothing where a limit prevents. In `watch-only`: the fraction, or `frameworks: torch`.",
-        told=f'set_per_process_memory_fraction(float(os.environ["{contract.MEMORY_FRACTION}"]))',
+        line=f'set_per_process_memory_fraction(float(os.environ["{contract.MEMORY_FRACTION}"]))',
         rules=(
             Rule(when="by default", size=_as_needed, capped=False),
             Rule(when="with the fraction", size=_fraction),
@@ -200,7 +200,7 @@ TABLE: Final = (
         name="JAX",
         default="Allocates 75 % of the total memory at its start.",
         advice="Nothing: it grows as needed. `frameworks: jax` also caps it. Do not set both fractions.",
-        told="jax.jit(step)",
+        line="jax.jit(step)",
         rules=(
             Rule(when="with `XLA_PYTHON_CLIENT_PREALLOCATE=false`", size=_jax_growth, capped=False),
             Rule(when="with `frameworks: jax`", size=_fraction, by_total=True),
@@ -214,7 +214,7 @@ TABLE: Final = (
         name="TensorFlow",
         default="Allocates nearly all free memory at its start.",
         advice="Nothing: it grows as needed. `LogicalDeviceConfiguration` with the usable memory caps it.",
-        told=f'LogicalDeviceConfiguration(memory_limit=int(os.environ["{contract.USABLE_MIB}"]))',
+        line=f'LogicalDeviceConfiguration(memory_limit=int(os.environ["{contract.USABLE_MIB}"]))',
         rules=(
             Rule(when="with `TF_FORCE_GPU_ALLOW_GROWTH=true`", size=_tensorflow_growth, capped=False),
             Rule(when="with `memory_limit`", size=_usable),
@@ -228,7 +228,7 @@ TABLE: Final = (
         name="Triton Inference Server",
         default="Allocates 64 MiB on each GPU that it sees. Backends size themselves; Python ones are processes.",
         advice="Tell each backend. TensorFlow's `gpu-memory-fraction` is a fraction of the total.",
-        told=f'--backend-config=tensorflow,gpu-memory-fraction="${contract.MEMORY_FRACTION}"',
+        line=f'--backend-config=tensorflow,gpu-memory-fraction="${contract.MEMORY_FRACTION}"',
         rules=(
             Rule(when="by default", size=_triton, capped=False),
             Rule(when="TensorFlow's backend with the fraction", size=_fraction),
@@ -241,7 +241,7 @@ TABLE: Final = (
         name="ONNX Runtime",
         default="Its arena grows by powers of two, without a limit.",
         advice="Set `gpu_mem_limit`, and `arena_extend_strategy=kSameAsRequested`, so that growth does not double.",
-        told=f'"gpu_mem_limit": int(os.environ["{contract.USABLE_MIB}"]) * 2**20',
+        line=f'"gpu_mem_limit": int(os.environ["{contract.USABLE_MIB}"]) * 2**20',
         rules=(Rule(when="with `gpu_mem_limit`", size=_usable),),
         source="onnxruntime.ai CUDA execution provider, `OrtCUDAProviderOptions`",
         evidence=Evidence.DOCUMENTED,
@@ -251,7 +251,7 @@ TABLE: Final = (
         name="llama.cpp",
         default="Fits weights and cache to the free memory less 1 GiB.",
         advice="In `watch-only` `--fit-target` with what is not usable. No `GGML_CUDA_ENABLE_UNIFIED_MEMORY`.",
-        told="--fit on",
+        line="--fit on",
         rules=(Rule(when="with `--fit on`", size=_llama),),
         backends="in `watch-only` the free memory is that of the card",
         source="llama.cpp tools/fit-params/README.md, PR 16653",
@@ -262,7 +262,7 @@ TABLE: Final = (
         name="Ollama",
         default="Places as many layers as fit into the free memory that it finds; the rest runs on the CPU.",
         advice="Keep what is not usable from it. One model at a time.",
-        told=f"OLLAMA_GPU_OVERHEAD={_RESERVE}",
+        line=f"OLLAMA_GPU_OVERHEAD={_RESERVE}",
         rules=(Rule(when="with `OLLAMA_GPU_OVERHEAD`", size=_ollama),),
         backends="in `watch-only` the free memory is that of the card: the overhead then is what is not usable of it",
         source="ollama envconfig/config.go; ollama issue 5754",
@@ -273,7 +273,7 @@ TABLE: Final = (
         name="RAPIDS (cudf.pandas)",
         default="Takes a pool of managed memory, which neither MPS nor NVML counts for a process.",
         advice="Nothing. RMM pools of your own: percentages are of the free memory.",
-        told="python -m cudf.pandas",
+        line="python -m cudf.pandas",
         rules=(Rule(when="with `CUDF_PANDAS_RMM_MODE`", size=_cudf, capped=False),),
         settings=(CUDF_MODE,),
         backends="`cuda` in `watch-only`, else `async`",
@@ -285,7 +285,7 @@ TABLE: Final = (
         name="NCCL",
         default="Refuses two ranks on one GPU since 2.5, with MPS as well. Buffers count against the share.",
         advice="One rank for each GPU of a share. `/dev/shm` of 1 GiB or more.",
-        told=f'--nproc-per-node="${contract.GPUS_VARIABLE}"',
+        line=f'--nproc-per-node="${contract.GPUS_VARIABLE}"',
         rules=(Rule(when="by default", size=_as_needed, capped=False),),
         backends="several GPUs in `time-slicing`",
         source="NVIDIA/nccl issues 418 and 231",
@@ -296,7 +296,7 @@ TABLE: Final = (
         name="Ray",
         default="A fractional `num_gpus` places work and limits nothing.",
         advice="Annotate the workers' pods, and tell the framework inside. KubeRay mounts its own `/dev/shm`.",
-        told="--num-gpus=1",
+        line="--num-gpus=1",
         rules=(Rule(when="by default", size=_as_needed, capped=False),),
         source="docs.ray.io accelerator support; ray-project/kuberay issue 3634",
         evidence=Evidence.DOCUMENTED,
@@ -306,7 +306,7 @@ TABLE: Final = (
         name="Jupyter",
         default="Each kernel is a process that keeps its memory until it ends; several kernels have a context each.",
         advice="Cull idle kernels. The enforcer ends the largest process first, which is a kernel and not the server.",
-        told="--MappingKernelManager.cull_idle_timeout=3600",
+        line="--MappingKernelManager.cull_idle_timeout=3600",
         rules=(Rule(when="by default", size=_as_needed, capped=False),),
         source="jupyter-server.readthedocs.io, `MappingKernelManager.cull_idle_timeout`",
         evidence=Evidence.DOCUMENTED,

@@ -71,7 +71,7 @@ class Setup:
     host_network: bool = False
     """Whether sharing pods may use hostNetwork."""
     reserve: Reserve = field(default_factory=Reserve)
-    """What limits keep in reserve of the memory that programs are told to use."""
+    """What limits keep in reserve of the memory that programs may use."""
     framework_variables: bool = True
     """Whether frameworks get variables."""
 

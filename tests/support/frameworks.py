@@ -1,4 +1,4 @@
-"""Every framework under every back end on every card: what it finds, asks for, and is told of its share.
+"""Every framework under every back end on every card: what it finds, asks for, and what its share says.
 
 ``python -m tests.support.frameworks`` writes the tables of docs/frameworks.md from that and ``gpushare.frameworks``.
 """
@@ -24,7 +24,7 @@ SHOWN: Final = ("NVIDIA H100 80GB HBM3", 12288, 300)
 MARK: Final = "<!-- python -m tests.support.frameworks: {} -->\n"
 END: Final = "<!-- end -->\n"
 HEADS: Final = {
-    "frameworks": ("framework", "by default", "what to do", "told", "back ends", "source", "evidence", "example"),
+    "frameworks": ("framework", "by default", "what to do", "line", "back ends", "source", "evidence", "example"),
     "variables": ("variable", "value", "where it is set", "framework"),
     "figures": ("framework", *BACKENDS),
 }
@@ -67,7 +67,7 @@ def page() -> str:
 def _frameworks() -> list[Row]:
     return [
         (
-            each.name, each.default, each.advice, f"`{each.told}`", each.backends, each.source, str(each.evidence),
+            each.name, each.default, each.advice, f"`{each.line}`", each.backends, each.source, str(each.evidence),
             f"[{each.example}](../examples/frameworks/{each.example})",
         )
         for each in TABLE

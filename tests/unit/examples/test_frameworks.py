@@ -68,7 +68,7 @@ def test_every_example_starts_on_every_card(framework: Framework) -> None:
     pod = admitted(framework)
     (container,) = pod["spec"]["containers"]
     text = " ".join([*container.get("command", []), *container.get("args", [])])
-    assert framework.told in text
+    assert framework.line in text
     for card in CARDS:
         for mode in (Mode.MPS, Mode.TIME_SLICING):
             found = environment(pod, card, mode)

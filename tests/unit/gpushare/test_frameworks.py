@@ -44,9 +44,9 @@ def test_who_is_told_its_part_stays_within_it_and_who_allocates_by_total_gets_al
 def test_limit_by_card_which_was_told_before_is_refused() -> None:
     """The rule that this replaced, so that the test above is known to fail of it."""
     mps = [case for case in ALL if case.backend == "mps-v2" and case.context]
-    told = [float(fraction(case.limit, case.card.memory_mib)) for case in mps]
+    parts = [float(fraction(case.limit, case.card.memory_mib)) for case in mps]
     refused = [
-        case for case, part in zip(mps, told, strict=True) if math.ceil(case.program.total * part) > case.program.free
+        case for case, part in zip(mps, parts, strict=True) if math.ceil(case.program.total * part) > case.program.free
     ]
     assert len(refused) > len(mps) / 2
     whole = replace(mps[0], limit=mps[0].card.usable_mib, context=300).program
