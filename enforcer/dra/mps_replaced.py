@@ -27,7 +27,7 @@ class Replaced:
 
     Args:
         clients: asked for the quotas of containers that run and use MPS.
-        tell: takes what owners of pods are to be told.
+        tell: takes notices to the owners of pods.
         device: tells one shared memory from another.
     """
 

@@ -36,7 +36,7 @@ def test_nvml_names_who_ran_kernels_alike_in_c_and_in_python(here: Desk) -> None
         def both(after: int, uuid: str = gpu) -> list[int] | None:
             found, python = probe.ask("ran_kernels", uuid, after), reader.ran_kernels(uuid, after)
             assert found == (None if python is None else list(python))
-            return found  # type: ignore[no-any-return]
+            return found  # type: ignore[no-any-return] # JSON
 
         assert both(0) == both(0, here.gpus[1]) == []
         idle, busy = here.start(), here.start()

@@ -9,6 +9,7 @@ import pytest
 from tests.fakes.gpu import world
 from tests.fakes.gpu.programs import CLIENT, Desk, Program
 from tests.gpu.test_client_mps import LAUNCH, TENANT, _here, _pipe, _user, root, server
+from tests.support.need import missing
 
 pytestmark = pytest.mark.node
 __all__ = ["_here", "_pipe", "_user"]
@@ -19,7 +20,7 @@ def test_a_shared_memory_of_its_own_keeps_a_client_out(here: Desk, pipe: Path) -
     prefix = (sys.executable, LAUNCH, "--private-shm", "--", sys.executable, str(CLIENT))
     hello = here.start(prefix=prefix, pipe=pipe).hello
     if hello["error"] == -1:
-        pytest.skip(hello["name"])
+        missing(hello["name"])
     assert hello["error"] == 805
     with_file = (*prefix[:3], "--server-files", *prefix[3:])
     assert here.start(prefix=with_file, pipe=pipe).hello["ready"], "the file is all that it needs"

@@ -241,7 +241,7 @@ def sight(**changes: object) -> h15.Sight:
         "total_mib": 15872, "context_mib": 300, "context": (15572, 15872), "allocated": (14548, 15872),
         "neighbour": (12200, 15872), "ended": (14548, 15872),
     }  # fmt: skip
-    return h15.Sight(**(values | changes))  # type: ignore[arg-type]
+    return h15.Sight(**(values | changes))  # type: ignore[arg-type] # values of one mapping
 
 
 PINNED = {"context": (3796, 15872), "allocated": (2772, 15872), "neighbour": (2772, 15872), "ended": (2772, 15872)}

@@ -116,7 +116,7 @@ class SimNvml:
         self._call("nvmlDeviceSetComputeMode", gpu)
         self._sim.set_compute_mode(gpu.uuid, mode)
 
-    def nvmlDeviceGetProcessUtilization(self, gpu: MachineGpu, after: int) -> list[Any]:  # noqa: N802
+    def nvmlDeviceGetProcessUtilization(self, gpu: MachineGpu, after: int) -> list[Any]:  # noqa: N802 - NVML's own name
         self._call("nvmlDeviceGetProcessUtilization", gpu)
         if gpu.mig or gpu.parent:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

@@ -194,7 +194,7 @@ def test_who_ran_kernels_after_a_moment_is_known_or_nobody_says(library: Broken,
     assert [reader.ran_kernels(uuid, before) for _ in range(5)] == [None] * 5
     assert reader._started, "a hint that cannot be had is no failure of the library"
     rows = [(0, 50), (own, 0), (7, 101), (8, 100), (own, 1)]
-    library.nvmlDeviceGetProcessUtilization = lambda *_: [  # type: ignore[method-assign]
+    library.nvmlDeviceGetProcessUtilization = lambda *_: [  # type: ignore[method-assign] # a fake answer
         SimpleNamespace(pid=pid, timeStamp=1, smUtil=share) for pid, share in rows
     ]
     assert reader.ran_kernels(uuid, before) == tuple(sorted((8, own))), "rows that cannot be are left out"

@@ -113,7 +113,7 @@ def test_a_kernel_of_a_process_that_is_nobodys_leaves_nobody_named() -> None:
         now = ran.pop(0)
         if isinstance(now, NvmlError):
             raise now
-        return now  # type: ignore[return-value]
+        return now  # type: ignore[return-value] # what is no error is the answer
 
     clock = count(5000, 1000)
     monitor = UnattributedMonitor(lambda: views, kernels, lambda: next(clock))
@@ -121,7 +121,7 @@ def test_a_kernel_of_a_process_that_is_nobodys_leaves_nobody_named() -> None:
     def grown(*answers: object) -> Growth | None:
         ran[:] = answers
         for _ in answers:
-            views[0] = view(views[0].sample.used_mib + 100, 101, 201)  # type: ignore[union-attr]
+            views[0] = view(views[0].sample.used_mib + 100, 101, 201)  # type: ignore[union-attr] # it has one
             monitor.turn()
         return monitor.growth().get(GPU)
 
@@ -131,7 +131,7 @@ def test_a_kernel_of_a_process_that_is_nobodys_leaves_nobody_named() -> None:
     assert grown((101,), (101,), (101,), (101,)) is None
     assert moments == [6, 7, 8, 9], "since the sample before"
     assert grown((101,)) == Growth(from_mib=100, mib=600, samples=5, ran=(CONTAINER,), only=CONTAINER)
-    assert grown((201,)).ran == (CONTAINER, NEIGHBOUR)  # type: ignore[union-attr]
+    assert grown((201,)).ran == (CONTAINER, NEIGHBOUR)  # type: ignore[union-attr] # it grew
     for unknown in ((101, 999), NvmlError("hung"), None):
         views[0] = view(200, 101, 201)
         monitor.turn()
