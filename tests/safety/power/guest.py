@@ -232,8 +232,7 @@ def listen(port: Port, tenants: Tenants) -> None:
         return head
 
     def sending(file: int, number: int, *rest: Any) -> None:
-        if number:
-            pid = _pid_of(file)
+        if number and (pid := _pid_of(file)) > 0:  # -1: the process is gone, so the signal reaches nobody
             port.tell("signal", pid=pid, number=int(number), container=tenants.container_of(pid))
         send(file, number, *rest)
 
