@@ -232,7 +232,6 @@ def _driver(site: Site) -> Iterator[Callable[..., None]]:
     file.unlink(missing_ok=True)
 
 
-@pytest.mark.full  # the Event of a replaced MPS pod is missed at times: an open defect, not one of the test
 def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     site: Site, namespace: str, have: Have, driver: Callable[..., None]
 ) -> None:
