@@ -77,7 +77,7 @@ def test_containers_that_start_later_see_what_the_back_end_of_then_makes_of_thei
 def fraction(world: World, ref: Ref) -> str:
     """The memory fraction that containers of a claim get."""
     env = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]["env"]
-    return dict(each.split("=", 1) for each in env)[contract.MEMORY_FRACTION]
+    return str(dict(each.split("=", 1) for each in env)[contract.MEMORY_FRACTION])
 
 
 def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
