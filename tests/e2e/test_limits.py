@@ -244,8 +244,9 @@ def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     assert "server-lost" in site.logs(namespace, "before", pods.MAIN)
     site.delete(namespace, "before")
     site.run(namespace, client("root", root=True), LATE)
-    (file,) = {each for each in site.node.run("ls", "-l", MEMORY).splitlines() if "cuda.shm.0." in each}
-    assert file.startswith("-rw-------")
+    files = [each for each in site.node.run("ls", "-l", MEMORY).splitlines() if "cuda.shm.0." in each]
+    assert files
+    assert all(each.startswith("-rw-------") for each in files)
     site.create(namespace, client("own", root=True, own=True))
     assert "CUDA error 805" in ended(site, namespace, "own"), "its own /dev/shm is not replaced"
     site.create(namespace, client("user"))
