@@ -250,7 +250,8 @@ def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     site.create(namespace, client("own", root=True, own=True))
     assert "CUDA error 805" in ended(site, namespace, "own"), "its own /dev/shm is not replaced"
     site.create(namespace, client("user", restart="Always"))
-    site.until("user is refused", lambda: "Permission denied" in site.logs(namespace, "user", pods.MAIN), LATE)
+    logs = f"kubectl -n {namespace} logs user -c {pods.MAIN}"
+    site.until("user is refused", lambda: "Permission denied" in site.shell(logs, check=False), LATE)
     words = site.shell(f"gpu-share explain {namespace}/user", check=False)
     assert "runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600, user 0)" in words
     site.delete(namespace, "root")
