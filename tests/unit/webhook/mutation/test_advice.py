@@ -75,6 +75,13 @@ def reserved_volume(pod: Json) -> None:
     pod["spec"]["containers"][0]["volumeMounts"].append(mount)
 
 
+def propagating(pod: Json) -> None:
+    """What a driver of a file system has: the API server takes it of privileged containers alone."""
+    main = pod["spec"]["containers"][0]
+    main["securityContext"] = {"privileged": True}
+    main["volumeMounts"][0]["mountPropagation"] = "Bidirectional"
+
+
 def changed_sidecar(pod: Json) -> None:
     """Add what another webhook may have made of a sidecar of another release."""
     context = {"privileged": True, "runAsUser": 0, "capabilities": {"add": ["ALL"]}}
@@ -94,6 +101,7 @@ DEFECTS: Final[list[Callable[[Json], Any]]] = [
     host_path("/dev", 0),
     host_path("/elsewhere", 1),
     toolkit_mount,
+    propagating,
     reserved_volume,
     container(0, "securityContext", {"privileged": True, "runAsUser": 0, "capabilities": {"add": ["A", "ALL", "BPF"]}}),
     container(1, "securityContext", {"privileged": True, "runAsUser": 0}),
@@ -139,7 +147,7 @@ def attempts(pod: Json, settings: Settings, policy: NamespacePolicy) -> list[Pol
         except PolicyDenied as error:
             refusals.append(error)
             pod = adviser.follow(pod, error.problems)
-            assert adviser.dangling(pod) == []
+            assert (adviser.dangling(pod), adviser.propagating(pod)) == ([], [])
     return refusals
 
 
@@ -212,6 +220,16 @@ def test_a_problem_is_reported_once() -> None:
     with pytest.raises(PolicyDenied) as error:
         decide(pod, policy=POLICY, settings=STRICT)
     assert [each.field for each in error.value.problems] == ["spec.containers[0].resources"]
+
+
+def test_what_only_privileged_containers_may_mount_is_named_with_the_privilege() -> None:
+    pod = copy.deepcopy(POD)
+    propagating(pod)
+    with pytest.raises(PolicyDenied) as error:
+        decide(pod, policy=POLICY, settings=STRICT)
+    (problem,) = error.value.problems
+    named = "remove mountPropagation: Bidirectional from spec.containers[0].volumeMounts[0]"
+    assert problem.message.endswith(f"set it to false, and {named}")
 
 
 def test_the_mounts_of_a_refused_volume_are_named() -> None:
