@@ -204,9 +204,25 @@ def test_problems_come_in_the_order_of_their_fields_and_the_first_gives_the_reas
     assert fields == [f"metadata.annotations[{contract.MEMORY}]", *privileged, "spec.hostPID"]
 
 
+def test_a_pod_with_as_many_problems_as_an_agent_of_a_node_needs_one_attempt() -> None:
+    """Agents of networks, storage and monitoring mount up to 30 paths of their node and have containers with rights."""
+    pod = copy.deepcopy(POD)
+    rights = {"privileged": True, "capabilities": {"add": ["SYS_ADMIN", "SYS_PTRACE", "BPF", "PERFMON"]}}
+    paths = [{"name": f"v{index}", "hostPath": {"path": f"/var/lib/kubelet/{index}"}} for index in range(30)]
+    mounts = [{"name": each["name"], "mountPath": each["hostPath"]["path"]} for each in paths]
+    pod["spec"]["volumes"] += paths
+    pod["spec"]["containers"] += [
+        {"name": f"agent-{index}", "securityContext": rights, "volumeMounts": mounts} for index in range(6)
+    ]
+    refusals = attempts(pod, STRICT, POLICY)
+    assert (len(refusals), refusals[0].complete) == (1, True)
+    assert len(refusals[0].message.splitlines()) == 1 + 30 + 6 * 5
+
+
 def test_of_very_many_problems_the_first_are_reported_and_the_text_says_so() -> None:
     pod = copy.deepcopy(POD)
-    pod["spec"]["containers"] += [{"name": f"c{index}", "securityContext": {"privileged": True}} for index in range(40)]
+    rights = {"privileged": True, "capabilities": {"add": ["SYS_ADMIN", "SYS_PTRACE"]}}
+    pod["spec"]["containers"] += [{"name": f"c{index}", "securityContext": rights} for index in range(40)]
     with pytest.raises(PolicyDenied) as error:
         decide(pod, policy=POLICY, settings=STRICT)
     assert (len(error.value.problems), error.value.complete) == (MAX_PROBLEMS, False)
