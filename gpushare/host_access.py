@@ -128,7 +128,8 @@ def _security(container: Object, field: str) -> Check[None]:
 
 def _privileged(container: Object, security: Object, field: str) -> Check[None]:
     if boolean(security.get("privileged"), f"{field}.securityContext.privileged"):
-        message = f"true reaches every GPU of the node, around the share; set it to false{_propagation(container, field)}"
+        hint = f"set it to false{_propagation(container, field)}"
+        message = f"true reaches every GPU of the node, around the share; {hint}"
         yield Problem(f"{field}.securityContext.privileged", message)
 
 

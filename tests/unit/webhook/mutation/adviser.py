@@ -72,7 +72,7 @@ def dangling(pod: Json) -> list[str]:
 
 
 def propagating(pod: Json) -> list[str]:
-    """Return the containers without privileges whose mounts propagate, for which the API server would refuse the pod."""
+    """Return the containers without privileges whose mounts propagate: the API server would refuse the pod."""
     free = [each for each in _containers(pod) if not (each.get("securityContext") or {}).get("privileged")]
     return [one["name"] for one in free for mount in one.get("volumeMounts") or [] if _propagates(mount)]
 
