@@ -208,7 +208,9 @@ def test_a_pod_with_as_many_problems_as_an_agent_of_a_node_needs_one_attempt() -
     """Agents of networks, storage and monitoring mount up to 30 paths of their node and have containers with rights."""
     pod = copy.deepcopy(POD)
     rights = {"privileged": True, "capabilities": {"add": ["SYS_ADMIN", "SYS_PTRACE", "BPF", "PERFMON"]}}
-    paths = [{"name": f"v{index}", "hostPath": {"path": f"/var/lib/kubelet/{index}"}} for index in range(30)]
+    paths: list[Json] = [
+        {"name": f"v{index}", "hostPath": {"path": f"/var/lib/kubelet/{index}"}} for index in range(30)
+    ]
     mounts = [{"name": each["name"], "mountPath": each["hostPath"]["path"]} for each in paths]
     pod["spec"]["volumes"] += paths
     pod["spec"]["containers"] += [
