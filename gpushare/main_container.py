@@ -120,6 +120,11 @@ def key_for(annotations: Mapping[str, Any], name: str) -> str:
     return prefix + name
 
 
+def amounts(annotations: Mapping[str, Any]) -> int:
+    """Count the pod-wide annotations of an amount."""
+    return sum(wide in annotations for wide in _WIDE)
+
+
 def uses_our_claim(container: Object) -> bool:
     """Tell whether an app container uses its own request of our claim, which is what the webhook writes."""
     resources = container.get("resources")
@@ -142,7 +147,7 @@ def _is_open(annotations: Mapping[str, Any]) -> bool:
 
 
 def _stands_wide(annotations: Mapping[str, Any]) -> bool:
-    return any(wide in annotations for wide in _WIDE)
+    return amounts(annotations) > 0
 
 
 def _lacks(annotations: Mapping[str, Any], name: str) -> bool:

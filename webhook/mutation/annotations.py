@@ -164,8 +164,14 @@ def _doubts(pod: PodView, choice: main_container.Choice, *, shares: bool) -> Ite
         yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} counts as main"
     if choice.others and shares:
         another = choice.others[0] if len(choice.others[0]) <= SHOWN_WHOLE else "<container>"
-        key = main_container.key_for(pod.annotations, another)
-        yield f"the share goes to {name:.{SHOWN_WHOLE}}; write {key} instead to name another"
+        yield f"the share goes to {name:.{SHOWN_WHOLE}}; {_naming(pod.annotations, another)}"
+
+
+def _naming(annotations: Mapping[str, Any], another: str) -> str:
+    """Say which single annotation gives all that stands pod-wide to another container."""
+    if main_container.amounts(annotations) > 1:
+        return f"{contract.DEFAULT_CONTAINER}: {another} names another"
+    return f"write {main_container.key_for(annotations, another)} instead to name another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
