@@ -19,7 +19,7 @@ from gpushare.contract import (
 )
 from gpushare.main_container import PROXIES, choose, key_for, main_container
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 Object = dict[str, Any]
@@ -128,10 +128,10 @@ ANNOTATIONS: list[Object] = [
 def test_a_container_inserted_after_the_first_rewrite_changes_no_share(annotations: Object, inserted: str) -> None:
     containers = [{"name": name, "image": "a"} for name in ("envoy", "a", "b")]
     pod: Object = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": containers}}
-    first = copy.deepcopy(dict(decide(pod, policy=POLICY, settings=Settings()).pod))
+    first = copy.deepcopy(dict(mutate_pod(pod, policy=POLICY, settings=Settings()).pod))
     meddled = copy.deepcopy(first)
     meddled["spec"]["containers"].insert(0, {"name": inserted, "image": "a"})
-    second = dict(decide(meddled, policy=POLICY, settings=Settings()).pod)
+    second = dict(mutate_pod(meddled, policy=POLICY, settings=Settings()).pod)
     assert second["metadata"] == first["metadata"]
     assert second["spec"]["resourceClaims"] == first["spec"]["resourceClaims"]
     assert second["spec"]["containers"][1:] == first["spec"]["containers"]
