@@ -1,4 +1,4 @@
-"""Certificates in the cluster: Secrets as vaults, and the ``caBundle`` of our webhook configurations."""
+"""Certificates in the cluster: Secrets as stores, and the ``caBundle`` of our webhook configurations."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ MAX_VALUE: Final = 128 * 1024
 """Characters of base64 read of one entry of a Secret."""
 
 
-class SecretVault:
+class SecretStore:
     """A Secret. Create-if-absent and replace both fail when somebody was faster, and are then decided anew."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, kind: str) -> None:

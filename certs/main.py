@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 
 from certs import kube_store, rotation_plan
-from certs.rotation import Keeper
-from certs.store import FolderVault, locked
+from certs.rotation import CertificateRotator
+from certs.store import DirectoryStore, locked
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.kube_client import Cluster
 from gpushare.patterns import Pattern
@@ -68,7 +68,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError(
             f"--ca-days {options.ca_days} is not from twice the leaf's to {rotation_plan.MAX_CA_DAYS}; leave it out"
         )
-    options.wanted = rotation_plan.Wanted(
+    options.wanted = rotation_plan.DesiredCertificates(
         names=_names(options.dns, options.ip),
         ca_days=options.ca_days,
         leaf_days=options.leaf_days,
@@ -115,20 +115,20 @@ def _run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def build(options: argparse.Namespace) -> Keeper:
-    """Put the keeper together from parsed options."""
+def build(options: argparse.Namespace) -> CertificateRotator:
+    """Put the rotator together from parsed options."""
     connection = Cluster.connect(options.kubeconfig) if options.secret or options.webhook_configuration else None
     publisher = None
     if connection is not None and options.webhook_configuration:
         publisher = kube_store.WebhookConfigurations(connection, options.webhook_configuration)
     if options.dir:
-        private = FolderVault(options.dir / AUTHORITY_FOLDER, mode=0o700)
-        return Keeper(private, FolderVault(options.dir), options.wanted, publisher=publisher)
+        private = DirectoryStore(options.dir / AUTHORITY_FOLDER, mode=0o700)
+        return CertificateRotator(private, DirectoryStore(options.dir), options.wanted, publisher=publisher)
     assert connection is not None
     namespace, name = kube_store.secret_name(options.secret)
-    authority = kube_store.SecretVault(connection, namespace, name + AUTHORITY_SUFFIX, kube_store.OPAQUE)
-    serving = kube_store.SecretVault(connection, namespace, name, kube_store.TLS)
-    return Keeper(authority, serving, options.wanted, publisher=publisher)
+    authority = kube_store.SecretStore(connection, namespace, name + AUTHORITY_SUFFIX, kube_store.OPAQUE)
+    serving = kube_store.SecretStore(connection, namespace, name, kube_store.TLS)
+    return CertificateRotator(authority, serving, options.wanted, publisher=publisher)
 
 
 def _watched(options: argparse.Namespace) -> int:

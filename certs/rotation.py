@@ -1,6 +1,6 @@
-"""Carries out the plan: reads two vaults, takes one step, looks again, until there is nothing to do but wait.
+"""Carries out the plan: reads two stores, takes one step, reads again, until there is nothing to do but wait.
 
-The authority's vault holds its key and is mounted by nobody; the serving vault holds what the server needs:
+The authority's store holds its key and is mounted by nobody; the serving store holds what the server needs:
 
 ============  =========================================================================================
 authority     ``ca.crt ca.key`` the current one, ``next.crt next.key`` the next one, ``old.crt`` the old
@@ -8,7 +8,7 @@ authority     ``ca.crt ca.key`` the current one, ``next.crt next.key`` the next 
 serving       ``tls.crt tls.key`` the pair, ``ca.crt`` the published bundle
 ============  =========================================================================================
 
-Every write names the version it was decided upon, so of two keepers at work one decides anew.
+Every write names the version it was decided upon, so of two rotators at work one decides again.
 """
 
 import json
@@ -20,8 +20,8 @@ from typing import Final, Protocol
 import structlog
 
 from certs import pki, rotation_plan
-from certs.rotation_plan import Plan, State, Step, Wanted
-from certs.store import ConflictError, Vault
+from certs.rotation_plan import DesiredCertificates, Plan, State, Step
+from certs.store import CertificateStore, ConflictError
 from gpushare.errors import GpuShareError
 from gpushare.reasons import Reason
 
@@ -42,8 +42,8 @@ class Publisher(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """What both vaults hold, and what it means."""
+class StoredCertificates:
+    """What both stores hold, and what it means."""
 
     authority: dict[str, bytes]
     authority_version: str
@@ -62,14 +62,14 @@ class Stored:
         return b"".join(parts[fingerprint] for fingerprint in sorted(parts))
 
 
-class Keeper:
+class CertificateRotator:
     """Keeps one authority and one serving pair."""
 
     def __init__(
         self,
-        authority: Vault,
-        serving: Vault,
-        wanted: Wanted,
+        authority: CertificateStore,
+        serving: CertificateStore,
+        wanted: DesiredCertificates,
         *,
         publisher: Publisher | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -81,7 +81,7 @@ class Keeper:
         """Do all that can be done now; return the step that is left: ``NOTHING``, or ``WAIT`` with its reason.
 
         Raises:
-            GpuShareError: a vault or the API server failed, or others kept writing.
+            GpuShareError: a store or the API server failed, or others kept writing.
         """
         conflicts = 0
         for _ in range(MAX_STEPS + MAX_CONFLICTS):
@@ -106,7 +106,7 @@ class Keeper:
             self._take(todo, stored, now)
         return todo
 
-    def _published(self, now: datetime) -> Stored:
+    def _published(self, now: datetime) -> StoredCertificates:
         """What is stored, once its bundle is out. After a change it looks again: it may have slept over a rotation.
 
         Raises:
@@ -118,7 +118,7 @@ class Keeper:
                 return stored
         raise ConflictError(f"{self._serving}: somebody else publishes another bundle each time")
 
-    def _publish(self, stored: Stored, now: datetime) -> bool:
+    def _publish(self, stored: StoredCertificates, now: datetime) -> bool:
         """Bring the bundle out; note the moment where a next authority is in it for the first time, or again."""
         bundle = stored.bundle()
         changed = bool(bundle) and self._publisher is not None and self._publisher.publish(bundle)
@@ -134,7 +134,7 @@ class Keeper:
         self._authority.write({**stored.authority, **_notes(noted, stored.old)}, stored.authority_version)
         return True
 
-    def _take(self, todo: Plan, stored: Stored, now: datetime) -> None:
+    def _take(self, todo: Plan, stored: StoredCertificates, now: datetime) -> None:
         match todo.step:
             case Step.ADD_NEXT:
                 self._add_next(stored, now)
@@ -150,16 +150,16 @@ class Keeper:
                 reason = Reason.CERTIFICATE_RENEWED
         log.info("certificates changed", reason=reason, step=todo.step, why=todo.reason, where=str(self._serving))
 
-    def _add_next(self, stored: Stored, now: datetime) -> None:
+    def _add_next(self, stored: StoredCertificates, now: datetime) -> None:
         pair = pki.make_authority(*rotation_plan.lifetime(now, self._wanted.ca_days))
         files = stored.authority | {"next.crt": pair.certificate, "next.key": pair.key}
         self._authority.write(files | _notes(replace(stored.state, bundled=None), stored.old), stored.authority_version)
 
-    def _drop_old(self, stored: Stored, now: datetime) -> None:
+    def _drop_old(self, stored: StoredCertificates, now: datetime) -> None:
         kept = {a.fingerprint: stored.old[a.fingerprint] for a in rotation_plan.retained(stored.state, now)}
         self._authority.write({**stored.authority, **_notes(stored.state, kept)}, stored.authority_version)
 
-    def _issue(self, stored: Stored, now: datetime) -> None:
+    def _issue(self, stored: StoredCertificates, now: datetime) -> None:
         current = stored.state.current
         assert current is not None
         begins, ends = rotation_plan.lifetime(now, self._wanted.leaf_days, current.ends)
@@ -170,8 +170,8 @@ class Keeper:
         )
 
 
-def load(authority: Vault, serving: Vault, now: datetime) -> Stored:
-    """Read both vaults and make sense of them; what makes none is logged and counts as absent."""
+def load(authority: CertificateStore, serving: CertificateStore, now: datetime) -> StoredCertificates:
+    """Read both stores and make sense of them; what makes none is logged and counts as absent."""
     files, version = authority.read()
     served, served_version = serving.read()
     for name in ("ca.crt", "next.crt"):
@@ -183,7 +183,7 @@ def load(authority: Vault, serving: Vault, now: datetime) -> Stored:
     signers = [files[n] for n, a in (("ca.crt", current), ("next.crt", following)) if a is not None]
     leaf = _leaf(served, [*signers, *old.values()], str(serving))
     if leaf is not None and not leaf.issuer and now < leaf.ends:
-        # The authority was lost, its certificate was not: whoever still presents the leaf must stay trusted.
+        # The authority was lost, its certificate was not: servers that still present the leaf must stay trusted.
         old |= (found := _signer_in(served, now))
         leaf = _leaf(served, [*signers, *old.values()], str(serving))
         retire |= dict.fromkeys(found, leaf.ends) if leaf is not None else {}
@@ -195,7 +195,7 @@ def load(authority: Vault, serving: Vault, now: datetime) -> Stored:
         bundled=bundled,
         retire=retire,
     )
-    return Stored(
+    return StoredCertificates(
         authority=files,
         authority_version=version,
         serving=served,
@@ -205,7 +205,7 @@ def load(authority: Vault, serving: Vault, now: datetime) -> Stored:
     )
 
 
-def _switched(stored: Stored) -> dict[str, bytes]:
+def _switched(stored: StoredCertificates) -> dict[str, bytes]:
     """The authority's files once the next one is the current one."""
     state, old = stored.state, dict(stored.old)
     retire = dict(state.retire)

@@ -24,7 +24,7 @@ MAX_LEAF_DAYS: Final = 30
 
 
 class Step(StrEnum):
-    """The next thing to do. One step is taken at a time, then everything is looked at again."""
+    """The next thing to do. One step is taken at a time, then everything is read again."""
 
     NOTHING = "nothing"
     WAIT = "wait"
@@ -34,7 +34,7 @@ class Step(StrEnum):
     DROP_OLD = "drop-old"
 
 
-class Verdict(NamedTuple):
+class DueCheck(NamedTuple):
     """Whether something is due, and why, or why not."""
 
     due: bool
@@ -88,7 +88,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredCertificates:
     """What is asked for. ``settle``: how long a bundle must have been out before a leaf may rely on it."""
 
     names: frozenset[str]
@@ -97,14 +97,14 @@ class Wanted:
     settle: timedelta = timedelta(minutes=5)
 
 
-def next_step(state: State, now: datetime, wanted: Wanted) -> Plan:
+def next_step(state: State, now: datetime, wanted: DesiredCertificates) -> Plan:
     """Say what to do next. Repeating until ``NOTHING`` or ``WAIT`` brings any state to a good one."""
-    if (drop := may_drop(state, now)).due:
+    if (drop := can_drop(state, now)).due:
         return Plan(Step.DROP_OLD, drop.reason)
     following = needs_following(state, now)
     if following.due:
         return Plan(Step.ADD_NEXT, following.reason)
-    switch = may_switch(state, now, wanted)
+    switch = can_switch(state, now, wanted)
     if switch.due:
         return Plan(Step.SWITCH, switch.reason)
     leaf = needs_leaf(state, now, wanted)
@@ -115,53 +115,53 @@ def next_step(state: State, now: datetime, wanted: Wanted) -> Plan:
     return Plan(Step.NOTHING, leaf.reason)
 
 
-def needs_following(state: State, now: datetime) -> Verdict:
+def needs_following(state: State, now: datetime) -> DueCheck:
     """Whether a new authority has to be made."""
     if state.following is not None:
         problem = unusable(state.following, now)
-        return Verdict(bool(problem), f"the next CA {problem}" if problem else "the next CA is there")
+        return DueCheck(bool(problem), f"the next CA {problem}" if problem else "the next CA is there")
     if state.current is None:
-        return Verdict(due=True, reason="there is no CA")
+        return DueCheck(due=True, reason="there is no CA")
     if problem := unusable(state.current, now):
-        return Verdict(due=True, reason=f"the CA {problem}")
+        return DueCheck(due=True, reason=f"the CA {problem}")
     if now >= (moment := renewal(state.current.begins, state.current.ends)):
-        return Verdict(due=True, reason=f"two thirds of the CA's life are over since {moment:%F %R}Z")
-    return Verdict(due=False, reason=f"the CA is renewed after {moment:%F}")
+        return DueCheck(due=True, reason=f"two thirds of the CA's life are over since {moment:%F %R}Z")
+    return DueCheck(due=False, reason=f"the CA is renewed after {moment:%F}")
 
 
-def may_switch(state: State, now: datetime, wanted: Wanted) -> Verdict:
+def can_switch(state: State, now: datetime, wanted: DesiredCertificates) -> DueCheck:
     """Whether leaves may come from the next authority from now on."""
     if state.following is None:
-        return Verdict(due=False, reason="there is no next CA")
+        return DueCheck(due=False, reason="there is no next CA")
     if not works(state, now):
-        return Verdict(due=True, reason="no serving certificate works that the switch could disturb")
+        return DueCheck(due=True, reason="no serving certificate works that the switch could disturb")
     if state.bundled is None or state.bundled > now:
-        return Verdict(due=False, reason="the next CA is not yet published")
+        return DueCheck(due=False, reason="the next CA is not yet published")
     if now < (moment := state.bundled + wanted.settle):
-        return Verdict(due=False, reason=f"the bundle with the next CA settles until {moment:%F %T}Z")
-    return Verdict(due=True, reason=f"the bundle with the next CA has been out since {state.bundled:%F %T}Z")
+        return DueCheck(due=False, reason=f"the bundle with the next CA settles until {moment:%F %T}Z")
+    return DueCheck(due=True, reason=f"the bundle with the next CA has been out since {state.bundled:%F %T}Z")
 
 
-def needs_leaf(state: State, now: datetime, wanted: Wanted) -> Verdict:
+def needs_leaf(state: State, now: datetime, wanted: DesiredCertificates) -> DueCheck:
     """Whether the serving certificate has to be issued anew from the current authority."""
     leaf, current = state.leaf, state.current
     if leaf is None:
-        return Verdict(due=True, reason="there is no serving certificate")
+        return DueCheck(due=True, reason="there is no serving certificate")
     if problem := _unfit(leaf, current, wanted):
-        return Verdict(due=True, reason=f"the serving certificate {problem}")
+        return DueCheck(due=True, reason=f"the serving certificate {problem}")
     if current is not None and now < leaf.ends == current.ends:
-        return Verdict(due=False, reason="the serving certificate ends with its CA; a new one would end no later")
+        return DueCheck(due=False, reason="the serving certificate ends with its CA; a new one would end no later")
     return _leaf_in_time(leaf, now)
 
 
-def may_drop(state: State, now: datetime) -> Verdict:
+def can_drop(state: State, now: datetime) -> DueCheck:
     """Whether an old authority may leave the bundle."""
     for old in state.old:
         if now >= old.ends:
-            return Verdict(due=True, reason="an old CA has expired")
+            return DueCheck(due=True, reason="an old CA has expired")
         if now >= state.retire.get(old.fingerprint, old.ends):
-            return Verdict(due=True, reason="the last serving certificate of an old CA has expired")
-    return Verdict(due=False, reason="no old CA can be dropped")
+            return DueCheck(due=True, reason="the last serving certificate of an old CA has expired")
+    return DueCheck(due=False, reason="no old CA can be dropped")
 
 
 def retained(state: State, now: datetime) -> tuple[Authority, ...]:
@@ -200,7 +200,7 @@ def lifetime(now: datetime, days: int, no_later_than: datetime | None = None) ->
     return begins, ends if no_later_than is None else min(ends, no_later_than)
 
 
-def _unfit(leaf: Leaf, current: Authority | None, wanted: Wanted) -> str:
+def _unfit(leaf: Leaf, current: Authority | None, wanted: DesiredCertificates) -> str:
     """Why a serving certificate does not do, whatever the time, as the end of a sentence; empty when it does."""
     checks = (
         (bool(leaf.problem), f"cannot be used: {leaf.problem}"),
@@ -212,15 +212,15 @@ def _unfit(leaf: Leaf, current: Authority | None, wanted: Wanted) -> str:
     return next((text for failed, text in checks if failed), "")
 
 
-def _leaf_in_time(leaf: Leaf, now: datetime) -> Verdict:
+def _leaf_in_time(leaf: Leaf, now: datetime) -> DueCheck:
     moment = renewal(leaf.begins, leaf.ends)
     if now < leaf.begins:
-        return Verdict(due=True, reason=f"the serving certificate begins only at {leaf.begins:%F %R}Z")
+        return DueCheck(due=True, reason=f"the serving certificate begins only at {leaf.begins:%F %R}Z")
     if now >= leaf.ends:
-        return Verdict(due=True, reason=f"the serving certificate has expired at {leaf.ends:%F %R}Z")
+        return DueCheck(due=True, reason=f"the serving certificate has expired at {leaf.ends:%F %R}Z")
     if now >= moment:
-        return Verdict(due=True, reason=f"two thirds of the serving certificate's life are over since {moment:%F %R}Z")
-    return Verdict(due=False, reason=f"the serving certificate is renewed after {moment:%F %R}Z")
+        return DueCheck(due=True, reason=f"two thirds of the serving certificate's life are over since {moment:%F %R}Z")
+    return DueCheck(due=False, reason=f"the serving certificate is renewed after {moment:%F %R}Z")
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -1,6 +1,6 @@
 """Where certificates are kept: a small set of named files, read whole and replaced whole.
 
-``Vault`` is what rotation uses: a folder here, a Secret in ``certs.kube_store``. A folder switches as
+``CertificateStore`` is what rotation uses: a folder here, a Secret in ``certs.kube_store``. A folder switches as
 the kubelet switches a mounted Secret: the files lie in a directory of their own, ``..data`` is a link to it, and a new
 link is renamed over the old one. A reader that opens two files through the link may still get one of each generation,
 so servers check that the pair fits; it never gets half a file.
@@ -32,7 +32,7 @@ class ConflictError(GpuShareError):
     reason = Reason.CONFLICT
 
 
-class Vault(Protocol):
+class CertificateStore(Protocol):
     """A set of named files with a version."""
 
     def read(self) -> tuple[dict[str, bytes], str]:
@@ -50,7 +50,7 @@ class Vault(Protocol):
     def __str__(self) -> str: ...
 
 
-class FolderVault:
+class DirectoryStore:
     """A folder with ``NAME → ..data/NAME`` links. Two writers are kept apart by ``locked``; readers need no lock."""
 
     def __init__(self, folder: Path, mode: int = 0o755) -> None:

@@ -27,7 +27,7 @@ _Names = dict[str, set[str]]
 _ByKind = dict[str, _Names]
 
 
-class Namespaces:
+class NamespacePolicyCache:
     """Policy by namespace. Reading and writing single entries is atomic, so that no lock stands in a request's way.
 
     Args:
@@ -154,7 +154,7 @@ def _discard(known: _Names, item: Object) -> None:
             del known[namespace]
 
 
-def static_namespaces(file: Path) -> Namespaces:
+def static_namespaces(file: Path) -> NamespacePolicyCache:
     """Policies from a file of Namespace objects (YAML documents or lists, or JSON), for use without an API server.
 
     Raises:
@@ -167,7 +167,7 @@ def static_namespaces(file: Path) -> Namespaces:
     found = [item for document in documents for item in _flatten(document)]
     if not all(map(_is_namespace, found)):
         raise ConfigError(f"--namespaces {file} holds something that is not a Namespace with a name")
-    namespaces = Namespaces()
+    namespaces = NamespacePolicyCache()
     namespaces.reset(filter(live_policies.opted_in, found))
     return namespaces
 

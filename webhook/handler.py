@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.caches import KnownClaims, Namespaces
-from webhook.mutation.annotations import asks
-from webhook.mutation.mutate import decide
+from webhook.caches import KnownClaims, NamespacePolicyCache
+from webhook.mutation.annotations import requests_share
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.podview import read_annotations
 from webhook.mutation.settings import Settings
 from webhook.serving import review
@@ -22,11 +22,11 @@ NO_POLICY: Final = NamespacePolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Responder:
+class AdmissionHandler:
     """Answers reviews. The namespace is the request's: an object's own metadata is whatever its author wrote."""
 
     settings: Settings
-    namespaces: Namespaces
+    namespaces: NamespacePolicyCache
     claims: KnownClaims
     standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
     """What a claim template asks for, by namespace and name; see ``mutate.decide``."""
@@ -43,7 +43,7 @@ class Responder:
             return review.allowed(asked.uid, Reason.NOT_A_POD)
         if asked.object is None:
             raise review.missing("request.object")
-        decision = decide(
+        decision = mutate_pod(
             asked.object,
             policy=self._policy(asked, asked.object),
             settings=self.settings,
@@ -59,6 +59,6 @@ class Responder:
 
     def _policy(self, asked: Review, pod: Mapping[str, Any]) -> NamespacePolicy:
         """The namespace's policy where it matters: what has no ceiling to keep must not wait for one."""
-        if asked.operation != "CREATE" or asked.subresource or not asks(read_annotations(pod)):
+        if asked.operation != "CREATE" or asked.subresource or not requests_share(read_annotations(pod)):
             return NO_POLICY
         return self.namespaces.policy(asked.namespace)

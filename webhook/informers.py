@@ -14,8 +14,8 @@ from gpushare.errors import ClusterError
 from gpushare.informer import Follower
 from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
-from webhook.caches import CLAIM, TEMPLATE, KnownClaims, Namespaces
-from webhook.claim_templates.references import Existing
+from webhook.caches import CLAIM, TEMPLATE, KnownClaims, NamespacePolicyCache
+from webhook.claim_templates.references import TemplateRecord
 from webhook.live_policies import LivePolicies
 from webhook.metrics import Metrics
 
@@ -54,7 +54,7 @@ class TemplateWriter:
             return "exists"
         return "ok"
 
-    def delete(self, template: Existing) -> str:
+    def delete(self, template: TemplateRecord) -> str:
         """Delete exactly the template that was seen. Returns ``ok``, or ``gone`` where it is another one or none.
 
         Raises:
@@ -116,7 +116,7 @@ class _Eager(Follower):
 
 
 def followers(
-    cluster: Cluster, namespaces: Namespaces, claims: KnownClaims, books: PodsAndTemplates, metrics: Metrics
+    cluster: Cluster, namespaces: NamespacePolicyCache, claims: KnownClaims, books: PodsAndTemplates, metrics: Metrics
 ) -> list[Follower]:
     """Everything that has to be watched; each is meant to run in a thread of its own."""
 

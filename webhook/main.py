@@ -15,17 +15,17 @@ import structlog
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.reasons import Reason
-from webhook.caches import KnownClaims, Namespaces, static_namespaces
+from webhook.caches import KnownClaims, NamespacePolicyCache, static_namespaces
 from webhook.claim_templates.controller import Controller
 from webhook.flags import Options
-from webhook.handler import Responder
+from webhook.handler import AdmissionHandler
 from webhook.metrics import Metrics
 from webhook.mutation.demand import Demand
 from webhook.mutation.settings import Settings
 from webhook.serving import logs as logging_setup
 from webhook.serving.app import Deps, create_app
 from webhook.serving.gunicorn_conf import Server
-from webhook.serving.gunicorn_worker import AnswerSocket
+from webhook.serving.gunicorn_worker import BufferedTlsSocket
 from webhook.serving.tls import Certificates
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Synced(Protocol):
 class Sources:
     """Where knowledge of the cluster comes from. ``missing`` names what has not been read yet."""
 
-    namespaces: Namespaces
+    namespaces: NamespacePolicyCache
     claims: KnownClaims
     missing: Callable[[], list[str]]
     standing: Callable[[str, str], int | None] = lambda _namespace, _name: None
@@ -83,7 +83,7 @@ class Process:
     def __init__(self, options: Options) -> None:
         self.metrics = Metrics()
         self.certificates = Certificates(
-            options.certs, self.metrics, clients=options.clients, socket_class=AnswerSocket
+            options.certs, self.metrics, clients=options.clients, socket_class=BufferedTlsSocket
         )
         self._options = options
 
@@ -92,7 +92,7 @@ class Process:
         options = self._options
         sources = static(options.namespaces) if options.namespaces else self._watching()
         metrics_server.serve("--admin", options.admin, self.metrics.registry, lambda: self._not_ready(sources))
-        respond = Responder(
+        respond = AdmissionHandler(
             settings=options.settings, namespaces=sources.namespaces, claims=sources.claims, standing=sources.standing
         )
         app = create_app(Deps(respond=respond, metrics=self.metrics))
@@ -109,7 +109,7 @@ class Process:
         from webhook import informers  # noqa: PLC0415
 
         api = Cluster.connect(self._options.kubeconfig)
-        namespaces, claims = Namespaces(informers.live_policies(api)), KnownClaims()
+        namespaces, claims = NamespacePolicyCache(informers.live_policies(api)), KnownClaims()
         controller = Controller(
             informers.TemplateWriter(api),
             self.metrics,
@@ -138,7 +138,9 @@ class Process:
         return "; ".join(faults)
 
 
-def refusal(namespaces: Namespaces, settings: Settings, namespace: str, demand: Demand) -> tuple[Reason, str] | None:
+def refusal(
+    namespaces: NamespacePolicyCache, settings: Settings, namespace: str, demand: Demand
+) -> tuple[Reason, str] | None:
     """Say why an opted-in namespace does not allow what a stored pod asks for."""
     try:
         return demand.refusal(namespaces.policy(namespace), settings)

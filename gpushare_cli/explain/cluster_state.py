@@ -305,7 +305,7 @@ def _hindrances(found: Recorded) -> Iterator[str]:
     for container in _containers(found.pod):
         if container.get("name") in failed:
             yield from mps_file.hindrances(found.pod, container, [claim for claim, _ in _used(found, container)])
-    reasons = [each for key in ("reason", "message") if (each := _text(status, key))]
+    reasons = [text for key in ("reason", "message") if (text := _text(status, key))]
     if status.get("phase") == "Failed" and reasons:
         yield f"failed: {': '.join(reasons)}"
     if status.get("phase") == "Pending":

@@ -23,7 +23,7 @@ from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPA
 from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import is_of_other_gpus, is_own
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.settings import ACROSS_NODES, Settings, image
 
 STDIN: Final = "-"
@@ -139,12 +139,12 @@ def judge(policies: Mapping[str, Annotations], own: Claims, others: Claims, chos
         chosen: the settings of the cluster.
     """
 
-    def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
+    def decided(pod: Mapping[str, Any], namespace: str) -> Mutation:
         return collect(_decided(pod, namespace))[0]
 
-    def _decided(pod: Mapping[str, Any], namespace: str) -> Check[Decision]:
+    def _decided(pod: Mapping[str, Any], namespace: str) -> Check[Mutation]:
         policy = yield from NamespacePolicy.reading(policies.get(namespace, {}))
-        return decide(
+        return mutate_pod(
             pod,
             policy=policy,
             settings=chosen,
@@ -158,7 +158,7 @@ def judge(policies: Mapping[str, Annotations], own: Claims, others: Claims, chos
 def _telling(closed: frozenset[str], judged: Judge) -> Judge:
     """Return decisions that warn of shares in namespaces where the webhook is never called."""
 
-    def decided(pod: Mapping[str, Any], namespace: str) -> Decision:
+    def decided(pod: Mapping[str, Any], namespace: str) -> Mutation:
         decision = judged(pod, namespace)
         if namespace not in closed or decision.reason not in rewrite.SHARES:
             return decision
@@ -266,7 +266,7 @@ def _namespaces(values: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]
 
 
 def _claims(values: Sequence[Any], namespace: str, of: Counts) -> dict[str, frozenset[str]]:
-    """Return the claims and claim templates that count in the stream, by namespace, as ``decide`` wants them."""
+    """Return the claims and claim templates that count in the stream, by namespace, as ``mutate_pod`` wants them."""
     found: dict[str, frozenset[str]] = {}
     for prefix, kind in (("claim", CLAIM), ("template", CLAIM_TEMPLATE)):
         for item in (item for value in values for item in objects(value, kind)):

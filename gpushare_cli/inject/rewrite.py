@@ -17,10 +17,10 @@ from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
 from gpushare_cli.inject.yaml_hints import no_string
 from webhook.mutation.annotation_keys import field_of
-from webhook.mutation.mutate import Decision
+from webhook.mutation.mutate import Mutation
 from webhook.mutation.resourceclaims import template_for
 
-Judge = Callable[[Mapping[str, Any], str], Decision]
+Judge = Callable[[Mapping[str, Any], str], Mutation]
 """Decide on a pod in the namespace of that name; raises ``PolicyDenied``."""
 
 SEPARATOR: Final = "---\n"

@@ -12,7 +12,7 @@ from tests.unit.webhook.mutation.test_corpus import REFUSED as REFUSED_OF_CORPUS
 from tests.unit.webhook.mutation.test_corpus import answered
 from tests.unit.webhook.mutation.test_corpus import templates as corpus  # noqa: F401 - a fixture
 from webhook.caches import CLAIM, TEMPLATE, KnownClaims
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
@@ -92,7 +92,9 @@ def test_no_decoy_gets_a_refused_pod_of_the_corpus_admitted(corpus: list[Json], 
     for pod in map(copy.deepcopy, refused):
         DECOYS[decoy](pod)
         with pytest.raises(PolicyDenied):
-            decide(pod, policy=NamespacePolicy(), settings=Settings(), own_claims=frozenset({HONEST, "template/own"}))
+            mutate_pod(
+                pod, policy=NamespacePolicy(), settings=Settings(), own_claims=frozenset({HONEST, "template/own"})
+            )
 
 
 def test_more_than_the_maximum_is_refused_beside_a_decoy_in_a_share_made_by_hand() -> None:
@@ -101,10 +103,10 @@ def test_more_than_the_maximum_is_refused_beside_a_decoy_in_a_share_made_by_hand
         "metadata": {"name": "b1", "annotations": {"gpu-share.io/memory": "14Gi"}},
         "spec": {"containers": [{"name": "main", "image": "x"}]},
     }
-    forged = copy.deepcopy(dict(decide(asked, policy=NamespacePolicy(), settings=Settings()).pod))
+    forged = copy.deepcopy(dict(mutate_pod(asked, policy=NamespacePolicy(), settings=Settings()).pod))
     entry(forged)
     with pytest.raises(PolicyDenied, match="max-memory"):
-        decide(
+        mutate_pod(
             forged,
             policy=NamespacePolicy(max_memory_mib=2048),
             settings=Settings(),

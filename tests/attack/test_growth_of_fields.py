@@ -18,7 +18,7 @@ from tests.attack.doubling import RUNS, Run, seconds, too_steep
 from tests.support import extent
 from tests.unit.enforcer.dra.objects import NODE, claim, container, namespace, pod
 from tests.unit.enforcer.dra.test_allocation import DEVICES
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
@@ -121,11 +121,11 @@ def maximal(gpus: str = "0") -> Json:
 
 def admitted(pod: Json) -> object:
     user = "system:node:n"
-    return decide(pod, policy=POLICY, settings=SETTINGS, user=user, own_claims=frozenset({"claim/x"}))
+    return mutate_pod(pod, policy=POLICY, settings=SETTINGS, user=user, own_claims=frozenset({"claim/x"}))
 
 
 def test_the_maximal_pod_is_admitted() -> None:
-    assert decide(maximal(), policy=POLICY, settings=SETTINGS).patch
+    assert mutate_pod(maximal(), policy=POLICY, settings=SETTINGS).patch
 
 
 @pytest.mark.timeout(600)

@@ -18,7 +18,7 @@ from gpushare import contract
 from gpushare.errors import GpuShareError
 from gpushare.namespace_policy import NamespacePolicy
 from tests.support import extent, reviews
-from webhook.handler import Responder
+from webhook.handler import AdmissionHandler
 from webhook.mutation.settings import Settings
 from webhook.serving import review
 from webhook.serving.http_framing import MAX_BODY
@@ -51,7 +51,7 @@ def settings() -> Settings:
     return Settings(tolerations=tolerations, across_nodes="spread")
 
 
-RESPOND = Responder(settings=settings(), namespaces=Known(), claims=Known())  # type: ignore[arg-type] # stand-ins
+RESPOND = AdmissionHandler(settings=settings(), namespaces=Known(), claims=Known())  # type: ignore[arg-type] # stand-ins
 
 
 def pod(

@@ -15,7 +15,7 @@ import yaml
 
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -34,10 +34,10 @@ class Case:
     def pod(self) -> dict[str, Any]:
         return self._read("pod")
 
-    def decide(self, pod: dict[str, Any], more_claims: Iterable[str] = ()) -> Decision:
+    def decide(self, pod: dict[str, Any], more_claims: Iterable[str] = ()) -> Mutation:
         """Decide about a pod in the case's world, to which claims of our class may be added."""
         namespace, review = self._read("namespace"), self._read("review")
-        return decide(
+        return mutate_pod(
             pod,
             policy=NamespacePolicy.from_annotations((namespace.get("metadata") or {}).get("annotations")),
             settings=Settings.from_environment(self._read("settings")),

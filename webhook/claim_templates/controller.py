@@ -18,9 +18,9 @@ import structlog
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from webhook.claim_templates import references
-from webhook.claim_templates.index import Ledger
-from webhook.claim_templates.references import Existing, Key
-from webhook.claim_templates.workqueue import Outcome, Turns
+from webhook.claim_templates.index import TemplateIndex
+from webhook.claim_templates.references import Key, TemplateRecord
+from webhook.claim_templates.workqueue import Outcome, WriteQueue
 from webhook.metrics import Metrics
 from webhook.mutation.demand import Demand
 
@@ -42,7 +42,7 @@ class Writer(Protocol):
     def create(self, namespace: str, body: Object) -> str:
         """Create, idempotently; returns a result for the metrics."""
 
-    def delete(self, template: Existing) -> str:
+    def delete(self, template: TemplateRecord) -> str:
         """Delete that one, idempotently; returns a result for the metrics."""
 
     def tell(self, pod: Object, reason: Reason, note: str) -> None:
@@ -71,9 +71,9 @@ class Controller:
     ) -> None:
         self._writer, self._metrics, self._refusal = writer, metrics, refusal
         self._opted_in, self._retention, self._clock = opted_in, max(retention, SETTLE_SECONDS), clock
-        self._ledger, self._lock = Ledger(), threading.Lock()
+        self._index, self._lock = TemplateIndex(), threading.Lock()
         self._wake = threading.Event()
-        self._creating, self._deleting = Turns(), Turns()
+        self._creating, self._deleting = WriteQueue(), WriteQueue()
         self._lists: set[str] = set()
         self._said: set[Key] = set()
         """Names whose being taken has been said."""
@@ -92,14 +92,14 @@ class Controller:
             seen.add(pod["metadata"]["uid"])
             self._put_pod(pod)
         with self._lock:
-            self._ledger.only_pods(seen, self._clock())
+            self._index.only_pods(seen, self._clock())
         self._listed("pods")
 
     def pod_event(self, kind: str, pod: Object) -> None:
         """Take in one watch event."""
         if kind == "DELETED":
             with self._lock:
-                self._ledger.put_pod(pod["metadata"]["uid"], None, self._clock())
+                self._index.put_pod(pod["metadata"]["uid"], None, self._clock())
         else:
             self._put_pod(pod)
         self._wake.set()
@@ -111,7 +111,7 @@ class Controller:
             seen.add(item.key)
             self._put_template(item)
         with self._lock:
-            self._ledger.only_templates(seen, self._clock())
+            self._index.only_templates(seen, self._clock())
         self._listed("templates")
 
     def template_event(self, kind: str, template: Object) -> None:
@@ -121,8 +121,8 @@ class Controller:
             return
         if kind == "DELETED":
             with self._lock:
-                self._ledger.drop_template(item.key, self._clock())
-                self._deleting.drop(item.key)
+                self._index.drop_template(item.key, self._clock())
+                self._deleting.discard(item.key)
         else:
             self._put_template(item)
         self._wake.set()
@@ -130,7 +130,7 @@ class Controller:
     def namespaces_changed(self, name: str | None = None) -> None:
         """A namespace came to take part, or ceased to; ``None``: any may have."""
         with self._lock:
-            self._ledger.touch(name)
+            self._index.touch(name)
         self._wake.set()
 
     def run(self, stopped: Callable[[], bool]) -> None:
@@ -151,12 +151,12 @@ class Controller:
             return []
         now = self._clock()
         with self._lock:
-            for key in self._ledger.touched():
+            for key in self._index.touched():
                 self._consider(key)
-            for key in self._ledger.expire(now - self._retention):
-                self._deleting.want(key)
-            writes = [Write(self._write, CREATE, key) for key in self._creating.take(now)]
-            writes += [Write(self._write, DELETE, key) for key in self._deleting.take(now)]
+            for key in self._index.expire(now - self._retention):
+                self._deleting.add(key)
+            writes = [Write(self._write, CREATE, key) for key in self._creating.get(now)]
+            writes += [Write(self._write, DELETE, key) for key in self._deleting.get(now)]
             self._tell()
         return writes
 
@@ -168,41 +168,41 @@ class Controller:
 
     def standing(self, namespace: str, name: str) -> int | None:
         """What the template of that name asks for, as a number of ``template_content``; ``None`` without one."""
-        found = self._ledger.templates.get((namespace, name))
-        return None if found is None else found.essence
+        found = self._index.templates.get((namespace, name))
+        return None if found is None else found.content_key
 
     def _put_pod(self, pod: Object) -> None:
         """Take in a pod. Its spec's claims never change, so what is known of it is not worked out again."""
         uid, key = pod["metadata"]["uid"], references.reference(pod)
-        if key is not None and self._ledger.named_by(uid) == key:
+        if key is not None and self._index.named_by(uid) == key:
             return
         item = references.wanted(pod)
         if item is not None and not item.sound:
             _say_forged(pod, item.key)
         refusal = self._why_not(item)
         with self._lock:
-            self._ledger.put_pod(uid, item, self._clock())
-            if refusal is not None and not self._ledger.exists(key):
+            self._index.put_pod(uid, item, self._clock())
+            if refusal is not None and not self._index.exists(key):
                 self._refused.append(partial(self._writer.tell, references.named(pod), *refusal))
 
-    def _why_not(self, item: references.Wanted | None) -> tuple[Reason, str] | None:
+    def _why_not(self, item: references.TemplateReference | None) -> tuple[Reason, str] | None:
         if item is None or item.demand is None or not self._opted_in(item.key[0]):
             return None
         return self._refusal(item.key[0], item.demand)
 
-    def _put_template(self, item: Existing) -> None:
+    def _put_template(self, item: TemplateRecord) -> None:
         with self._lock:
-            self._ledger.put_template(item, self._clock())
+            self._index.put_template(item, self._clock())
             # It came about: should it go again before the next step, it is made again without a pause.
-            self._creating.drop(item.key)
+            self._creating.discard(item.key)
 
     def _consider(self, key: Key) -> None:
         """Say what is to be done about one template."""
-        wanted = self._ledger.is_missing(key) and self._opted_in(key[0]) and self._is_allowed(key)
-        (self._creating.want if wanted else self._creating.drop)(key)
-        if not self._ledger.is_left_over(key):
-            self._deleting.drop(key)
-        taken = self._ledger.is_taken(key)
+        wanted = self._index.is_missing(key) and self._opted_in(key[0]) and self._is_allowed(key)
+        (self._creating.add if wanted else self._creating.discard)(key)
+        if not self._index.is_left_over(key):
+            self._deleting.discard(key)
+        taken = self._index.is_taken(key)
         if taken and key not in self._said:
             log.error(
                 "another template has the name that pods take theirs from; delete it, and the right one is made",
@@ -212,12 +212,12 @@ class Controller:
 
     def _is_allowed(self, key: Key) -> bool:
         """Whether the namespace allows what one of the pods asks for; the driver checks each of them again."""
-        return any(self._refusal(key[0], each) is None for each in self._ledger.demands(key))
+        return any(self._refusal(key[0], each) is None for each in self._index.demands(key))
 
     def _tell(self) -> None:
-        self._metrics.templates.set(self._ledger.ours)
+        self._metrics.templates.set(self._index.ours)
         self._metrics.templates_missing.set(len(self._creating))
-        self._metrics.templates_taken.set(self._ledger.taken)
+        self._metrics.templates_taken.set(self._index.taken)
 
     def _patience(self) -> float:
         with self._lock:
@@ -229,7 +229,7 @@ class Controller:
             known = self.synced
             self._lists.add(what)
             if self.synced and not known:
-                self._ledger.count_from(self._clock())
+                self._index.count_from(self._clock())
         self._wake.set()
 
     def _write(self, action: str, key: Key) -> None:
@@ -244,11 +244,11 @@ class Controller:
 
     def _call(self, action: str, key: Key) -> Callable[[], str] | None:
         with self._lock:
-            if action == CREATE and self._ledger.is_missing(key):
-                body = self._ledger.content(key)
+            if action == CREATE and self._index.is_missing(key):
+                body = self._index.content(key)
                 return lambda: self._writer.create(key[0], body)
-            if action == DELETE and self._ledger.is_left_over(key):
-                item = self._ledger.templates[key]
+            if action == DELETE and self._index.is_left_over(key):
+                item = self._index.templates[key]
                 return lambda: self._writer.delete(item)
         return None
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from webhook.claim_templates.references import Existing, Key, Object, Wanted
+from webhook.claim_templates.references import Key, Object, TemplateRecord, TemplateReference
 from webhook.mutation.demand import Demand
 
 
@@ -20,11 +20,11 @@ class _Use:
     named: int = 0
     given: int = 0
     content: bytes = b""
-    essence: int = 0
+    content_key: int = 0
     demands: set[Demand] = field(default_factory=set)
 
 
-class Ledger:
+class TemplateIndex:
     """What the watches have told so far, and what follows from it.
 
     Of a pod no more is kept than which template it names; the template's content is kept once, for all its pods.
@@ -32,7 +32,7 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.templates: dict[Key, Existing] = {}
+        self.templates: dict[Key, TemplateRecord] = {}
         self._pods: dict[str, _Use] = {}
         self._forged: set[str] = set()
         self._uses: dict[Key, _Use] = {}
@@ -45,7 +45,7 @@ class Ledger:
 
     # What is told
 
-    def put_pod(self, uid: str, item: Wanted | None, now: float) -> None:
+    def put_pod(self, uid: str, item: TemplateReference | None, now: float) -> None:
         """Take in what a pod names, ``None`` where it names nothing any more."""
         known = self._pods.get(uid)
         if known is not None and item is not None and (known.key, uid not in self._forged) == (item.key, item.sound):
@@ -60,7 +60,7 @@ class Ledger:
         for uid in [each for each in self._pods if each not in uids]:
             self.put_pod(uid, None, now)
 
-    def put_template(self, item: Existing, now: float) -> None:
+    def put_template(self, item: TemplateRecord, now: float) -> None:
         """Take in a template that is there."""
         known = self.templates.get(item.key)
         if known is not None and known.uid != item.uid:
@@ -146,7 +146,7 @@ class Ledger:
 
     # How it is kept
 
-    def _join(self, uid: str, item: Wanted, now: float) -> None:
+    def _join(self, uid: str, item: TemplateReference, now: float) -> None:
         use = self._uses.setdefault(item.key, _Use(item.key))
         use.named += 1
         if item.body is None:
@@ -154,7 +154,7 @@ class Ledger:
         else:
             use.given += 1
             use.content = use.content or json.dumps(item.body, separators=(",", ":")).encode()
-            use.essence = item.essence
+            use.content_key = item.content_key
             use.demands |= {item.demand} if item.demand else set()
         self._pods[uid] = use
         self._look(item.key, now)
@@ -173,7 +173,7 @@ class Ledger:
         use, there = self._uses.get(key), self.templates.get(key)
         given = use is not None and use.given > 0
         self._set_missing(key, missing=given and there is None)
-        wrong = use is not None and there is not None and given and there.essence != use.essence
+        wrong = use is not None and there is not None and given and there.content_key != use.content_key
         (self._taken.add if wrong else self._taken.discard)(key)
         (self._foreign.add if there is not None and not there.ours else self._foreign.discard)(key)
         if there is None or not there.ours or use is not None:

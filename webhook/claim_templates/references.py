@@ -21,7 +21,7 @@ FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TemplateReference:
     """A template that a pod names. ``body`` is ``None`` where its content does not give its name: never created."""
 
     key: Key
@@ -34,13 +34,13 @@ class Wanted:
         return self.body is not None
 
     @property
-    def essence(self) -> int:
+    def content_key(self) -> int:
         """What the template asks for, as a number of ``template_content``."""
         return content(self.body or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Existing:
+class TemplateRecord:
     """A template of one of our names that is there; the versions make sure that it is this one that gets deleted."""
 
     key: Key
@@ -48,7 +48,7 @@ class Existing:
     version: str
     ours: bool = True
     """Whether it has our label: what has not is never deleted."""
-    essence: int = 0
+    content_key: int = 0
     """What it asks for, as a number of ``template_content``."""
 
 
@@ -66,7 +66,7 @@ def reference(pod: Mapping[str, Any]) -> Key | None:
     return None
 
 
-def wanted(pod: Mapping[str, Any]) -> Wanted | None:
+def wanted(pod: Mapping[str, Any]) -> TemplateReference | None:
     """What a pod asks for, as the API server stores it.
 
     Nothing, a template, or a name that its content does not give (``body`` is None).
@@ -76,8 +76,8 @@ def wanted(pod: Mapping[str, Any]) -> Wanted | None:
         return None
     found = stored(pod)
     if found is None or found.template["metadata"]["name"] != key[1]:
-        return Wanted(key=key, body=None)
-    return Wanted(key=key, body=found.template, demand=Demand.of(found))
+        return TemplateReference(key=key, body=None)
+    return TemplateReference(key=key, body=found.template, demand=Demand.of(found))
 
 
 def named(pod: Mapping[str, Any]) -> Object:
@@ -87,7 +87,7 @@ def named(pod: Mapping[str, Any]) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", **found}
 
 
-def existing(template: Mapping[str, Any]) -> Existing | None:
+def existing(template: Mapping[str, Any]) -> TemplateRecord | None:
     """A template under one of our names, or ``None``."""
     metadata = template["metadata"]
     if not metadata["name"].startswith(TEMPLATE_PREFIX):
@@ -95,7 +95,7 @@ def existing(template: Mapping[str, Any]) -> Existing | None:
     key = (sys.intern(metadata["namespace"]), sys.intern(metadata["name"]))
     ours = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
     uid, version = metadata["uid"], metadata["resourceVersion"]
-    return Existing(key=key, uid=uid, version=version, ours=ours, essence=content(template))
+    return TemplateRecord(key=key, uid=uid, version=version, ours=ours, content_key=content(template))
 
 
 def is_own(item: Mapping[str, Any], *, template: bool) -> bool:

@@ -31,7 +31,7 @@ class Outcome(Enum):
     """There was nothing to do any more."""
 
 
-class Turns:
+class WriteQueue:
     """The templates that have to be written in one way: created, or deleted."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Turns:
     def __len__(self) -> int:
         return len(self._wanted)
 
-    def want(self, key: Key) -> None:
+    def add(self, key: Key) -> None:
         """Have it written; wanting it twice is wanting it once."""
         if key in self._wanted:
             return
@@ -59,7 +59,7 @@ class Turns:
         else:
             self._first[key] = None
 
-    def drop(self, key: Key) -> None:
+    def discard(self, key: Key) -> None:
         """It need not be written any more; what is known of it is forgotten."""
         self._wanted.discard(key)
         self._first.pop(key, None)
@@ -67,7 +67,7 @@ class Turns:
         self._pauses.pop(key, None)
         self._at.pop(key, None)
 
-    def take(self, now: float) -> list[Key]:
+    def get(self, now: float) -> list[Key]:
         """Give out what may be written now; each has to be told of by ``done``."""
         self._wake(now)
         room = AT_ONCE - len(self._busy)

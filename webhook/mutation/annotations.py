@@ -55,7 +55,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ShareRequest:
     """What a pod asks for. ``shares`` come in order of their containers' start; ``models`` are lower-case.
 
     ``main`` is the main container where that has a share, else empty. Not ``complete`` if an annotation has a problem.
@@ -74,7 +74,7 @@ class Plan:
         return next((share for share in self.shares if share.container == container), None)
 
 
-def asks(annotations: Mapping[str, Any]) -> bool:
+def requests_share(annotations: Mapping[str, Any]) -> bool:
     """Tell whether a pod asks for a share, rightly or wrongly: any annotation of our domain does."""
     return any(contract.is_ours(key) for key in annotations)
 
@@ -91,7 +91,7 @@ def main_name(pod: PodView) -> str:
     return _main(pod).name
 
 
-def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan:
+def parse_share_request(pod: PodView, policy: NamespacePolicy, settings: Settings) -> ShareRequest:
     """Read the annotations of a pod that asks.
 
     Raises:
@@ -100,15 +100,15 @@ def read_plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Plan
     return collect(planning(pod, policy, settings))[0]
 
 
-def planning(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[Plan]:
-    """Read as ``read_plan`` does. With problems, the plan is not complete."""
+def planning(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[ShareRequest]:
+    """Read as ``parse_share_request`` does. With problems, the plan is not complete."""
     keys = yield from read_keys(pod)
     view = replace(pod, annotations=keys.meant)
     plan, sound = yield from traced(_plan(view, policy, settings), keys.fields)
     return plan if sound and keys.known else replace(plan, complete=False)
 
 
-def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[Plan]:
+def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[ShareRequest]:
     choice = _main(pod)
     wanted, limits = _Wanted.of(pod.annotations, choice.name), _Limits(policy, settings)
     names = wanted.names() or {choice.name}
@@ -118,7 +118,7 @@ def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[Pl
     models = yield from attempt(partial(read_models, pod.annotations))
     same_gpu = yield from attempt(partial(_same_gpu, pod, shares))
     yield from limits.capped(names - wanted.compute.keys() - wanted.profile.keys())
-    return Plan(
+    return ShareRequest(
         shares=tuple(shares),
         main=choice.name if choice.name in names else "",
         low_priority=priority == "low",

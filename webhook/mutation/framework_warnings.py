@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from gpushare import contract
 from gpushare.checks import Check
-from webhook.mutation.annotations import Plan, Share
+from webhook.mutation.annotations import Share, ShareRequest
 from webhook.mutation.podview import Container, PodView
 
 MAX_TEXT: Final = 8 * 1024
@@ -86,7 +86,7 @@ LAUNCHERS: Final = (
 )
 
 
-def warnings(pod: PodView, plan: Plan) -> Check[None]:
+def warnings(pod: PodView, plan: ShareRequest) -> Check[None]:
     """Warn about each container with a share.
 
     Args:

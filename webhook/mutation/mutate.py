@@ -12,11 +12,11 @@ from gpushare.fields import objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.mutation import framework_warnings, other_gpu_systems, sidecar_validation, validation
-from webhook.mutation.annotations import Plan, asking, asks, main_name, planning
+from webhook.mutation.annotations import ShareRequest, asking, main_name, planning, requests_share
 from webhook.mutation.json_patch import diff
 from webhook.mutation.podview import Kind, PodView, claims_used, names_claim, read_annotations, read_pod, reading
 from webhook.mutation.resourceclaims import ClaimPlan, check_compute, check_memory, check_number, claim_plan
-from webhook.mutation.rewrite import hide, is_our_claim, rewrite
+from webhook.mutation.rewrite import hide_gpus, is_our_claim, rewrite
 from webhook.mutation.settings import Settings
 from webhook.mutation.template_content import content_of
 
@@ -31,7 +31,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Mutation:
     """What is done to a pod. ``patch`` is JSON Patch, ``pod`` the pod it leads to."""
 
     reason: Reason
@@ -42,7 +42,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What a decision depends on besides the pod; ``decide`` describes it."""
+    """What a decision depends on besides the pod; ``mutate_pod`` describes it."""
 
     policy: NamespacePolicy
     settings: Settings
@@ -51,7 +51,7 @@ class _Around:
     standing: Callable[[str], int | None]
 
 
-def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
+def mutate_pod(  # noqa: PLR0913 - one argument per fact the answer depends on
     pod: Json,
     *,
     policy: NamespacePolicy,
@@ -63,7 +63,7 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
     own_claims: Container[str] = NONE,
     other_claims: Container[str] = NONE,
     standing: Callable[[str], int | None] = lambda _: None,
-) -> Decision:
+) -> Mutation:
     """Decide about one pod of an opted-in namespace.
 
     Args:
@@ -86,36 +86,36 @@ def decide(  # noqa: PLR0913 - one argument per fact the answer depends on
     if operation == "UPDATE" and subresource == "ephemeralcontainers":
         return _collected(_debug(pod, old or {}))
     if operation != "CREATE" or subresource:
-        return Decision(reason=Reason.UNCHANGED, pod=pod)
-    if not asks(read_annotations(pod)):
-        return Decision(reason=Reason.NO_SHARE, pod=pod)
+        return Mutation(reason=Reason.UNCHANGED, pod=pod)
+    if not requests_share(read_annotations(pod)):
+        return Mutation(reason=Reason.NO_SHARE, pod=pod)
     around = _Around(policy, settings, own_claims, other_claims, standing)
     return _collected(_created(pod, user, around))
 
 
-def _collected(check: Check[Decision]) -> Decision:
+def _collected(check: Check[Mutation]) -> Mutation:
     decision, warnings = collect(check)
     return replace(decision, warnings=_said(warnings))
 
 
-def _created(pod: Json, user: str, around: _Around) -> Check[Decision]:
+def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
     view = yield from guarded(reading(pod))
     if view is None:
         yield from validation.check_host(pod, around.policy, around.settings)
-        return Decision(reason=Reason.UNCHANGED, pod=pod)
+        return Mutation(reason=Reason.UNCHANGED, pod=pod)
     if _is_mirror(view, user):
-        return Decision(reason=Reason.MIRROR_POD, pod=pod)
+        return Mutation(reason=Reason.MIRROR_POD, pod=pod)
     sharing = asking(view)
     if (yield from attempt(partial(_brings_claims, view, sharing, around.own_claims))):
         yield f"the pod's own claims give its containers GPUs; annotations of {contract.GROUP} only divide them"
         yield from _checked(view, sharing, around)
-        return Decision(reason=Reason.OWN_CLAIM, pod=pod)
+        return Mutation(reason=Reason.OWN_CLAIM, pod=pod)
     sidecar = view.named(contract.SIDECAR)
     shared = _shared(view, sharing, around)
     return (yield from (first_of_fields(sidecar.field, shared) if sidecar else shared))
 
 
-def _shared(view: PodView, sharing: frozenset[str], around: _Around) -> Check[Decision]:
+def _shared(view: PodView, sharing: frozenset[str], around: _Around) -> Check[Mutation]:
     """Make a sharing pod. Problems of the sidecar come first: other checks take it for a container of the tenant."""
     plan = yield from planning(view, around.policy, around.settings)
     yield from guarded(sidecar_validation.problems(view, around.settings))
@@ -125,7 +125,7 @@ def _shared(view: PodView, sharing: frozenset[str], around: _Around) -> Check[De
     return (yield from _share(view, plan, around))
 
 
-def _by_mps(plan: Plan, settings: Settings) -> frozenset[str]:
+def _by_mps(plan: ShareRequest, settings: Settings) -> frozenset[str]:
     """Name the containers whose shares MPS serves; none where GPUs may be shared in another way."""
     shares = plan.shares if settings.several_gpus == "refuse" else ()
     return frozenset(share.container for share in shares if not share.profile)
@@ -133,12 +133,12 @@ def _by_mps(plan: Plan, settings: Settings) -> frozenset[str]:
 
 def _checked(view: PodView, sharing: frozenset[str], around: _Around) -> Check[None]:
     """Check what annotations cannot change, for shares and for claims that the pod brings."""
-    yield from validation.check(view, sharing, around.policy, around.settings)
+    yield from validation.validate_pod(view, sharing, around.policy, around.settings)
     others = other_gpu_systems.check_claims(view, sharing, around.other_claims)
     yield from independent([others, other_gpu_systems.warnings(view, main_name(view), around.settings)])
 
 
-def _share(view: PodView, plan: Plan, around: _Around) -> Check[Decision]:
+def _share(view: PodView, plan: ShareRequest, around: _Around) -> Check[Mutation]:
     claim, settings = claim_plan(plan), around.settings
     yield from check_number(claim.requests)
     yield from check_compute(plan, settings.most_compute)
@@ -146,28 +146,28 @@ def _share(view: PodView, plan: Plan, around: _Around) -> Check[Decision]:
     yield from _check_template(claim, plan, around.standing)
     after = yield from rewrite(view, plan, claim, around.policy, settings)
     patch = diff(view.pod, after) if plan.complete else []
-    return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch)
+    return Mutation(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch)
 
 
-def _debug(pod: Json, old: Json) -> Check[Decision]:
+def _debug(pod: Json, old: Json) -> Check[Mutation]:
     """Answer ``kubectl debug`` on a sharing pod: containers added later get no GPU; those there are immutable."""
-    annotated = asks(read_annotations(pod))
+    annotated = requests_share(read_annotations(pod))
     claims = (pod.get("spec") or {}).get("resourceClaims") if isinstance(pod.get("spec"), dict) else None
     claimed = any(each.get("name") == contract.CLAIM for each in objects(claims, "spec.resourceClaims"))
     if not annotated and not claimed:
-        return Decision(reason=Reason.NO_SHARE, pod=pod)
+        return Mutation(reason=Reason.NO_SHARE, pod=pod)
     view = yield from reading(pod)
     known = {each.name for each in read_pod(old).containers if each.kind is Kind.EPHEMERAL} if old else set()
     containers: list[Json] = []
     for each in view.containers:
         if each.kind is Kind.EPHEMERAL and each.name not in known:
-            yield from validation.check_container(each)
-            containers.append((yield from hide(each)))
+            yield from validation.validate_container(each)
+            containers.append((yield from hide_gpus(each)))
         elif each.kind is Kind.EPHEMERAL:
             containers.append(each.raw)
     after = {**pod, "spec": {**view.spec, "ephemeralContainers": containers}} if containers else pod
     patch = diff(pod, after)
-    return Decision(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch)
+    return Mutation(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch)
 
 
 def _said(warnings: Iterable[str]) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ def _is_mirror(view: PodView, user: str) -> bool:
     return contract.MIRROR in view.annotations and bool(node) and user == f"system:node:{node}"
 
 
-def _check_template(claim: ClaimPlan, plan: Plan, standing: Callable[[str], int | None]) -> Iterator[Problem]:
+def _check_template(claim: ClaimPlan, plan: ShareRequest, standing: Callable[[str], int | None]) -> Iterator[Problem]:
     """Find a template of the claim's name to which somebody gave other content before the namespace opted in."""
     found = standing(claim.template) if plan.complete else None
     if found is not None and found != content_of(claim.requests, plan.models, same_gpu=plan.same_gpu):

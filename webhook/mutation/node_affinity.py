@@ -21,7 +21,7 @@ WEIGHT: Final = 1
 SECTIONS: Final = {"binpack": "podAffinity", "spread": "podAntiAffinity"}
 
 
-def with_preference(spec: Json, across: AcrossNodes) -> Object | None:
+def with_node_affinity(spec: Json, across: AcrossNodes) -> Object | None:
     """Return a pod's affinity with our term behind its own; ``None`` where there is nothing to add.
 
     A pod that says itself which nodes it prefers, or what it thinks of sharing pods, is left to it.
@@ -39,11 +39,11 @@ def with_preference(spec: Json, across: AcrossNodes) -> Object | None:
     if _prefers_nodes(spec, standing) or any(_about_shares(standing, section) for section in SECTIONS.values()):
         return None
     section = SECTIONS[across]
-    ours = [*_preferred(standing, section), {"weight": WEIGHT, "podAffinityTerm": term()}]
+    ours = [*_preferred(standing, section), {"weight": WEIGHT, "podAffinityTerm": affinity_term()}]
     return {**standing, section: {**_section(standing, section), PREFERRED: ours}}
 
 
-def term() -> Object:
+def affinity_term() -> Object:
     """The sharing pods of all namespaces, by node."""
     return {
         "labelSelector": {"matchLabels": {MANAGED_LABEL: "true"}},

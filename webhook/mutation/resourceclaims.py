@@ -19,7 +19,7 @@ from gpushare.patterns import Pattern
 from gpushare.quantity import MAX_GPUS, WHOLE_GPU_PERCENT, format_mib, parse_profile
 from gpushare.reasons import Reason
 from webhook.mutation.annotation_keys import field_of
-from webhook.mutation.annotations import Plan, Share, read_models
+from webhook.mutation.annotations import Share, ShareRequest, read_models
 from webhook.mutation.podview import Container, Json, Kind, PodView, read_pod
 
 HASH_DIGITS: Final = 16
@@ -53,7 +53,7 @@ class ClaimPlan:
     """Name of the ResourceClaimTemplate."""
 
 
-def claim_plan(plan: Plan) -> ClaimPlan:
+def claim_plan(plan: ShareRequest) -> ClaimPlan:
     """Work out the requests, so that their sum is exactly what the pod can hold at once."""
     groups, cut = _apart(plan)
     requests = (*(request for group in groups for request in _requests(group)), *_instances(cut))
@@ -67,7 +67,7 @@ class Stored:
     """What a rewritten pod asks for, read back from the pod alone."""
 
     view: PodView
-    plan: Plan
+    plan: ShareRequest
     template: Object
     """The ResourceClaimTemplate; its name differs from the one in the pod where somebody changed either since."""
 
@@ -112,7 +112,7 @@ def template_spec(requests: Sequence[Request], models: Sequence[str], *, same_gp
     return {"spec": {"devices": devices}}
 
 
-def _apart(plan: Plan) -> tuple[tuple[Plan, ...], tuple[Share, ...]]:
+def _apart(plan: ShareRequest) -> tuple[tuple[ShareRequest, ...], tuple[Share, ...]]:
     """Tell shares from MIG instances, which have nothing to do with them, and shares by the number of their GPUs.
 
     What has several GPUs has them for itself, whatever else is on one: no constraint can say "one of those".
@@ -129,7 +129,7 @@ def _apart(plan: Plan) -> tuple[tuple[Plan, ...], tuple[Share, ...]]:
     return groups, tuple(each for each in plan.shares if each.profile)
 
 
-def _request_of(share: Share, group: Plan) -> str:
+def _request_of(share: Share, group: ShareRequest) -> str:
     return _shared_request(group.shares) if share.kind is Kind.INIT else share.container
 
 
@@ -191,7 +191,7 @@ def _shared_request(shares: Sequence[Share]) -> str:
     raise AssertionError("a plan has at least one share")
 
 
-def _requests(group: Plan) -> tuple[Request, ...]:
+def _requests(group: ShareRequest) -> tuple[Request, ...]:
     """One request per container but the plain init ones, which use one of those; all have as many GPUs."""
     chosen = _shared_request(group.shares)
     own = [share for share in group.shares if share.kind is not Kind.INIT]
@@ -200,7 +200,7 @@ def _requests(group: Plan) -> tuple[Request, ...]:
     return tuple(Request(name, *amount, gpus=group.shares[0].gpus) for name, amount in amounts.items())
 
 
-def _raised(plan: Plan, own: Sequence[Share], chosen: str) -> tuple[int, int]:
+def _raised(plan: ShareRequest, own: Sequence[Share], chosen: str) -> tuple[int, int]:
     """Raise the shared request until the claim covers the init containers as well: (MiB, percent)."""
     beside = own if plan.same_gpu else [share for share in own if share.container == chosen]
     memory, compute = _peak(plan.shares, beside)
@@ -222,7 +222,7 @@ def _peak(shares: Sequence[Share], beside: Sequence[Share]) -> tuple[int, int]:
     return memory, compute
 
 
-def check_compute(plan: Plan, most: int) -> Iterator[Problem]:
+def check_compute(plan: ShareRequest, most: int) -> Iterator[Problem]:
     """Find whether containers ask for more than ``most`` percent of one GPU, or one request for more than all."""
     for group in _apart(plan)[0]:
         requests = _requests(group)
@@ -233,7 +233,7 @@ def check_compute(plan: Plan, most: int) -> Iterator[Problem]:
             yield Problem(field_of(contract.COMPUTE), message + _way_out(group, None), Reason.ABOVE_MAXIMUM)
 
 
-def check_memory(plan: Plan, most_mib: int | None) -> Iterator[Problem]:
+def check_memory(plan: ShareRequest, most_mib: int | None) -> Iterator[Problem]:
     """Find whether several containers fit no GPU together; the largest GPU may be unknown (``None``)."""
     for group in _apart(plan)[0]:
         if len(group.shares) == 1:
@@ -253,7 +253,7 @@ def _most(requests: Sequence[Request], *, same_gpu: bool) -> Request:
     return Request("", together(each.memory_mib for each in requests), together(each.compute for each in requests))
 
 
-def _way_out(group: Plan, most_mib: int | None) -> str:
+def _way_out(group: ShareRequest, most_mib: int | None) -> str:
     """What to do beside asking for less: several GPUs where that helps, else why it does not."""
     apart = _most(_requests(replace(group, same_gpu=False)), same_gpu=False)
     if apart.compute > WHOLE_GPU_PERCENT or (most_mib is not None and apart.memory_mib > most_mib):
@@ -272,7 +272,7 @@ def _rebuilt(view: PodView, *, anywhere: bool) -> Stored | None:
         return None
     models = read_models(view.annotations)
     same_gpu = view.annotations.get(contract.SAME_GPU) != "false"
-    plan = Plan(shares=tuple(shares), models=models, same_gpu=same_gpu)
+    plan = ShareRequest(shares=tuple(shares), models=models, same_gpu=same_gpu)
     claim = claim_plan(plan)
     if any(check_number(claim.requests)):
         return None

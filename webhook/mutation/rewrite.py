@@ -18,14 +18,14 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import pinned_limit, same_amount, shown
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
-from webhook.mutation.annotations import Plan, Share
-from webhook.mutation.node_affinity import with_preference
+from webhook.mutation.annotations import Share, ShareRequest
+from webhook.mutation.node_affinity import with_node_affinity
 from webhook.mutation.podview import Container, Json, Kind, PodView
 from webhook.mutation.resourceclaims import ClaimPlan
 from webhook.mutation.settings import Settings
 
 Object = dict[str, Any]
-HIDDEN: Final = {
+NO_GPU_ENV: Final = {
     contract.CUDA_VISIBLE_DEVICES: contract.NO_CUDA_DEVICE,
     contract.NVIDIA_VISIBLE_DEVICES: contract.NO_NVIDIA_DEVICE,
 }
@@ -43,7 +43,9 @@ _LEFT_ALONE: Final = (contract.MPS_THREAD_PERCENTAGE, contract.MPS_CLIENT_PRIORI
 _OF_SHARES: Final = (*_OWN_DAEMON, contract.MPS_MEMORY_LIMIT, contract.MEMORY_MIB)
 
 
-def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy, settings: Settings) -> Check[Object]:
+def rewrite(
+    view: PodView, plan: ShareRequest, claim: ClaimPlan, policy: NamespacePolicy, settings: Settings
+) -> Check[Object]:
     """Make a sharing pod of a pod that asks. It must not use a name of ours for something else.
 
     A plan that is not complete gives problems only; it is not compared with amounts and names in the pod.
@@ -55,12 +57,12 @@ def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy
     for section in ("initContainers", "containers", "ephemeralContainers"):
         here = [one for one in view.containers if one.section == section]
         if here:
-            changes = (hide(one) if one is sidecar else change(one, plan, claim, policy) for one in here)
+            changes = (hide_gpus(one) if one is sidecar else change(one, plan, claim, policy) for one in here)
             spec[section] = yield from values_of(map(guarded, changes))
     add_claim = _add_claim(spec, claim, plan, rewritten=sidecar is not None)
     yield from independent([_add_sidecar(view, spec, settings), _add_volume(spec), add_claim])
     yield from attempt(partial(_add_tolerations, spec, settings))
-    affinity = yield from attempt(partial(with_preference, spec, settings.across_nodes))
+    affinity = yield from attempt(partial(with_node_affinity, spec, settings.across_nodes))
     if affinity is not None:
         spec["affinity"] = affinity
     if settings.runtime_class and not spec.get("runtimeClassName"):
@@ -70,16 +72,16 @@ def rewrite(view: PodView, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy
     return {**view.pod, "metadata": metadata, "spec": spec}
 
 
-def hide(container: Container) -> Check[Json]:
+def hide_gpus(container: Container) -> Check[Json]:
     """Return the container without any GPU; the same object where that is so already."""
-    return (yield from _with_env(container, HIDDEN))
+    return (yield from _with_env(container, NO_GPU_ENV))
 
 
 def environment(container: Container, share: Share, *, low_priority: bool, policy: NamespacePolicy) -> dict[str, str]:
     """Return the variables of a sharing container, in the order in which they are written."""
     if share.profile:
-        return HIDDEN | _capabilities(container, policy) | {contract.MIG_PROFILE_VARIABLE: share.profile}
-    wanted = HIDDEN | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: pinned_limit(share.memory_mib, share.gpus)}
+        return NO_GPU_ENV | _capabilities(container, policy) | {contract.MIG_PROFILE_VARIABLE: share.profile}
+    wanted = NO_GPU_ENV | _OWN_DAEMON | {contract.MPS_MEMORY_LIMIT: pinned_limit(share.memory_mib, share.gpus)}
     if share.compute is not None:
         wanted[contract.MPS_THREAD_PERCENTAGE] = str(share.compute)
     if low_priority:
@@ -99,11 +101,11 @@ def _capabilities(container: Container, policy: NamespacePolicy) -> dict[str, st
     return {contract.NVIDIA_DRIVER_CAPABILITIES: contract.DRIVER_CAPABILITIES}
 
 
-def _container(container: Container, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy) -> Check[Json]:
+def _container(container: Container, plan: ShareRequest, claim: ClaimPlan, policy: NamespacePolicy) -> Check[Json]:
     share = plan.of(container.name)
     if share is None:
         yield from guarded(_check_unclaimed(container))
-        return (yield from hide(container))
+        return (yield from hide_gpus(container))
     if not share.profile:
         yield from _check_own_daemon(container)
     yield from _check_other_kind(container, share)
@@ -159,7 +161,7 @@ def _left_alone(container: Container, wanted: Mapping[str, str]) -> Iterator[str
             yield f"{name} of container {container.name:.40} stays: it can only lower what it gets"
 
 
-def _with_claim(container: Container, request: str, plan: Plan) -> Check[Json]:
+def _with_claim(container: Container, request: str, plan: ShareRequest) -> Check[Json]:
     field = f"{container.field}.resources"
     resources = container.raw.get("resources")
     claims = objects(mapping(resources, field).get("claims"), f"{field}.claims")
@@ -174,7 +176,7 @@ def _with_claim(container: Container, request: str, plan: Plan) -> Check[Json]:
     return mapping(resources, field)
 
 
-def _renewed(container: Container, plan: Plan, claim: ClaimPlan, policy: NamespacePolicy) -> Check[Json]:
+def _renewed(container: Container, plan: ShareRequest, claim: ClaimPlan, policy: NamespacePolicy) -> Check[Json]:
     """Rewrite a container of a pod that was rewritten before; another release may have named its request otherwise."""
     request = claim.request_of.get(container.name)
     renewed = container if request is None else _with_request(container, request)
@@ -204,7 +206,7 @@ def _check_unclaimed(container: Container) -> Check[None]:
         yield _reserved(f"{field}[{contract.CLAIM}]", message)
 
 
-def _metadata(metadata: Json, plan: Plan) -> Check[Object]:
+def _metadata(metadata: Json, plan: ShareRequest) -> Check[Object]:
     labelled = yield from _with_label(metadata)
     return _with_default_container(labelled, plan)
 
@@ -219,7 +221,7 @@ def _with_label(metadata: Json) -> Check[Object]:
     return {**metadata, "labels": {**labels, contract.MANAGED_LABEL: "true"}}
 
 
-def _with_default_container(metadata: Object, plan: Plan) -> Object:
+def _with_default_container(metadata: Object, plan: ShareRequest) -> Object:
     """Name the main container where nobody did, for what inserts containers after us."""
     annotations = mapping(metadata.get("annotations"), "metadata.annotations")
     if not plan.main or contract.DEFAULT_CONTAINER in annotations:
@@ -288,7 +290,7 @@ def _renewed_volume(volume: Object, wanted: Json) -> Json:
     return {**volume, "emptyDir": {**mapping(volume["emptyDir"], field), **wanted["emptyDir"]}}
 
 
-def _add_claim(spec: Object, claim: ClaimPlan, plan: Plan, *, rewritten: bool) -> Check[None]:
+def _add_claim(spec: Object, claim: ClaimPlan, plan: ShareRequest, *, rewritten: bool) -> Check[None]:
     """Name the template. The one of another release is renewed; an entry without our sidecar is not ours to change."""
     entries = objects(spec.get("resourceClaims"), "spec.resourceClaims")
     wanted = {"name": contract.CLAIM, "resourceClaimTemplateName": claim.template}

@@ -87,7 +87,7 @@ def _own(standing: Container, wanted: Json) -> Check[None]:
 
 def _of_every_container(standing: Container) -> Check[None]:
     """Find what no container of a sharing pod may have. Its warnings are given for the whole pod."""
-    for found in guarded(validation.check_container(standing)):
+    for found in guarded(validation.validate_container(standing)):
         if isinstance(found, Problem):
             yield (
                 found if found.reason is Reason.INVALID_POD else _changed(found.field, "is not allowed in the sidecar")

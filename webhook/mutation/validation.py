@@ -26,7 +26,7 @@ _WHOLE: Final = {contract.WHOLE_GPU, *(contract.IMPLICIT_RESOURCE + name for nam
 """Resources that are a GPU; for those of device classes, the scheduler itself makes a claim."""
 
 
-def check(pod: PodView, sharing: Collection[str], policy: NamespacePolicy, settings: Settings) -> Check[None]:
+def validate_pod(pod: PodView, sharing: Collection[str], policy: NamespacePolicy, settings: Settings) -> Check[None]:
     """Check a pod that asks for a share, or whose annotations divide a claim of its own.
 
     Args:
@@ -46,7 +46,7 @@ def check_host(pod: Json, policy: NamespacePolicy, settings: Settings) -> Check[
     return host_access.check(pod, access)
 
 
-def check_container(container: Container) -> Check[None]:
+def validate_container(container: Container) -> Check[None]:
     """Check one container that is added to a sharing pod: no access to the node, no devices, no whole GPU."""
     yield from independent([host_access.check_container(container.raw, container.field), _whole_gpus(container)])
 

@@ -38,7 +38,7 @@ NO_ANSWER: Final = HTTPStatus.INTERNAL_SERVER_ERROR.value
 
 
 class Respond(Protocol):
-    """What answers a review that could be read: ``webhook.handler.Responder``.
+    """What answers a review that could be read: ``webhook.handler.AdmissionHandler``.
 
     Raises:
         PolicyDenied: the pod breaks a rule.

@@ -19,7 +19,7 @@ from gunicorn import http, util
 from gunicorn import sock as gunicorn_sock
 from gunicorn.workers.gthread import _DEFER, TConn, ThreadWorker
 
-from webhook.serving.http_framing import Frame
+from webhook.serving.http_framing import RequestFramer
 from webhook.serving.tls import check_client, refuses_client
 
 REQUEST_SECONDS: Final = 10.0
@@ -41,7 +41,7 @@ EXPECTATION_FAILED: Final = "417 Expectation Failed"
 HEAD_TOO_LARGE: Final = "431 Request Header Fields Too Large"
 
 
-class Stop(Exception):
+class ConnectionClosed(Exception):
     """This connection ends. ``reason`` is empty where the client ended it."""
 
     def __init__(self, reason: str = "") -> None:
@@ -49,7 +49,7 @@ class Stop(Exception):
         self.reason = reason
 
 
-class Budget:
+class BufferBudget:
     """Bytes held for unfinished requests, over all connections."""
 
     def __init__(self, limit: int) -> None:
@@ -62,7 +62,7 @@ class Budget:
             return self._held <= self._limit
 
 
-class AnswerSocket(ssl.SSLSocket):
+class BufferedTlsSocket(ssl.SSLSocket):
     """A TLS connection that never blocks for ever, and that sends an answer's head together with its body.
 
     Once up it stays non-blocking and waits by polling: each change of a socket's mode is a system call that lets go of
@@ -122,13 +122,13 @@ class AnswerSocket(ssl.SSLSocket):
 class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
     """One client: its handshake, and the bytes of the request that is coming in."""
 
-    def __init__(self, cfg: Any, sock: socket.socket, client: Any, server: Any, budget: Budget) -> None:
+    def __init__(self, cfg: Any, sock: socket.socket, client: Any, server: Any, budget: BufferBudget) -> None:
         self._deadline: float | None = None
         self._timeout: float | None = None
         self._budget, self._counted = budget, 0
         self._secured = False
         self._buffer, self._read, self._end = bytearray(), 0, 0
-        self._frame = Frame()
+        self._frame = RequestFramer()
         self.sock: Any
         self.initialized: bool
         super().__init__(cfg, sock, client, server)
@@ -159,7 +159,7 @@ class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
             patience: seconds to wait for more, all in all.
 
         Raises:
-            Stop: the client is gone, late, or holds too much.
+            ConnectionClosed: the client is gone, late, or holds too much.
             OSError: the connection or its handshake failed.
         """
         until = time.monotonic() + patience
@@ -188,7 +188,7 @@ class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
         """Forget the request that was answered; what follows it stays."""
         del self._buffer[: self._end]
         self._read = self._end = 0
-        self._frame = Frame()
+        self._frame = RequestFramer()
         self._uncount()
 
     def close(self, graceful: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - gunicorn's signature
@@ -215,23 +215,23 @@ class Connection(TConn):  # type: ignore[misc] # gunicorn ships no types
     def _take(self, until: float) -> None:
         data = self.sock.receive(READ, until)
         if not data:
-            raise Stop
+            raise ConnectionClosed
         if not self._buffer:
             self._deadline = time.monotonic() + REQUEST_SECONDS
         self._buffer += data
         if (excess := len(self._buffer) - FREE_BYTES - self._counted) > 0:
             self._counted += excess
             if not self._budget.change(excess):
-                raise Stop("memory")
+                raise ConnectionClosed("memory")
 
     def _check_deadline(self) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:
-            raise Stop("deadline")
+            raise ConnectionClosed("deadline")
 
     def _refuse(self, status: str) -> None:
         self.sock.sendall(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode())
         self.linger(0.0)
-        raise Stop
+        raise ConnectionClosed
 
     def _uncount(self) -> None:
         if self._counted:
@@ -247,7 +247,7 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._budget = Budget(MAX_HELD)
+        self._budget = BufferBudget(MAX_HELD)
 
     def accept(self, listener: socket.socket) -> None:
         """Take a connection in; the longest idle one makes room for it."""
@@ -270,7 +270,7 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
                         conn.linger(LINGER_SECONDS if self._patience() else 0.0)
                     return False
                 conn.next_request()
-        except Stop as stop:
+        except ConnectionClosed as stop:
             if stop.reason:
                 self.on_closed(stop.reason)
             return False

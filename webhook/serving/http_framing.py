@@ -19,7 +19,7 @@ _SIZE: Final = Pattern(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n", MAX_SIZE_
 _BLANK: Final = b"\r\n\r\n"
 
 
-class Frame:
+class RequestFramer:
     """Finds the end of one request in a buffer that only grows. A new request needs a new frame."""
 
     __slots__ = ("_at", "_body", "_chunks", "_end", "_from", "complete", "expects")

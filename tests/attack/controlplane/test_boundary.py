@@ -22,7 +22,7 @@ from tests.attack.controlplane.people import (
     templates,
 )  # fmt: skip
 from tests.integration.controlplane.objects import Object
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 pytestmark = pytest.mark.controlplane
@@ -185,7 +185,7 @@ def forged(memory: str, **more: Any) -> Object:
         "metadata": {"name": "forged", "annotations": {"gpu-share.io/memory": memory, "gpu-share.io/compute": "10"}},
         "spec": {"containers": [{"name": "main", "image": "example.invalid/app:1"}], **more},
     }
-    found: Object = copy.deepcopy(dict(decide(asked, policy=NamespacePolicy(), settings=Settings()).pod))
+    found: Object = copy.deepcopy(dict(mutate_pod(asked, policy=NamespacePolicy(), settings=Settings()).pod))
     found["spec"]["resourceClaims"].append({"name": "decoy", "resourceClaimName": "honest"})
     return found
 
@@ -235,7 +235,7 @@ def test_a_template_planted_before_the_opt_in_refuses_the_pod(people: People) ->
         "metadata": {"name": "victim", "annotations": {"gpu-share.io/memory": "1Gi"}},
         "spec": {"containers": [{"name": "main", "image": "example.invalid/app:1"}]},
     }
-    admitted = decide(asked, policy=NamespacePolicy(), settings=Settings()).pod
+    admitted = mutate_pod(asked, policy=NamespacePolicy(), settings=Settings()).pod
     name = admitted["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
     planted = template(name, {"deviceClassName": "gpu.example.com"})
     bed.cluster.create(templates(namespace), planted)

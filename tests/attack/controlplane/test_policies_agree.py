@@ -12,7 +12,7 @@ from tests.attack.controlplane.people import CLAIMS_CONTROLLER, People, claims, 
 from tests.integration.controlplane.objects import Object
 from tests.support.extent import trials
 from tests.unit.webhook.mutation.test_corpus import templates as corpus  # noqa: F401 - a fixture
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -57,7 +57,7 @@ def wanted(pods: Iterator[Object] | list[Object]) -> dict[tuple[int, str], Objec
     for pod in pods:
         for number, policy in enumerate(policies):
             try:
-                template = template_for(decide(pod, policy=policy, settings=SETTINGS).pod)
+                template = template_for(mutate_pod(pod, policy=policy, settings=SETTINGS).pod)
             except PolicyDenied:
                 continue
             if template is not None:

@@ -10,7 +10,7 @@ from gpushare.namespace_policy import NamespacePolicy
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.bed import Bed
 from tests.integration.controlplane.objects import Object
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.node_affinity import SECTIONS
 from webhook.mutation.settings import AcrossNodes, Settings
 
@@ -27,7 +27,7 @@ def stored(bed: Bed, namespace: str, across: AcrossNodes) -> tuple[Object, Objec
     """A pod as we make it, and as the server would keep it."""
     pod = objects.pod("tts", "4Gi")
     pod["metadata"]["namespace"] = namespace
-    made = dict(decide(pod, policy=NamespacePolicy(), settings=Settings(across_nodes=across)).pod)
+    made = dict(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings(across_nodes=across)).pod)
     made["metadata"] = {**made["metadata"], "labels": {}}  # the label is for our webhook alone to give
     where = path(CORE_V1, "pods", namespace=namespace)
     return made, bed.cluster.create(where, made, dryRun="All")
@@ -40,7 +40,7 @@ def test_it_is_taken_as_it_is_so_that_nothing_is_added_when_it_comes_back(
     made, kept = stored(bed, namespace, across)
     assert kept["spec"]["affinity"] == made["spec"]["affinity"]
     assert SECTIONS[across] in kept["spec"]["affinity"]
-    again = decide(kept, policy=NamespacePolicy(), settings=Settings(across_nodes=across))
+    again = mutate_pod(kept, policy=NamespacePolicy(), settings=Settings(across_nodes=across))
     assert [each for each in again.patch if "affinity" in each["path"]] == []
 
 

@@ -13,7 +13,7 @@ from tests.integration.controlplane.bed import Bed
 from tests.integration.controlplane.objects import Object
 from tests.integration.controlplane.second_webhook import second_webhook
 from tests.support.sidecar_changes import DIGEST, sidecar
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 pytestmark = pytest.mark.controlplane
@@ -57,7 +57,7 @@ def third(pod: Object) -> Object:
 def meets(made: Object) -> tuple[str, str]:
     """Tell which release wrote a pod first and which last; the last one has nothing more to change."""
     release = RELEASES[sidecar(made)["image"]]
-    assert decide(made, policy=NamespacePolicy(), settings=release).patch == []
+    assert mutate_pod(made, policy=NamespacePolicy(), settings=release).patch == []
     assert sidecar(made)["imagePullPolicy"] == (
         "Always" if NEXT.image in {release.image, first(made)} else "IfNotPresent"
     )
@@ -90,7 +90,7 @@ def test_replicas_of_two_releases_admit_every_pod(bed: Bed) -> None:
 def test_what_inject_of_another_release_wrote_is_admitted_and_renewed(bed: Bed, image: str) -> None:
     namespace = bed.namespace("injected")
     release = Settings(image=image, image_pull_policy="Never", tolerations=())
-    injected = decide(objects.pod("a", "1Gi"), policy=NamespacePolicy(), settings=release).pod
+    injected = mutate_pod(objects.pod("a", "1Gi"), policy=NamespacePolicy(), settings=release).pod
     injected["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "gpu-share-0123456789abcdef"
     made = bed.create(namespace, dict(injected), dryRun="All")
     fresh = bed.create(namespace, objects.pod("a", "1Gi"), dryRun="All")

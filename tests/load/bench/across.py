@@ -35,7 +35,7 @@ from tests.integration.controlplane.objects import HOSTNAME, Object
 from tests.load.bench.__main__ import cpu_seconds
 from tests.support.patience import holds_within
 from tests.testbed.cluster.controlplane import SCHEDULER, ControlPlane
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import AcrossNodes, Settings
 
@@ -205,7 +205,7 @@ def made(name: str, mib: int, way: str, dress: Dress | None = None, number: int 
         if each:
             each(pod, number)
     settings = Settings(across_nodes="none" if way == "constraint" else way)  # type: ignore[arg-type] # one of its choices
-    after = copy.deepcopy(dict(decide(pod, policy=NamespacePolicy(), settings=settings).pod))
+    after = copy.deepcopy(dict(mutate_pod(pod, policy=NamespacePolicy(), settings=settings).pod))
     del after["metadata"]["namespace"]
     return after
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpushare.contract import CLAIM, NAMESPACE_LABEL
 from gpushare.namespace_policy import NamespacePolicy
 from tests.load.bench.__main__ import pods
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -87,7 +87,7 @@ def _metadata(labels: Object, annotations: Object) -> Object:
 def _rewritten(size: int) -> Object:
     pod = copy.deepcopy(pods()["typical"])
     pod["metadata"]["annotations"]["gpu-share.io/memory"] = f"{size}Mi"
-    return dict(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod)
+    return dict(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).pod)
 
 
 @cache

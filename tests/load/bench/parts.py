@@ -9,10 +9,10 @@ from werkzeug.test import EnvironBuilder
 
 from gpushare.namespace_policy import NamespacePolicy
 from tests.support import reviews
-from webhook.caches import KnownClaims, Namespaces
-from webhook.handler import Responder
+from webhook.caches import KnownClaims, NamespacePolicyCache
+from webhook.handler import AdmissionHandler
 from webhook.metrics import Metrics
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 from webhook.serving import logs, review
 from webhook.serving.app import Deps, create_app
@@ -36,9 +36,9 @@ def parts(pod: dict[str, Any]) -> dict[str, float]:
     """Seconds of CPU by part, none of them containing another."""
     logs.configure("error")
     body = reviews.encoded(pod)
-    namespaces = Namespaces()
+    namespaces = NamespacePolicyCache()
     namespaces.reset([{"metadata": {"name": reviews.NAMESPACE}}])
-    respond = Responder(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
+    respond = AdmissionHandler(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
     app = create_app(Deps(respond=respond, metrics=Metrics()))
     environ = EnvironBuilder(method="POST", path="/mutate", content_type="application/json").get_environ()
 
@@ -48,12 +48,12 @@ def parts(pod: dict[str, Any]) -> dict[str, float]:
 
     asked, policy, settings = review.parse(body), NamespacePolicy(), Settings()
     parsing = cpu(lambda: review.parse(body))
-    deciding = cpu(lambda: decide(pod, policy=policy, settings=settings))
+    deciding = cpu(lambda: mutate_pod(pod, policy=policy, settings=settings))
     answering = cpu(lambda: respond(asked))
     whole = cpu(call)
     return {
         "strict JSON": parsing,
-        "decide": deciding,
+        "mutate_pod": deciding,
         "answer, base64": max(0.0, answering - deciding),
         "Flask, metrics": max(0.0, whole - answering - parsing),
     }

@@ -63,11 +63,11 @@ def test_a_damaged_authority_is_replaced_while_its_leaf_stays_trusted(name: str,
     assert not handshake(world.published.bundle, pair)
 
 
-def test_both_vaults_deleted_start_anew() -> None:
+def test_both_stores_deleted_begin_again() -> None:
     world = World()
     world.run()
-    for vault in (world.authority, world.serving):
-        vault.files, vault.version = {}, 0
+    for store in (world.authority, world.serving):
+        store.files, store.version = {}, 0
     assert world.run().step is Step.NOTHING
     assert world.accepted()
 
@@ -131,9 +131,9 @@ def test_pem_bombs_cost_nothing() -> None:
 def test_no_damage_is_beyond_repair(data: bytes, place: int, name: str) -> None:
     world = World()
     world.run()
-    vault = world.authority if name.startswith("ca.") else world.serving
-    whole = vault.files[name]
-    vault.files[name] = whole[:place] + data + whole[place + len(data) :]
+    store = world.authority if name.startswith("ca.") else world.serving
+    whole = store.files[name]
+    store.files[name] = whole[:place] + data + whole[place + len(data) :]
     world.run()
     world.run(minutes=6)
     assert accepts(world.published.bundle, world.pair(), world.now + timedelta(minutes=1))

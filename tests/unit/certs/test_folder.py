@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from certs import store
+from certs import store as store_module
 from certs.main import main, watch
-from certs.store import ConflictError, FolderVault
+from certs.store import ConflictError, DirectoryStore
 from tests.unit.certs.world import handshake
 
 COMMAND = ["--dns", "localhost", "--ip", "127.0.0.1"]
@@ -44,49 +44,49 @@ def test_keys_are_readable_by_their_owner_alone_and_the_authoritys_lies_apart(tm
 
 
 def test_a_generation_switches_whole_and_the_former_is_removed(tmp_path: Path) -> None:
-    vault = FolderVault(tmp_path / "v")
-    vault.write({"a": b"1", "b": b"1"}, "")
-    vault.write({"a": b"2", "c": b"2"}, vault.read()[1])
-    assert vault.read()[0] == {"a": b"2", "c": b"2"}
+    store = DirectoryStore(tmp_path / "v")
+    store.write({"a": b"1", "b": b"1"}, "")
+    store.write({"a": b"2", "c": b"2"}, store.read()[1])
+    assert store.read()[0] == {"a": b"2", "c": b"2"}
     assert sorted(f.name for f in (tmp_path / "v").iterdir() if not f.name.startswith("..")) == ["a", "c"]
     assert len([f for f in (tmp_path / "v").iterdir() if f.name.startswith("..")]) == 2
 
 
 def test_a_generation_removed_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vault, writer = FolderVault(tmp_path / "v"), FolderVault(tmp_path / "v")
-    vault.write({"a": b"1", "b": b"1"}, "")
-    read, switched = store._bounded, list[int]()
+    directory, writer = DirectoryStore(tmp_path / "v"), DirectoryStore(tmp_path / "v")
+    directory.write({"a": b"1", "b": b"1"}, "")
+    read, switched = store_module._bounded, list[int]()
 
     def slow(file: Path) -> bytes | None:
         found = read(file)
         if not switched:
             switched.append(1)
-            writer.write({"a": b"2", "b": b"2"}, vault._generation_now())
+            writer.write({"a": b"2", "b": b"2"}, directory._generation_now())
         return found
 
-    monkeypatch.setattr(store, "_bounded", slow)
-    assert vault.read()[0] == {"a": b"2", "b": b"2"}
+    monkeypatch.setattr(store_module, "_bounded", slow)
+    assert directory.read()[0] == {"a": b"2", "b": b"2"}
 
 
 def test_a_write_upon_an_older_version_is_a_conflict(tmp_path: Path) -> None:
-    vault = FolderVault(tmp_path / "v")
-    vault.write({"a": b"1"}, "")
-    version = vault.read()[1]
-    vault.write({"a": b"2"}, version)
+    store = DirectoryStore(tmp_path / "v")
+    store.write({"a": b"1"}, "")
+    version = store.read()[1]
+    store.write({"a": b"2"}, version)
     with pytest.raises(ConflictError):
-        vault.write({"a": b"3"}, version)
-    assert vault.read()[0] == {"a": b"2"}
+        store.write({"a": b"3"}, version)
+    assert store.read()[0] == {"a": b"2"}
 
 
 def test_what_is_no_file_or_too_large_is_not_read(tmp_path: Path) -> None:
-    vault = FolderVault(tmp_path / "v")
-    vault.write({"a": b"1"}, "")
-    generation = tmp_path / "v" / vault.read()[1]
+    store = DirectoryStore(tmp_path / "v")
+    store.write({"a": b"1"}, "")
+    generation = tmp_path / "v" / store.read()[1]
     os.mkfifo(generation / "pipe")
     (generation / "folder").mkdir()
     (generation / "link").symlink_to("/etc/passwd")
     (generation / "huge").write_bytes(b"x" * 70_000)
-    assert vault.read()[0] == {"a": b"1"}
+    assert store.read()[0] == {"a": b"1"}
 
 
 def test_many_runners_at_once_end_with_one_pair(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_many_runners_at_once_end_with_one_pair(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "either --dir DIR or --secret"),
         (["--dir", "a", "--secret", "a/b"], "either --dir DIR or --secret"),
@@ -115,9 +115,11 @@ def test_many_runners_at_once_end_with_one_pair(tmp_path: Path) -> None:
         (["--dir", "a", "--dns", "a", "--ca-days", "30"], "--ca-days 30"),
     ],
 )
-def test_wrong_use_is_said_in_a_sentence(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_reported_in_a_sentence(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "x", "1e9"])

@@ -1,4 +1,4 @@
-"""A small world for certificates: vaults in memory, a clock that is turned by hand, clients that really verify."""
+"""A small world for certificates: stores in memory, a clock that is turned by hand, clients that really verify."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from cryptography import x509
 from cryptography.x509 import verification
 
-from certs.rotation import Keeper
-from certs.rotation_plan import Plan, Wanted
+from certs.rotation import CertificateRotator
+from certs.rotation_plan import DesiredCertificates, Plan
 from certs.store import ConflictError, Files
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ NO_CHECK_TIME = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the handshake checks chain and name, ``accepts`` checks the time."""
 
 
-class MemoryVault:
-    """A vault with compare-and-swap, and a hook that runs before each operation, as another runner might."""
+class MemoryStore:
+    """A store with compare-and-swap, and a hook that runs before each operation, as another runner might."""
 
     def __init__(self, name: str = "memory") -> None:
         self.name, self.files, self.version = name, dict[str, bytes](), 0
@@ -58,15 +58,17 @@ class Published:
 class World:
     def __init__(self, **wanted: object) -> None:
         self.now = START
-        self.authority, self.serving, self.published = MemoryVault("authority"), MemoryVault("serving"), Published()
-        self.wanted = Wanted(names=NAMES, **wanted)  # type: ignore[arg-type]
+        self.authority, self.serving, self.published = MemoryStore("authority"), MemoryStore("serving"), Published()
+        self.wanted = DesiredCertificates(names=NAMES, **wanted)  # type: ignore[arg-type]
 
-    def keeper(self) -> Keeper:
-        return Keeper(self.authority, self.serving, self.wanted, publisher=self.published, clock=lambda: self.now)
+    def rotator(self) -> CertificateRotator:
+        return CertificateRotator(
+            self.authority, self.serving, self.wanted, publisher=self.published, clock=lambda: self.now
+        )
 
     def run(self, **later: float) -> Plan:
         self.now += timedelta(**later)
-        return self.keeper().reconcile()
+        return self.rotator().reconcile()
 
     def pair(self) -> tuple[bytes, bytes]:
         return self.serving.files["tls.crt"], self.serving.files["tls.key"]

@@ -8,7 +8,7 @@ import yaml
 
 from gpushare import contract
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -30,11 +30,11 @@ def policy(name: str) -> NamespacePolicy:
     return NamespacePolicy.from_annotations(annotations[0] if annotations else {})
 
 
-def rewritten(name: str) -> list[Decision]:
-    return [decide(pod, policy=policy(name), settings=Settings()) for pod in pods(name)]
+def rewritten(name: str) -> list[Mutation]:
+    return [mutate_pod(pod, policy=policy(name), settings=Settings()) for pod in pods(name)]
 
 
-def requests(decision: Decision) -> dict[str, dict[str, str]]:
+def requests(decision: Mutation) -> dict[str, dict[str, str]]:
     """Request name → capacity asked for, of the template the pod names; the sidecar's left out."""
     template = template_for(decision.pod)
     assert template is not None

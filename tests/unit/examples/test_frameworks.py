@@ -20,7 +20,7 @@ from gpushare.namespace_policy import NamespacePolicy
 from tests.fakes.gpu.machine import MachineGpu
 from tests.support.frameworks import CARDS
 from tests.unit.enforcer.dra.objects import NODE, bound, claim, namespace
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 FOLDER = Path(__file__).parents[3] / "examples" / "frameworks"
@@ -36,7 +36,7 @@ def example(framework: Framework) -> Object:
 
 def admitted(framework: Framework) -> Object:
     """As it comes from the webhook, without a warning about its framework."""
-    decision = decide(example(framework), policy=NamespacePolicy(), settings=Settings())
+    decision = mutate_pod(example(framework), policy=NamespacePolicy(), settings=Settings())
     assert [each for each in decision.warnings if "may run as root" not in each] == []
     made: Object = dict(decision.pod)
     return bound({**made, "metadata": {"name": framework.example.removesuffix(".yaml"), **made["metadata"]}})

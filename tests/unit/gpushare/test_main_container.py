@@ -19,7 +19,7 @@ from gpushare.contract import (
 )
 from gpushare.main_container import PREFIXES, PROXIES, choose, key_for, main_container, uses_our_claim
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 Object = dict[str, Any]
@@ -93,7 +93,9 @@ def test_whoever_follows_the_warning_gives_the_share_to_the_other_container_at_o
     pod_wide: Object, name: str
 ) -> None:
     spec: Object = {"containers": [{"name": "a" * 63, "image": "x"}, {"name": name, "image": "x"}]}
-    first = decide({"metadata": {"annotations": pod_wide}, "spec": spec}, policy=NamespacePolicy(), settings=Settings())
+    first = mutate_pod(
+        {"metadata": {"annotations": pod_wide}, "spec": spec}, policy=NamespacePolicy(), settings=Settings()
+    )
     (warning,) = [each for each in first.warnings if each.startswith("the share goes to aaa")]
     assert not warning.endswith("...")
     advice = warning.partition("; ")[2].replace("<container>", name)
@@ -103,7 +105,7 @@ def test_whoever_follows_the_warning_gives_the_share_to_the_other_container_at_o
         (_, amount), *others = pod_wide.items()
         followed = {advice.split()[1]: amount, **dict(others)}
     pod = {"metadata": {"annotations": followed}, "spec": spec}
-    second = decide(pod, policy=NamespacePolicy(), settings=Settings())
+    second = mutate_pod(pod, policy=NamespacePolicy(), settings=Settings())
     assert [uses_our_claim(each) for each in second.pod["spec"]["containers"]] == [False, True]
     assert not [each for each in second.warnings if each.startswith("the share goes to")]
 
@@ -164,10 +166,10 @@ ANNOTATIONS: list[Object] = [
 def test_a_container_inserted_after_the_first_rewrite_changes_no_share(annotations: Object, inserted: str) -> None:
     containers = [{"name": name, "image": "a"} for name in ("envoy", "a", "b")]
     pod: Object = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": containers}}
-    first = copy.deepcopy(dict(decide(pod, policy=POLICY, settings=Settings()).pod))
+    first = copy.deepcopy(dict(mutate_pod(pod, policy=POLICY, settings=Settings()).pod))
     meddled = copy.deepcopy(first)
     meddled["spec"]["containers"].insert(0, {"name": inserted, "image": "a"})
-    second = dict(decide(meddled, policy=POLICY, settings=Settings()).pod)
+    second = dict(mutate_pod(meddled, policy=POLICY, settings=Settings()).pod)
     assert second["metadata"] == first["metadata"]
     assert second["spec"]["resourceClaims"] == first["spec"]["resourceClaims"]
     assert second["spec"]["containers"][1:] == first["spec"]["containers"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpushare.reasons import Reason
 from webhook.claim_templates.controller import Controller
-from webhook.claim_templates.references import Existing, Key
+from webhook.claim_templates.references import Key, TemplateRecord
 from webhook.metrics import Metrics
 from webhook.mutation.demand import Demand
 
@@ -41,7 +41,7 @@ class Server:
             self.show("ADDED", self.stored[key])
         return "ok"
 
-    def delete(self, item: Existing) -> str:
+    def delete(self, item: TemplateRecord) -> str:
         with self._lock:
             self.writes.append(("delete", item.key))
             there = self.stored.get(item.key)

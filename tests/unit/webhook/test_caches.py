@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
-from webhook.caches import CLAIM, TEMPLATE, KnownClaims, Namespaces, static_namespaces
+from webhook.caches import CLAIM, TEMPLATE, KnownClaims, NamespacePolicyCache, static_namespaces
 
 
 def namespace(name: str = "team", **annotations: str) -> dict[str, Any]:
@@ -17,14 +17,14 @@ def namespace(name: str = "team", **annotations: str) -> dict[str, Any]:
 
 
 def test_a_namespace_from_the_list_needs_no_call() -> None:
-    known = Namespaces()
+    known = NamespacePolicyCache()
     known.reset([namespace(**{"max-memory": "8Gi"})])
 
     assert known.policy("team").max_memory_mib == 8192
 
 
 def test_events_change_what_is_known() -> None:
-    known = Namespaces()
+    known = NamespacePolicyCache()
     known.reset([namespace()])
     known.event("MODIFIED", namespace(**{"max-memory": "4Gi"}))
     assert known.policy("team").max_memory_mib == 4096
@@ -34,7 +34,7 @@ def test_events_change_what_is_known() -> None:
 
 
 def test_a_policy_with_a_mistake_refuses_and_says_where() -> None:
-    known = Namespaces()
+    known = NamespacePolicyCache()
     known.reset([namespace(**{"max-memory": "lots"})])
     for _ in range(2):
         with pytest.raises(PolicyDenied, match="max-memory") as caught:

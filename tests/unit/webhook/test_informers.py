@@ -9,7 +9,7 @@ from tests.unit.webhook.claim_templates.test_references import managed, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_caches import claim, namespace
 from webhook import informers
-from webhook.caches import KnownClaims, Namespaces
+from webhook.caches import KnownClaims, NamespacePolicyCache
 from webhook.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Seen:
     """Followers of nothing, whose lists and events come from the test."""
 
     def __init__(self) -> None:
-        self.namespaces, self.claims, self.server = Namespaces(), KnownClaims(), Server()
+        self.namespaces, self.claims, self.server = NamespacePolicyCache(), KnownClaims(), Server()
         self.controller = make(self.server, Clock(), Metrics(), listed=False, opted_in=self.namespaces.__contains__)
         made = informers.followers(cast("Cluster", None), self.namespaces, self.claims, self.controller, Metrics())
         self.by_kind = {each._where.rpartition("/")[2]: each for each in made}
@@ -64,7 +64,7 @@ def test_templates_are_known_to_reviews_and_to_the_controller(seen: Seen) -> Non
     assert seen.claims.synced
     assert seen.controller.synced
     assert [each in seen.claims.own("team") for each in ("template/gpu-share-1", "template/mine")] == [False, True]
-    assert list(seen.controller._ledger.templates) == [("team", "gpu-share-1")]
+    assert list(seen.controller._index.templates) == [("team", "gpu-share-1")]
 
 
 def test_who_was_cut_off_tries_again_within_a_second_and_does_not_read_everything_again(seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""Namespaces that no watch has shown: what is kept, how much is asked, what strangers learn."""
+"""NamespacePolicyCache that no watch has shown: what is kept, how much is asked, what strangers learn."""
 
 import threading
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from gpushare.contract import NAMESPACE_LABEL
 from gpushare.errors import ClusterError, GpuShareError, PolicyDenied
 from webhook import live_policies
-from webhook.caches import Namespaces
+from webhook.caches import NamespacePolicyCache
 from webhook.live_policies import LivePolicies
 
 Object = dict[str, Any]
@@ -40,7 +40,7 @@ class Server:
         return LivePolicies(self.get, lambda: self.now)
 
 
-def refusal(known: Namespaces, name: str) -> tuple[str, str]:
+def refusal(known: NamespacePolicyCache, name: str) -> tuple[str, str]:
     with pytest.raises(GpuShareError) as caught:
         known.policy(name)
     assert not isinstance(caught.value, PolicyDenied)
@@ -49,7 +49,7 @@ def refusal(known: Namespaces, name: str) -> tuple[str, str]:
 
 def test_an_answer_is_kept_for_a_while_and_then_asked_for_again() -> None:
     server = Server(namespace("team", max_memory="2Gi"))
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
     for name in ("team", "none"):
         for _ in range(3):
             if name == "team":
@@ -67,7 +67,7 @@ def test_an_answer_is_kept_for_a_while_and_then_asked_for_again() -> None:
 
 def test_missing_and_not_opted_in_are_answered_alike() -> None:
     server = Server(namespace("outside", opted_in=False, max_memory="2Gi"))
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
 
     assert refusal(known, "outside") == refusal(known, "missing")
     assert len(server.asked) == 2
@@ -75,7 +75,7 @@ def test_missing_and_not_opted_in_are_answered_alike() -> None:
 
 def test_a_mistake_in_the_annotations_of_others_is_not_shown() -> None:
     server = Server(namespace("outside", opted_in=False, max_memory="lots"), namespace("team", max_memory="lots"))
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
 
     assert refusal(known, "outside") == refusal(known, "missing")
     with pytest.raises(PolicyDenied, match="max-memory"):
@@ -86,13 +86,13 @@ def test_a_mistake_in_the_annotations_of_others_is_not_shown() -> None:
 def test_what_cannot_be_a_namespace_is_not_asked_for(name: str) -> None:
     server = Server()
 
-    assert len(refusal(Namespaces(server.policies()), name)[1]) < 300
+    assert len(refusal(NamespacePolicyCache(server.policies()), name)[1]) < 300
     assert server.asked == []
 
 
 def test_calls_are_limited_whoever_asks_for_whatever() -> None:
     server = Server()
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
     answers = [refusal(known, f"n-{number}") for number in range(100)]
     assert len(server.asked) == live_policies.BURST
     assert len(set(answers)) == 2
@@ -105,7 +105,7 @@ def test_calls_are_limited_whoever_asks_for_whatever() -> None:
 
 def test_beyond_the_limit_existing_and_missing_are_answered_alike() -> None:
     server = Server(namespace("team"), namespace("outside", opted_in=False))
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
     for number in range(live_policies.BURST):
         refusal(known, f"n-{number}")
 
@@ -115,7 +115,7 @@ def test_beyond_the_limit_existing_and_missing_are_answered_alike() -> None:
 def test_failures_cost_of_the_limit_and_do_not_name_the_api_server() -> None:
     server = Server()
     server.status = 500
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
     answers = {refusal(known, "team") for _ in range(100)}
 
     assert len(server.asked) == live_policies.BURST
@@ -138,7 +138,7 @@ def test_the_number_of_answers_kept_is_bounded_and_the_oldest_goes() -> None:
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])
 def test_the_watchs_word_wins_at_once(kind: str) -> None:
     server = Server()
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
     refusal(known, "team")
     known.event(kind, namespace("team", max_memory="3Gi"))
 
@@ -148,7 +148,7 @@ def test_the_watchs_word_wins_at_once(kind: str) -> None:
 
 def test_what_was_kept_does_not_outlive_what_the_watch_took_away() -> None:
     server = Server(namespace("team"), namespace("other"))
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
     known.policy("team")
     known.policy("other")
     server.namespaces.clear()
@@ -169,7 +169,7 @@ def test_a_call_under_way_stops_nobody() -> None:
             assert go_on.wait(30)
         return namespace(name)
 
-    known = Namespaces(LivePolicies(get))
+    known = NamespacePolicyCache(LivePolicies(get))
     known.reset([namespace("known")])
     slow = threading.Thread(target=known.policy, args=("slow",))
     slow.start()
@@ -185,7 +185,7 @@ def test_a_call_under_way_stops_nobody() -> None:
 
 def test_many_threads_together_stay_within_the_limit() -> None:
     server = Server()
-    known = Namespaces(server.policies())
+    known = NamespacePolicyCache(server.policies())
     threads = [
         threading.Thread(target=lambda: [refusal(known, f"n-{number}") for number in range(50)]) for _ in range(8)
     ]

@@ -16,7 +16,7 @@ from tests.integration.controlplane.bed import may
 from tests.integration.controlplane.objects import Object
 from tests.support.patience import holds_within
 from tests.testbed.cluster.controlplane import RBAC_V1, TENANT, ControlPlane
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 NODE_NAME: Final = "authentication.kubernetes.io/node-name"
@@ -111,7 +111,7 @@ def share(name: str = "", **spec: Any) -> Object:
 
 def rewritten(pod: Object) -> Object:
     """The pod as the webhook leaves it."""
-    return copy.deepcopy(dict(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod))
+    return copy.deepcopy(dict(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).pod))
 
 
 def two_containers() -> Object:

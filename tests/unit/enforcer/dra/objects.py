@@ -8,7 +8,7 @@ from gpushare import contract
 from gpushare.checks import collect
 from gpushare.namespace_policy import NamespacePolicy
 from tests.unit.enforcer.made import DEVICE
-from webhook.mutation.annotations import read_plan
+from webhook.mutation.annotations import parse_share_request
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import claim_plan, template_for
 from webhook.mutation.rewrite import rewrite
@@ -36,7 +36,7 @@ def pod(name: str, annotations: dict[str, str], *apps: Object, inits: tuple[Obje
         "spec": {"containers": list(apps or [container("model")]), "initContainers": list(inits)},
     }
     view = read_pod(written)
-    plan = read_plan(view, NamespacePolicy(), Settings())
+    plan = parse_share_request(view, NamespacePolicy(), Settings())
     admitted = collect(rewrite(view, plan, claim_plan(plan), NamespacePolicy(), Settings()))[0]
     return bound(admitted)
 

@@ -7,7 +7,7 @@ import pytest
 from enforcer.quota.from_claims import quotas_of
 from gpushare import contract
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -29,7 +29,7 @@ def _pod(memory: dict[str, str], inits: tuple[str, ...], apps: tuple[str, ...]) 
         "containers": [{"name": name, "image": "i"} for name in apps],
     }
     pod = {"metadata": {"name": "p", "namespace": "x", "annotations": annotations}, "spec": spec}
-    return dict(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod)
+    return dict(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).pod)
 
 
 def _placed(pod: Any) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from gpushare.reasons import Reason
 from tests.unit.webhook.claim_templates.test_references import managed, name_in, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from webhook.claim_templates.controller import Controller
-from webhook.claim_templates.references import Existing
+from webhook.claim_templates.references import TemplateRecord
 from webhook.metrics import Metrics
 from webhook.mutation.demand import Demand
 
@@ -158,7 +158,7 @@ def test_a_pod_that_appears_while_its_template_goes_gets_a_new_one(
     assert [action for action, _ in server.writes] == ["create"], "it is in use again"
     assert controller.step() == []
 
-    server.delete(Existing(key=("team", name_in(managed())), uid="t1", version="1"))  # by another replica
+    server.delete(TemplateRecord(key=("team", name_in(managed())), uid="t1", version="1"))  # by another replica
     assert server.stored == {}
     settle(controller)
     assert len(server.stored) == 1

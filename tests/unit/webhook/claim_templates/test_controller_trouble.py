@@ -10,7 +10,7 @@ from tests.support.patience import holds_within
 from tests.unit.webhook.claim_templates.test_references import managed, name_in, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from webhook.claim_templates.controller import SETTLE_SECONDS, Controller
-from webhook.claim_templates.references import Existing
+from webhook.claim_templates.references import TemplateRecord
 from webhook.metrics import Metrics
 
 
@@ -137,7 +137,7 @@ class Hanging(Server):
         super().__init__()
         self.asked, self.answers = threading.Semaphore(0), threading.Event()
 
-    def delete(self, item: Existing) -> str:
+    def delete(self, item: TemplateRecord) -> str:
         self.asked.release()
         assert self.answers.wait(60)
         return super().delete(item)
@@ -175,7 +175,7 @@ def test_of_two_thousand_pods_that_came_and_went_nothing_is_kept(
     settle(controller)
     controller.step()
 
-    parts = [controller._ledger, controller._creating, controller._deleting]
+    parts = [controller._index, controller._creating, controller._deleting]
     kept = [name for part in parts for name, value in vars(part).items() if value]
     assert kept == []
     assert not controller._said

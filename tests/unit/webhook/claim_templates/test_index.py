@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from webhook.claim_templates.index import Ledger
-from webhook.claim_templates.references import Existing, Key, Wanted
+from webhook.claim_templates.index import TemplateIndex
+from webhook.claim_templates.references import Key, TemplateRecord, TemplateReference
 from webhook.mutation.template_content import content
 
 RETENTION = 100.0
@@ -25,196 +25,196 @@ def body(name: str, memory: str = "4Gi") -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
 
 
-def want(key: Key) -> Wanted:
-    return Wanted(key=key, body=body(key[1]))
+def want(key: Key) -> TemplateReference:
+    return TemplateReference(key=key, body=body(key[1]))
 
 
-def forged(key: Key) -> Wanted:
-    return Wanted(key=key, body=None)
+def forged(key: Key) -> TemplateReference:
+    return TemplateReference(key=key, body=None)
 
 
-def have(key: Key, uid: str = "u", *, ours: bool = True, memory: str = "4Gi") -> Existing:
-    return Existing(key=key, uid=uid, version="1", ours=ours, essence=content(body(key[1], memory)))
+def have(key: Key, uid: str = "u", *, ours: bool = True, memory: str = "4Gi") -> TemplateRecord:
+    return TemplateRecord(key=key, uid=uid, version="1", ours=ours, content_key=content(body(key[1], memory)))
 
 
-def left_over(ledger: Ledger, keys: Iterable[Key]) -> set[Key]:
-    return {key for key in keys if ledger.is_left_over(key)}
+def left_over(index: TemplateIndex, keys: Iterable[Key]) -> set[Key]:
+    return {key for key in keys if index.is_left_over(key)}
 
 
 def test_a_template_is_missing_until_it_is_there() -> None:
-    ledger = Ledger()
-    ledger.put_pod("1", want(A), 0.0)
-    assert list(ledger.touched()) == [A]
-    assert ledger.is_missing(A)
-    assert ledger.content(A) == body(A[1])
+    index = TemplateIndex()
+    index.put_pod("1", want(A), 0.0)
+    assert list(index.touched()) == [A]
+    assert index.is_missing(A)
+    assert index.content(A) == body(A[1])
 
-    ledger.put_template(have(A), 1.0)
-    assert not ledger.is_missing(A)
-    assert list(ledger.touched()) == [A]
-    assert list(ledger.touched()) == []
+    index.put_template(have(A), 1.0)
+    assert not index.is_missing(A)
+    assert list(index.touched()) == [A]
+    assert list(index.touched()) == []
 
 
 def test_a_second_pod_of_a_template_changes_nothing_about_another() -> None:
-    ledger = Ledger()
+    index = TemplateIndex()
     for number in range(100):
-        ledger.put_pod(str(number), want(A), 0.0)
-    list(ledger.touched())
-    ledger.put_pod("more", want(B), 0.0)
+        index.put_pod(str(number), want(A), 0.0)
+    list(index.touched())
+    index.put_pod("more", want(B), 0.0)
 
-    assert list(ledger.touched()) == [B]
+    assert list(index.touched()) == [B]
 
 
 def test_nothing_is_looked_at_again_for_what_is_known_of_a_pod() -> None:
-    ledger = Ledger()
-    ledger.put_pod("1", want(A), 0.0)
-    list(ledger.touched())
-    ledger.put_pod("1", want(A), 1.0)
+    index = TemplateIndex()
+    index.put_pod("1", want(A), 0.0)
+    list(index.touched())
+    index.put_pod("1", want(A), 1.0)
 
-    assert list(ledger.touched()) == []
-    assert ledger.named_by("1") == A
+    assert list(index.touched()) == []
+    assert index.named_by("1") == A
 
 
 def test_what_nobody_names_is_left_over_after_a_while_and_said_once() -> None:
-    ledger = Ledger()
-    ledger.put_template(have(A), 5.0)
-    ledger.put_template(have(B), 6.0)
+    index = TemplateIndex()
+    index.put_template(have(A), 5.0)
+    index.put_template(have(B), 6.0)
 
-    assert list(ledger.expire(4.9)) == []
-    assert list(ledger.expire(5.0)) == [A]
-    assert list(ledger.expire(5.0)) == []
-    assert left_over(ledger, [A, B]) == {A}
+    assert list(index.expire(4.9)) == []
+    assert list(index.expire(5.0)) == [A]
+    assert list(index.expire(5.0)) == []
+    assert left_over(index, [A, B]) == {A}
 
 
 def test_being_named_again_starts_the_wait_anew() -> None:
-    ledger = Ledger()
-    ledger.put_template(have(A), 0.0)
-    ledger.put_pod("1", want(A), 50.0)
-    ledger.put_pod("1", None, 90.0)
+    index = TemplateIndex()
+    index.put_template(have(A), 0.0)
+    index.put_pod("1", want(A), 50.0)
+    index.put_pod("1", None, 90.0)
 
-    assert list(ledger.expire(89.0)) == []
-    assert list(ledger.expire(90.0)) == [A]
+    assert list(index.expire(89.0)) == []
+    assert list(index.expire(90.0)) == [A]
 
 
 def test_another_template_of_that_name_waits_for_itself() -> None:
-    ledger = Ledger()
-    ledger.put_template(have(A), 0.0)
-    list(ledger.expire(0.0))
-    ledger.put_template(have(A, "another"), 50.0)
+    index = TemplateIndex()
+    index.put_template(have(A), 0.0)
+    list(index.expire(0.0))
+    index.put_template(have(A, "another"), 50.0)
 
-    assert left_over(ledger, [A]) == set()
-    assert list(ledger.expire(49.0)) == []
+    assert left_over(index, [A]) == set()
+    assert list(index.expire(49.0)) == []
 
 
 def test_a_template_with_a_broken_reference_is_in_use() -> None:
-    ledger = Ledger()
-    ledger.put_template(have(A), 0.0)
-    ledger.put_pod("1", forged(A), 0.0)
+    index = TemplateIndex()
+    index.put_template(have(A), 0.0)
+    index.put_pod("1", forged(A), 0.0)
 
-    assert list(ledger.expire(RETENTION)) == []
+    assert list(index.expire(RETENTION)) == []
 
 
 def test_a_broken_reference_is_never_missing() -> None:
-    ledger = Ledger()
-    ledger.put_pod("1", forged(A), 0.0)
-    assert not ledger.is_missing(A)
+    index = TemplateIndex()
+    index.put_pod("1", forged(A), 0.0)
+    assert not index.is_missing(A)
 
-    ledger.put_pod("2", want(A), 0.0)
-    assert ledger.is_missing(A)
-    ledger.put_pod("2", None, 0.0)
-    assert not ledger.is_missing(A)
+    index.put_pod("2", want(A), 0.0)
+    assert index.is_missing(A)
+    index.put_pod("2", None, 0.0)
+    assert not index.is_missing(A)
 
 
 def test_what_is_not_ours_is_never_left_over() -> None:
-    ledger = Ledger()
-    ledger.put_template(have(A, ours=False), 0.0)
+    index = TemplateIndex()
+    index.put_template(have(A, ours=False), 0.0)
 
-    assert list(ledger.expire(RETENTION)) == []
-    assert ledger.ours == 0
+    assert list(index.expire(RETENTION)) == []
+    assert index.ours == 0
 
 
 def test_a_name_is_taken_where_something_else_stands_under_it() -> None:
-    ledger = Ledger()
-    ledger.put_template(have(A, memory="1Mi"), 0.0)
-    assert not ledger.is_taken(A), "nobody wants it"
+    index = TemplateIndex()
+    index.put_template(have(A, memory="1Mi"), 0.0)
+    assert not index.is_taken(A), "nobody wants it"
 
-    ledger.put_pod("1", want(A), 0.0)
-    assert ledger.is_taken(A)
-    assert ledger.taken == 1
-    ledger.drop_template(A, 0.0)
-    assert not ledger.is_taken(A)
-    assert ledger.is_missing(A)
+    index.put_pod("1", want(A), 0.0)
+    assert index.is_taken(A)
+    assert index.taken == 1
+    index.drop_template(A, 0.0)
+    assert not index.is_taken(A)
+    assert index.is_missing(A)
 
 
 def test_the_same_content_under_another_label_takes_no_name() -> None:
-    ledger = Ledger()
-    ledger.put_pod("1", want(A), 0.0)
-    ledger.put_template(have(A, ours=False), 0.0)
+    index = TemplateIndex()
+    index.put_pod("1", want(A), 0.0)
+    index.put_template(have(A, ours=False), 0.0)
 
-    assert not ledger.is_taken(A)
-    assert not ledger.is_missing(A)
+    assert not index.is_taken(A)
+    assert not index.is_missing(A)
 
 
 def test_a_namespace_that_changes_has_its_own_looked_at_again() -> None:
-    ledger = Ledger()
-    ledger.put_pod("1", want(A), 0.0)
-    ledger.put_pod("2", want(("other", "gpu-share-a")), 0.0)
-    list(ledger.touched())
+    index = TemplateIndex()
+    index.put_pod("1", want(A), 0.0)
+    index.put_pod("2", want(("other", "gpu-share-a")), 0.0)
+    list(index.touched())
 
-    ledger.touch("team")
-    assert list(ledger.touched()) == [A]
-    ledger.touch()
-    assert len(list(ledger.touched())) == 2
+    index.touch("team")
+    assert list(index.touched()) == [A]
+    index.touch()
+    assert len(list(index.touched())) == 2
 
 
 def test_waiting_begins_when_it_is_known_who_uses_what() -> None:
-    ledger = Ledger()
-    ledger.put_template(have(A), 0.0)
-    ledger.count_from(50.0)
+    index = TemplateIndex()
+    index.put_template(have(A), 0.0)
+    index.count_from(50.0)
 
-    assert list(ledger.expire(49.0)) == []
-    assert list(ledger.expire(50.0)) == [A]
+    assert list(index.expire(49.0)) == []
+    assert list(index.expire(50.0)) == [A]
 
 
 class Everything(RuleBasedStateMachine):
-    """The ledger beside a model that looks at all pods and all templates at each step."""
+    """The index beside a model that looks at all pods and all templates at each step."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger, self.now, self.seen_at = Ledger(), 0.0, 0.0
-        self.pods: dict[str, Wanted] = {}
-        self.templates: dict[Key, Existing] = {}
+        self.index, self.now, self.seen_at = TemplateIndex(), 0.0, 0.0
+        self.pods: dict[str, TemplateReference] = {}
+        self.templates: dict[Key, TemplateRecord] = {}
         self.unused: dict[Key, tuple[str, float]] = {}
         self.told: dict[Key, tuple[bool, bool]] = {}
 
     @rule(uid=UIDS, key=KEYS, sound=st.booleans())
     def pod(self, uid: str, key: Key, sound: bool) -> None:  # noqa: FBT001 - Hypothesis names it
         self.pods[uid] = want(key) if sound else forged(key)
-        self.ledger.put_pod(uid, self.pods[uid], self.now)
+        self.index.put_pod(uid, self.pods[uid], self.now)
 
     @rule(uid=UIDS)
     def pod_gone(self, uid: str) -> None:
         self.pods.pop(uid, None)
-        self.ledger.put_pod(uid, None, self.now)
+        self.index.put_pod(uid, None, self.now)
 
     @rule(uids=st.sets(UIDS))
     def pods_listed(self, uids: set[str]) -> None:
         self.pods = {uid: item for uid, item in self.pods.items() if uid in uids}
-        self.ledger.only_pods(uids, self.now)
+        self.index.only_pods(uids, self.now)
 
     @rule(key=KEYS, uid=st.sampled_from("ab"), ours=st.booleans(), memory=st.sampled_from(["4Gi", "4096Mi", "1Mi"]))
     def template(self, key: Key, uid: str, ours: bool, memory: str) -> None:  # noqa: FBT001 - as above
         self.templates[key] = have(key, uid, ours=ours, memory=memory)
-        self.ledger.put_template(self.templates[key], self.now)
+        self.index.put_template(self.templates[key], self.now)
 
     @rule(key=KEYS)
     def template_gone(self, key: Key) -> None:
         self.templates.pop(key, None)
-        self.ledger.drop_template(key, self.now)
+        self.index.drop_template(key, self.now)
 
     @rule(keys=st.sets(KEYS))
     def templates_listed(self, keys: set[Key]) -> None:
         self.templates = {key: item for key, item in self.templates.items() if key in keys}
-        self.ledger.only_templates(keys, self.now)
+        self.index.only_templates(keys, self.now)
 
     @rule(seconds=st.sampled_from([1.0, 60.0, RETENTION]))
     def time_passes(self, seconds: float) -> None:
@@ -224,7 +224,7 @@ class Everything(RuleBasedStateMachine):
     @rule()
     def expiring(self) -> None:
         """Each is told once, and is left over from then on: what is left over is compared below."""
-        told = Counter(self.ledger.expire(self.now - RETENTION))
+        told = Counter(self.index.expire(self.now - RETENTION))
         assert set(told.values()) <= {1}
         self.seen_at = self.now
 
@@ -233,21 +233,23 @@ class Everything(RuleBasedStateMachine):
         named = {item.key for item in self.pods.values()}
         given = {item.key for item in self.pods.values() if item.sound}
         missing = {key for key in given if key not in self.templates}
-        taken = {key for key in given & self.templates.keys() if self.templates[key].essence != want(key).essence}
+        taken = {
+            key for key in given & self.templates.keys() if self.templates[key].content_key != want(key).content_key
+        }
         keys = self._keys()
-        assert {key for key in keys if self.ledger.is_missing(key)} == missing
-        assert {key for key in keys if self.ledger.is_taken(key)} == taken
-        assert self.ledger.taken == len(taken)
-        assert self.ledger.ours == sum(item.ours for item in self.templates.values())
-        assert all(self.ledger.content(key) == body(key[1]) for key in missing)
+        assert {key for key in keys if self.index.is_missing(key)} == missing
+        assert {key for key in keys if self.index.is_taken(key)} == taken
+        assert self.index.taken == len(taken)
+        assert self.index.ours == sum(item.ours for item in self.templates.values())
+        assert all(self.index.content(key) == body(key[1]) for key in missing)
         self._follow_unused(named)
         due = {key for key, (_, since) in self.unused.items() if since <= self.seen_at - RETENTION}
-        assert left_over(self.ledger, keys) == due
+        assert left_over(self.index, keys) == due
 
     @invariant()
     def whatever_differs_is_touched(self) -> None:
-        touched = set(self.ledger.touched())
-        fresh = {key: (self.ledger.is_missing(key), self.ledger.is_taken(key)) for key in self._keys()}
+        touched = set(self.index.touched())
+        fresh = {key: (self.index.is_missing(key), self.index.is_taken(key)) for key in self._keys()}
         assert {key for key, was in fresh.items() if was != self.told.get(key, (False, False))} <= touched
         self.told = fresh
 
@@ -261,10 +263,10 @@ class Everything(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When all has gone nothing is kept."""
-        self.ledger.only_pods((), self.now)
-        self.ledger.only_templates((), self.now)
-        list(self.ledger.touched())
-        kept = {name: value for name, value in vars(self.ledger).items() if value}
+        self.index.only_pods((), self.now)
+        self.index.only_templates((), self.now)
+        list(self.index.touched())
+        kept = {name: value for name, value in vars(self.index).items() if value}
         assert kept == {}
 
 

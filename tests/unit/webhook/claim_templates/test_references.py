@@ -9,8 +9,8 @@ import pytest
 from gpushare.namespace_policy import NamespacePolicy
 from tests.support import reviews
 from webhook.claim_templates import references
-from webhook.claim_templates.references import Wanted
-from webhook.mutation.mutate import decide
+from webhook.claim_templates.references import TemplateReference
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 from webhook.mutation.template_content import content
@@ -18,7 +18,7 @@ from webhook.mutation.template_content import content
 
 def managed(**metadata: Any) -> dict[str, Any]:
     """A pod as it is stored: rewritten, with a UID."""
-    pod = dict(decide(reviews.pod(), policy=NamespacePolicy(), settings=Settings()).pod)
+    pod = dict(mutate_pod(reviews.pod(), policy=NamespacePolicy(), settings=Settings()).pod)
     pod["metadata"] = {**pod["metadata"], "uid": "u1", **metadata}
     return pod
 
@@ -59,7 +59,7 @@ def test_a_name_that_the_content_does_not_give_is_never_created() -> None:
         "resourceClaims": [{"name": "gpu-share", "resourceClaimTemplateName": "gpu-share-ff"}],
     }
 
-    assert references.wanted(pod) == Wanted(key=("team", "gpu-share-ff"), body=None)
+    assert references.wanted(pod) == TemplateReference(key=("team", "gpu-share-ff"), body=None)
 
 
 def test_a_template_of_another_name_is_none_of_ours() -> None:

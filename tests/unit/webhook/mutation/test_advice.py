@@ -15,7 +15,7 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from tests.unit.webhook.mutation import adviser
 from tests.unit.webhook.mutation.test_corpus import real_pods
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
@@ -143,7 +143,7 @@ def attempts(pod: Json, settings: Settings, policy: NamespacePolicy) -> list[Pol
     refusals: list[PolicyDenied] = []
     for _ in range(2):
         try:
-            decide(pod, policy=policy, settings=settings)
+            mutate_pod(pod, policy=policy, settings=settings)
         except PolicyDenied as error:
             refusals.append(error)
             pod = adviser.follow(pod, error.problems)
@@ -197,7 +197,7 @@ def test_problems_come_in_the_order_of_their_fields_and_the_first_gives_the_reas
     pod["spec"]["hostPID"] = True
     pod["spec"]["containers"] += [{"name": f"c{index}", "securityContext": {"privileged": True}} for index in range(12)]
     with pytest.raises(PolicyDenied) as error:
-        decide(pod, policy=POLICY, settings=STRICT)
+        mutate_pod(pod, policy=POLICY, settings=STRICT)
     assert error.value.reason is Reason.INVALID_QUANTITY
     fields = [each.field for each in error.value.problems]
     privileged = [f"spec.containers[{2 + index}].securityContext.privileged" for index in range(12)]
@@ -226,7 +226,7 @@ def test_of_very_many_problems_the_first_are_reported_and_the_text_says_so() -> 
     rights = {"privileged": True, "capabilities": {"add": ["SYS_ADMIN", "SYS_PTRACE"]}}
     pod["spec"]["containers"] += [{"name": f"c{index}", "securityContext": rights} for index in range(40)]
     with pytest.raises(PolicyDenied) as error:
-        decide(pod, policy=POLICY, settings=STRICT)
+        mutate_pod(pod, policy=POLICY, settings=STRICT)
     assert (len(error.value.problems), error.value.complete) == (MAX_PROBLEMS, False)
     assert error.value.message.count("\n* spec.containers[") == MAX_PROBLEMS
     assert error.value.message.startswith(f"more than {MAX_PROBLEMS} ")
@@ -236,7 +236,7 @@ def test_a_problem_is_reported_once() -> None:
     pod = copy.deepcopy(POD)
     pod["spec"]["containers"][0]["resources"] = "none"
     with pytest.raises(PolicyDenied) as error:
-        decide(pod, policy=POLICY, settings=STRICT)
+        mutate_pod(pod, policy=POLICY, settings=STRICT)
     assert [each.field for each in error.value.problems] == ["spec.containers[0].resources"]
 
 
@@ -244,7 +244,7 @@ def test_what_only_privileged_containers_may_mount_is_named_with_the_privilege()
     pod = copy.deepcopy(POD)
     propagating(pod)
     with pytest.raises(PolicyDenied) as error:
-        decide(pod, policy=POLICY, settings=STRICT)
+        mutate_pod(pod, policy=POLICY, settings=STRICT)
     (problem,) = error.value.problems
     named = "remove mountPropagation: Bidirectional from spec.containers[0].volumeMounts[0]"
     assert problem.message.endswith(f"set it to false, and {named}")
@@ -254,7 +254,7 @@ def test_the_mounts_of_a_refused_volume_are_named() -> None:
     pod = copy.deepcopy(POD)
     host_path("/dev", 0)(pod)
     with pytest.raises(PolicyDenied) as error:
-        decide(pod, policy=POLICY, settings=STRICT)
+        mutate_pod(pod, policy=POLICY, settings=STRICT)
     (problem,) = error.value.problems
     for mount in ("spec.initContainers[0].volumeMounts[0]", "spec.containers[0].volumeMounts[1]"):
         assert mount in problem.message

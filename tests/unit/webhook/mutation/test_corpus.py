@@ -16,7 +16,7 @@ from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from tests.support.need import missing
 from tests.unit.webhook.mutation.test_mutate import assert_survives, without_reserved
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -50,7 +50,7 @@ def test_no_path_is_lost_and_no_second_patch_needed(templates: list[Json]) -> No
     accepted = 0
     for pod in templates:
         decision = answered(pod)
-        if isinstance(decision, Decision):
+        if isinstance(decision, Mutation):
             after = jsonpatch.apply_patch(pod, copy.deepcopy(decision.patch))
             assert after == decision.pod
             assert_survives(without_reserved(pod), without_reserved(after), "")
@@ -61,7 +61,7 @@ def test_no_path_is_lost_and_no_second_patch_needed(templates: list[Json]) -> No
 
 def test_every_template_names_the_claim_it_can_be_rebuilt_from(templates: list[Json]) -> None:
     for decision in map(answered, templates):
-        if isinstance(decision, Decision):
+        if isinstance(decision, Mutation):
             template = template_for(decision.pod)
             assert template is not None
             entry = {"name": "gpu-share", "resourceClaimTemplateName": template["metadata"]["name"]}
@@ -74,7 +74,7 @@ def test_foreign_claims_stay(templates: list[Json]) -> None:
     for pod in templates:
         decision = answered(pod)
         before = pod["spec"].get("resourceClaims") or []
-        if isinstance(decision, Decision) and before:
+        if isinstance(decision, Mutation) and before:
             assert decision.pod["spec"]["resourceClaims"][: len(before)] == before
             seen += 1
     assert seen > 30
@@ -82,7 +82,7 @@ def test_foreign_claims_stay(templates: list[Json]) -> None:
 
 def test_frameworks_are_warned_about_where_they_would_not_start(templates: list[Json]) -> None:
     """Both were read: vLLM without its fraction, and a tensor parallel of 2 in one container with one share."""
-    said = [each for outcome in map(answered, templates) if isinstance(outcome, Decision) for each in outcome.warnings]
+    said = [each for outcome in map(answered, templates) if isinstance(outcome, Mutation) for each in outcome.warnings]
     about = [each for each in said if any(word in each for word in ("vLLM", "GGML", "NCCL"))]
     assert [each.partition(";")[0] for each in about] == [
         "vllm-container: 2 ranks on 1 GPU(s): NCCL refuses two ranks on one GPU",
@@ -96,9 +96,9 @@ def real_pods() -> list[Json]:
     return [json.loads(line)["pod"] for line in CORPUS.read_text(encoding="utf-8").splitlines()]
 
 
-def answered(pod: Json) -> Decision | PolicyDenied:
+def answered(pod: Json) -> Mutation | PolicyDenied:
     try:
-        return decide(pod, policy=NamespacePolicy(), settings=Settings())
+        return mutate_pod(pod, policy=NamespacePolicy(), settings=Settings())
     except PolicyDenied as error:
         return error
 

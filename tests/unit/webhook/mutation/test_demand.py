@@ -10,7 +10,7 @@ from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from webhook.mutation.demand import Demand
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import stored
 from webhook.mutation.settings import Settings
 
@@ -47,13 +47,13 @@ def test_it_allows_what_admission_allows_under_one_policy_and_refuses_what_admis
     asked: dict[str, Any], at_admission: NamespacePolicy, later: NamespacePolicy
 ) -> None:
     try:
-        admitted = decide(asked, policy=at_admission, settings=REFUSE).pod
+        admitted = mutate_pod(asked, policy=at_admission, settings=REFUSE).pod
     except PolicyDenied:
         return
     demand = demand_of(admitted)
     assert demand.refusal(at_admission, REFUSE) is None
     try:
-        again = decide(admitted, policy=later, settings=REFUSE).patch == []
+        again = mutate_pod(admitted, policy=later, settings=REFUSE).patch == []
     except PolicyDenied:
         again = False
     assert (demand.refusal(later, REFUSE) is None) >= again
@@ -71,13 +71,13 @@ def test_it_allows_what_admission_allows_under_one_policy_and_refuses_what_admis
 def test_memory_and_a_missing_word_about_compute_are_held_against_the_maximum(
     policy: NamespacePolicy, *, refused: bool
 ) -> None:
-    demand = demand_of(decide(pod(4096), policy=NamespacePolicy(), settings=Settings()).pod)
+    demand = demand_of(mutate_pod(pod(4096), policy=NamespacePolicy(), settings=Settings()).pod)
     found = demand.refusal(policy, Settings())
     assert (found is not None) is refused
     assert found is None or found[0] is Reason.ABOVE_MAXIMUM
 
 
 def test_root_is_refused_where_the_cluster_refuses_it() -> None:
-    demand = demand_of(decide(pod(4096, user=0), policy=NamespacePolicy(), settings=Settings()).pod)
+    demand = demand_of(mutate_pod(pod(4096, user=0), policy=NamespacePolicy(), settings=Settings()).pod)
     assert demand.refusal(NamespacePolicy(), Settings()) is None
     assert demand.refusal(NamespacePolicy(), REFUSE) is not None

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare import contract
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import WARNING_LENGTH, decide
+from webhook.mutation.mutate import WARNING_LENGTH, mutate_pod
 from webhook.mutation.settings import Settings
 
 UNIFIED = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
@@ -83,7 +83,7 @@ def warned(case: Case, **annotations: str) -> list[str]:
     spec = {"containers": [container], "securityContext": {"runAsNonRoot": True}}
     asked = annotations or {contract.MEMORY: "4Gi"}
     pod = {"metadata": {"annotations": asked}, "spec": spec}
-    return [*decide(pod, policy=NamespacePolicy(), settings=Settings()).warnings]
+    return [*mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).warnings]
 
 
 def about(case: Case, **annotations: str) -> list[str]:
@@ -133,4 +133,4 @@ def test_containers_without_a_share_are_not_read() -> None:
             "containers": [{"name": "other", "image": "a"}, {"name": "main", "image": "a", **VLLM[0]}],
         },
     }
-    assert decide(pod, policy=NamespacePolicy(), settings=Settings()).warnings == ()
+    assert mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).warnings == ()

@@ -15,7 +15,7 @@ from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from tests.unit.webhook import oracle
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
@@ -77,12 +77,12 @@ def a_pod(kind: str, environment: str, form: str, amount: str) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": spec}
 
 
-def answered(pod: Json, kind: str) -> Decision:
+def answered(pod: Json, kind: str) -> Mutation:
     policy, settings = NamespacePolicy(), Settings()
     if kind != "ephemeralContainers":
-        return decide(pod, policy=policy, settings=settings)
+        return mutate_pod(pod, policy=policy, settings=settings)
     old = {**pod, "spec": {**pod["spec"], "ephemeralContainers": []}}
-    return decide(
+    return mutate_pod(
         pod, policy=policy, settings=settings, operation="UPDATE", subresource="ephemeralcontainers", old=old
     )  # fmt: skip
 
@@ -118,7 +118,7 @@ def put(target: Any, last: str, operation: Json) -> None:
 def test_the_largest_pod_allowed_is_still_allowed_on_a_second_pass() -> None:
     containers = [{"name": f"c{index}", "image": "x", **ENVIRONMENTS["thousand"]} for index in range(64)]
     metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}
-    decision = decide(
+    decision = mutate_pod(
         {"metadata": metadata, "spec": {"containers": containers}}, policy=NamespacePolicy(), settings=Settings()
     )
     assert answered(dict(decision.pod), "containers").patch == []

@@ -14,7 +14,7 @@ from gpushare.reasons import Reason
 from tests.support.extent import trials
 from tests.unit.webhook import oracle
 from tests.unit.webhook.generated import PLAIN_VARIABLES, Generated, pods, variables
-from webhook.mutation.mutate import MAX_WARNINGS, Decision, decide
+from webhook.mutation.mutate import MAX_WARNINGS, Mutation, mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -33,11 +33,11 @@ OUR_PATHS = (
 )
 
 
-def rewritten(pod: Json) -> Decision:
-    return decide(pod, policy=NamespacePolicy(), settings=Settings())
+def rewritten(pod: Json) -> Mutation:
+    return mutate_pod(pod, policy=NamespacePolicy(), settings=Settings())
 
 
-def patched(pod: Json, decision: Decision) -> Json:
+def patched(pod: Json, decision: Mutation) -> Json:
     after: Json = jsonpatch.apply_patch(pod, copy.deepcopy(decision.patch))
     return after
 

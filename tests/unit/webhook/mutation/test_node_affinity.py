@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import decide
-from webhook.mutation.node_affinity import PREFERRED, SECTIONS, WEIGHT, term, with_preference
+from webhook.mutation.mutate import mutate_pod
+from webhook.mutation.node_affinity import PREFERRED, SECTIONS, WEIGHT, affinity_term, with_node_affinity
 from webhook.mutation.settings import AcrossNodes, Settings
 
 Json = dict[str, Any]
 OTHER: Json = {"weight": 100, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}}
-OURS: Json = {"weight": WEIGHT, "podAffinityTerm": term()}
+OURS: Json = {"weight": WEIGHT, "podAffinityTerm": affinity_term()}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -41,7 +41,7 @@ def affinities() -> st.SearchStrategy[Any]:
 @given(affinities(), st.sampled_from(["binpack", "spread"]))
 def test_our_term_is_added_once_and_nothing_else_changes(affinity: Json | None, across: AcrossNodes) -> None:
     before = copy.deepcopy(affinity)
-    after = with_preference({"affinity": affinity}, across)
+    after = with_node_affinity({"affinity": affinity}, across)
     assert affinity == before
     assert after is not None
     section = SECTIONS[across]
@@ -52,33 +52,34 @@ def test_our_term_is_added_once_and_nothing_else_changes(affinity: Json | None, 
     assert {k: v for k, v in after.items() if k != section} == {
         k: v for k, v in (affinity or {}).items() if k != section
     }
-    assert all(with_preference({"affinity": after}, each) is None for each in SECTIONS)  # type: ignore[arg-type]
+    assert all(with_node_affinity({"affinity": after}, each) is None for each in SECTIONS)  # type: ignore[arg-type]
 
 
 @given(affinities())
 def test_none_adds_nothing_whatever_stands_there(affinity: Json | None) -> None:
-    assert with_preference({"affinity": affinity}, "none") is None
-    assert with_preference({"affinity": "no object"}, "none") is None
+    assert with_node_affinity({"affinity": affinity}, "none") is None
+    assert with_node_affinity({"affinity": "no object"}, "none") is None
 
 
 @pytest.mark.parametrize("section", SECTIONS.values())
 @pytest.mark.parametrize("across", SECTIONS)
 def test_a_pod_that_says_itself_what_it_thinks_of_shares_is_left_to_it(section: str, across: AcrossNodes) -> None:
-    own = {"weight": 7, "podAffinityTerm": {**term(), "topologyKey": "zone"}}
-    assert with_preference({"affinity": {section: {PREFERRED: [OTHER, own]}}}, across) is None
+    own = {"weight": 7, "podAffinityTerm": {**affinity_term(), "topologyKey": "zone"}}
+    assert with_node_affinity({"affinity": {section: {PREFERRED: [OTHER, own]}}}, across) is None
 
 
 @pytest.mark.parametrize("across", SECTIONS)
 def test_a_pod_that_says_itself_which_nodes_it_prefers_is_left_to_it(across: AcrossNodes) -> None:
     node = {PREFERRED: [{"weight": 1, "preference": {}}]}
     soft, hard = ({"whenUnsatisfiable": each} for each in ("ScheduleAnyway", "DoNotSchedule"))
-    assert with_preference({"affinity": {"nodeAffinity": node}}, across) is None
-    assert with_preference({"topologySpreadConstraints": [hard, soft]}, across) is None
+    assert with_node_affinity({"affinity": {"nodeAffinity": node}}, across) is None
+    assert with_node_affinity({"topologySpreadConstraints": [hard, soft]}, across) is None
     assert (
-        with_preference({"topologySpreadConstraints": [hard], "affinity": {"nodeAffinity": None}}, across) is not None
+        with_node_affinity({"topologySpreadConstraints": [hard], "affinity": {"nodeAffinity": None}}, across)
+        is not None
     )
     with pytest.raises(PolicyDenied, match="topologySpreadConstraints"):
-        with_preference({"topologySpreadConstraints": {}}, across)
+        with_node_affinity({"topologySpreadConstraints": {}}, across)
 
 
 @given(affinities(), st.sampled_from(["binpack", "spread"]))
@@ -88,11 +89,11 @@ def test_the_patch_leads_there_by_adding_alone_and_a_second_pass_adds_nothing(
     settings = Settings(across_nodes=across)
     spec = {"containers": [{"name": "a", "image": "a"}], "affinity": affinity}
     pod = {"metadata": {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}, "spec": spec}
-    first = decide(pod, policy=NamespacePolicy(), settings=settings)
+    first = mutate_pod(pod, policy=NamespacePolicy(), settings=settings)
     ours = [each for each in first.patch if each["path"].startswith("/spec/affinity")]
     assert {each["op"] for each in ours} <= {"add", "replace"}
     assert jsonpatch.apply_patch(pod, copy.deepcopy(first.patch)) == first.pod
-    assert decide(dict(first.pod), policy=NamespacePolicy(), settings=settings).patch == []
+    assert mutate_pod(dict(first.pod), policy=NamespacePolicy(), settings=settings).patch == []
 
 
 @pytest.mark.parametrize(
@@ -107,5 +108,5 @@ def test_the_patch_leads_there_by_adding_alone_and_a_second_pass_adds_nothing(
 )
 def test_what_is_no_affinity_is_refused_by_its_field(affinity: object, field: str) -> None:
     with pytest.raises(PolicyDenied) as error:
-        with_preference({"affinity": affinity}, "binpack")
+        with_node_affinity({"affinity": affinity}, "binpack")
     assert error.value.field.endswith(field)

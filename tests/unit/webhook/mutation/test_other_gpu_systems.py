@@ -8,7 +8,7 @@ from gpushare import contract
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.mutation.mutate import WARNING_LENGTH, Decision, decide
+from webhook.mutation.mutate import WARNING_LENGTH, Mutation, mutate_pod
 from webhook.mutation.other_gpu_systems import ANNOTATIONS, NAME_SHOWN, RESOURCES
 from webhook.mutation.settings import Settings
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 OTHERS = frozenset({"claim/whole", "template/whole"})
 
 
-def decided(container: Json, spec: Json | None = None, name: str = "model", **annotations: Any) -> Decision:
+def decided(container: Json, spec: Json | None = None, name: str = "model", **annotations: Any) -> Mutation:
     metadata = {
         "name": "p",
         "annotations": {contract.MEMORY: "4Gi", contract.DEFAULT_CONTAINER: "model", **annotations},
@@ -26,7 +26,7 @@ def decided(container: Json, spec: Json | None = None, name: str = "model", **an
     containers = [{**containers[0], **container}] if not others else [*containers, *others]
     whole = {"securityContext": {"runAsNonRoot": True}, "containers": containers, **(spec or {})}
     pod = {"metadata": metadata, "spec": whole}
-    return decide(pod, policy=NamespacePolicy(), settings=Settings(), other_claims=OTHERS)
+    return mutate_pod(pod, policy=NamespacePolicy(), settings=Settings(), other_claims=OTHERS)
 
 
 @pytest.mark.parametrize("parts", [("limits",), ("requests",), ("limits", "requests")])

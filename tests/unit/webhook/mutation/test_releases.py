@@ -15,7 +15,7 @@ from tests.support.sidecar_changes import ADMITTED, DIGEST, REFUSED, VOLUMES, Ch
 from tests.unit.webhook import oracle
 from tests.unit.webhook.generated import Generated, pods
 from webhook.mutation import sidecar_image
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
@@ -41,8 +41,8 @@ ARBITRARY = st.recursive(
 thoroughly = settings(max_examples=trials(40, 2000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def by(release: Settings, pod: Json) -> Decision:
-    return decide(pod, policy=NamespacePolicy(), settings=release)
+def by(release: Settings, pod: Json) -> Mutation:
+    return mutate_pod(pod, policy=NamespacePolicy(), settings=release)
 
 
 def admitted(release: Settings, pod: Json) -> Json:

@@ -9,7 +9,7 @@ import pytest
 
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.resourceclaims import Request, template_for, template_name, template_spec
 from webhook.mutation.settings import Settings
 
@@ -20,7 +20,7 @@ BASE = (Request("model", 4096, 25),)
 def rewritten(annotations: Json, env: list[Json] | None = None) -> Json:
     container = {"name": "model", "image": "a", "env": env or []}
     pod = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [container]}}
-    return copy.deepcopy(dict(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod))
+    return copy.deepcopy(dict(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).pod))
 
 
 def named(pod: Json) -> str:
@@ -179,7 +179,7 @@ def test_the_shared_request_is_the_first_of_the_largest_apps() -> None:
     annotations = {f"memory.gpu-share.io/{name}": "2Gi" for name in ("a", "b")} | {"memory.gpu-share.io/i": "8Gi"}
     containers = [{"name": "a", "image": "x"}, {"name": "b", "image": "x"}]
     spec = {"initContainers": [{"name": "i", "image": "x"}], "containers": containers}
-    pod = decide(
+    pod = mutate_pod(
         {"metadata": {"annotations": annotations}, "spec": spec}, policy=NamespacePolicy(), settings=Settings()
     ).pod  # fmt: skip
     assert pod["spec"]["initContainers"][1]["resources"]["claims"] == [{"name": "gpu-share", "request": "a"}]
@@ -191,7 +191,7 @@ def test_31_sharing_containers_and_their_init_containers_fit_a_claim() -> None:
     containers = [{"name": name, "image": "x"} for name in names]
     spec = {"initContainers": [{"name": "i", "image": "x"}], "containers": containers}
     pod = {"metadata": {"annotations": annotations}, "spec": spec}
-    template = template_for(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod)
+    template = template_for(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).pod)
     assert template is not None
     assert len(template["spec"]["spec"]["devices"]["requests"]) == 32
 
@@ -210,7 +210,7 @@ def requests_of(pod: Json) -> dict[str, str]:
 
 def pod_with(annotations: Json, **spec: Any) -> Json:
     pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "a"}, {"name": "b"}], **spec}}
-    return copy.deepcopy(dict(decide(pod, policy=NamespacePolicy(), settings=Settings()).pod))
+    return copy.deepcopy(dict(mutate_pod(pod, policy=NamespacePolicy(), settings=Settings()).pod))
 
 
 def test_instances_and_shares_of_one_pod_stand_side_by_side() -> None:

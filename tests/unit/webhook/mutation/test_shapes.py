@@ -11,7 +11,7 @@ import yaml
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.resourceclaims import template_for
 from webhook.mutation.settings import Settings
 
@@ -80,7 +80,7 @@ def with_value(pod: Json, path: tuple[Any, ...], value: Any) -> Json:
 
 
 def rewritten() -> Json:
-    return dict(decide(POD, policy=NamespacePolicy(), settings=STRICT).pod)
+    return dict(mutate_pod(POD, policy=NamespacePolicy(), settings=STRICT).pod)
 
 
 PATHS = [path for path in paths(POD) if path]
@@ -89,7 +89,7 @@ PATHS = [path for path in paths(POD) if path]
 def check(pod: Json, **review: Any) -> None:
     before = copy.deepcopy(pod)
     try:
-        decision: Decision = decide(pod, policy=NamespacePolicy(), settings=STRICT, **review)
+        decision: Mutation = mutate_pod(pod, policy=NamespacePolicy(), settings=STRICT, **review)
     except PolicyDenied as error:
         assert error.field
         assert pod == before
@@ -149,7 +149,7 @@ def test_a_pod_that_is_hardly_one(pod: Json) -> None:
 )
 def test_a_name_that_cannot_be_is_refused_with_what_it_is(path: tuple[Any, ...], value: object, says: str) -> None:
     with pytest.raises(PolicyDenied) as error:
-        decide(with_value(POD, path, value), policy=NamespacePolicy(), settings=STRICT)
+        mutate_pod(with_value(POD, path, value), policy=NamespacePolicy(), settings=STRICT)
     assert error.value.message.startswith(says)
 
 
@@ -173,12 +173,12 @@ BOTH = 'write "true" (the default: one GPU for all its containers) or "false" (e
 def test_a_word_that_means_nothing_is_answered_with_those_that_do(key: str, value: str, says: str) -> None:
     asked = with_value(POD, ("metadata", "annotations", f"gpu-share.io/{key}"), value)
     with pytest.raises(PolicyDenied) as error:
-        decide(asked, policy=NamespacePolicy(), settings=STRICT)
+        mutate_pod(asked, policy=NamespacePolicy(), settings=STRICT)
     assert says in error.value.message
     assert "GPU" in says or error.value.message.endswith(says) or key == "managed"
 
 
 def test_the_refusal_names_the_field() -> None:
     with pytest.raises(PolicyDenied) as error:
-        decide(with_value(POD, ("spec", "containers", 1), "x"), policy=NamespacePolicy(), settings=STRICT)
+        mutate_pod(with_value(POD, ("spec", "containers", 1), "x"), policy=NamespacePolicy(), settings=STRICT)
     assert (error.value.field, error.value.reason) == ("spec.containers[1]", Reason.INVALID_POD)

@@ -9,14 +9,14 @@ import pytest
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
 from tests.support.sidecar_changes import ADMITTED, BY_NAME, REFUSED, TABLE, VOLUMES, Change, sidecar
-from webhook.mutation.mutate import Decision, decide
+from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.settings import Settings
 
 Json = dict[str, Any]
 
 
-def rewritten(pod: Json) -> Decision:
-    return decide(pod, policy=NamespacePolicy(), settings=Settings())
+def rewritten(pod: Json) -> Mutation:
+    return mutate_pod(pod, policy=NamespacePolicy(), settings=Settings())
 
 
 def a_pod() -> Json:

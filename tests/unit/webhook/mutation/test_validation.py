@@ -10,7 +10,7 @@ from gpushare.errors import PolicyDenied
 from gpushare.fields import MAX_ENTRIES
 from gpushare.host_access import HostAccess, check, normal
 from gpushare.namespace_policy import NamespacePolicy
-from webhook.mutation.mutate import decide
+from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.podview import MAX_ANNOTATIONS, read_annotations
 from webhook.mutation.settings import Settings
 
@@ -23,7 +23,7 @@ def answered(container: Json, spec: Json | None = None, **review: Any) -> tuple[
     containers = [{"name": "model", "image": "a"}, {"name": "other", "image": "a", **container}]
     whole = {"securityContext": {"runAsNonRoot": True}, "containers": containers, **(spec or {})}
     pod = {"metadata": metadata, "spec": whole}
-    return decide(pod, policy=NamespacePolicy(), settings=Settings(), **review).warnings
+    return mutate_pod(pod, policy=NamespacePolicy(), settings=Settings(), **review).warnings
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_root_is_refused_where_it_can_be_seen(outer: Json, inner: Json, *, refus
     settings = Settings(root_tenants="refuse")
     if refused:
         with pytest.raises(PolicyDenied, match="root"):
-            decide(pod, policy=NamespacePolicy(), settings=settings)
+            mutate_pod(pod, policy=NamespacePolicy(), settings=settings)
     else:
-        after = decide(pod, policy=NamespacePolicy(), settings=settings).pod
+        after = mutate_pod(pod, policy=NamespacePolicy(), settings=settings).pod
         assert after["spec"]["securityContext"].get("runAsNonRoot") is outer.get("runAsNonRoot", True)
 
 
@@ -155,7 +155,7 @@ def test_a_neighbour_that_says_it_is_root_stays_where_root_is_refused() -> None:
     metadata = {"name": "p", "annotations": {"gpu-share.io/memory": "4Gi"}}
     mesh = {"name": "mesh", "image": "a", "securityContext": {"runAsUser": 0, "runAsNonRoot": False}}
     pod = {"metadata": metadata, "spec": {"initContainers": [mesh], "containers": [{"name": "model", "image": "a"}]}}
-    assert decide(pod, policy=NamespacePolicy(), settings=Settings(root_tenants="refuse")).patch
+    assert mutate_pod(pod, policy=NamespacePolicy(), settings=Settings(root_tenants="refuse")).patch
 
 
 def entries(number: int) -> dict[str, Json]:

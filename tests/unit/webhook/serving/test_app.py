@@ -10,8 +10,8 @@ from flask.testing import FlaskClient
 from gpushare.errors import GpuShareError, PolicyDenied
 from gpushare.reasons import Reason
 from tests.support import reviews
-from webhook.caches import KnownClaims, Namespaces
-from webhook.handler import Responder
+from webhook.caches import KnownClaims, NamespacePolicyCache
+from webhook.handler import AdmissionHandler
 from webhook.metrics import Metrics
 from webhook.mutation.settings import Settings
 from webhook.serving import review
@@ -125,11 +125,11 @@ def test_series_are_there_before_anything_happened() -> None:
     assert Metrics().registry.get_sample_value("gpu_share_admission_requests_total", labels) == 0
 
 
-def responder(namespaces: Namespaces | None = None) -> Responder:
+def responder(namespaces: NamespacePolicyCache | None = None) -> AdmissionHandler:
     if namespaces is None:
-        namespaces = Namespaces()
+        namespaces = NamespacePolicyCache()
         namespaces.reset([{"metadata": {"name": "team", "annotations": {"gpu-share.io/max-memory": "8Gi"}}}])
-    return Responder(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
+    return AdmissionHandler(settings=Settings(), namespaces=namespaces, claims=KnownClaims())
 
 
 def test_rewrites_a_sharing_pod() -> None:
@@ -150,7 +150,7 @@ def test_the_ceiling_is_that_of_the_requests_namespace() -> None:
 
 
 def test_a_sharing_pod_is_never_admitted_without_its_ceiling() -> None:
-    answer = post(responder(Namespaces()))
+    answer = post(responder(NamespacePolicyCache()))
 
     assert answer.status_code == 500
     assert "team" in answer.text
@@ -160,7 +160,7 @@ def test_what_keeps_no_ceiling_waits_for_none() -> None:
     pod = reviews.pod()
     del pod["metadata"]["annotations"]
 
-    assert post(responder(Namespaces()), reviews.encoded(pod)).json["response"]["allowed"] is True
+    assert post(responder(NamespacePolicyCache()), reviews.encoded(pod)).json["response"]["allowed"] is True
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.serving.http_framing import MAX_BODY, MAX_HEAD, Frame
+from webhook.serving.http_framing import MAX_BODY, MAX_HEAD, RequestFramer
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: a\r\n"
 
@@ -20,7 +20,7 @@ def chunked(pieces: list[bytes], trailer: bytes = b"") -> bytes:
 
 def ends(data: bytes, cuts: list[int]) -> list[int | None]:
     """What a frame says after each piece."""
-    frame, buffer, said = Frame(), bytearray(), []
+    frame, buffer, said = RequestFramer(), bytearray(), []
     for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
         buffer += data[start:stop]
         said.append(frame.end(buffer))
@@ -48,15 +48,15 @@ def test_ends_exactly_when_all_is_there(request: bytes, data: st.DataObject) -> 
 
 @given(REQUESTS, st.binary(min_size=1, max_size=30))
 def test_leaves_what_follows(request: bytes, following: bytes) -> None:
-    assert Frame().end(bytearray(request + following)) == len(request)
+    assert RequestFramer().end(bytearray(request + following)) == len(request)
 
 
 def test_a_request_without_a_body_ends_with_its_head() -> None:
-    assert Frame().end(bytearray(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")) == 27
+    assert RequestFramer().end(bytearray(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")) == 27
 
 
 def test_a_body_of_the_limit_is_waited_for() -> None:
-    frame = Frame()
+    frame = RequestFramer()
     assert frame.end(bytearray(HEAD + b"Content-Length: %d\r\n\r\n" % MAX_BODY)) is None
 
 
@@ -73,14 +73,14 @@ def test_a_body_of_the_limit_is_waited_for() -> None:
     ],
 )
 def test_what_is_too_long_is_answered_as_it_stands(begin: bytes) -> None:
-    frame = Frame()
+    frame = RequestFramer()
 
     assert frame.end(bytearray(begin)) == len(begin)
     assert not frame.complete
 
 
 def test_says_that_the_client_waits_for_a_go_ahead() -> None:
-    frame = Frame()
+    frame = RequestFramer()
     frame.end(bytearray(HEAD + b"Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"))
 
     assert frame.expects

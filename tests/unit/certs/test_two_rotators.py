@@ -9,14 +9,14 @@ MOMENTS = 30
 
 
 def cut_in(world: World, moment: int) -> None:
-    """Let another keeper run whole before the n-th operation of the first."""
+    """Let another rotator run whole before the n-th operation of the first."""
     seen = 0
 
     def before(_: str) -> None:
         nonlocal seen
         seen += 1
         if seen == moment:
-            world.keeper().reconcile()
+            world.rotator().reconcile()
 
     world.authority.before = world.serving.before = before
 
