@@ -1,5 +1,6 @@
 """The loop: read, attribute, judge, act, record. It looks, decides and reports; acting happens beside it."""
 
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ DISK_SECONDS: Final = 10.0
 """For what a restart must know to be written; what takes longer is not acted upon, as with the kill log."""
 _ACTIONS: Final = {
     Decision.WARNED: "warned",
+    Decision.IN_DEBT: "in_debt",
     Decision.KILL: "killed",
     Decision.HELD_BACK: "held_back",
     Decision.SUSPENDED: "suspended",
@@ -129,11 +131,14 @@ class Agent:
         self._breaker = Breaker(state, self._disk)
 
     def run(self, stopped: threading.Event, interval: float) -> None:
-        """Look every ``interval`` seconds until stopped; then wait for what is being acted upon."""
+        """Look every ``interval`` seconds until stopped; then wait for what is being acted upon.
+
+        Each interval is 0.5 to 1.5 times as long: nobody can free memory just before each sample.
+        """
         due = self._clock()
         while not stopped.is_set():
             self.poll()
-            due = max(due + interval, self._clock())
+            due = max(due + interval * random.uniform(0.5, 1.5), self._clock())  # noqa: S311 - no secret depends on it
             stopped.wait(max(0.0, due - self._clock()))
         self.close()
 
@@ -268,7 +273,7 @@ class Agent:
     def _tell(self, verdict: Verdict, spell: Spell) -> None:
         if (words := messages.DECIDED.get(verdict.decision)) is not None:
             self._parts.sink.notify(words(verdict, spell))
-        if verdict.decision is Decision.WARNED:
+        if verdict.decision in {Decision.WARNED, Decision.IN_DEBT}:
             self._record(Kind.WARNED, verdict, spell.times)
 
     def _arms(self, verdict: Verdict) -> bool:

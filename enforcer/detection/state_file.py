@@ -1,4 +1,4 @@
-"""What the judge must not forget when the enforcer starts again: running grace periods, cool-downs, recent kills. Pure.
+"""What the judge must not forget when the enforcer starts again: running grace periods, debts, recent kills. Pure.
 
 Times are seconds since boot and hold for one boot only. Of each container over its quota there are its id, its cgroup's
 inode, the samples in a row, for how long it was over and when it was last seen so: the judge takes up there, unless
@@ -8,14 +8,16 @@ a full grace period.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from enforcer.detection.debt import Debt, DebtKey
 from enforcer.detection.detector import Case, Key, Rules, State
-from enforcer.detection.kill_history import Kill
+from enforcer.detection.kill_history import Kill, Tenant
+from enforcer.detection.storm import Opening
 
 NAME: Final = "judge.json"
-VERSION: Final = 3
+VERSION: Final = 4
 MAX_BYTES: Final = 4 * 1024 * 1024
 """A longer file is none of ours."""
 
@@ -23,13 +25,33 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 def encode(state: State, boot_id: str) -> bytes:
     """Write what is worth remembering; a container that is within its quota is not."""
     cases = [_row(key, case) for key, case in state.cases.items() if case.samples]
-    cooling = [{"podUid": uid, "container": name, "until": until} for (uid, name), until in state.cooling.items()]
-    kills = [
-        {"at": kill.at, "namespace": kill.namespace, "podUid": kill.place[0], "container": kill.place[1]}
-        for kill in state.kills
-    ]
-    content = {"version": VERSION, "bootId": boot_id, "cases": cases, "cooling": cooling, "kills": kills}
+    content = {
+        "version": VERSION, "bootId": boot_id, "cases": cases,
+        "cooling": [{"podUid": uid, "container": name, "until": until} for (uid, name), until in state.cooling.items()],
+        "kills": [{**_whose(kill.tenant), "at": kill.at, "again": kill.again} for kill in state.kills],
+        "debts": [_debt_row(key, debt) for key, debt in state.debts.items()],
+        "opening": None if state.opening is None else _opening_row(state.opening),
+        "trips": [{**_whose(tenant), "at": at} for tenant, at in state.trips.items()],
+    }  # fmt: skip
     return json.dumps(content).encode() + b"\n"
+
+
+def _whose(tenant: Tenant) -> dict[str, Any]:
+    namespace, (uid, name) = tenant
+    return {"namespace": namespace, "podUid": uid, "container": name}
+
+
+def _debt_row(key: DebtKey, debt: Debt) -> dict[str, Any]:
+    (uid, name), gpu = key
+    return {
+        "podUid": uid, "container": name, "gpu": gpu, "seconds": debt.seconds, "at": debt.at, "samples": debt.samples,
+        "paused": debt.paused, "warned": debt.warned, "killed": debt.killed,
+    }  # fmt: skip
+
+
+def _opening_row(opening: Opening) -> dict[str, Any]:
+    by = [_whose(tenant) for tenant in sorted(opening.by)]
+    return {"by": by, "pods": sorted(opening.pods), "calm": opening.calm}
 
 
 def _row(key: Key, case: Case) -> dict[str, Any]:
@@ -52,7 +74,11 @@ def decode(data: bytes, boot_id: str, now: float) -> State | None:
             return None
         cases = {(_text(row, "containerId"), _text(row, "gpu")): _case(row, now) for row in content["cases"]}
         cooling = {(_text(row, "podUid"), _text(row, "container")): _until(row, now) for row in content["cooling"]}
-        return State(cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]), cooling=cooling)
+        return State(
+            cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]), cooling=cooling,
+            debts=dict(_debt(row, now) for row in content["debts"]), opening=_opening(content["opening"], now),
+            trips={_tenant(row): min(_number(row["at"]), now) for row in content["trips"]},
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
@@ -69,7 +95,27 @@ def _case(row: Mapping[str, Any], now: float) -> Case:
 
 
 def _kill(row: Mapping[str, Any], now: float) -> Kill:
-    return Kill(min(_number(row["at"]), now), _text(row, "namespace"), (_text(row, "podUid"), _text(row, "container")))
+    return Kill(min(_number(row["at"]), now), *_tenant(row), again=row["again"] is True)
+
+
+def _tenant(row: Mapping[str, Any]) -> Tenant:
+    return _text(row, "namespace"), (_text(row, "podUid"), _text(row, "container"))
+
+
+def _debt(row: Mapping[str, Any], now: float) -> tuple[DebtKey, Debt]:
+    killed = None if row["killed"] is None else min(_number(row["killed"]), now)
+    debt = Debt(
+        seconds=_number(row["seconds"]), at=min(_number(row["at"]), now), samples=_whole(row["samples"]),
+        paused=row["paused"] is True, warned=row["warned"] is True, killed=killed,
+    )  # fmt: skip
+    return ((_text(row, "podUid"), _text(row, "container")), _text(row, "gpu")), debt
+
+
+def _opening(row: Mapping[str, Any] | None, now: float) -> Opening | None:
+    if row is None:
+        return None
+    calm = None if row["calm"] is None else min(_number(row["calm"]), now)
+    return Opening(by=frozenset(_tenant(each) for each in row["by"]), pods=_texts(row["pods"]), calm=calm)
 
 
 def _until(row: Mapping[str, Any], now: float) -> float:
@@ -81,6 +127,12 @@ def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise TypeError
     return value
+
+
+def _texts(values: Sequence[Any]) -> frozenset[str]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError
+    return frozenset(values)
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:

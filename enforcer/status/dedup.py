@@ -12,7 +12,7 @@ from enforcer.detection.kill_history import Place
 
 QUIET: Final = 300.0
 """Seconds after something was told in which the same of the same container is only counted."""
-_COUNTED: Final = frozenset({Decision.WARNED, Decision.HELD_BACK, Decision.SUSPENDED})
+_COUNTED: Final = frozenset({Decision.WARNED, Decision.IN_DEBT, Decision.HELD_BACK, Decision.SUSPENDED})
 Key = tuple[Place, str, Decision]
 
 

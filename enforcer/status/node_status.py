@@ -14,7 +14,7 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
                      "computePercent": 25, "priority": "normal", "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
-                     "state": "Warned", "overFor": 1.5, "killIn": 3.5, "sentence": "model holds ...",
+                     "state": "Warned", "overFor": 1.5, "debt": 0.0, "killIn": 3.5, "sentence": "model holds ...",
                      "processes": [{"pid": 31337, "usedMib": 5000}]}],
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}],
      "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
@@ -37,7 +37,7 @@ from typing import Any, Final
 from enforcer.attribution.snapshot import Reading, View, strangers
 from enforcer.audit.record import Head
 from enforcer.detection.detector import Case, Rules, State, lately, phase, place_of
-from enforcer.detection.forecast import describe, stops_in
+from enforcer.detection.forecast import describe, owed, stops_in
 from enforcer.detection.nvml_outage import EVERYWHERE, Sight, sentence
 from enforcer.nvml.device_health import Standing
 from enforcer.quota.from_claims import known
@@ -146,6 +146,7 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
         "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),
         "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
+        "debt": round(owed(snapshot.state, quota, snapshot.now, snapshot.rules), 1),
         "killIn": _kill_in(snapshot, quota),
         "sentence": _sentence(snapshot, quota, blind=blind),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],

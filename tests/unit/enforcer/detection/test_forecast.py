@@ -41,7 +41,7 @@ def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_gr
     kills = tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
     held = replace(due, held_back=True)
     assert said(held, kills=kills).endswith(
-        "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills in 60s"
+        "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills of asr in 60s"
     )
     assert said(held, kills=kills[1:]).endswith("to be stopped in 0.0s unless it frees 904 MiB")
 

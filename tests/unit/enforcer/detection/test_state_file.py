@@ -75,7 +75,7 @@ def test_a_kill_that_an_enforcer_died_over_is_decided_again_at_once() -> None:
 
 
 def test_a_cool_down_outlives_a_restart() -> None:
-    state = settle(State(), quota(), 1000.0, Rules(), acted=True)
+    state = settle(State(), quota(), 1000.0, Rules(), acted=False)
     state, now = restarted(state, 1001.0), 1001.0
     while now < 1000 + Rules().cool_down:
         state, said = judge(state, (quota(grace_seconds=0.0),), OVER, now, Rules())
@@ -98,7 +98,7 @@ def test_a_time_that_lies_ahead_is_cut_to_now() -> None:
     "change",
     [
         (b"[]", b"5"), (b'"overFor": 2.0', b'"overFor": "2"'), (b'"overFor": 2.0', b'"overFor": NaN'),
-        (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 3', b'"version": 2'), (b'"gpu"', b'"gpus"'),
+        (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 4', b'"version": 3'), (b'"gpu"', b'"gpus"'),
         (b'"last": 9.0', b'"last": true'), (b'"last": 9.0', b'"last": 1.0'), (b'"samples": 1', b'"samples": 0'),
         (b'"samples": 1', b'"samples": 1.0'), (b'"cgroupInode": null', b'"cgroupInode": "7"'),
         (b'"cgroupInode": null', b'"cgroupInode": -1'), (b'"overFor": 2.0', b'"overFor": false'),
