@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.audit.retention import Retention
+from enforcer.detection.debt import Terms
 from enforcer.detection.detector import Rules
 from enforcer.kill.process_kill import Patience
 from enforcer.limits.backend import Wanted
@@ -22,6 +23,7 @@ MIN_POLL: Final = 0.01
 MAX_POLL: Final = 60.0
 MAX_TERM_WAIT: Final = 300.0
 """Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
+MAX_DEBT: Final = 86_400.0
 MIN_MPS_SECONDS: Final = 1.0
 MIN_PROOF, MAX_PROOF = 1.0, 3600.0
 MOST_KEPT: Final = {"mib": 1024 * 1024, "segments": 100_000, "days": 36_500}
@@ -55,6 +57,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError(message)
     if options.max_kills < 1:
         raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
+    for name in ("credit", "refill"):
+        if not 1 <= (value := getattr(options, f"debt_{name}")) <= MAX_DEBT:
+            raise ConfigError(f"--debt-{name} {value} is not allowed; write seconds from 1 to {MAX_DEBT:g}")
     options.compute = _compute(options.compute_overcommit)
     options.address = _address(options.metrics)
     options.retention = _retention(options)
@@ -100,6 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
     )
+    debt = Terms()
+    add("--debt-credit", type=float, default=debt.credit, metavar="S", help="debt without consequence (%(default)s)")
+    add("--debt-refill", type=float, default=debt.refill, metavar="S", help="all of it comes back in (%(default)s)")
     add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
     add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")

@@ -21,6 +21,7 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.log import FOLDER, KillLog
 from enforcer.audit.writer import Scribe, records_to
 from enforcer.build import LoggedNotices, Seeing, Side
+from enforcer.detection.debt import Terms
 from enforcer.detection.detector import Rules
 from enforcer.dra.plugin import KubeletSide, Setup
 from enforcer.dra.podresources import allocatable
@@ -160,7 +161,8 @@ def _agent(
         tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
         findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
     )  # fmt: skip
-    rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll))
+    debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll)
+    rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll), debt=debt)
     return Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
 
 
