@@ -1,11 +1,9 @@
 """Detect containers over quota, and decide when to kill. A state machine; time is an argument. Pure.
 
-Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, lets
-the grace period run, and only then decides. A blind moment decides nothing and costs nobody time; where nobody looked
-for long, the grace period begins anew. Violations that end in time add up to a debt (``enforcer.detection.debt``); with
-its credit used up, or after a kill within ten minutes, a container has no grace period. One node makes only so many
-kills a minute of a namespace. Where most of a node would be killed, the mistake is taken to be ours or the operator's:
-the breaker opens and nobody is killed (``enforcer.detection.storm``).
+Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, and
+lets the grace period run. A blind moment decides nothing and costs nobody time; after a long one grace begins anew.
+Violations that end in time add up to a debt (``enforcer.detection.debt``). One node makes so many kills of a namespace
+a minute. Where most of a node would be killed, the breaker opens (``enforcer.detection.storm``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -122,7 +120,7 @@ class Verdict:
 
     ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
     wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped. ``debt`` is in
-    seconds, and 0 below half of the credit.
+    seconds, 0 below half of the credit.
     """
 
     decision: Decision
@@ -338,9 +336,8 @@ def _indebted(case: Case, debt: Debt, quota: Quota, now: float, rules: Rules) ->
 
 def _is_due(case: Case, debt: Debt, quota: Quota, state: State, now: float, rules: Rules) -> bool:
     """Whether nothing but the breaker stands between a container and its end."""
-    if max(case.samples, debt.samples if case.graceless else 0) < rules.samples:
-        return False
-    return kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
+    enough = max(case.samples, debt.samples if case.graceless else 0) >= rules.samples
+    return enough and kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
 
 
 def _breaker(state: State, due: Sequence[_Due], quotas: Sequence[Quota], now: float, rules: Rules) -> State:
@@ -353,7 +350,7 @@ def _breaker(state: State, due: Sequence[_Due], quotas: Sequence[Quota], now: fl
     wanted = {tenant_of(each.quota) for each in due if each.quota.granted}
     opening = storm.opened(wanted, present, state.kills, now, rules.kills, rules.window)
     if opening is None or wanted <= state.trips.keys():
-        return state if state.opening is None else replace(state, opening=None)
+        return replace(state, opening=None)
     return replace(state, open=True, opening=opening, trips={**state.trips, **dict.fromkeys(opening.by, now)})
 
 

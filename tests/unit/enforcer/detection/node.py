@@ -17,7 +17,11 @@ Program = Callable[[float], int]
 
 @dataclass(slots=True, kw_only=True)
 class Pod:
-    """One pod of one container. ``stubborn``: it ignores SIGTERM; ``respawns``: a process killed alone comes again."""
+    """One pod of one container.
+
+    ``stubborn``: its processes ignore SIGTERM, which does not help a first process. ``respawns``: a process that is
+    killed alone comes again.
+    """
 
     number: int
     program: Program
@@ -90,7 +94,7 @@ class Node:
         for verdict in verdicts:
             (pod,) = [each for each in self.pods if f"pod-{each.number}" == verdict.quota.pod_uid]
             pod.kills += 1
-            self._ending.append((self.now + (2.1 if pod.stubborn else 0.2), pod, verdict))
+            self._ending.append((self.now + (5.1 if pod.stubborn and not verdict.respawns else 0.2), pod, verdict))
 
     def _end(self) -> None:
         for ended in [each for each in self._ending if each[0] <= self.now]:

@@ -43,7 +43,7 @@ ATTACKS: Final[dict[str, tuple[Callable[[], list[Pod]], int, int]]] = {
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_holds_little_more_than_its_quota_and_the_neighbour_is_enforced(name: str) -> None:
-    """With six pods all seven containers of the node would be over at some time, which opens the breaker as it should."""
+    """With six pods all containers of the node would be over at some time, which opens the breaker as it should."""
     pods, short, long = ATTACKS[name]
     over = 500.0 if len(pods()) == 1 else float("inf")
     node, before = Node([*pods(), neighbour(over=over)]), Node([*pods(), neighbour()])

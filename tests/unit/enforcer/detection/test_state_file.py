@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enforcer.detection.debt import Debt
 from enforcer.detection.detector import Case, Decision, Rules, State, judge, settle
 from enforcer.detection.kill_history import Kill
 from enforcer.detection.state_file import decode, encode
+from enforcer.detection.storm import Opening
 from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 
 BOOT = "0b7f"
@@ -26,11 +28,25 @@ def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
     kept = Case(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, lenient=True, cgroup_inode=7)
     state = State(
         cases={(CONTAINER, GPU): replace(kept, used_mib=9, acting=True), ("d" * 64, GPU): Case(used_mib=5)},
-        kills=KILLS, cooling={("uid", "model"): 20.0},
+        kills=(*KILLS, replace(KILLS[0], again=True)), cooling={("uid", "model"): 20.0},
+        debts={
+            (("uid", "model"), GPU): Debt(seconds=4.5, at=9.0, samples=7, paused=True, warned=True, killed=8.0),
+            (("uid", "other"), GPU): Debt(seconds=0.5, at=7.0, samples=1),
+        },
+        opening=Opening(by=frozenset({KILLS[0].tenant}), pods=frozenset({"uid", "z"}), calm=9.5),
+        trips={KILLS[0].tenant: 3.0},
     )  # fmt: skip
     found = restarted(state, 10.0)
-    assert found.cases == {(CONTAINER, GPU): kept}
-    assert (found.kills, found.cooling) == (state.kills, state.cooling)
+    assert found == replace(state, cases={(CONTAINER, GPU): kept})
+    assert restarted(replace(state, opening=None), 10.0).opening is None
+
+
+def test_a_debt_from_the_future_is_of_now() -> None:
+    debt, opening = Debt(seconds=4.5, at=1e9, killed=1e9), Opening(by=frozenset(), pods=frozenset(), calm=1e9)
+    state = State(debts={(("uid", "model"), GPU): debt}, opening=opening, trips={KILLS[0].tenant: 1e9})
+    found = restarted(state, 10.0)
+    assert found.debts == {(("uid", "model"), GPU): replace(debt, at=10.0, killed=10.0)}
+    assert (found.opening, found.trips) == (replace(opening, calm=10.0), {KILLS[0].tenant: 10.0})
 
 
 @pytest.mark.parametrize("away", [0.0, 2.0, 9.5], ids=str)
