@@ -60,7 +60,8 @@ LABEL org.opencontainers.image.title="gpu-share-simulator" \
       org.opencontainers.image.description="gpu-share with the driver of GPUs that do not exist" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=fake /opt/gpu-share-simulator /opt/gpu-share-simulator
-ENV PATH=/opt/gpu-share-simulator/tests/fakes/gpu/bin:$PATH
+# The last one stands for what an image says to a framework: the driver's value replaces it in containers with a share.
+ENV PATH=/opt/gpu-share-simulator/tests/fakes/gpu/bin:$PATH TF_FORCE_GPU_ALLOW_GROWTH=image
 ENTRYPOINT ["gpu-share-simulator"]
 
 FROM product AS gpu-share

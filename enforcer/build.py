@@ -28,6 +28,7 @@ from enforcer.resourceslices.availability import Sharing
 from enforcer.status.events import NodeNews
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
+from enforcer.status.unattributed import Growth
 from gpushare.errors import GpuShareError
 from gpushare.reasons import Reason
 
@@ -134,6 +135,8 @@ class Seeing:
     watch: Watch
     attributor: Attributor
     metrics: Metrics
+    growth: Callable[[], Mapping[str, Growth]] = dict
+    """Of memory that no process accounts for, by GPU."""
 
 
 class LoggedNotices:

@@ -17,6 +17,7 @@ from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import Order
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError, QuantityError
+from gpushare.memory_fraction import Reserve, parse_reserve
 from gpushare.quantity import parse_overcommit
 
 MIN_POLL: Final = 0.01
@@ -61,6 +62,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if not 1 <= (value := getattr(options, f"debt_{name}")) <= MAX_DEBT:
             raise ConfigError(f"--debt-{name} {value} is not allowed; write seconds from 1 to {MAX_DEBT:g}")
     options.compute = _compute(options.compute_overcommit)
+    options.reserve = _reserve(options.memory_reserve)
     options.address = _address(options.metrics)
     options.retention = _retention(options)
     return options
@@ -122,6 +124,11 @@ def _add_offers(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
     add("--compute-overcommit", default="1", metavar="N", help="how many times over compute is offered (%(default)s)")
+    add(
+        "--memory-reserve", default="", metavar="X",
+        help="what programs leave unused of a limit, such as 1Gi or 6%% (512Mi, or 4%% where that is more)",
+    )  # fmt: skip
+    add("--no-framework-variables", action="store_true", help="set no variables of frameworks in containers")
 
 
 def _add_outlets(parser: argparse.ArgumentParser) -> None:
@@ -158,6 +165,13 @@ def _compute(overcommit: str) -> int:
         return parse_overcommit(overcommit)
     except QuantityError as error:
         raise ConfigError(f"--compute-overcommit: {error.message}") from error
+
+
+def _reserve(text: str) -> Reserve:
+    try:
+        return parse_reserve(text)
+    except QuantityError as error:
+        raise ConfigError(f"--memory-reserve: {error.message}") from error
 
 
 def _address(text: str) -> tuple[str, int] | None:

@@ -32,6 +32,7 @@ from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status_file import Editions, StatusFile
+from enforcer.status.unattributed import Growth
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
 
@@ -85,6 +86,8 @@ class Parts:
     """What was found of containers that failed; see ``enforcer.oom.reporter``."""
     standing: Callable[[], Standing] = Standing
     """What is known of the GPUs beside what they hold."""
+    growth: Callable[[], Mapping[str, Growth]] = dict
+    """Of memory that no process accounts for, by GPU: to be shown, and no more."""
     proven: Callable[[], Mapping[tuple[str, str], Proven]] = dict
     """What is known of each limit, by container id and GPU."""
 
@@ -327,6 +330,7 @@ class Agent:
             quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,
             head=self._parts.kill_log.head, problems=self._problems(), standing=self._parts.standing(),
             failures=self._parts.findings(), proven=self._parts.proven(), sight=self._sight,
+            growth=self._parts.growth(),
         )  # fmt: skip
         snapshot, found = self._editions.of(snapshot)
         self._parts.metrics.latest.status = found

@@ -61,6 +61,7 @@ from enforcer.status.events import NodeNews, NodeReporter, PodEvents
 from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
 from enforcer.status.pod_status_files import PodFiles
+from enforcer.status.unattributed_monitor import Kernels, keep_sampling
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, RecordError
 from gpushare.kube_client import Cluster
@@ -115,7 +116,9 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         side.complain(lambda: checkpoint.problem)
         watch = Watch(reader or side.nvml, attributor, side.gpus_changed, alive=lives, together=side.nvml.look)
         side.hindrances.append(lambda: watch.problem)
-        seeing = Seeing(watch, attributor, Metrics())
+        kernels: Kernels = side.nvml.ran_kernels if reader is None else lambda *_: None
+        unattributed = keep_sampling(lambda: watch.latest, kernels, side.stopped)
+        seeing = Seeing(watch, attributor, Metrics(), unattributed.growth)
         cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
         sink = _sink(cluster, options.node)
         _know_sharing(options, cluster, side)
@@ -160,6 +163,7 @@ def _agent(
         look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
         tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
         findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
+        growth=seeing.growth,
     )  # fmt: skip
     debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll)
     rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll), debt=debt)
@@ -325,6 +329,8 @@ def _kubelet(
             tell=side.tell,
             shared_memory=options.mps_shared_memory,
             host_network=options.tenant_host_network,
+            reserve=options.reserve,
+            framework_variables=not options.no_framework_variables,
         )
     )
     side.problems.append(lambda: list(kubelet.problems()))

@@ -54,6 +54,8 @@ HOST_PATHS: Final = f"{GROUP}/host-paths"
 """Host paths that sharing pods of this namespace may mount, comma-separated; nothing else is then allowed."""
 ALLOWED_CAPABILITIES: Final = f"{GROUP}/driver-capabilities"
 """What containers may ask of NVIDIA's toolkit in ``NVIDIA_DRIVER_CAPABILITIES``, comma-separated."""
+FRAMEWORKS: Final = f"{GROUP}/frameworks"
+"""``none``: no variables of frameworks are set; else those that are set beside the usual ones, comma-separated."""
 NAMESPACE_ANNOTATIONS: Final = (
     DEFAULT_MEMORY,
     DEFAULT_COMPUTE,
@@ -65,6 +67,7 @@ NAMESPACE_ANNOTATIONS: Final = (
     OWN_CLAIMS,
     HOST_PATHS,
     ALLOWED_CAPABILITIES,
+    FRAMEWORKS,
 )
 
 # Node annotation: narrows which GPUs of a labelled node are shared (UUIDs or indices, comma-separated).
@@ -146,7 +149,12 @@ DEVICE_MEMORY_MIB: Final = "GPU_SHARE_DEVICE_MEMORY_MIB"
 MIG_PROFILE_VARIABLE: Final = "GPU_SHARE_MIG_PROFILE"
 GPUS_VARIABLE: Final = "GPU_SHARE_GPUS"
 """How many GPUs a container has a share of; only where these are several."""
+USABLE_MIB: Final = "GPU_SHARE_USABLE_MIB"
+"""What a program may ask for: its limit less a reserve for what its own budget leaves out."""
 MEMORY_FRACTION: Final = "GPU_SHARE_MEMORY_FRACTION"
+"""The same as a fraction of what CUDA reports as the GPU's total memory."""
+FREE_FRACTION: Final = "GPU_SHARE_FREE_FRACTION"
+"""The same as a fraction of what CUDA reports as free to a program that starts."""
 
 NO_CUDA_DEVICE: Final = ""
 """Hides every GPU from CUDA. The driver replaces it by the chosen GPU's UUID when the container is created."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from gpushare import contract
 from gpushare.checks import Check, attempt, collect, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
+from gpushare.framework_variables import ON_REQUEST
 from gpushare.host_access import OF_EVERY_NODE, normal, overlaps
 from gpushare.quantity import format_mib, parse_duration, parse_memory, parse_percent, shown
 from gpushare.reasons import Reason
@@ -23,6 +24,8 @@ ANY: Final = "any"
 """Of ``gpu-share.io/own-claims``."""
 CAPABILITIES: Final = ("compute", "utility", "compat32", "display", "graphics", "ngx", "video")
 """Those that NVIDIA's container toolkit knows, without ``all``."""
+NONE: Final = "none"
+"""Of ``gpu-share.io/frameworks``."""
 MAX_LIST: Final = 4096
 """Characters of a list in an annotation."""
 MAX_PATHS: Final = 64
@@ -45,6 +48,8 @@ class NamespacePolicy:
     any_claims: bool = False
     host_paths: tuple[str, ...] | None = None
     driver_capabilities: tuple[str, ...] = tuple(contract.DRIVER_CAPABILITIES.split(","))
+    frameworks: tuple[str, ...] | None = ()
+    """Frameworks that get variables on request; ``None``: none gets any."""
 
     def above_memory(self, mib: int, said: str = "") -> str:
         """Say why one container may not have so many MiB; empty where it may."""
@@ -160,6 +165,14 @@ def _driver_capabilities(value: object) -> dict[str, Any]:
     return {"driver_capabilities": tuple(dict.fromkeys(found))}
 
 
+def _frameworks(value: object) -> dict[str, Any]:
+    found = _words(value)
+    for each in found:
+        if each not in ON_REQUEST and found != [NONE]:
+            raise QuantityError(f"{shown(each)} is none of {', '.join(ON_REQUEST)}; or write {NONE!r} alone")
+    return {"frameworks": None if found == [NONE] else tuple(dict.fromkeys(found))}
+
+
 def _words(value: object) -> list[str]:
     """Read a comma-separated list of at least one word."""
     text = value if isinstance(value, str) else ""
@@ -180,4 +193,5 @@ _READERS: Final[dict[str, Callable[[object], dict[str, Any]]]] = {
     contract.OWN_CLAIMS: _own_claims,
     contract.HOST_PATHS: _host_paths,
     contract.ALLOWED_CAPABILITIES: _driver_capabilities,
+    contract.FRAMEWORKS: _frameworks,
 }

@@ -102,6 +102,8 @@ class GpuUse:
     uses: tuple[Use, ...]
     mode: str = ""
     """How it is shared; empty where it is not, or that is not known."""
+    growth: str = ""
+    """What is said of memory that no process accounts for, where it grew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +216,7 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
         clients=None if used is None else sum(len(use.pids) for use in mine) + strangers,
         blind=_text(gpu, "blind"),
         uses=mine,
+        growth=_growth(gpu.get("unattributedGrowth")),
     )
 
 
@@ -247,6 +250,10 @@ def _limit(found: object) -> str:
     if not isinstance(found, dict) or not _text(found, "state"):
         return ""
     return f"{_text(found, 'state')} ({_text(found, 'backend')}): {_text(found, 'sentence')}"
+
+
+def _growth(found: object) -> str:
+    return _text(found, "sentence") if isinstance(found, dict) else ""
 
 
 def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:

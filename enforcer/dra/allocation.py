@@ -21,6 +21,7 @@ from gpushare.main_container import main_container
 from gpushare.pod_claims import uses
 from gpushare.quantity import format_mib, parse_memory, parse_percent, pinned_limit, shown
 from gpushare.reasons import Reason
+from gpushare.shared_memory import brings_memory
 
 APP: Final = "app"
 SIDECAR: Final = "sidecar"
@@ -294,17 +295,6 @@ def _low_priority(pod: Object) -> bool:
         )
         raise PrepareError(f"metadata.annotations[{contract.PRIORITY}]: {message}", Reason.INVALID_VALUE)
     return bool(value == LOW)
-
-
-def brings_memory(container: Object) -> bool:
-    """Tell whether a container brings a /dev/shm of its own."""
-    paths = [str(each.get("mountPath")) for each in container.get("volumeMounts") or []]
-    wanted = _steps(contract.SHARED_MEMORY_PATH)
-    return any(_steps(path) == wanted for path in paths)
-
-
-def _steps(path: str) -> list[str]:
-    return [step for step in path.split("/") if step not in {"", "."}]
 
 
 def _check_sums(ask: Ask, uses: Sequence[Use], limits: Sequence[Limit], granted: Sequence[Granted]) -> None:

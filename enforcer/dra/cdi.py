@@ -8,13 +8,13 @@ is left to the variables each has of its own: Prepare has compared those with th
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from enforcer.dra.prepared_claim import Granted, Prepared
+from enforcer.dra.prepared_claim import Granted, Prepared, Seen
 from enforcer.quota.types import Mode
-from gpushare import contract
+from gpushare import contract, framework_variables
+from gpushare.memory_fraction import Budget, Reserve, budget
 
 Object = dict[str, Any]
 VERSION: Final = "0.6.0"
-THOUSAND: Final = 1000
 LOWER: Final = "1"
 """``CUDA_MPS_CLIENT_PRIORITY`` of a client that gives way; 0 is normal, and there is nothing above."""
 
@@ -36,7 +36,13 @@ def device_id(claim: Prepared, request: str) -> str:
     return f"{contract.CDI_KIND}={_device_name(claim, request)}"
 
 
-def document(claim: Prepared, pipes: Mapping[str, str], status: str, shared_memory: str | None = None) -> Object:
+def document(
+    claim: Prepared,
+    pipes: Mapping[str, str],
+    status: str,
+    shared_memory: str | None = None,
+    reserve: Reserve | None = None,
+) -> Object:
     """Write the file of a claim.
 
     Args:
@@ -45,11 +51,14 @@ def document(claim: Prepared, pipes: Mapping[str, str], status: str, shared_memo
         status: directory of the pod's status on the host.
         shared_memory: directory on the host that those who use MPS get as /dev/shm, unless they bring their own;
             ``None``: all keep what they have.
+        reserve: what limits keep in reserve; ``None``: the default.
     """
     devices = [
         {
             "name": _device_name(claim, request),
-            "containerEdits": _gpu_edits(claim, grants, pipes.get(request) if _all_mps(grants) else None, shared_memory)
+            "containerEdits": _gpu_edits(
+                claim, grants, pipes.get(request) if _all_mps(grants) else None, shared_memory, reserve or Reserve()
+            )
             if (grants := claim.of(request))
             else _status_edits(status),
         }
@@ -58,23 +67,27 @@ def document(claim: Prepared, pipes: Mapping[str, str], status: str, shared_memo
     return {"cdiVersion": VERSION, "kind": contract.CDI_KIND, "devices": devices}
 
 
-def variables(claim: Prepared, grants: Sequence[Granted], *, mps: bool) -> dict[str, str]:
+def variables(
+    claim: Prepared, grants: Sequence[Granted], *, mps: bool, reserve: Reserve | None = None
+) -> dict[str, str]:
     """Return the variables of a request's containers, for all GPUs of the request.
 
-    ``GPU_SHARE_MEMORY_FRACTION`` is the smallest container's where several differ, and always rounded down. Of GPUs of
-    different sizes the largest counts: the fraction then is within the limit on each.
+    Usable memory and fractions are the smallest container's where several differ. Of GPUs of different sizes the
+    largest counts: the fraction then is within the limit on each.
     """
     limits = [limit for limit in claim.limits if limit.request == grants[0].request]
     memory = {limit.memory_mib for limit in limits} or {min(each.memory_mib for each in grants)}
     compute = {limit.compute for limit in limits} or {grants[0].compute or None}
-    card = max(each.device_mib for each in grants)
+    mine = _budget(claim, grants, min(memory), mps=mps, reserve=reserve or Reserve())
     seen = ",".join(each.gpu or "" for each in grants)
     found = {
         contract.CUDA_VISIBLE_DEVICES: seen,
         contract.NVIDIA_VISIBLE_DEVICES: seen,
-        contract.DEVICE_MEMORY_MIB: str(card),
-        contract.MEMORY_FRACTION: fraction(min(memory), card),
-    }
+        contract.DEVICE_MEMORY_MIB: str(max(each.device_mib for each in grants)),
+        contract.USABLE_MIB: str(mine.usable_mib),
+        contract.MEMORY_FRACTION: mine.of_total,
+        contract.FREE_FRACTION: mine.of_free,
+    } | framework_variables.variables(dict(claim.settings).get(grants[0].request, ()), mine)
     if capabilities := dict(claim.driver_capabilities).get(grants[0].request):
         found[contract.NVIDIA_DRIVER_CAPABILITIES] = capabilities
     if len(grants) > 1:
@@ -99,10 +112,13 @@ def _mps_variables(memory: set[int], compute: set[int | None]) -> dict[str, str]
     return found
 
 
-def fraction(mib: int, of_mib: int) -> str:
-    """Write a share of a card with three decimals, rounded down; never more than all of it."""
-    thousandths = min(THOUSAND, mib * THOUSAND // of_mib) if of_mib else 0
-    return f"{thousandths // THOUSAND}.{thousandths % THOUSAND:03}"
+def _budget(claim: Prepared, grants: Sequence[Granted], limit: int, *, mps: bool, reserve: Reserve) -> Budget:
+    """Work out what each of these GPUs has for a container with this limit; where GPUs differ, what fits on all."""
+    known = {each.gpu: each for each in claim.seen}
+    seen = [known.get(each.gpu or "") or Seen(gpu="", total_mib=each.device_mib) for each in grants]
+    totals = [limit if each.by_cgroup else each.total_mib for each in seen]
+    watched = [not each.by_cgroup and grant.mode is Mode.TIME_SLICING for each, grant in zip(seen, grants, strict=True)]
+    return budget(limit, max(totals), reserve, watch_only=not mps and any(watched))
 
 
 def toolkit_device(gpu: str) -> str:
@@ -123,8 +139,10 @@ def _all_mps(grants: Sequence[Granted]) -> bool:
     return all(each.mode is Mode.MPS for each in grants)
 
 
-def _gpu_edits(claim: Prepared, grants: Sequence[Granted], pipe: str | None, shared_memory: str | None) -> Object:
-    found = variables(claim, grants, mps=pipe is not None)
+def _gpu_edits(
+    claim: Prepared, grants: Sequence[Granted], pipe: str | None, shared_memory: str | None, reserve: Reserve
+) -> Object:
+    found = variables(claim, grants, mps=pipe is not None, reserve=reserve)
     edits: Object = {"env": [f"{name}={value}" for name, value in found.items()]}
     if pipe is not None:
         # Read-only: sockets and pipes work all the same, and no tenant puts links or files where root opens them.

@@ -19,6 +19,7 @@ from enforcer.quota.types import Mode
 from enforcer.runtime import files
 from gpushare import contract
 from gpushare.errors import PrepareError
+from gpushare.memory_fraction import Reserve
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -41,6 +42,7 @@ class NodeFiles:
         pipe: says, by UUID, which directory a GPU's tenants get as their pipe directory where it is shared
             through MPS; ``None`` where there are no daemons.
         shared_memory: what clients of MPS get as /dev/shm; ``None``: each container its own.
+        reserve: what limits keep in reserve; ``None``: the default.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class NodeFiles:
         pipe: Callable[[str], str | None],
         *,
         shared_memory: Path | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
-        self._shared_memory = shared_memory
+        self._shared_memory, self._reserve = shared_memory, reserve
+        self._memory_before: str | None = None
         self._cdi, self._status, self._pipe = cdi_root, run / STATUS, pipe
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
@@ -72,10 +76,20 @@ class NodeFiles:
             self._make_status(claim.pod_uid)
         by_request = {each.request: pipes[each.gpu] for each in claim.granted if each.gpu and each.gpu in pipes}
         status = str(self._status / claim.pod_uid)
-        document = cdi.document(claim, by_request, status, self._memory())
+        document = cdi.document(claim, by_request, status, self._memory(), self._reserve)
         put(self._cdi / cdi.file_name(claim.uid), json.dumps(document, indent=1).encode() + b"\n")
         requests = dict.fromkeys(each.request for each in claim.granted)
         return {each: (*self._toolkit_devices(claim, each), cdi.device_id(claim, each)) for each in requests}
+
+    def memory_changed(self) -> bool:
+        """Say whether the shared memory of MPS has come or gone since this was asked last."""
+        before, self._memory_before = self._memory_before, self._memory()
+        return before != self._memory_before
+
+    @property
+    def memory_made(self) -> bool:
+        """Whether an MPS pod has made the shared memory and not taken it away."""
+        return self._memory() is not None
 
     def _memory(self) -> str | None:
         """The MPS pod is replaced by hand: while it is older than the setting, nobody has made this directory."""

@@ -28,6 +28,10 @@ PROVER: Final = f"{DRIVER}/proof"
 """Another field manager than of what Prepare says, so that neither has to know the other's fields."""
 WORST: Final = (Reason.ESCAPED, Reason.NOT_APPLIED, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.IN_FORCE)
 MAX_MESSAGE: Final = 1024
+FILES: Final = 16
+"""So many owners and modes of files of MPS are written down."""
+Files = Sequence[tuple[int, int]]
+"""Owner and mode of each file that MPS servers keep for their clients."""
 Proofs = Sequence[tuple[Quota, Proven]]
 """What is known of a claim's limits."""
 
@@ -37,14 +41,16 @@ log = structlog.get_logger()
 class Announcer:
     """Writes the status of claims, one after the other, from a thread of its own."""
 
-    def __init__(self, cluster: Cluster, backends: Callable[[], Mapping[str, str]] = dict) -> None:
-        self._cluster, self._backends = cluster, backends
+    def __init__(
+        self, cluster: Cluster, backends: Callable[[], Mapping[str, str]] = dict, files: Callable[[], Files] = tuple
+    ) -> None:
+        self._cluster, self._backends, self._files = cluster, backends, files
         self._queue: queue.Queue[Object] = queue.Queue(QUEUE)
 
     def publish(self, claim: Prepared) -> None:
         """Take a claim that was prepared; never waits and never fails."""
         try:
-            self._queue.put_nowait(status_of(claim, datetime.now(UTC), self._backends()))
+            self._queue.put_nowait(status_of(claim, datetime.now(UTC), self._backends(), self._files()))
         except queue.Full:
             log.warning("claim status not written: too many wait", reason=str(Reason.TOO_LARGE), claim=claim.name)
 
@@ -85,12 +91,11 @@ class Announcer:
                 return
 
 
-def status_of(claim: Prepared, when: datetime, backends: Mapping[str, str] | None = None) -> Object:
+def status_of(claim: Prepared, when: datetime, backends: Mapping[str, str] | None = None, files: Files = ()) -> Object:
     """Write what server-side apply needs to set our entries, and nobody else's."""
     time = _time(when)
-    return _object(claim) | {
-        "status": {"devices": [_entry(claim, each, _ways(each, backends or {}), time) for each in claim.granted]},
-    }
+    ways = {each: _ways(each, backends or {}, files) for each in claim.granted}
+    return _object(claim) | {"status": {"devices": [_entry(claim, each, ways[each], time) for each in claim.granted]}}
 
 
 def _object(claim: Prepared) -> Object:
@@ -108,10 +113,12 @@ def _share(granted: Granted) -> Object:
     return found if granted.share_id is None else found | {"shareID": granted.share_id}
 
 
-def _ways(granted: Granted, backends: Mapping[str, str]) -> Object:
-    """How limits are made to hold on its GPU; who keeps them only where that is known by now."""
+def _ways(granted: Granted, backends: Mapping[str, str], files: Files) -> Object:
+    """How limits are made to hold on its GPU; who keeps them, and the files of MPS, only where that is known by now."""
     backend = backends.get(granted.gpu or "")
-    return {"mode": str(granted.mode)} | ({} if backend is None else {"limitBackend": str(backend)})
+    found = [{"user": user, "mode": mode} for user, mode in files[:FILES]] if granted.mode is Mode.MPS else []
+    known = ({} if backend is None else {"limitBackend": str(backend)}) | ({"mpsFiles": found} if found else {})
+    return {"mode": str(granted.mode)} | known
 
 
 def _entry(claim: Prepared, granted: Granted, ways: Object, time: str) -> Object:

@@ -23,6 +23,7 @@ from enforcer.dra.allocation import Ask, prepare, still_fits, user_of
 from enforcer.dra.cdi_files import NodeFiles
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.prepared_claim import Prepared, safe_uid
+from enforcer.dra.program_view import with_view
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object
 from enforcer.quota.sharing_mode_controller import GpuModes
@@ -39,8 +40,8 @@ log = structlog.get_logger()
 READ_SECONDS: Final = 5.0
 """For each of three objects."""
 API_PATIENCE: Final = 10.0
-ROOM_PATIENCE: Final = 38.0
-"""Seconds since the call came; until then it is tried again within the call."""
+CALL_PATIENCE: Final = 38.0
+"""Seconds since the call came; until then MPS daemons and room are waited for within the call."""
 PAUSE: Final = 0.5
 
 
@@ -79,8 +80,8 @@ class Call:
 class Ready(Protocol):
     """Who knows whether a GPU can be used by shares."""
 
-    def wait(self, gpus: Sequence[str]) -> None:
-        """Wait until these GPUs' MPS daemons serve. Raises ``PrepareError`` when that takes too long."""
+    def wait(self, gpus: Sequence[str], wanted: Callable[[], bool]) -> None:
+        """Wait until these GPUs' MPS daemons serve. Raises ``PrepareError`` when it is wanted no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,10 @@ class Parts:
     """Called whenever the set of prepared claims is another."""
     host: HostAccess = NOTHING_LISTED
     """What of the node sharing pods may reach."""
+    backends: Callable[[], Mapping[str, str]] = dict
+    """Who keeps limits on which GPU."""
+    framework_variables: bool = True
+    """Whether frameworks get variables."""
     published: Callable[[Prepared], None] = lambda _: None
     """Called with a claim that was prepared anew, to tell the API server."""
 
@@ -130,6 +135,11 @@ class Driver:
             if claim.answers:  # somebody may still wait for one
                 self._parts.published(claim)
 
+    def _rewrite(self, uid: str) -> None:
+        with self._claims.held(uid):
+            if claim := self._parts.store.get(uid):
+                self._write(claim)
+
     def _write(self, claim: Prepared) -> None:
         try:
             self._parts.files.write(claim)
@@ -156,7 +166,7 @@ class Driver:
             asked = known if known is not None and kept else self._ask(ref, call)
             with self._parts.modes.kept(asked.gpus) as modes:
                 claim = _shared_by(asked, modes)
-                self._parts.ready.wait(claim.gpus)
+                self._parts.ready.wait(claim.gpus, lambda: call.goes_on(CALL_PATIENCE))
                 if not kept:
                     self._freeze_when_there_is_room(claim, known, call)
                 devices = self._parts.files.write(claim)
@@ -213,7 +223,13 @@ class Driver:
         return claim
 
     def settle(self) -> None:
-        """Forget those undone claims whose processes have ended by now."""
+        """Forget undone claims whose processes have ended by now, and follow the shared memory of MPS.
+
+        A pod of MPS that is older than the setting has none. Containers that start again after it was replaced need it.
+        """
+        if self._parts.files.memory_changed():
+            for claim in self._parts.store.prepared():
+                self._rewrite(claim.uid)
         ending = self._parts.store.ending()
         views = self._look() if ending else ()
         for claim in ending:
@@ -264,7 +280,9 @@ class Driver:
         cluster, claim = self._parts.cluster, self._claim(ref)
         pod = cluster.get(path(CORE_V1, "pods", user_of(claim)["name"], ref.namespace), timeout=READ_SECONDS)
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
-        return prepare(self._parts.node, Ask(claim, pod, namespace, self._parts.host), self._devices())
+        ask, devices = Ask(claim, pod, namespace, self._parts.host), self._devices()
+        prepared, backends = prepare(self._parts.node, ask, devices), self._parts.backends()
+        return with_view(prepared, ask, devices.values(), backends, frameworks=self._parts.framework_variables)
 
     def _claim(self, ref: Ref) -> Object:
         where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)
@@ -281,7 +299,7 @@ class Driver:
             try:
                 return self._freeze(claim, before)
             except PrepareError as error:
-                if error.reason is not Reason.GPU_STILL_HELD or not call.goes_on(ROOM_PATIENCE):
+                if error.reason is not Reason.GPU_STILL_HELD or not call.goes_on(CALL_PATIENCE):
                     raise
             with self._moved:
                 self._moved.wait(PAUSE)

@@ -13,39 +13,36 @@ from gpushare.reasons import Reason
 
 log = structlog.get_logger()
 
-PATIENCE: Final = 10.0
 PAUSE: Final = 0.25
 NO_ANSWER: Final = "nobody knows: what asks it is held up"
 
 
 class MpsReady:
-    """Asks the daemons' keeper, again and again, for a few seconds. The keeper may take longer than that to answer.
+    """Asks the daemons' keeper, again and again. The keeper may take longer than the kubelet waits to answer.
 
     Args:
         hindrance: says what keeps a GPU's daemon from serving, ``None`` where it serves.
-        patience: seconds.
     """
 
-    def __init__(self, hindrance: Callable[[str], str | None], patience: float = PATIENCE) -> None:
-        self._hindrance, self._patience = hindrance, patience
+    def __init__(self, hindrance: Callable[[str], str | None]) -> None:
+        self._hindrance = hindrance
 
-    def wait(self, gpus: Sequence[str]) -> None:
-        """Wait until these GPUs' daemons serve.
+    def wait(self, gpus: Sequence[str], wanted: Callable[[], bool]) -> None:
+        """Wait until these GPUs' daemons serve, as long as that is wanted.
 
         Raises:
             PrepareError: one does not within the time.
         """
-        deadline = time.monotonic() + self._patience
         for gpu in gpus:
-            while (said := self._asked(gpu, deadline)) is not None:
-                if time.monotonic() >= deadline:
+            while (said := self._asked(gpu, wanted)) is not None:
+                if not wanted():
                     # What the daemon said may name other tenants' processes: that is for the agent's log.
                     log.warning("MPS daemon does not serve", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, said=said)
                     message = f"the MPS daemon of {gpu} does not serve; it is tried again"
                     raise PrepareError(message, Reason.MPS_UNREACHABLE)
                 time.sleep(PAUSE)
 
-    def _asked(self, gpu: str, deadline: float) -> str | None:
+    def _asked(self, gpu: str, wanted: Callable[[], bool]) -> str | None:
         """Ask from a thread that may be left behind: a call of the kubelet's has its own end."""
         answers: SimpleQueue[str | Exception | None] = SimpleQueue()
 
@@ -56,17 +53,20 @@ class MpsReady:
                 answers.put(bug)
 
         threading.Thread(target=ask, name="hindrance", daemon=True).start()
-        try:
-            answer = answers.get(timeout=max(PAUSE, deadline - time.monotonic()))
-        except Empty:
-            return NO_ANSWER
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        while True:
+            try:
+                answer = answers.get(timeout=PAUSE)
+            except Empty:
+                if wanted():
+                    continue
+                return NO_ANSWER
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
 
 class AlwaysReady:
     """Where GPUs are only watched there is nothing to wait for."""
 
-    def wait(self, gpus: Sequence[str]) -> None:
+    def wait(self, gpus: Sequence[str], wanted: Callable[[], bool]) -> None:
         """Return at once."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,12 +17,14 @@ from enforcer.dra.cleanup import Forgotten, Strays, living_pods
 from enforcer.dra.driver import Driver, Parts
 from enforcer.dra.kubelet_plugin import PluginService, Sockets
 from enforcer.dra.mps_readiness import AlwaysReady, MpsReady
+from enforcer.dra.mps_replaced import Replaced
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
 from enforcer.dra.resize_controller import Means, Resizer
 from enforcer.dra.shared_claims import Joiners
 from enforcer.limits.backend import Backend
 from enforcer.mps.launcher import pipe_of, shared_memory_of
+from enforcer.mps.shared_memory import server_files
 from enforcer.mps.supervisor import MpsKeeper
 from enforcer.quota.from_claims import Object
 from enforcer.quota.informer import WITH_KUBELET, Books, Rule
@@ -35,6 +37,7 @@ from enforcer.status.metrics import Metrics
 from gpushare.errors import ConfigError
 from gpushare.host_access import HostAccess
 from gpushare.kube_client import Cluster
+from gpushare.memory_fraction import Reserve
 
 SETTLE_EVERY: Final = 5.0
 
@@ -67,6 +70,10 @@ class Setup:
     """Whether clients of MPS get the node's shared memory of MPS."""
     host_network: bool = False
     """Whether sharing pods may use hostNetwork."""
+    reserve: Reserve = field(default_factory=Reserve)
+    """What limits keep in reserve of the memory that programs may use."""
+    framework_variables: bool = True
+    """Whether frameworks get variables."""
 
 
 class KubeletSide:
@@ -84,12 +91,13 @@ class KubeletSide:
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
         self._joiners: Final = Joiners(setup.tell)
-        self._announcer = Announcer(setup.cluster, setup.backends)
+        self._announcer = Announcer(setup.cluster, setup.backends, server_files)
         self._conditions = Conditions(setup.cluster)
         self._modes = setup.modes
         parts = self._parts(setup)
         self._driver = Driver(parts)
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
+        self._files, self._replaced = parts.files, Replaced(partial(_mps_clients, setup), setup.tell)
         files, living = parts.files, partial(living_pods, setup.attributor)
         self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods, self.books.claims)
         self._resizer = Resizer(self._means(setup))
@@ -145,6 +153,7 @@ class KubeletSide:
     def _settle(self) -> None:
         self._sockets.check()
         self._driver.settle()
+        self._replaced.turn(made=self._files.memory_made)
 
     def _tidy(self) -> None:
         self._strays.turn()
@@ -177,7 +186,9 @@ class KubeletSide:
             node=setup.node,
             cluster=setup.cluster,
             store=self._store,
-            files=NodeFiles(setup.cdi_root, setup.run, partial(_pipe_of, setup), shared_memory=memory),
+            files=NodeFiles(
+                setup.cdi_root, setup.run, partial(_pipe_of, setup), shared_memory=memory, reserve=setup.reserve
+            ),
             look=setup.watch.look,
             ready=AlwaysReady() if keeper is None else MpsReady(keeper.hindrance),
             modes=setup.modes,
@@ -185,6 +196,8 @@ class KubeletSide:
             changed=self.books.changed.set,
             published=self._announcer.publish,
             host=_host_access(setup),
+            backends=setup.backends,
+            framework_variables=setup.framework_variables,
         )
 
 
@@ -192,6 +205,12 @@ def _host_access(setup: Setup) -> HostAccess:
     """What sharing pods may reach of the node: not what gpu-share and the kubelet keep, whatever paths they have."""
     folders = (setup.state, setup.run, setup.kubelet_root, setup.cdi_root)
     return HostAccess(protected=tuple(map(str, folders)), network=setup.host_network)
+
+
+def _mps_clients(setup: Setup) -> list[Quota]:
+    """The containers that run and whose GPU is shared through MPS."""
+    running = [each for each in setup.quotas() if each.container_id is not None and each.memory_mib]
+    return [each for each in running if setup.modes.of(each.gpu) is Mode.MPS]
 
 
 def _at_once(setup: Setup, gpu: str) -> bool:

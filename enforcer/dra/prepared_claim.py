@@ -72,6 +72,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What CUDA reports as the memory of a GPU: ``total_mib``, or the container's limit where the driver keeps that."""
+
+    gpu: str
+    total_mib: int
+    by_cgroup: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """One claim as it was prepared, for the one pod that uses it."""
 
@@ -90,6 +99,11 @@ class Prepared:
     """Requests whose containers bring a /dev/shm of their own."""
     driver_capabilities: tuple[tuple[str, str], ...] = ()
     """By request, what NVIDIA's toolkit brings to its containers; without an entry, what they ask for."""
+
+    seen: tuple[Seen, ...] = ()
+    """What programs see of its GPUs; none in claims of agents that did not keep it."""
+    settings: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """By request, which variables of frameworks its containers get: keys of ``framework_variables.SETTINGS``."""
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -160,6 +174,8 @@ def encode(claim: Prepared) -> bytes:
         "lowPriority": claim.low_priority,
         "ownSharedMemory": claim.own_shared_memory,
         "driverCapabilities": dict(claim.driver_capabilities),
+        "seen": [{"gpu": each.gpu, "totalMib": each.total_mib, "byCgroup": each.by_cgroup} for each in claim.seen],
+        "settings": dict(claim.settings),
         "answers": [
             {
                 "container": each.container, "asked": each.asked, "done": each.done, "beforeMib": each.before_mib,
@@ -209,6 +225,11 @@ def _decoded(content: Mapping[str, Any]) -> Prepared:
         driver_capabilities=tuple(
             (_named(request, _REQUEST), _text(each)) for request, each in content.get("driverCapabilities", {}).items()
         ),
+        seen=tuple(_seen(row) for row in content.get("seen", [])),
+        settings=tuple(
+            (_named(request, _REQUEST), tuple(_text(key) for key in keys))
+            for request, keys in content.get("settings", {}).items()
+        ),
     )
 
 
@@ -239,6 +260,10 @@ def _limit(row: Mapping[str, Any]) -> Limit:
         memory_mib=_whole(row["memoryMib"]),
         compute=None if row["compute"] is None else _whole(row["compute"]),
     )
+
+
+def _seen(row: Mapping[str, Any]) -> Seen:
+    return Seen(gpu=_text(row["gpu"]), total_mib=_whole(row["totalMib"]), by_cgroup=_flag(row["byCgroup"]))
 
 
 def _answer(row: Mapping[str, Any]) -> Answer:

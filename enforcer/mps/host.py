@@ -38,6 +38,7 @@ from enforcer.nvml.driver_root import HERE, DriverRoot
 from enforcer.nvml.worker_process import command
 from enforcer.runtime.logs import log_to_stderr
 from gpushare.errors import GpuShareError, QuantityError
+from gpushare.patterns import Pattern
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 
@@ -51,6 +52,7 @@ NVML_SECONDS: Final = 5.0
 """For one question at the end. A driver that hangs is given up: the pod has to be gone in 30 s."""
 PEER: Final = struct.Struct("3i")
 """pid, uid, gid: what the kernel says of who is at the other end."""
+_PERCENT: Final = Pattern(r"[1-9][0-9]?%", 3)
 
 log = structlog.get_logger()
 
@@ -203,14 +205,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
     add(
         "--shared-memory", type=_memory, metavar="SIZE",
-        help="share a /dev/shm of this size, such as 1Gi, with MPS's clients (default: each has its own)",
+        help="share a /dev/shm of this size, such as 1Gi or 50%% of the node's memory, with MPS's clients "
+        "(default: each has its own)",
     )  # fmt: skip
     return parser
 
 
-def _memory(text: str) -> int:
+def _memory(text: str) -> str:
+    """A size as tmpfs takes it."""
+    if _PERCENT.fullmatch(text):
+        return text
     try:
-        return parse_memory(text)
+        return f"{parse_memory(text)}m"
     except QuantityError as error:
         raise argparse.ArgumentTypeError(error.message) from error
 

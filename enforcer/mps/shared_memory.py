@@ -5,9 +5,15 @@ process, whose daemons and servers end before it; containers that had it keep wh
 """
 
 import ctypes
+import itertools
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
+
+from gpushare.shared_memory import MAX_FILES, SERVER_FILE
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
 HERE: Final = Path("/dev/shm")  # noqa: S108 - the name that shm_open means
@@ -19,10 +25,15 @@ NOSUID, NODEV, NOEXEC, REMOUNT, BIND, DETACH = 2, 4, 8, 32, 4096, 2
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def provide(folder: Path, mib: int, here: Path = HERE) -> bool:
-    """Make a directory shared memory of at most ``mib`` MiB, and this process's own ``/dev/shm``.
+def provide(folder: Path, size: str, here: Path = HERE) -> bool:
+    """Make a directory shared memory of at most ``size``, and this process's own ``/dev/shm``.
 
     Where it is mounted already it gets the new size.
+
+    Args:
+        folder: the directory.
+        size: as tmpfs takes it: ``64m``, or ``50%`` of the memory of the node.
+        here: this process's ``/dev/shm``.
 
     Returns:
         ``False``: we may not mount. It is a directory then, as large as what it lies on lets it be.
@@ -34,7 +45,7 @@ def provide(folder: Path, mib: int, here: Path = HERE) -> bool:
     folder.chmod(MODE)  # of what the mount covers, too: by that the agent knows that it was made
     try:
         flags = NOSUID | NODEV | NOEXEC | (REMOUNT if folder.is_mount() else 0)
-        _mount("gpu-share", folder, "tmpfs", flags, f"size={mib}m,mode={MODE:o}")
+        _mount("gpu-share", folder, "tmpfs", flags, f"size={size},mode={MODE:o}")
         if not here.samefile(folder):
             _mount(str(folder), here, "", BIND, "")
     except PermissionError:
@@ -57,6 +68,25 @@ def withdraw(folder: Path) -> bool:
     except OSError:
         return False
     return shared
+
+
+def server_files(folder: Path = HERE) -> tuple[tuple[int, int], ...]:
+    """Return owner and mode of the files that MPS servers keep there, each pair once; none where it cannot be read.
+
+    The enforcer's own /dev/shm is that of the MPS pod; at its place on the node a pod may see only what it covers.
+    Tenants can write there, so this is good for an explanation and for no decision.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        return tuple(sorted(set(_owned(itertools.islice(entries, MAX_FILES)))))
+    return ()
+
+
+def _owned(entries: Iterator[os.DirEntry[str]]) -> Iterator[tuple[int, int]]:
+    for entry in entries:
+        if entry.name.startswith(SERVER_FILE):
+            found = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                yield found.st_uid, stat.S_IMODE(found.st_mode)
 
 
 def _is_shared(folder: Path) -> bool:

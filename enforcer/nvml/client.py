@@ -142,6 +142,11 @@ class RemoteReader:
         found: list[tuple[str, int]] = self._ask("critical_errors")
         return found
 
+    def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
+        """Name the processes that ran kernels after a moment, microseconds since 1970; ``None``: nobody says."""
+        found: tuple[int, ...] | None = self._ask("ran_kernels", uuid, after)
+        return found
+
     def close(self) -> None:
         """End the process; the next question starts another."""
         with self._lock:

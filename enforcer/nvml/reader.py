@@ -29,6 +29,8 @@ LISTS: Final = (
 )
 MIG_ON: Final = 1
 PROFILE: Final = Search(r"([0-9]c\.)?[0-9]g\.[0-9]{1,4}gb(\+[a-z.]{1,16})?$", 128)
+WHOLE: Final = 100
+"""Percent of a GPU's time."""
 XID: Final = 8
 """The event type of critical errors (nvml.h, ``nvmlEventTypeXidCriticalError``)."""
 LOST: Final = (pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired)
@@ -126,6 +128,18 @@ class NvmlReader:
             NvmlError: the library does not answer.
         """
         return self._guarded(self._read_errors)
+
+    def ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
+        """Name the processes that ran kernels on a GPU after a moment; ``None``: the driver does not say.
+
+        Args:
+            uuid: the GPU.
+            after: microseconds since 1970.
+
+        Raises:
+            NvmlError: the library does not answer.
+        """
+        return self._guarded(self._read_ran_kernels, uuid, after)
 
     def close(self) -> None:
         """Let go of the library; the next question initialises it again."""
@@ -311,6 +325,17 @@ class NvmlReader:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
                 found.append((self._nvml.nvmlDeviceGetUUID(event.device), int(event.eventData)))
         return found
+
+    def _read_ran_kernels(self, uuid: str, after: int) -> tuple[int, ...] | None:
+        handle = self._handle(uuid)
+        try:
+            rows = self._nvml.nvmlDeviceGetProcessUtilization(handle, after)
+        except pynvml.NVMLError_NotFound:  # nobody has
+            return ()
+        except pynvml.NVMLError:
+            return None  # of no use to who judges, so no reason to initialise the library afresh
+        # Some drivers write rows without a process, or with a share of more than all.
+        return tuple(sorted({row.pid for row in rows if row.pid and 0 < row.smUtil <= WHOLE}))
 
     def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...]:
         lists = ([(row.pid, row.usedGpuMemory) for row in self._list(name, uuid, handle)] for name in LISTS)

@@ -86,6 +86,10 @@ def _errors(rows: Any) -> list[tuple[str, int]]:
     return [(uuid, number) for uuid, number in rows]
 
 
+def _pids(found: Any) -> tuple[int, ...] | None:
+    return None if found is None else tuple(found)
+
+
 QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "gpus": _gpus,
     "sample": _sample,
@@ -96,6 +100,7 @@ QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "set_cgroup_limit": _same,
     "ailment": _ailment,
     "critical_errors": _errors,
+    "ran_kernels": _pids,
 }
 """What can be asked, by the reader's own names, and how the answer is read."""
 _WRITE: Final[Mapping[str, Callable[[Any], Any]]] = {

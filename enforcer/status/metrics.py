@@ -79,6 +79,7 @@ class Latest(Collector):
         yield _of_gpu("gpu_memory_used_bytes", "GPU memory in use.", "usedMib", gpus)
         yield _of_gpu("gpu_memory_total_bytes", "GPU memory there is.", "memoryMib", gpus)
         yield _of_gpu("gpu_memory_unattributed_bytes", "In use by no process we see.", "unattributedMib", gpus)
+        yield _growth(gpus)
         blind = GaugeMetricFamily("gpu_share_gpu_blind", "1 while the GPU cannot be read.", labels=["gpu"])
         for gpu in gpus:
             blind.add_metric([gpu["uuid"]], gpu["blind"] is not None)
@@ -110,6 +111,16 @@ def _of_gpu(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
     for gpu in gpus:
         if gpu[key] is not None:
             family.add_metric([gpu["uuid"]], gpu[key] * MIB)
+    return family
+
+
+def _growth(gpus: Any) -> GaugeMetricFamily:
+    help_ = "By how much it grew; of a container where it alone ran kernels meanwhile. A hint, and no reason to kill."
+    family = GaugeMetricFamily("gpu_share_gpu_memory_unattributed_growth_bytes", help_, labels=_OF_CONTAINER)
+    for gpu in gpus:
+        if (found := gpu.get("unattributedGrowth")) is not None:
+            names = found["only"].split("/") if found["only"] else ["", "", ""]
+            family.add_metric([*names, gpu["uuid"]], (found["mib"] - found["fromMib"]) * MIB)
     return family
 
 

@@ -8,6 +8,7 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
                "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "unattributedMib": 0,
+               "unattributedGrowth": null,
                "blind": null, "blindReason": null, "blindFor": null,
                "unhealthy": "GpuLost",
                "contested": "a device plugin offers it as nvidia.com/gpu"}],
@@ -20,7 +21,9 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
                    "reason": "GpuFull", "sentence": "...", "finished": 1763678165.0, "holders": ["a/b/c: 9216 MiB"]}]}
 
-``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's.
+``mode`` is how a GPU is shared, null where it is not; ``profile`` a MIG instance's. ``unattributedGrowth`` is null, or
+what ``enforcer.status.unattributed`` found: ``{"fromMib": 0, "mib": 3000, "samples": 5, "ran": ["asr/tts-0/model"],
+"only": "asr/tts-0/model", "sentence": "..."}``, ``ran`` and ``only`` null where that is not known.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
 ``enforcer.detection.detector.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason
@@ -42,6 +45,7 @@ from enforcer.detection.nvml_outage import EVERYWHERE, Sight, sentence
 from enforcer.nvml.device_health import Standing
 from enforcer.quota.from_claims import known
 from enforcer.quota.types import OnExceed, Proven, Quota
+from enforcer.status import unattributed
 
 NAME: Final = "status.json"
 VERSION: Final = 1
@@ -66,6 +70,8 @@ class Snapshot:
     failures: Sequence[Mapping[str, Any]] = ()
     proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
     sight: Sight = field(default_factory=dict)
+    growth: Mapping[str, unattributed.Growth] = field(default_factory=dict)
+    """Of memory that no process accounts for, by GPU."""
     edition: int = 0
     """Two snapshots of one number differ in their times only; 0: unknown. See ``enforcer.status.node_status_file``."""
 
@@ -115,12 +121,24 @@ def _gpu(view: View, snapshot: Snapshot) -> dict[str, Any]:
         "reservedMib": view.gpu.reserved_mib,
         "usedMib": None if view.sample is None else view.sample.used_mib,
         "unattributedMib": None if view.sample is None else view.unattributed_mib,
+        "unattributedGrowth": _growth(view.gpu.uuid, snapshot),
         "blind": None if view.problem is None else view.problem.message,
         "blindReason": None if view.problem is None else str(view.problem.reason),
         "blindFor": None if blind is None else round(snapshot.now - blind.since, 1),
         "unhealthy": standing.ill.get(view.gpu.uuid),
         "contested": standing.contested.get(view.gpu.uuid),
     }
+
+
+def _growth(gpu: str, snapshot: Snapshot) -> dict[str, Any] | None:
+    if gpu not in snapshot.growth:
+        return None
+    names = {
+        quota.container_id: f"{quota.namespace}/{quota.pod}/{quota.container}"
+        for quota in snapshot.quotas
+        if quota.gpu == gpu and quota.container_id is not None
+    }
+    return unattributed.shown(snapshot.growth[gpu], names)
 
 
 def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading | None]) -> dict[str, Any]:

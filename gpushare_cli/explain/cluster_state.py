@@ -6,7 +6,7 @@ Events. What is missing or of another shape is not available; nothing is guessed
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gpushare import contract
 from gpushare.claim_messages import sentence
@@ -14,10 +14,14 @@ from gpushare.main_container import main_container
 from gpushare.pod_claims import claim_names, uses
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
+from gpushare_cli.explain import mps_file
+from gpushare_cli.explain.raw import Object
+from gpushare_cli.explain.raw import mapping as _mapping
+from gpushare_cli.explain.raw import objects as _list
+from gpushare_cli.explain.raw import text as _text
 from gpushare_cli.terminal import NOT_AVAILABLE, table
 from webhook.mutation.settings import DEFAULT_SCHEDULERS
 
-Object = Mapping[str, Any]
 COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
 ENFORCER: Final = f"{contract.DRIVER}/enforcer"
 """Who reports our Events."""
@@ -297,11 +301,21 @@ def _hindrances(found: Recorded) -> Iterator[str]:
         waiting = _mapping(_mapping(each, "state"), "waiting")
         if _text(waiting, "message"):
             yield f"container {each.get('name')} waits: {_text(waiting, 'message')}"
+    failed = {each.get("name") for each in _statuses(found.pod) if _has_failed(each)} - {contract.SIDECAR}
+    for container in _containers(found.pod):
+        if container.get("name") in failed:
+            yield from mps_file.hindrances(found.pod, container, [claim for claim, _ in _used(found, container)])
     if status.get("phase") == "Failed":
         yield f"failed: {_text(status, 'reason')}: {_text(status, 'message')}"
     if status.get("phase") == "Pending":
         latest = {each.get("reason"): each for each in _about(found) if _is_trouble(each, found)}
         yield from map(_event, latest.values())
+
+
+def _has_failed(status: Object) -> bool:
+    """Whether a container does not run, and its last run ended by an error."""
+    ends = (_mapping(_mapping(status, key), "terminated") for key in ("state", "lastState"))
+    return "running" not in _mapping(status, "state") and any(end.get("exitCode") for end in ends)
 
 
 def _is_trouble(event: Object, found: Recorded) -> bool:
@@ -377,21 +391,6 @@ def _spec(pod: Object) -> Object:
 
 def _status(pod: Object) -> Object:
     return _mapping(pod, "status")
-
-
-def _mapping(value: Object, key: str) -> Object:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _list(value: Object, key: str) -> list[Object]:
-    found = value.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _text(value: Object, key: str) -> str:
-    found = value.get(key)
-    return found if isinstance(found, str) else ""
 
 
 def _clean(text: str) -> str:

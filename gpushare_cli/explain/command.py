@@ -201,6 +201,8 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
     if use.processes:
         yield f"  {_processes(use)}"
     yield from (f"  {each}" for each in use.failed[-1:])
+    if gpu.growth:
+        yield f"  GPU {gpu.index}: {gpu.growth}"
 
 
 def _processes(use: Use) -> str:

@@ -95,6 +95,7 @@ _VALUES: Final[Mapping[str, _Values]] = {
     contract.OWN_CLAIMS: _Values("any", _policy(contract.OWN_CLAIMS)),
     contract.HOST_PATHS: _Values("/mnt/models,/scratch", _policy(contract.HOST_PATHS)),
     contract.ALLOWED_CAPABILITIES: _Values("compute,utility,video", _policy(contract.ALLOWED_CAPABILITIES)),
+    contract.FRAMEWORKS: _Values("jax, torch or none", _policy(contract.FRAMEWORKS)),
 }
 _OF: Final = {
     contract.MEMORY_OF: contract.MEMORY,

@@ -180,6 +180,7 @@ def test_no_annotation_of_a_namespace_costs_more_than_its_length() -> None:
         contract.OWN_CLAIMS: "any",
         contract.HOST_PATHS: "/data,/scratch",
         contract.ALLOWED_CAPABILITIES: "compute,utility",
+        contract.FRAMEWORKS: "jax,torch",
     }
     assert NamespacePolicy.from_annotations(annotations).any_claims
     assert steep_strings(annotations, NamespacePolicy.from_annotations) == []

@@ -3,11 +3,11 @@
 It takes a context on the GPU and prints ``{"ready": true, "pid", "context_ms", "gpu", "name", "driver"}``, or an error,
 with which it ends (status 1). Then it answers each line of standard input with one JSON object, until ``quit``:
 
-    alloc MIB [managed]     id, mib, managed, ms: managed memory is touched by the GPU, and bounded
+    alloc MIB [HOW]         id, mib, how, ms: plain, created (cuMemCreate), pooled (cuMemAllocAsync), managed (bounded)
     free ID                 freed, mib: also what was imported or filled
-    fill STEP [CAP]         id, mib, steps, ms, refused, refused_name: allocates until it is refused, or has CAP MiB
+    fill STEP [CAP [HOW]]   id, mib, steps, ms, refused, refused_name: allocates until it is refused, or has CAP MiB
     meminfo                 free_mib, total_mib as CUDA says, held_mib by our own account
-    attributes              name, uuid, sm_count, cc, driver, devices
+    attributes              name, uuid, sm_count, cc, driver, devices, memory_mib
     gemm N REPEATS|SECONDSs ok, wrong, repeats, n, ms, median_ms, p99_ms, max_ms: every cell of every product is checked
     export ID               handle, mib (CUDA IPC)
     import HANDLE           id, mib, word: the exporter wrote its own id there
@@ -34,10 +34,16 @@ from typing import Any, Final
 
 LIBRARY: Final = "libcuda.so.1"
 MIB: Final = 1 << 20
-OUT_OF_MEMORY, USAGE, NO_DRIVER = 2, -1, -2
-ATTACH_GLOBAL, LAZY_PEER_ACCESS = 1, 1
+OUT_OF_MEMORY, USAGE, NO_DRIVER, ATTACH_GLOBAL, LAZY_PEER_ACCESS, PINNED, ON_DEVICE = 2, -1, -2, 1, 1, 1, 1
 ATTRIBUTES: Final = (16, 75, 76)  # number of SMs, major and minor compute capability
 THREADS, WILD_ADDRESS, MANAGED_CAP_MIB, MIN_N, MAX_N = 128, 0x10, 6144, 2, 4096
+TAKES: Final[dict[str, tuple[Any, ...]]] = {
+    "plain": ("cuMemAlloc_v2",), "managed": ("cuMemAllocManaged", ATTACH_GLOBAL), "pooled": ("cuMemAllocAsync", None),
+    "created": ("",),
+}  # fmt: skip
+GIVES: Final = {
+    "created": ("cuMemUnmap", "cuMemAddressFree"), "pooled": ("cuMemFreeAsync",), "imported": ("cuIpcCloseMemHandle",),
+}  # fmt: skip
 Answer = dict[str, Any]
 
 PTX: Final = """\
@@ -45,37 +51,26 @@ PTX: Final = """\
 .target sm_70
 .address_size 64
 // c = (a + seed) * b, n by n, 32-bit words that wrap around; a row of the grid is a row of c.
-.visible .entry gemm(.param .u64 p_a, .param .u64 p_b, .param .u64 p_c, .param .u32 p_n, .param .u32 p_seed)
-{
-    .reg .pred %p<2>; .reg .b32 %r<12>; .reg .b64 %d<7>;
-    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; mov.u32 %r5, %ctaid.y;
-    mad.lo.u32 %r4, %r1, %r2, %r3; ld.param.u32 %r6, [p_n]; ld.param.u32 %r7, [p_seed];  // r5: row, r4: column
-    setp.ge.u32 %p1, %r4, %r6; @%p1 bra GEMM_END; mov.u32 %r9, 0;                        // r9: the sum
-    ld.param.u64 %d1, [p_a]; cvta.to.global.u64 %d1, %d1;
-    ld.param.u64 %d2, [p_b]; cvta.to.global.u64 %d2, %d2;
-    ld.param.u64 %d3, [p_c]; cvta.to.global.u64 %d3, %d3;
+.visible .entry gemm(.param .u64 p_a, .param .u64 p_b, .param .u64 p_c, .param .u32 p_n, .param .u32 p_seed) {
+    .reg .pred %p<2>; .reg .b32 %r<12>; .reg .b64 %d<7>; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x; mov.u32 %r5, %ctaid.y;                                          // r5: row, r4: column
+    mad.lo.u32 %r4, %r1, %r2, %r3; ld.param.u32 %r6, [p_n]; ld.param.u32 %r7, [p_seed];  // r9: the sum
+    setp.ge.u32 %p1, %r4, %r6; @%p1 bra GEMM_END; mov.u32 %r9, 0; ld.param.u64 %d1, [p_a]; cvta.to.global.u64 %d1, %d1;
+    ld.param.u64 %d2, [p_b]; cvta.to.global.u64 %d2, %d2; ld.param.u64 %d3, [p_c]; cvta.to.global.u64 %d3, %d3;
     mul.lo.u32 %r8, %r5, %r6; mul.wide.u32 %d4, %r8, 4;       // d4: bytes before the row
     mul.wide.u32 %d5, %r4, 4; mul.wide.u32 %d6, %r6, 4;       // d5: before the column, d6: of a row
     add.s64 %d1, %d1, %d4; add.s64 %d2, %d2, %d5; add.s64 %d3, %d3, %d4; add.s64 %d3, %d3, %d5;
 GEMM_LOOP:
-    ld.global.u32 %r10, [%d1]; ld.global.u32 %r11, [%d2];
-    add.u32 %r10, %r10, %r7; mad.lo.u32 %r9, %r10, %r11, %r9;
-    add.s64 %d1, %d1, 4; add.s64 %d2, %d2, %d6;
-    sub.u32 %r6, %r6, 1; setp.ne.u32 %p1, %r6, 0; @%p1 bra GEMM_LOOP;
-    st.global.u32 [%d3], %r9;
-GEMM_END: ret;
+    ld.global.u32 %r10, [%d1]; ld.global.u32 %r11, [%d2]; add.u32 %r10, %r10, %r7; mad.lo.u32 %r9, %r10, %r11, %r9;
+    add.s64 %d1, %d1, 4; add.s64 %d2, %d2, %d6; sub.u32 %r6, %r6, 1; setp.ne.u32 %p1, %r6, 0; @%p1 bra GEMM_LOOP;
+    st.global.u32 [%d3], %r9; GEMM_END: ret;
 }
-.visible .entry fault(.param .u64 p_at)
-{
-    .reg .b32 %r<2>; .reg .b64 %d<2>;
-    ld.param.u64 %d1, [p_at]; mov.u32 %r1, 1; st.global.u32 [%d1], %r1; ret;
-}
+.visible .entry fault(.param .u64 p_at) {
+    .reg .b32 %r<2>; .reg .b64 %d<2>; ld.param.u64 %d1, [p_at]; mov.u32 %r1, 1; st.global.u32 [%d1], %r1; ret; }
 """
 
 
-class IpcHandle(ctypes.Structure):
-    """CUipcMemHandle: goes by value into the call that opens it."""
-
+class IpcHandle(ctypes.Structure):  # CUipcMemHandle: goes by value into the call that opens it
     _fields_ = (("data", ctypes.c_ubyte * 64),)
 
 
@@ -86,14 +81,17 @@ OUT: Final = {each: ctypes.POINTER(each) for each in (INT, SIZE, ADDRESS, VOID, 
 SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cuInit": (UINT,), "cuDriverGetVersion": (OUT[INT],), "cuGetErrorName": (INT, OUT[TEXT]),
     "cuDeviceGetCount": (OUT[INT],), "cuDeviceGet": (OUT[INT], INT), "cuDeviceGetUuid_v2": (OUT[UUID], INT),
-    "cuDeviceGetName": (TEXT, INT, INT), "cuDeviceGetAttribute": (OUT[INT], INT, INT),
-    "cuDevicePrimaryCtxRetain": (OUT[VOID], INT), "cuDevicePrimaryCtxRelease_v2": (INT,),
-    "cuCtxSetCurrent": (VOID,), "cuCtxSynchronize": (),
-    "cuMemAlloc_v2": (OUT[ADDRESS], SIZE), "cuMemAllocManaged": (OUT[ADDRESS], SIZE, UINT),
-    "cuMemFree_v2": (ADDRESS,), "cuMemGetInfo_v2": (OUT[SIZE], OUT[SIZE]), "cuMemsetD32_v2": (ADDRESS, UINT, SIZE),
-    "cuMemcpyHtoD_v2": (ADDRESS, VOID, SIZE), "cuMemcpyDtoH_v2": (VOID, ADDRESS, SIZE),
-    "cuIpcGetMemHandle": (OUT[IpcHandle], ADDRESS), "cuIpcOpenMemHandle_v2": (OUT[ADDRESS], IpcHandle, UINT),
-    "cuIpcCloseMemHandle": (ADDRESS,),
+    "cuDeviceGetName": (TEXT, INT, INT), "cuDeviceGetAttribute": (OUT[INT], INT, INT), "cuCtxSetCurrent": (VOID,),
+    "cuDeviceTotalMem_v2": (OUT[SIZE], INT), "cuDevicePrimaryCtxRetain": (OUT[VOID], INT), "cuCtxSynchronize": (),
+    "cuDevicePrimaryCtxRelease_v2": (INT,), "cuMemGetInfo_v2": (OUT[SIZE], OUT[SIZE]),
+    "cuMemAlloc_v2": (OUT[ADDRESS], SIZE), "cuMemAllocManaged": (OUT[ADDRESS], SIZE, UINT), "cuMemFree_v2": (ADDRESS,),
+    "cuMemsetD32_v2": (ADDRESS, UINT, SIZE), "cuMemcpyHtoD_v2": (ADDRESS, VOID, SIZE),
+    "cuMemcpyDtoH_v2": (VOID, ADDRESS, SIZE), "cuIpcGetMemHandle": (OUT[IpcHandle], ADDRESS),
+    "cuIpcOpenMemHandle_v2": (OUT[ADDRESS], IpcHandle, UINT), "cuIpcCloseMemHandle": (ADDRESS,),
+    "cuMemCreate": (OUT[ADDRESS], SIZE, VOID, ADDRESS), "cuMemRelease": (ADDRESS,), "cuMemUnmap": (ADDRESS, SIZE),
+    "cuMemAddressReserve": (OUT[ADDRESS], SIZE, SIZE, ADDRESS, ADDRESS), "cuMemAddressFree": (ADDRESS, SIZE),
+    "cuMemMap": (ADDRESS, SIZE, SIZE, ADDRESS, ADDRESS), "cuMemSetAccess": (ADDRESS, SIZE, VOID, SIZE),
+    "cuMemAllocAsync": (OUT[ADDRESS], SIZE, VOID), "cuMemFreeAsync": (ADDRESS, VOID),
     "cuModuleLoadData": (OUT[VOID], TEXT), "cuModuleGetFunction": (OUT[VOID], VOID, TEXT),
     "cuLaunchKernel": (VOID, *(UINT,) * 7, VOID, OUT[VOID], OUT[VOID]),
 }  # fmt: skip
@@ -139,27 +137,25 @@ class Gpu:
     def __init__(self, driver: Driver, wanted: str) -> None:
         self.driver = driver
         driver.call("cuInit", 0)
-        count = driver.out(INT, "cuDeviceGetCount")
-        self.devices = [self._uuid(driver.out(INT, "cuDeviceGet", ordinal)) for ordinal in range(count)]
+        found = [driver.out(INT, "cuDeviceGet", ordinal) for ordinal in range(driver.out(INT, "cuDeviceGetCount"))]
+        raw = (bytes(driver.out(UUID, "cuDeviceGetUuid_v2", device)) for device in found)
+        self.devices = [f"GPU-{uuid.UUID(bytes=each)}" for each in raw]
         self.uuid = self._chosen(wanted)
-        self.device = driver.out(INT, "cuDeviceGet", self.devices.index(self.uuid))
+        self.device = found[self.devices.index(self.uuid)]
         driver.call("cuCtxSetCurrent", driver.out(VOID, "cuDevicePrimaryCtxRetain", self.device))
         name = ctypes.create_string_buffer(256)
         driver.call("cuDeviceGetName", name, len(name), self.device)
         self.name, self.version = name.value.decode(errors="replace"), driver.out(INT, "cuDriverGetVersion")
         self._functions: dict[str, int] = {}
 
-    def _uuid(self, device: int) -> str:
-        return f"GPU-{uuid.UUID(bytes=bytes(self.driver.out(UUID, 'cuDeviceGetUuid_v2', device)))}"
-
     def _chosen(self, wanted: str) -> str:
         if wanted.isdecimal() and int(wanted) < len(self.devices):
             return self.devices[int(wanted)]
         # An instance of MIG shows its own UUID here, without saying which kind it is.
         found = [each for each in self.devices if each[4:] == wanted.removeprefix("GPU-").removeprefix("MIG-")]
-        if not found:
-            raise CudaError(USAGE, f"CUDA shows no GPU {wanted}; it shows {self.devices}", "--gpu")
-        return found[0]
+        if found:
+            return found[0]
+        raise CudaError(USAGE, f"CUDA shows no GPU {wanted}; it shows {self.devices}", "--gpu")
 
     def memory(self) -> tuple[int, int]:
         """Free and total bytes as CUDA says."""
@@ -186,17 +182,15 @@ class Product:
     def __init__(self, gpu: Gpu, n: int) -> None:
         self._gpu, self.n, self._bytes, self._turn = gpu, n, 4 * n * n, 0
         self._result, self._expected = (ctypes.c_char * self._bytes)(), [self._right(seed) for seed in (0, 1)]
-        self.mib, self._addresses = round(3 * self._bytes / MIB, 1), list[int]()
-        try:
-            for _ in range(3):
-                self._addresses.append(gpu.driver.out(ADDRESS, "cuMemAlloc_v2", self._bytes))
-            a, b = (range(i, i + n) for i in range(n)), (range(k + 1, k + 2 * n + 1, 2) for k in range(n))
-            for address, matrix in zip(self._addresses, (a, b), strict=False):
-                data = b"".join(array("I", row).tobytes() for row in matrix)
-                gpu.driver.call("cuMemcpyHtoD_v2", address, data, self._bytes)
-        except CudaError:
-            self.free()
-            raise
+        self.mib, self._base = (
+            round(3 * self._bytes / MIB, 1),
+            gpu.driver.out(ADDRESS, "cuMemAlloc_v2", 3 * self._bytes),
+        )
+        self._addresses = [self._base + part * self._bytes for part in range(3)]
+        a, b = (range(i, i + n) for i in range(n)), (range(k + 1, k + 2 * n + 1, 2) for k in range(n))
+        for address, matrix in zip(self._addresses, (a, b), strict=False):
+            data = b"".join(array("I", row).tobytes() for row in matrix)
+            gpu.driver.call("cuMemcpyHtoD_v2", address, data, self._bytes)
 
     def _right(self, seed: int) -> bytes:
         # With p = i + seed, q = 2j + 1: the sum over k of (p + k)(q + k). Along a row it grows by the same each time.
@@ -215,8 +209,7 @@ class Product:
         return took, self._result.raw == self._expected[self._turn]
 
     def free(self) -> None:
-        while self._addresses:
-            self._gpu.driver.call("cuMemFree_v2", self._addresses.pop())
+        self._gpu.driver.call("cuMemFree_v2", self._base)
 
 
 class Session:
@@ -224,7 +217,7 @@ class Session:
 
     def __init__(self, gpu: Gpu, managed_cap_mib: int) -> None:
         self._gpu, self._driver, self._cap = gpu, gpu.driver, managed_cap_mib
-        self._blocks: dict[int, tuple[int, str, tuple[int, ...]]] = {}  # MiB, the call that gives back, addresses
+        self._blocks: dict[int, tuple[int, str, tuple[int, ...]]] = {}  # MiB, how, addresses
         self._product: Product | None = None
         self._ids = 0
 
@@ -239,9 +232,9 @@ class Session:
         except (TypeError, ValueError, IndexError) as error:
             return {"error": USAGE, "name": f"{line.strip()}: {error}", "call": word}
 
-    def _keep(self, mib: int, *addresses: int, give_back: str = "cuMemFree_v2") -> int:
+    def _keep(self, mib: int, how: str, *addresses: int) -> int:
         self._ids += 1
-        self._blocks[self._ids] = mib, give_back, addresses
+        self._blocks[self._ids] = mib, how, addresses
         return self._ids
 
     def _block(self, number: str) -> tuple[int, str, tuple[int, ...]]:
@@ -249,43 +242,54 @@ class Session:
             raise ValueError(f"nothing is held under {number!r}")
         return self._blocks[int(number)]
 
-    def do_alloc(self, mib: str, kind: str = "plain") -> Answer:
-        if kind not in {"plain", "managed"} or int(mib) <= 0:
-            raise ValueError("alloc MIB [managed]")
-        size, begun = int(mib) * MIB, time.perf_counter()
-        address = self._managed(size) if kind == "managed" else self._driver.out(ADDRESS, "cuMemAlloc_v2", size)
-        return {"id": self._keep(int(mib), address), "mib": int(mib), "managed": kind == "managed", "ms": since(begun)}
+    def do_alloc(self, mib: str, how: str = "plain") -> Answer:
+        # More managed memory than is free would move out what others have.
+        if how == "managed" and int(mib) > (bound := min(self._cap, self._gpu.memory()[0] // MIB)):
+            raise ValueError(f"managed memory is bounded by --managed-cap and by what is free: {bound} MiB")
+        begun, address = time.perf_counter(), self._take(int(mib), how)
+        return {"id": self._keep(int(mib), how, address), "mib": int(mib), "how": how, "ms": since(begun)}
 
-    def _managed(self, size: int) -> int:
-        """Memory that is on the GPU because the GPU wrote it; more than is free would move out what others have."""
-        bound = min(self._cap * MIB, self._gpu.memory()[0])
-        if size > bound:
-            raise ValueError(f"managed memory is bounded by --managed-cap and by what is free: {bound // MIB} MiB")
-        address: int = self._driver.out(ADDRESS, "cuMemAllocManaged", size, ATTACH_GLOBAL)
-        self._driver.call("cuMemsetD32_v2", address, 1, size // 4)
-        self._driver.call("cuCtxSynchronize")
+    def _take(self, mib: int, how: str) -> int:
+        if how not in TAKES or mib <= 0:
+            raise ValueError(f"MIB more than 0, then one of {', '.join(TAKES)}")
+        call, *more = TAKES[how]
+        address: int = self._driver.out(ADDRESS, call, mib * MIB, *more) if call else self._created(mib * MIB)
+        if how == "managed":  # on the GPU because the GPU wrote it
+            self._driver.call("cuMemsetD32_v2", address, 1, mib * MIB // 4)
+            self._driver.call("cuCtxSynchronize")
+        return address
+
+    def _created(self, size: int) -> int:
+        # CUmemAllocationProp and CUmemAccessDesc, as words: memory of this device, which reads and writes it.
+        wanted, access = (INT * 8)(PINNED, 0, ON_DEVICE, self._gpu.device), (INT * 3)(ON_DEVICE, self._gpu.device, 3)
+        handle = self._driver.out(ADDRESS, "cuMemCreate", size, wanted, 0)
+        address: int = self._driver.out(ADDRESS, "cuMemAddressReserve", size, 0, 0, 0)
+        self._driver.call("cuMemMap", address, size, 0, handle, 0)
+        self._driver.call("cuMemRelease", handle)  # from now on it lives as long as it is mapped
+        self._driver.call("cuMemSetAccess", address, size, access, 1)
         return address
 
     def do_free(self, number: str) -> Answer:
-        mib, give_back, addresses = self._block(number)
+        mib, how, addresses = self._block(number)
+        more: tuple[Any, ...] = {"created": (mib * MIB // max(1, len(addresses)),), "pooled": (None,)}.get(how, ())
         for address in addresses:
-            self._driver.call(give_back, address)
+            for call in GIVES.get(how, ("cuMemFree_v2",)):
+                self._driver.call(call, address, *more)
+        self._driver.call("cuCtxSynchronize")  # until then a pool keeps what was freed
         del self._blocks[int(number)]
         return {"freed": int(number), "mib": mib}
 
-    def do_fill(self, step: str, cap: str = "0") -> Answer:
-        """As fast as it goes: nothing is asked between two steps."""
-        size, most, begun = int(step), int(cap), time.perf_counter()
-        if size <= 0:
-            raise ValueError("fill STEP_MIB [CAP_MIB]")
-        addresses, refused = list[int](), Answer()
-        while not refused and (most <= 0 or size * (len(addresses) + 1) <= most):
+    def do_fill(self, step: str, cap: str = "0", how: str = "plain") -> Answer:
+        """As fast as it goes: nothing is asked between two steps, and managed memory is bounded by its cap alone."""
+        size, begun, addresses, refused = int(step), time.perf_counter(), list[int](), Answer()
+        most = min(int(cap) or sys.maxsize, self._cap if how == "managed" else sys.maxsize)
+        while not refused and size * (len(addresses) + 1) <= most:
             try:
-                addresses.append(self._driver.out(ADDRESS, "cuMemAlloc_v2", size * MIB))
+                addresses.append(self._take(size, how))
             except CudaError as error:
                 refused = error.answer
-        mib, took = size * len(addresses), since(begun)
-        figures = {"mib": mib, "steps": len(addresses), "ms": took, "id": self._keep(mib, *addresses)}
+        figures: Answer = {"mib": size * len(addresses), "steps": len(addresses), "ms": since(begun)}
+        figures["id"] = self._keep(figures["mib"], how, *addresses)
         if refused.get("error", OUT_OF_MEMORY) != OUT_OF_MEMORY:
             return refused | figures
         return figures | {"refused": refused.get("error", 0), "refused_name": refused.get("name", "")}
@@ -298,6 +302,7 @@ class Session:
     def do_attributes(self) -> Answer:
         sms, *cc = [self._driver.out(INT, "cuDeviceGetAttribute", each, self._gpu.device) for each in ATTRIBUTES]
         said = {"name": self._gpu.name, "uuid": self._gpu.uuid, "devices": self._gpu.devices}
+        said["memory_mib"] = self._driver.out(SIZE, "cuDeviceTotalMem_v2", self._gpu.device) // MIB
         return said | {"sm_count": sms, "cc": "{}.{}".format(*cc), "driver": self._gpu.version}
 
     def do_gemm(self, n: str, repeats: str) -> Answer:
@@ -329,7 +334,7 @@ class Session:
             raise ValueError("import what export said")
         opened, word = IpcHandle.from_buffer_copy(bytes.fromhex(data)), UINT()
         address = self._driver.out(ADDRESS, "cuIpcOpenMemHandle_v2", opened, LAZY_PEER_ACCESS)
-        number = self._keep(int(mib), address, give_back="cuIpcCloseMemHandle")
+        number = self._keep(int(mib), "imported", address)
         self._driver.call("cuMemcpyDtoH_v2", ctypes.byref(word), address, 4)
         return {"id": number, "mib": int(mib), "word": word.value}
 
@@ -363,11 +368,6 @@ def since(begun: float) -> float:
     return round(1000 * (time.perf_counter() - begun), 4)
 
 
-def say(answer: Answer) -> None:
-    """One line."""
-    print(json.dumps(answer), flush=True)
-
-
 def main(argv: Sequence[str]) -> int:
     """Take a context, then answer."""
     options = argparse.ArgumentParser(prog="client.py", description="one CUDA program for experiments")
@@ -381,18 +381,18 @@ def main(argv: Sequence[str]) -> int:
     try:
         gpu = Gpu(Driver(), chosen.gpu)
     except CudaError as error:
-        say(error.answer | {"pid": os.getpid()})
+        print(json.dumps(error.answer | {"pid": os.getpid()}), flush=True)
         return 1
-    ready = {"ready": True, "pid": os.getpid(), "context_ms": since(begun)}
-    say(ready | {"gpu": gpu.uuid, "name": gpu.name, "driver": gpu.version})
+    ready = {"ready": True, "pid": os.getpid(), "context_ms": since(begun), "gpu": gpu.uuid, "name": gpu.name}
+    print(json.dumps(ready | {"driver": gpu.version}), flush=True)
     session = Session(gpu, chosen.managed_cap)
     for line in iter(sys.stdin.readline, ""):
         if line.split() == ["quit"]:
             break
-        say(session.answer(line))
+        print(json.dumps(session.answer(line)), flush=True)
     with suppress(CudaError):
         gpu.driver.call("cuDevicePrimaryCtxRelease_v2", gpu.device)
-    say({"quit": True})
+    print(json.dumps({"quit": True}), flush=True)
     return 0
 
 

@@ -57,7 +57,7 @@ def test_the_end_of_its_input_ends_it(here: Desk) -> None:
 def test_memory_is_taken_and_given_back(here: Desk) -> None:
     client = here.start()
     first, second = client.ask("alloc 1000"), client.ask("alloc 24")
-    assert (first["mib"], first["managed"], second["id"] != first["id"]) == (1000, False, True)
+    assert (first["mib"], first["how"], second["id"] != first["id"]) == (1000, "plain", True)
     assert here.rows(client.pid) == [("compute", CONTEXT + 1024)]
     assert client.ask("meminfo") == {"free_mib": CARD - CONTEXT - 1024, "total_mib": CARD, "held_mib": 1024}
     assert client.ask(f"free {first['id']}") == {"freed": first["id"], "mib": 1000}
@@ -74,7 +74,7 @@ def test_a_killed_process_holds_nothing(here: Desk) -> None:
 
 def test_managed_memory_is_in_the_total_and_in_no_row(here: Desk) -> None:
     client = here.start()
-    assert client.ask("alloc 500 managed")["managed"] is True
+    assert client.ask("alloc 500 managed")["how"] == "managed"
     assert here.rows(client.pid) == [("compute", CONTEXT)]
     assert here.sim.used(here.gpus[0]) == CONTEXT + 500
     world.change(here.sim, managed_counted=1)
@@ -93,7 +93,7 @@ def test_managed_memory_is_bounded(here: Desk) -> None:
 def test_attributes(here: Desk) -> None:
     assert here.start("--gpu", "1").ask("attributes") == {
         "name": "NVIDIA A100-SXM4-16GB", "uuid": here.gpus[1], "devices": here.gpus, "sm_count": 108, "cc": "8.0",
-        "driver": 12080,
+        "driver": 12080, "memory_mib": CARD,
     }  # fmt: skip
 
 
@@ -308,13 +308,16 @@ def test_the_kernels_are_for_every_gpu_that_mps_serves() -> None:
     assert PTX.isascii(), "the assembler takes no others"
 
 
+PLAYED_IN_PYTHON = ("mps_clients.py", "mps_control.py", "mps_daemon.py")
+
+
 def test_every_switch_of_the_world_has_one_default_and_an_effect() -> None:
     folder = Path(world.__file__).parent
     sources = "".join(each.read_text() for each in sorted(folder.glob("*.c")))
     in_c = dict(re.findall(r'sim_world\("(\w+)", (\w+)\)', sources)) | {"mps_clients_listed": "compute,mps"}
     in_c["fault_neighbour_error"] = in_c["fault_neighbour_error"].replace("ILLEGAL_ADDRESS", "700")
     assert in_c.items() <= world.DEFAULTS.items()
-    programs = sources + "".join((folder / name).read_text() for name in ("mps_clients.py", "mps_control.py"))
+    programs = sources + "".join((folder / name).read_text() for name in PLAYED_IN_PYTHON)
     foreign = {each for each in world.DEFAULTS if each.startswith("foreign_uid_may_")}
     assert {each for each in world.DEFAULTS.keys() - foreign if each not in programs} == set()
 

@@ -313,17 +313,6 @@ def test_a_driver_may_know_no_multi_user_mode(here: Desk) -> None:
     assert refused.value.returncode == 1
 
 
-@root
-def test_a_shared_memory_of_its_own_keeps_a_client_out(here: Desk, pipe: Path) -> None:
-    prefix = (sys.executable, LAUNCH, "--private-shm", "--", sys.executable, str(CLIENT))
-    hello = here.start(prefix=prefix, pipe=pipe).hello
-    if hello["error"] == -1:
-        pytest.skip(hello["name"])
-    assert hello["error"] == 805
-    world.change(here.sim, shm_needed=0)
-    assert here.start(prefix=prefix, pipe=pipe).hello["ready"]
-
-
 @pytest.mark.parametrize("lists", ["compute,mps", "mps", "compute", "none"])
 def test_which_of_nvml_s_lists_show_a_client_is_a_switch(here: Desk, pipe: Path, lists: str) -> None:
     world.change(here.sim, mps_clients_listed=lists)

@@ -1,8 +1,10 @@
 """What experiments conclude from what they measured: every verdict from figures alone, without a machine."""
 
+import sys
+
 import pytest
 
-from tests.gpu.experiments import bench_copies, bench_models, h4, h5, h6, h7, h9, h11, h12, h13
+from tests.gpu.experiments import bench_copies, bench_models, h4, h5, h6, h7, h9, h11, h12, h13, h15
 from tests.gpu.experiments.figures import loss_percent, noise_percent, percentile, ratio, spread
 from tests.gpu.experiments.loops import Loop, settle, turn, wrong
 from tests.gpu.kit.client import ClientGoneError, ClientTimeoutError
@@ -232,3 +234,42 @@ def test_models_are_judged_at_the_largest_number_under_mps() -> None:
     assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45, 20.0, hurt=1)]).verdict is FAILS
     assert bench_models.judge_runs(bench_models.Plan(), [many("MPS", 45)]).verdict is FAILS
     assert bench_models.judge_runs(bench_models.Plan(), [slow], "no MPS programs").verdict is NOT_MEASURED
+
+
+def sight(**changes: object) -> h15.Sight:
+    values: dict[str, object] = {
+        "total_mib": 15872, "context_mib": 300, "context": (15572, 15872), "allocated": (14548, 15872),
+        "neighbour": (12200, 15872), "ended": (14548, 15872),
+    }  # fmt: skip
+    return h15.Sight(**(values | changes))  # type: ignore[arg-type] # values of one mapping
+
+
+PINNED = {"context": (3796, 15872), "allocated": (2772, 15872), "neighbour": (2772, 15872), "ended": (2772, 15872)}
+IN_CGROUP = {"total_mib": 4096} | {moment: (free, 4096) for moment, (free, _) in PINNED.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        (h15.PLAIN, {}, None),
+        (h15.PLAIN, {"neighbour": (14548, 15872)}, "no limit: a neighbour with 2048 MiB made free fall by 0 MiB only"),
+        (h15.PLAIN, {"allocated": (15572, 15872)}, "1024 MiB allocated made free fall by 0 MiB"),
+        (h15.PLAIN, {"ended": (12200, 15872)}, "no limit: free is -2348 MiB off when the neighbour has gone"),
+        (h15.PINNED, PINNED, None),
+        (h15.PINNED, PINNED | {"context": (3796, 4096)}, "pinned limit: total is 15872 and 4096 MiB, not 15872"),
+        (h15.PINNED, {}, "pinned limit: 15572 MiB are free under a limit of 4096"),
+        (h15.PINNED, PINNED | {"neighbour": (724, 15872)}, "made free fall by 2048 MiB"),
+        (h15.CGROUP, IN_CGROUP, None),
+        (h15.CGROUP, PINNED, "cgroup limit: total is 15872 and 15872 MiB, not 4096"),
+    ],
+)
+def test_h15_compares_what_is_seen_at_each_moment(kind: str, changes: dict[str, object], said: str | None) -> None:
+    found = h15.problems({h15.PLAIN: sight(), kind: sight(**changes)})
+    assert any(said in each for each in found) if said else found == [], found
+
+
+def test_h15_asks_the_installed_pytorch_whether_it_takes_the_key() -> None:
+    taken = h15.torch_says((sys.executable, "-c", "print('2.99.0', 0.5)"))
+    assert (taken["release"], taken["takes the key"]) == ("2.99.0", True)
+    for code in ("print('2.8.0', 1.0)", "raise SystemExit('Unrecognized key')"):
+        assert h15.torch_says((sys.executable, "-c", code))["takes the key"] is False

@@ -1,4 +1,4 @@
-"""H4 to H9, H11 to H13 and the benchmarks on simulated machines where the hypothesis holds, and where it is false.
+"""H4 to H9, H11 to H13, H15 and the benchmarks on simulated machines where the hypothesis holds, and where it is false.
 
 The verdict has to say which. Without MPS they measure what is left.
 """
@@ -104,6 +104,9 @@ CASES: dict[str, tuple[str, dict[str, Any], Verdict, str]] = {
     "H12 they raise a fatal XID": ("H12", {"terminate_xid": 79}, FAILS, "ladder raised XID 79"),
     "H13 exactly the right ones are ended": ("H13", {}, HOLDS, "no wrong kill"),
     "H13 the ladder hurts neighbours": ("H13", {"terminate_hurts_neighbours": 1}, FAILS, "within its quota"),
+    "H15 limits show as documented": ("H15", {"machine": "mixed"}, HOLDS, "no limit, pinned limit, cgroup limit"),
+    "H15 a pinned limit is the total": ("H15", {"limit_is_total": 1}, FAILS, "pinned limit: total is 4096"),
+    "H15 a pinned limit shows nowhere": ("H15", {"limit_is_free": 0}, FAILS, "under a limit of 4096"),
     "copies gain by MPS": ("copies", {}, HOLDS, "times the work"),
     "copies gain nothing": ("copies", {"mps_concurrent": 0}, FAILS, "times the work"),
     "models are answered in time": ("models", {}, HOLDS, "99 % within"),

@@ -85,11 +85,16 @@ WORLDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "H2 the environment may raise": ("H2", {"env_limit_raises": 1}, FAILS, "DEFAULT, higher: 7872 MiB"),
     "H2 late variables count": ("H2", {"late_setenv_counts": 1}, FAILS, "set when running"),
     "H2 a missing daemon is an error": ("H2", {"missing_pipe_runs_plain": 0}, FAILS, "wrong pipe directory"),
+    "H2 handles are not limited": ("H2", {"limit_counts_created": 0}, FAILS, "DEFAULT, cuMemCreate: 12288 MiB"),
+    "H2 pools are not limited": ("H2", {"limit_counts_pooled": 0}, FAILS, "a pool (cuMemAllocAsync): 12288 MiB"),
+    "H2 managed memory is limited": ("H2", {"limit_counts_managed": 1}, FAILS, "DEFAULT, managed memory: 37"),
+    "H2 imports are limited": ("H2", {"limit_counts_imported": 1}, FAILS, "DEFAULT, memory imported by IPC: 2048 MiB"),
     "H3 a stranger may not terminate": ("H3", {"foreign_uid_may_terminate": 0}, FAILS, "terminate a neighbour"),
     "H3 a stranger may not set": ("H3", {"foreign_uid_may_set": 0}, FAILS, "set the thread percentage"),
     "H10 MPS says something else": ("H10", {"mps.get_server_status": "BUSY"}, FAILS, "MPS, get_server_status"),
     "H10 NVML has a call less": ("H10", {"nvml.nvmlDeviceGetComputeMode": 3}, FAILS, "NVML, compute mode"),
     "H14 it is not": ("H14", {"shm_needed": 0}, FAILS, "is served without"),
+    "H14 root's alone": ("H14", {"multiuser_shm_mode": 600}, HOLDS, "clients of other users are not served"),
 }  # fmt: skip
 
 

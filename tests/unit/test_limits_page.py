@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "limits.md"
 COLUMNS = ["mps-v2", "driver-cgroup", "watch-only", "mig-instance"]
-EVIDENCE = {"simulated", "documentation", "real daemon"}
+EVIDENCE = {"simulated", "documentation", "real daemon", "believed"}
 """``hardware`` comes with the first line that has some."""
 WORDS = ("prevented", "detected", "ended", "not seen", "Unknown", "n/a")
 

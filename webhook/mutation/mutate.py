@@ -11,7 +11,7 @@ from gpushare.errors import Problem
 from gpushare.fields import objects
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
-from webhook.mutation import other_gpu_systems, sidecar_validation, validation
+from webhook.mutation import framework_warnings, other_gpu_systems, sidecar_validation, validation
 from webhook.mutation.annotations import Plan, asking, asks, main_name, planning
 from webhook.mutation.json_patch import diff
 from webhook.mutation.podview import Kind, PodView, claims_used, names_claim, read_annotations, read_pod, reading
@@ -120,7 +120,15 @@ def _shared(view: PodView, sharing: frozenset[str], around: _Around) -> Check[De
     plan = yield from planning(view, around.policy, around.settings)
     yield from guarded(sidecar_validation.problems(view, around.settings))
     yield from _checked(view, sharing, around)
+    yield from framework_warnings.warnings(view, plan)
+    yield from validation.own_shared_memory(view, _by_mps(plan, around.settings))
     return (yield from _share(view, plan, around))
+
+
+def _by_mps(plan: Plan, settings: Settings) -> frozenset[str]:
+    """Name the containers whose shares MPS serves; none where GPUs may be shared in another way."""
+    shares = plan.shares if settings.several_gpus == "refuse" else ()
+    return frozenset(share.container for share in shares if not share.profile)
 
 
 def _checked(view: PodView, sharing: frozenset[str], around: _Around) -> Check[None]:

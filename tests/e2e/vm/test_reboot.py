@@ -14,7 +14,7 @@ from tests.testbed.vm.node import VmNode
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(3600)]
 GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
 REBOOTS = trials(1, 25)
-CUTS = trials(2, 25)
+CUTS = trials(1, 5)
 AGAIN = 300.0
 """Seconds from power-on until the node's pods run again: without KVM everything takes ten times as long."""
 

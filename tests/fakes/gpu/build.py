@@ -18,7 +18,7 @@ HERE: Final = Path(__file__).parent
 SHARED: Final = ("sim.c", "clients.c")
 LIBRARIES: Final = {
     "libnvidia-ml.so.1": ("nvml.c", *SHARED),
-    "libcuda.so.1": ("cuda.c", "process.c", *SHARED),
+    "libcuda.so.1": ("cuda.c", "allocators.c", "process.c", *SHARED),
 }
 HEADERS: Final = ("sim.h", "cuda.h")
 SOURCES: Final = (*sorted({unit for units in LIBRARIES.values() for unit in units}), *HEADERS)

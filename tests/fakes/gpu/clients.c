@@ -107,3 +107,26 @@ void sim_raise_xid(const char *uuid, int number) {
     fprintf(file, "gpu=%s\txid=%d\n", uuid, number);
     fclose(file);
 }
+
+int sim_ran_kernels(const char *uuid, unsigned long long after, unsigned *pids, unsigned long long *times, int room) {
+    char path[PATH], line[LINE], gpu[TEXT];
+    int count = 0;
+    struct dirent *entry;
+    unsigned long long start;
+    snprintf(path, sizeof path, "%s/kernels", sim_root() == NULL ? "" : sim_root());
+    DIR *folder = opendir(path);
+    while (folder != NULL && count < room && (entry = readdir(folder)) != NULL) {
+        unsigned pid = (unsigned)strtoul(entry->d_name, NULL, 10);
+        if (pid == 0 || !sim_alive(pid, &start)) continue;
+        FILE *file = sim_open("kernels", entry->d_name, "r");
+        if (file == NULL) continue;
+        int read = fgets(line, sizeof line, file) != NULL && sim_value(line, "gpu", gpu, sizeof gpu);
+        fclose(file);
+        if (!read || strcmp(gpu, uuid) != 0 || sim_number(line, "start", 0) != (long long)start) continue;
+        if ((unsigned long long)sim_number(line, "time_us", 0) <= after) continue;
+        pids[count] = pid;
+        times[count++] = (unsigned long long)sim_number(line, "time_us", 0);
+    }
+    if (folder != NULL) closedir(folder);
+    return count;
+}

@@ -13,26 +13,14 @@
 enum { MAX_BLOCKS = 65536, HANDLE = 64 };
 static const uint64_t TOUCHED = 1 << 16;
 
-struct block { char *at; uint64_t size; int sort; };
 struct handle { char uuid[48]; uint32_t pid, word; uint64_t size; };
 struct ipc { unsigned char bytes[HANDLE]; };
 struct kernel { const char *name; };
 
 static struct block blocks[MAX_BLOCKS];
 static struct kernel kernels[] = {{"gemm"}, {"fault"}};
-static int begun;
+int begun;
 
-#define EXPORT __attribute__((visibility("default"))) int
-/* What every call on a context begins with: a context, no error that sticks, no fault scripted for it. */
-#define CONTEXT_CALL()                                                      \
-    do {                                                                    \
-        if (!begun) return NOT_INITIALIZED;                                 \
-        if (me.gpu == NULL) return INVALID_CONTEXT;                         \
-        int struck = process_check();                                       \
-        if (struck != 0) return struck;                                     \
-        int scripted = sim_fault(__func__, me.gpu->uuid);                   \
-        if (scripted != 0) return scripted;                                 \
-    } while (0)
 #define DEVICE_CALL(device)                                                 \
     do {                                                                    \
         if (!begun) return NOT_INITIALIZED;                                 \
@@ -111,9 +99,13 @@ __attribute__((destructor)) static void end(void) {
     if (begun) process_leave();
 }
 
-EXPORT cuCtxSynchronize(void) { CONTEXT_CALL(); return SUCCESS; }
+EXPORT cuCtxSynchronize(void) {
+    CONTEXT_CALL();
+    pool_synchronized();
+    return SUCCESS;
+}
 
-static struct block *block_at(uint64_t pointer, uint64_t size) {
+struct block *block_at(uint64_t pointer, uint64_t size) {
     for (int i = 0; i < MAX_BLOCKS; i++) {
         uint64_t at = (uint64_t)(uintptr_t)blocks[i].at;
         if (at != 0 && pointer >= at && size <= blocks[i].size && pointer - at <= blocks[i].size - size) return &blocks[i];
@@ -121,27 +113,37 @@ static struct block *block_at(uint64_t pointer, uint64_t size) {
     return NULL;
 }
 
-static int take(uint64_t *out, uint64_t size, int sort) {
+int block_add(char *at, uint64_t size, int sort) {
     struct block *block = blocks;
-    if (out == NULL || size == 0) return INVALID_VALUE;
     while (block < blocks + MAX_BLOCKS && block->at != NULL) block++;
     if (block == blocks + MAX_BLOCKS) return OUT_OF_MEMORY;
-    int error = process_take(sort, size);
-    if (error != 0) return error;
-    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) {
-        process_give(sort, size);
-        return OUT_OF_MEMORY;
-    }
     *block = (struct block){at, size, sort};
-    *out = (uint64_t)(uintptr_t)at;
     return SUCCESS;
 }
 
-static int give(uint64_t pointer, int imported) {
+int block_make(uint64_t *out, uint64_t size, int sort) {
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return OUT_OF_MEMORY;
+    int error = block_add(at, size, sort);
+    if (error != 0) munmap(at, size);
+    *out = (uint64_t)(uintptr_t)at;
+    return error;
+}
+
+static int take(uint64_t *out, uint64_t size, int sort) {
+    if (out == NULL || size == 0) return INVALID_VALUE;
+    int error = process_take(sort, size);
+    if (error != 0) return error;
+    error = block_make(out, size, sort);
+    if (error != 0) process_give(sort, size);
+    return error;
+}
+
+/* Of one of these sorts: memory is given back by the calls that go with the one it came from. */
+static int give(uint64_t pointer, int sort, int or_sort) {
     struct block *block = block_at(pointer, 1);
     if (block == NULL || (uint64_t)(uintptr_t)block->at != pointer) return INVALID_VALUE;
-    if ((block->sort == IMPORTED) != imported) return INVALID_VALUE;
+    if (block->sort != sort && block->sort != or_sort) return INVALID_VALUE;
     process_give(block->sort, block->size);
     munmap(block->at, block->size);
     *block = (struct block){0};
@@ -155,7 +157,14 @@ EXPORT cuMemAllocManaged(uint64_t *out, size_t size, unsigned flags) {
     return flags == 1 ? take(out, size, MANAGED) : INVALID_VALUE;
 }
 
-EXPORT cuMemFree_v2(uint64_t pointer) { CONTEXT_CALL(); return give(pointer, 0); }
+EXPORT cuMemFree_v2(uint64_t pointer) { CONTEXT_CALL(); return give(pointer, PLAIN, MANAGED); }
+
+/* Needs no context: what a program knows of a card before it has one. */
+EXPORT cuDeviceTotalMem_v2(size_t *out, int device) {
+    DEVICE_CALL(device);
+    *out = process_total(me.visible[device]) * MIB;
+    return SUCCESS;
+}
 
 EXPORT cuMemGetInfo_v2(size_t *free, size_t *total) {
     uint64_t free_mib, total_mib;
@@ -213,7 +222,7 @@ EXPORT cuIpcOpenMemHandle_v2(uint64_t *out, struct ipc ipc, unsigned flags) {
     return error;
 }
 
-EXPORT cuIpcCloseMemHandle(uint64_t pointer) { CONTEXT_CALL(); return give(pointer, 1); }
+EXPORT cuIpcCloseMemHandle(uint64_t pointer) { CONTEXT_CALL(); return give(pointer, IMPORTED, IMPORTED); }
 
 static const char *module;
 
@@ -268,6 +277,7 @@ EXPORT cuLaunchKernel(struct kernel *kernel, unsigned gx, unsigned gy, unsigned 
     usleep((useconds_t)sim_world("kernel_us", 200));
     int error = gemm(parameters);
     sim_unlock(engine);
+    process_ran_kernel();
     return error;
 }
 

@@ -1,4 +1,4 @@
-/* What the two halves of the fake libcuda.so.1 know of each other: cuda.c the calls, process.c what a process is. */
+/* What the parts of the fake libcuda.so.1 know of each other: cuda.c and allocators.c the calls, process.c what a process is. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
 #include "sim.h"
@@ -8,7 +8,8 @@ enum {
     INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500,
     ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719, MPS_CONNECTION_FAILED = 805, MPS_RPC_FAILURE = 806, UNKNOWN = 999
 };
-enum { PLAIN, MANAGED, IMPORTED, SORTS };
+/* By which calls memory came: cuMemAlloc, cuMemAllocManaged, cuIpcOpenMemHandle, cuMemCreate, cuMemAllocAsync. */
+enum { PLAIN, MANAGED, IMPORTED, CREATED, POOLED, SORTS };
 static const uint64_t MIB = 1024 * 1024;
 
 /* This process: the GPUs it sees, whether through MPS, under which limits, and how much it holds on the one it uses. */
@@ -35,4 +36,30 @@ int process_check(void);
 /* A kernel of ours wrote where nothing is. Returns the error. */
 int process_fault(void);
 void process_memory(uint64_t *free, uint64_t *total);
+/* MiB that CUDA calls the whole of a GPU. */
+uint64_t process_total(struct gpu *gpu);
+/* NVML is to know that this process used the GPU's engines just now. */
+void process_ran_kernel(void);
+
+#define EXPORT __attribute__((visibility("default"))) int
+/* What every call on a context begins with: a context, no error that sticks, no fault scripted for it. */
+#define CONTEXT_CALL()                                                      \
+    do {                                                                    \
+        if (!begun) return NOT_INITIALIZED;                                 \
+        if (me.gpu == NULL) return INVALID_CONTEXT;                         \
+        int struck = process_check();                                       \
+        if (struck != 0) return struck;                                     \
+        int scripted = sim_fault(__func__, me.gpu->uuid);                   \
+        if (scripted != 0) return scripted;                                 \
+    } while (0)
+extern int begun;
+
+/* Addresses that kernels and copies may use. */
+struct block { char *at; uint64_t size; int sort; };
+struct block *block_at(uint64_t pointer, uint64_t size);
+/* Makes an address usable; with `make` one that is new. Nothing is charged for it. Returns 0 or CUDA's error. */
+int block_add(char *at, uint64_t size, int sort);
+int block_make(uint64_t *out, uint64_t size, int sort);
+/* A pool gives back what it kept and nobody uses (allocators.c). */
+void pool_synchronized(void);
 #endif

@@ -2,11 +2,10 @@
 
 A program says ``JOIN`` on the control socket; the daemon knows pid and user from the socket. The answer is one line of
 TAB-separated ``key=value`` parts that ``process.c`` reads: ``error`` (CUDA's number), ``wait`` (ask again), or
-``gpus``, ``server``, ``percentage``, ``limits`` and ``shm``, the device number of the daemon's /dev/shm.
+``gpus``, ``server``, ``percentage``, ``limits`` and ``shm``, the server's file in /dev/shm (``mps_file.py``).
 """
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from tests.fakes.gpu.mps_words import percentage
@@ -54,14 +53,14 @@ class Clients:
             return "wait=1" if number(self._sim, "foreign_uid_waits") else f"error={NOT_READY}"
         return f"error={MAX_CLIENTS}" if len(present) >= number(self._sim, "max_clients") else ""
 
-    def admit(self, pid: int, uid: int, server: int) -> str:
-        """Count it in, and say under what."""
+    def admit(self, pid: int, uid: int, server: int, file: str) -> str:
+        """Count it in, and say under what; ``file`` is the name of the server's in /dev/shm."""
         self._users[pid] = uid, started(pid)
         gpus = self._gpus()
         limits = {self._uuid(device): mib for device, mib in self._limits[server].items() if mib}
         parts = {
             "gpus": ",".join(gpus), "server": server, "percentage": int(float(self._percentage[server])),
-            "limits": ",".join(f"{gpu}={mib}M" for gpu, mib in limits.items()), "shm": Path("/dev/shm").stat().st_dev,
+            "limits": ",".join(f"{gpu}={mib}M" for gpu, mib in limits.items()), "shm": file,
         }  # fmt: skip
         return "\t".join(f"{key}={value}" for key, value in parts.items())
 

@@ -15,12 +15,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.fakes.gpu.mps_clients import JOIN, Clients
+from tests.fakes.gpu import mps_file
+from tests.fakes.gpu.mps_clients import JOIN, NOT_READY, Clients
 from tests.fakes.gpu.mps_control import END, MULTIUSER
 from tests.fakes.gpu.mps_words import DEVICES, device_and_limit, integer, memory, percentage, shown
 from tests.fakes.gpu.state import Sim
 from tests.fakes.gpu.tenants import Packet, Tenants, refusal
-from tests.fakes.gpu.world import number
+from tests.fakes.gpu.world import current, number
 
 FIFO, PRIVILEGED = "log", "control_privileged"
 RPC_FAILURE, CLIENT_TERMINATED = 806, 810
@@ -67,7 +68,9 @@ class Daemon:
             servers = []
         if not servers:
             self._spawn(0 if self._multiuser else uid)
-        return self._joined.admit(pid, uid, self.servers()[0])
+        if not (servers := self.servers()):
+            return f"error={NOT_READY}"
+        return self._joined.admit(pid, uid, servers[0], mps_file.name_of(servers[0], self._servers[servers[0]]))
 
     def admit(self, pid: int, uid: int) -> Packet:
         """The same for a tenant in a container (``tenants.py``)."""
@@ -81,7 +84,8 @@ class Daemon:
         if "wait" in reply:
             return {"wait": True}
         limits = dict(entry.split("=", 1) for entry in reply["limits"].split(",") if entry)
-        return {"limit": int(limits[self._gpu].removesuffix("M")) if self._gpu in limits else None}
+        needed = {"shm": reply["shm"]} if number(self._sim, "shm_needed") else {}
+        return {"limit": int(limits[self._gpu].removesuffix("M")) if self._gpu in limits else None, **needed}
 
     def _refusal(self, words: list[str], uid: int | None) -> str:
         """What the daemon says to another user than its own, as driver 535 does; the rest is a switch of the world."""
@@ -117,14 +121,15 @@ class Daemon:
     def _kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        del self._servers[pid]
+        mps_file.remove(pid, self._servers.pop(pid))
 
     def _reap(self) -> None:
         for pid in list(self._servers):
             if os.waitpid(pid, os.WNOHANG)[0]:
-                del self._servers[pid]
+                mps_file.remove(pid, self._servers.pop(pid))
 
     def _spawn(self, uid: int) -> None:
+        """Start a server of that user; none comes up where its file cannot be made."""
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -132,8 +137,16 @@ class Daemon:
             os.closerange(3, 4096)
             while os.getppid() == parent:
                 time.sleep(0.2)
+            mps_file.remove(os.getpid(), uid)
             os._exit(0)
         self._servers[pid] = uid
+        mode = current(self._sim)["multiuser_shm_mode"] if self._multiuser else f"{mps_file.OWN:o}"
+        try:
+            mps_file.make(pid, uid, int(mode, 8))
+        except OSError as error:
+            print(f"[Control {os.getpid()}] server {pid}: {error}", file=sys.stderr, flush=True)
+            self._kill(pid)
+            return
         self._joined.serve(pid, self._limits, self._percentage)
 
     def _do_quit(self, _: list[str]) -> str:

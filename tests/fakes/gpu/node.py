@@ -44,6 +44,7 @@ STAND_IN: Final = (
     "mps_clients",
     "mps_control",
     "mps_daemon",
+    "mps_file",
     "mps_words",
     "state",
     "tenants",

@@ -22,6 +22,7 @@ typedef struct gpu *Device;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned pid; unsigned long long memory; unsigned instance, compute_instance; } ProcessInfo;
+typedef struct { unsigned pid; unsigned long long time_us; unsigned sm, memory, encoder, decoder; } Utilization;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } PciInfo;
 typedef struct { const char *name_space; unsigned long long soft, hard; } SetLimits;
 typedef struct { const char *name_space; unsigned long long soft, hard, used; } GetLimits;
@@ -176,6 +177,20 @@ LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, GRAPHICS)
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, GRAPHICS)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, MPS)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, MPS)
+
+/* Who ran kernels after that moment; the last time of each alone. With nobody there is nothing to find. */
+EXPORT nvmlDeviceGetProcessUtilization(Device gpu, Utilization *out, unsigned *count, unsigned long long after) {
+    unsigned pids[MAX_GPUS], needed = 0;
+    unsigned long long times[MAX_GPUS];
+    DEVICE_CALL(gpu);
+    if (count == NULL) return INVALID_ARGUMENT;
+    if (gpu->mig || is_instance(gpu)) return NOT_SUPPORTED;
+    needed = (unsigned)sim_ran_kernels(gpu->uuid, after, pids, times, MAX_GPUS);
+    unsigned room = out == NULL ? 0 : *count;
+    for (unsigned i = 0; i < needed && i < room; i++) out[i] = (Utilization){pids[i], times[i], 50, 0, 0, 0};
+    *count = needed;
+    return needed == 0 ? NOT_FOUND : needed > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
 
 EXPORT nvmlDeviceGetComputeMode(Device gpu, unsigned *out) {
     DEVICE_CALL(gpu);

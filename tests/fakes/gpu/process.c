@@ -1,11 +1,12 @@
 /* What a process with a context is to the simulated machine: visible GPUs, MPS, limits, memory, errors of others. */
 #define _GNU_SOURCE
 #include "cuda.h"
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { REPLY = 8192 };
@@ -95,14 +96,24 @@ static int ask_daemon(char *reply) {
     }
 }
 
+/* Whether the server's file in /dev/shm is there for this process, and may be opened by its user. */
+static int has_server_file(const char *reply) {
+    char name[TEXT], path[TEXT + 16];
+    if (!sim_world("shm_needed", 1)) return 1;
+    if (!sim_value(reply, "shm", name, sizeof name)) return 0;
+    snprintf(path, sizeof path, "/dev/shm/%s", name);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return 0;
+    close(file);
+    return 1;
+}
+
 static int join(void) {
     char reply[REPLY], text[REPLY];
-    struct stat shm;
     if (!ask_daemon(reply)) return sim_world("missing_pipe_runs_plain", 1) ? SUCCESS : MPS_CONNECTION_FAILED;
     int error = (int)sim_number(reply, "error", 0);
     if (error != 0) return error;
-    if (sim_world("shm_needed", 1) && stat("/dev/shm", &shm) == 0 && sim_number(reply, "shm", 0) != (long long)shm.st_dev)
-        return MPS_CONNECTION_FAILED;
+    if (!has_server_file(reply)) return MPS_CONNECTION_FAILED;
     me.is_mps = 1;
     me.server = (unsigned)sim_number(reply, "server", 0);
     me.percentage = (int)sim_number(reply, "percentage", 100);
@@ -130,18 +141,35 @@ int process_begin(void) {
 static uint64_t mib_of(uint64_t bytes) { return (bytes + MIB - 1) / MIB; }
 static uint64_t context_mib(void) { return (uint64_t)sim_world("context_mib", 300); }
 
+/* Whether NVML shows memory that came that way in the process's own row. */
+static int in_row(int sort) {
+    return sort == MANAGED    ? sim_world("managed_counted", 0)
+           : sort == IMPORTED ? sim_world("ipc_counted", 1)
+           : sort == CREATED  ? sim_world("created_counted", 1)
+           : sort == POOLED   ? sim_world("pooled_counted", 1)
+                              : 1;
+}
+
+/* Whether the pinned limit is for memory that came that way. */
+static int in_limit(int sort) {
+    return sort == MANAGED    ? sim_world("limit_counts_managed", 0)
+           : sort == IMPORTED ? sim_world("limit_counts_imported", 0)
+           : sort == CREATED  ? sim_world("limit_counts_created", 1)
+           : sort == POOLED   ? sim_world("limit_counts_pooled", 1)
+                              : 1;
+}
+
 /* Says to the machine what this process holds. The lock is held. */
 static void tell(void) {
     char text[REPLY] = "", name[TEXT];
     unsigned long long start = 0;
     int at = 0;
-    static const char *usually[SORTS] = {"both", "device", "rows"};
     sim_alive(me.pid, &start);
     for (int sort = 0; sort < SORTS; sort++) {
         uint64_t mib = mib_of(me.held[sort]) + (sort == PLAIN ? context_mib() : 0);
-        const char *seen = usually[sort];
-        if (mib == 0 || (sort == IMPORTED && !sim_world("ipc_counted", 1))) continue;
-        if (sort == MANAGED && sim_world("managed_counted", 0)) seen = "both";
+        /* An importer's memory is the exporter's on the card. */
+        const char *seen = sort == IMPORTED ? "rows" : in_row(sort) ? "both" : "device";
+        if (mib == 0 || (sort == IMPORTED && !in_row(sort))) continue;
         at += snprintf(text + at, sizeof text - (size_t)at, "gpu=%s\tmemory_mib=%llu\tkind=%s\tstart=%llu\tseen=%s\n",
                        me.gpu->uuid, (unsigned long long)mib, me.is_mps ? "mps" : "compute", start, seen);
     }
@@ -171,8 +199,11 @@ static int limit_index(void) {
     return index;
 }
 
-static uint64_t mine_mib(int managed_too) {
-    return mib_of(me.held[PLAIN]) + (managed_too ? mib_of(me.held[MANAGED]) : 0) + context_mib();
+/* MiB of this process that the pinned limit counts. */
+static uint64_t limited_mib(void) {
+    uint64_t sum = context_mib();
+    for (int sort = 0; sort < SORTS; sort++) sum += in_limit(sort) ? mib_of(me.held[sort]) : 0;
+    return sum;
 }
 
 /* The pod's group in whichever hierarchy names one, so that a node with cgroup v1 will do; else that of v2. */
@@ -199,13 +230,12 @@ static uint64_t less(uint64_t limit, uint64_t held) { return limit > held ? limi
 /* MiB that the pinned limit leaves. */
 static uint64_t left_by_limit(int sort) {
     char cgroup[4096];
-    int counts = sim_world("limit_counts_managed", 0);
     if (me.is_mps && sim_world("late_setenv_counts", 0)) read_limits();
     uint64_t limit = me.limit[limit_index()];
-    if (!me.is_mps || limit == 0 || (sort == MANAGED && !counts)) return ~0ULL;
+    if (!me.is_mps || limit == 0 || !in_limit(sort)) return ~0ULL;
     if (!sim_world("limit_per_process", 1) && own_cgroup(cgroup, sizeof cgroup))
         return less(limit, sim_used_by_cgroup(me.gpu->uuid, cgroup));
-    return less(limit, mine_mib(counts));
+    return less(limit, limited_mib());
 }
 
 /* MiB that the hard limits of the process's cgroup and of those above leave; the least limit itself goes out. */
@@ -225,11 +255,17 @@ static uint64_t left_by_cgroup(int sort, uint64_t *hard_mib) {
     return least;
 }
 
+static uint64_t card_mib(struct gpu *gpu) { return gpu->memory_mib - gpu->reserved_mib; }
+
+static uint64_t left_without_limit(int sort) {
+    uint64_t unused, card = less(card_mib(me.gpu), sim_held(me.gpu->uuid)), cgroup = left_by_cgroup(sort, &unused);
+    return card < cgroup ? card : cgroup;
+}
+
 static uint64_t left(int sort) {
-    uint64_t unused, card = less(me.gpu->memory_mib - me.gpu->reserved_mib, sim_held(me.gpu->uuid));
-    uint64_t limit = left_by_limit(sort), cgroup = left_by_cgroup(sort, &unused);
-    uint64_t least = card < limit ? card : limit;
-    return least < cgroup ? least : cgroup;
+    /* What another process allocated is on the card, and charged to its cgroup, already. */
+    uint64_t limit = left_by_limit(sort), rest = sort == IMPORTED ? ~0ULL : left_without_limit(sort);
+    return limit < rest ? limit : rest;
 }
 
 static int process_error(void) {
@@ -251,7 +287,7 @@ int process_enter(struct gpu *gpu) {
     /* Who died before this one came hurts those who were there, and not it. */
     if (me.is_mps && hurt != 0) sim_find_killed(gpu->uuid, hurt);
     if (error == 0 && !admitted()) error = DEVICE_UNAVAILABLE;
-    if (error == 0 && less(gpu->memory_mib - gpu->reserved_mib, sim_held(gpu->uuid)) < context_mib()) error = OUT_OF_MEMORY;
+    if (error == 0 && less(card_mib(gpu), sim_held(gpu->uuid)) < context_mib()) error = OUT_OF_MEMORY;
     if (error == 0) tell();
     if (error != 0) me.gpu = NULL;
     sim_unlock(lock);
@@ -272,7 +308,7 @@ void process_leave(void) {
 int process_take(int sort, uint64_t bytes) {
     int lock = sim_lock(), error = process_error();
     uint64_t more = mib_of(me.held[sort] + bytes) - mib_of(me.held[sort]);
-    if (error == 0 && sort != IMPORTED && more > left(sort)) error = OUT_OF_MEMORY;
+    if (error == 0 && more > left(sort)) error = OUT_OF_MEMORY;
     if (error == 0) {
         me.held[sort] += bytes;
         tell();
@@ -313,12 +349,43 @@ int process_fault(void) {
     return me.sticky;
 }
 
-void process_memory(uint64_t *free, uint64_t *total) {
-    uint64_t hard;
-    int lock = sim_lock();
+static uint64_t total(struct gpu *gpu) {
+    struct gpu *used = me.gpu;
+    uint64_t hard, all = card_mib(gpu);
+    me.gpu = gpu;
     left_by_cgroup(PLAIN, &hard);
-    *total = me.gpu->memory_mib - me.gpu->reserved_mib;
-    if (hard < *total) *total = hard;
-    *free = left(PLAIN);
+    uint64_t limit = me.is_mps && sim_world("limit_is_total", 0) ? me.limit[limit_index()] : 0;
+    me.gpu = used;
+    if (hard < all) all = hard;
+    return limit != 0 && limit < all ? limit : all;
+}
+
+uint64_t process_total(struct gpu *gpu) {
+    int lock = sim_lock();
+    uint64_t mib = total(gpu);
     sim_unlock(lock);
+    return mib;
+}
+
+void process_memory(uint64_t *free, uint64_t *all) {
+    int lock = sim_lock();
+    *all = total(me.gpu);
+    *free = sim_world("limit_is_free", 1) ? left(PLAIN) : left_without_limit(PLAIN);
+    sim_unlock(lock);
+}
+
+void process_ran_kernel(void) {
+    static unsigned long long last;
+    char name[TEXT], text[TEXT * 2];
+    struct timespec now;
+    unsigned long long start = 0;
+    unsigned pid = me.is_mps && !sim_world("mps_kernels_of_client", 0) ? me.server : me.pid;
+    clock_gettime(CLOCK_REALTIME, &now);
+    unsigned long long us = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    /* Often enough for whoever looks, seldom enough to cost a kernel nothing. */
+    if (us - last < 50000 || !sim_alive(pid, &start)) return;
+    last = us;
+    snprintf(name, sizeof name, "%u", pid);
+    snprintf(text, sizeof text, "gpu=%s\tstart=%llu\ttime_us=%llu\n", me.gpu->uuid, start, us);
+    sim_put_text("kernels", name, text);
 }

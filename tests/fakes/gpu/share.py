@@ -171,6 +171,8 @@ class Program:
             raise CudaError(MPS_FAILED, "MPS connection failed: the daemon closed it")
         if "error" in told:
             raise CudaError(told["error"], told["said"])
+        if name := told.get("shm"):
+            _open_server_file(connection, name)
         self._connection = connection
         say(state, heldMiB=told["held"], limitMiB=told["limit"])
 
@@ -189,6 +191,16 @@ class Program:
                 raise CudaError(MPS_FAILED, f"nothing of the simulated GPU listens in {folder}")
             time.sleep(min(POLL, patience))
         return connection
+
+
+def _open_server_file(connection: socket.socket, name: str) -> None:
+    """Open the MPS server's file, as each client has to. Raises ``CudaError``; what was given is given back then."""
+    file = f"/dev/shm/{name}"
+    try:
+        os.close(os.open(file, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        connection.close()
+        raise CudaError(MPS_FAILED, f"MPS connection failed: {file}: {error.strerror}") from error
 
 
 def _folder(number: int) -> str | None:

@@ -57,6 +57,8 @@ int sim_xid(int n, char *uuid);
 int sim_held_rows(const char *uuid, struct row *rows, int room);
 /* MiB of the card that live processes hold, whatever the fault file says. */
 uint64_t sim_held(const char *uuid);
+/* Live processes that ran kernels on a GPU after a moment, at most `room`: pids and microseconds. Returns how many. */
+int sim_ran_kernels(const char *uuid, unsigned long long after, unsigned *pids, unsigned long long *times, int room);
 /* Whether a process has a live thread; its start time. */
 int sim_alive(unsigned pid, unsigned long long *start);
 FILE *sim_open(const char *folder, const char *name, const char *mode);

@@ -116,6 +116,15 @@ class SimNvml:
         self._call("nvmlDeviceSetComputeMode", gpu)
         self._sim.set_compute_mode(gpu.uuid, mode)
 
+    def nvmlDeviceGetProcessUtilization(self, gpu: MachineGpu, after: int) -> list[Any]:  # noqa: N802 - NVML's own name
+        self._call("nvmlDeviceGetProcessUtilization", gpu)
+        if gpu.mig or gpu.parent:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        ran = self._sim.ran_kernels(gpu.uuid, after)
+        if not ran:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return [SimpleNamespace(pid=pid, timeStamp=when, smUtil=50) for pid, when in ran.items()]
+
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: MachineGpu) -> list[Any]:  # noqa: N802
         return self._mismatch("nvmlDeviceGetComputeRunningProcesses", gpu, "compute", "mps")
 

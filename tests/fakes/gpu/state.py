@@ -13,6 +13,7 @@ time. Layout (``nvml.c`` reads the same):
 - ``world``: how hardware behaves where nobody knows it yet, see ``world.py``; ``sticky/<pid>``: the error that every
   CUDA call of a process returns from now on; ``servers/<uuid>``: the MPS server of a GPU;
 - ``ecc/<uuid>``, ``no-mps/<uuid>``, ``no-terminate/<uuid>``: see ``mark``;
+- ``kernels/<pid>``: when that process last ran a kernel, ``gpu=``, ``start=`` and ``time_us=`` since 1970;
 - ``faults``: see ``Fault``; ``compute_mode/<uuid>``; ``limits/<uuid>-<hash>``; ``xid``: critical errors that happened;
 - ``mps``: see ``MpsFault``.
 """
@@ -20,6 +21,7 @@ time. Layout (``nvml.c`` reads the same):
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +36,17 @@ from tests.fakes.gpu.machine import line_of
 
 ENV: Final = "GPU_SHARE_SIM"
 KINDS: Final = ("compute", "graphics", "mps")
-FOLDERS: Final = ("processes", "compute_mode", "limits", "sticky", "servers", "ecc", "no-mps", "no-terminate")
+FOLDERS: Final = (
+    "processes",
+    "compute_mode",
+    "limits",
+    "sticky",
+    "servers",
+    "ecc",
+    "no-mps",
+    "no-terminate",
+    "kernels",
+)
 DEAD: Final = ("Z", "X", "x")
 
 
@@ -242,6 +254,20 @@ class Sim:
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
         _write(self.folder / "compute_mode" / gpu, f"{mode}\n")
+
+    def run_kernel(self, pid: int, gpu: str) -> None:
+        """Say that a process used a GPU's engines just now."""
+        row = {"gpu": gpu, "start": started(pid), "time_us": time.time_ns() // 1000}
+        _write(self.folder / "kernels" / str(pid), line_of(None, row) + "\n")
+
+    def ran_kernels(self, gpu: str, after: int) -> dict[int, int]:
+        """When live processes last ran kernels on a GPU, by pid; those after a moment (microseconds since 1970)."""
+        rows = {
+            int(file.name): _row(_text(file)) for file in (self.folder / "kernels").iterdir() if file.name.isdigit()
+        }
+        alive = {pid: row for pid, row in rows.items() if row.get("start") == str(started(pid)) != "None"}
+        here = {pid: row for pid, row in alive.items() if row["gpu"] == gpu}
+        return {pid: int(row["time_us"]) for pid, row in sorted(here.items()) if int(row["time_us"]) > after}
 
     def raise_xid(self, gpu: str, number: int) -> None:
         """Let a critical error happen; event sets that wait for it are told."""

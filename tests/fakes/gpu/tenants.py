@@ -7,7 +7,8 @@ socket and writes the holding down. What ends without a word is seen by its conn
 
 Packets are JSON objects. A tenant says ``hold`` (MiB in all), and with its first packet ``limit`` (MiB or null) and
 ``over`` (the limit shall not bind it). It is told ``held`` and ``limit``, or ``error`` (CUDA's number) and ``said``, or
-``wait``; unasked, ``error`` when its context was taken away.
+``wait``; unasked, ``error`` when its context was taken away. A client of MPS is told ``shm`` at first: the file in its
+/dev/shm that it has to open (``mps_file.py``).
 """
 
 import json
@@ -111,6 +112,8 @@ class Tenants:
                 return found
             limits = [mib for mib in (found.get("limit"), asked.get("limit")) if mib]
             tenant.joined, tenant.limit = True, None if asked.get("over") or not limits else min(limits)
+            file = {"shm": found["shm"]} if "shm" in found else {}
+            return {**self._hold(tenant, int(asked["hold"])), **file}
         return self._hold(tenant, int(asked["hold"]))
 
     def _hold(self, tenant: Tenant, mib: int) -> Packet:

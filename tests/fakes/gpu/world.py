@@ -14,6 +14,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "context_mib": "300",
     "managed_counted": "0",  # managed memory stands in the process's row
     "ipc_counted": "1",  # imported memory stands in the importer's row as well
+    "created_counted": "1",  # memory of cuMemCreate stands in the process's row
+    "pooled_counted": "1",  # memory of cuMemAllocAsync's pool does
     "mps_clients_listed": "compute,mps",  # the lists an MPS client stands in: compute, mps, none
     "server_mib": "0",  # what the MPS server's own row shows; 0: it has none
     # The pinned limit.
@@ -21,13 +23,19 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "env_limit_raises": "0",  # the environment may raise what the daemon set
     "late_setenv_counts": "0",  # the variable is read again at each allocation
     "limit_counts_managed": "0",
+    "limit_counts_imported": "0",
+    "limit_counts_created": "1",
+    "limit_counts_pooled": "1",
+    "limit_is_free": "1",  # CUDA calls what is left of it free memory
+    "limit_is_total": "0",  # CUDA calls it total memory
     "limit_per_process": "1",  # 0: per cgroup
     "cgroup_counts_managed": "0",  # NVML's limit per cgroup (R615)
     "cgroup_limits_bind": "1",  # 0: it is kept, shown, and not enforced
     # Modes and directories.
     "missing_pipe_runs_plain": "1",  # no daemon: plain CUDA; 0: error 805
     "idle_server_holds_gpu": "1",  # a server without clients keeps plain CUDA out in EXCLUSIVE_PROCESS
-    "shm_needed": "1",  # client and daemon must see one /dev/shm
+    "shm_needed": "1",  # a client has to open its server's file in /dev/shm
+    "multiuser_shm_mode": "666",  # of that file, where one server serves all users; else 600, of its user
     "max_clients": "48",
     # The control socket.
     "foreign_uid_waits": "1",  # single-user mode: another user's client waits for the last one to go; 0: error 807
@@ -46,6 +54,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "sm_count": "108",
     "kernel_us": "200",  # the least a kernel takes
     "mps_concurrent": "1",  # kernels of MPS clients run side by side
+    "mps_kernels_of_client": "0",  # NVML says that a client ran kernels; 0: that the server did
     "poll_holds_us": "0",  # each list NVML makes stops the GPU for so long
 }
 

@@ -75,6 +75,7 @@ def _measure(scene: Scene, daemon: MpsDaemon | None = None) -> Result:
     _shared(scene, int(sizes["shared"]))  # type: ignore[call-overload]
     if daemon is not None:
         rows = lists_of(scene.backend)
+        scene.figures["ran_kernels"] = _ran_kernels(scene, daemon)
         scene.figures["server"] = {pid: _everywhere(rows, pid) for pid in daemon.servers()}
     return judged(scene.wrong, "each process is listed with what it allocated", **scene.figures)
 
@@ -161,6 +162,19 @@ def _shared(scene: Scene, mib: int) -> None:
     }  # fmt: skip
     if abs(mine - mib) > mib * TOLERANCE_PERCENT / 100 + GRANULE_MIB:
         scene.wrong.append(f"{mine} MiB of {mib} MiB imported memory are counted for the importer")
+
+
+def _ran_kernels(scene: Scene, daemon: MpsDaemon) -> dict[str, Any]:
+    """Whom NVML names when one client of two has run kernels: without that, memory of nobody is nobody's."""
+    (busy, _), (idle, _) = scene.start(), scene.start()
+    # NVML's own samples are some tenths of a second apart.
+    _must(busy, "gemm 512 1s" if scene.backend.name == "real" else "gemm 64 1")
+    said = scene.backend.nvml("nvmlDeviceGetProcessUtilization", "@", 0)
+    if not isinstance(said, list):
+        return {"said": said}
+    pids = {row["pid"] for row in said if row["smUtil"]}
+    servers = frozenset(daemon.servers())
+    return {"the client": busy.pid in pids, "another": idle.pid in pids, "the server": bool(servers & pids)}
 
 
 def lists_of(backend: Backend) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""H2: which ways there are around the limit of an MPS client, as MiB that could be allocated each way."""
+"""H2: which ways there are around the limit of an MPS client, as MiB that could be allocated each way.
+
+The limit is filled by each of CUDA's allocators, too: frameworks do not keep to ``cuMemAlloc``.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +20,8 @@ SMALL_MIB, LIMIT_MIB, LARGE_MIB, CAP_MIB = 2048, 4096, 8192, 12288
 """The client's own lower limit, the daemon's, the client's own higher one, and where filling stops by itself."""
 STEP_MIB: Final = 64
 SLACK_MIB: Final = 64
+EXPORTERS, EXPORT_MIB = 3, 2048
+"""Processes and what each exports: more than the limit together, and each within its own."""
 FOREIGN: Final = "GPU-00000000-0000-4000-8000-00000000dead"
 Outcome = Literal["own", "daemon", "more", "escapes", "refused", "any"]
 
@@ -25,7 +30,8 @@ Outcome = Literal["own", "daemon", "more", "escapes", "refused", "any"]
 class Way:
     """One way to start a client. ``expected``: which limit holds, or that none does, or that it gets no context.
 
-    ``exclusive`` is what is expected in EXCLUSIVE_PROCESS where that differs.
+    ``exclusive`` is what is expected in EXCLUSIVE_PROCESS where that differs, ``how`` the allocator: one of the
+    client's, or ``imported``, what others allocated and exported.
     """
 
     name: str
@@ -35,6 +41,7 @@ class Way:
     set_late: str | None = None
     gpu: str | None = None
     copies: int = 1
+    how: str = "plain"
     expected: Outcome
     exclusive: Outcome | None = None
 
@@ -52,6 +59,10 @@ def ways(gpu: str) -> tuple[Way, ...]:
         Way(name="no limit it can read", limit="0=lots", expected="any"),
         Way(name="set before CUDA is loaded", limit=f"0={SMALL_MIB}M", set_early=early, expected="daemon"),
         Way(name="set when running", limit=f"0={SMALL_MIB}M", set_late=late, expected="own"),
+        Way(name="cuMemCreate", how="created", expected="daemon"),
+        Way(name="a pool (cuMemAllocAsync)", how="pooled", expected="daemon"),
+        Way(name="managed memory", how="managed", expected="escapes"),
+        Way(name="memory imported by IPC", how="imported", expected="escapes"),
         Way(name="two processes", limit=f"0={SMALL_MIB}M", copies=2, expected="more"),
         Way(
             name="wrong pipe directory",
@@ -67,9 +78,10 @@ def ways(gpu: str) -> tuple[Way, ...]:
 @experiment(
     "H2",
     title="Ways around the pinned limit",
-    hypothesis="The lower of the daemon's and the client's own limit holds for each process; it is escaped by an entry "
-    "for a GPU the process cannot see, by more processes, and in DEFAULT mode by missing the pipe directory, which "
-    "EXCLUSIVE_PROCESS turns into a refusal",
+    hypothesis="The lower of the daemon's and the client's own limit holds for each process, whether it allocates by "
+    "cuMemAlloc, cuMemCreate or from a pool; it is escaped by managed and imported memory, by an entry for a GPU the "
+    "process cannot see, by more processes, and in DEFAULT mode by missing the pipe directory, which EXCLUSIVE_PROCESS "
+    "turns into a refusal",
     needs=("mps",),
     limit_s=100,
     order=30,
@@ -95,7 +107,8 @@ def _table(
     mode = "EXCLUSIVE_PROCESS" if exclusive else "DEFAULT"
     # Somebody uses MPS while others try to get around it: without a server the mode alone would keep nobody out.
     with backend.client(backend.daemon_env(daemon)):
-        for way in ways(backend.gpu):
+        # The compute mode says who gets a context, and nothing of allocators.
+        for way in (each for each in ways(backend.gpu) if not exclusive or each.how == "plain"):
             got = _try(backend, daemon, way)
             expected = (way.exclusive if exclusive else None) or way.expected
             if not fits(got, expected):
@@ -128,13 +141,28 @@ def _try(backend: Backend, daemon: MpsDaemon, way: Way) -> int | str:
     arguments = ["--setenv", way.set_early] if way.set_early else []
     try:
         clients = [backend.client(env, arguments=arguments) for _ in range(way.copies)]
+        others = [backend.client(env) for _ in range(EXPORTERS if way.how == "imported" else 0)]
     except (ClientGoneError, ClientTimeoutError) as error:
         return str(error)
     try:
-        return _filled(clients, way)
+        return _imported(clients[0], others) if others else _filled(clients, way)
     finally:
-        for client in clients:
+        for client in (*clients, *others):
             client.close()
+
+
+def _imported(client: Client, others: Sequence[Client]) -> int | str:
+    """MiB that one process could map of what others hold."""
+    got = 0
+    for other in (client, *others):
+        if not other.usable:
+            return f"{other.hello.get('name')} ({other.hello.get('error')})"
+    for other in others:
+        exported = other.ask(f"export {other.ask(f'alloc {EXPORT_MIB}').get('id', 0)}")
+        if "handle" not in exported:
+            return f"{exported.get('name')} ({exported.get('error')}) at export"
+        got += int(client.ask(f"import {exported['handle']}").get("mib", 0))
+    return got
 
 
 def _filled(clients: Sequence[Client], way: Way) -> int | str:
@@ -145,7 +173,7 @@ def _filled(clients: Sequence[Client], way: Way) -> int | str:
         if way.set_late:
             client.ask(f"setenv {way.set_late}")
         with suppress(ClientGoneError):
-            answer = client.ask(f"fill {STEP_MIB} {CAP_MIB}")
+            answer = client.ask(f"fill {STEP_MIB} {CAP_MIB} {way.how}")
             got += int(answer.get("mib", 0))
     return got
 

@@ -82,6 +82,7 @@ class Backend(Protocol):
         cgroup: str | None = None,
         gpu: str | None = None,
         private_shm: bool = False,
+        server_files: bool = False,
         arguments: Sequence[str] = (),
         wait: bool = True,
     ) -> Client:
@@ -93,6 +94,7 @@ class Backend(Protocol):
             cgroup: ``Container.procs``; it is inside before its first instruction.
             gpu: what ``--gpu`` names; ``None``: the measured GPU's UUID, ``""``: whatever CUDA calls 0.
             private_shm: in a mount namespace of its own with an empty /dev/shm.
+            server_files: with the files of MPS servers in it.
             arguments: more of them for the program.
             wait: ``False`` returns at once; call ``ready`` later.
 

@@ -1,6 +1,6 @@
 """Becomes another program: in a cgroup, as a user, in a mount namespace of its own. Only the standard library.
 
-    python launch.py [--cgroup FILE] [--private-shm] [--uid N] -- program arguments
+    python launch.py [--cgroup FILE] [--private-shm [--server-files]] [--uid N] -- program arguments
 
 A process of its own rather than a hook after fork: experiments use threads. What cannot be done is said as a client
 would say it, in one line of JSON, and the program is not started.
@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
-MS_REC, MS_PRIVATE = 0x4000, 0x40000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+SHM = Path("/dev/shm")
+SERVER_FILES = "cuda.shm.*"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,6 +25,7 @@ def main(argv: Sequence[str]) -> int:
     options = argparse.ArgumentParser()
     options.add_argument("--cgroup")
     options.add_argument("--private-shm", action="store_true")
+    options.add_argument("--server-files", action="store_true")
     options.add_argument("--uid", type=int)
     options.add_argument("program", nargs="+")
     wanted = options.parse_args(argv)
@@ -30,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         if wanted.cgroup:
             Path(wanted.cgroup).write_text(str(os.getpid()))
         if wanted.private_shm:
-            empty_shm()
+            private_shm(sorted(SHM.glob(SERVER_FILES)) if wanted.server_files else [])
         if wanted.uid is not None:
             become(wanted.uid)
         os.execvp(wanted.program[0], wanted.program)
@@ -39,12 +42,17 @@ def main(argv: Sequence[str]) -> int:
     return 1
 
 
-def empty_shm() -> None:
-    """An empty /dev/shm that nobody else sees; the host's own is untouched. Raises ``OSError``."""
+def private_shm(files: Sequence[Path]) -> None:
+    """A /dev/shm that nobody else sees, with these files of the host's alone. Raises ``OSError``."""
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc.unshare(CLONE_NEWNS), "unshare")
     _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "make / private")
+    kept = {each: os.open(each, os.O_PATH | os.O_CLOEXEC) for each in files}
     _check(libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777"), "mount /dev/shm")
+    for file, descriptor in kept.items():
+        file.touch()
+        source = f"/proc/self/fd/{descriptor}".encode()
+        _check(libc.mount(source, os.fsencode(file), None, MS_BIND, None), f"mount {file}")
 
 
 def become(uid: int) -> None:

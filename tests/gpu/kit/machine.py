@@ -64,11 +64,13 @@ class Machine:
         cgroup: str | None = None,
         gpu: str | None = None,
         private_shm: bool = False,
+        server_files: bool = False,
         arguments: Sequence[str] = (),
         wait: bool = True,
     ) -> Client:
         """See ``Backend``."""
-        launch = self._launch(uid, ["--cgroup", cgroup] if cgroup else [], ["--private-shm"] if private_shm else [])
+        shm = ["--private-shm", *(["--server-files"] if server_files else [])] if private_shm else []
+        launch = self._launch(uid, ["--cgroup", cgroup] if cgroup else [], shm)
         device = self.gpu if gpu is None else gpu
         program = [
             self._python(uid),

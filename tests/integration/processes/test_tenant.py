@@ -121,7 +121,7 @@ def test_machine_files_read_back_as_they_are_written(name: str) -> None:
 
 
 def test_mistakes_are_named(sim: Sim, uuid: str) -> None:
-    with pytest.raises(ValueError, match="there are h100x4"):
+    with pytest.raises(ValueError, match="no machine 'nope'; there are "):
         Machine.named("nope")
     with pytest.raises(ValueError, match=uuid):
         sim.gpu("GPU-nope")

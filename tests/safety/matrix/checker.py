@@ -279,13 +279,14 @@ def _decided(seen: Evidence, grace: _Grace, *, exact: bool) -> Iterator[str]:
 
 
 def _bounded(seen: Evidence) -> Iterator[str]:
-    """I8: descriptors, threads and memory."""
+    """I8: descriptors, threads and memory. A process that does not end is watched until the enforcer itself ends."""
+    watching = any(event.what == "notice" and event.data["reason"] == "Unkillable" for event in seen.events)
     ready = next((event.data for event in seen.events if event.what == "ready"), None)
     for event in seen.events:
         if ready is None or event.what not in {"closing", "closed"}:
             continue
         data = event.data
-        if event.what == "closed" and data["handles"]:
+        if event.what == "closed" and data["handles"] and not watching:
             yield f"I8: {data['handles']} handles of processes are left open"
         if data["fds"] > ready["fds"] + MORE_FDS:
             yield f"I8: {data['fds']} descriptors, {ready['fds']} at the start"

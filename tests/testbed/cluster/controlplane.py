@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -286,7 +287,13 @@ def remove(root: Path) -> None:
 
 
 def _end_nodes(root: Path) -> None:
-    """End the nodes of a cluster with all that runs on them. Their mounts go with the last process."""
+    """End the nodes of a cluster with all that runs on them. Their mounts go with the last process.
+
+    What this machine sees of a virtual node's files is a mount of its own, and stays where sshfs was killed.
+    """
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        if Path(line.split()[1]).is_relative_to(root.absolute()):
+            subprocess.run(["umount", "--lazy", line.split()[1]], capture_output=True, check=False)
     for state in root.glob(f"nodes/*/{NODE_STATE}"):
         cgroups.end(json.loads(state.read_text())["cgroup"], cgroups.hierarchies())
 

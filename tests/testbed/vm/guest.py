@@ -4,9 +4,12 @@ from typing import Final
 
 SUITE: Final = "trixie"
 PACKAGES: Final = (
-    "systemd", "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "openssh-server", "runc",
+    "systemd", "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "openssh-server", "libseccomp2",
     "containernetworking-plugins", "nftables", "iptables", "conntrack", "apparmor", "dmsetup", "e2fsprogs", "xfsprogs",
 )  # fmt: skip
+RUNTIME: Final = "runc"
+RUNTIME_SUITE: Final = "forky"
+"""The suite's own release 1.1 knows no user namespaces."""
 KERNEL: Final = "linux-image-cloud-amd64"
 BOOT_MODULE: Final = "virtio_blk"
 """The one module that mounts the root file system; ext4 and virtio's bus are in the kernel."""

@@ -94,22 +94,27 @@ class Machine:
         Raises:
             BedError: the machine is off, or the monitor refuses.
         """
-        try:
-            with socket.socket(socket.AF_UNIX) as link:
-                link.settimeout(MONITOR_SECONDS)
-                link.connect(str(self._socket))
-                lines = link.makefile("rw", encoding="utf-8", newline="\n")
-                lines.readline()
-                _ask(lines, "qmp_capabilities", {})
-                return _ask(lines, command, arguments)
-        except OSError as error:
-            raise BedError(f"monitor of {self.name}: {error}") from error
+        return monitor(self._socket, command, **arguments)
 
     def console_tail(self, lines: int = 40) -> str:
         """The end of what it printed."""
         with suppress(OSError):
             return "\n".join(self.console.read_text(errors="replace").splitlines()[-lines:])
         return ""
+
+
+def monitor(where: Path, command: str, **arguments: Any) -> Any:
+    """Send one command to the monitor of QEMU that listens there. Raises BedError."""
+    try:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(MONITOR_SECONDS)
+            link.connect(str(where))
+            lines = link.makefile("rw", encoding="utf-8", newline="\n")
+            lines.readline()
+            _ask(lines, "qmp_capabilities", {})
+            return _ask(lines, command, arguments)
+    except OSError as error:
+        raise BedError(f"monitor at {where}: {error}") from error
 
 
 def _ask(lines: Any, command: str, arguments: dict[str, Any]) -> Any:

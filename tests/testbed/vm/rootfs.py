@@ -21,6 +21,7 @@ from tests.testbed.cluster.errors import BedError
 from tests.testbed.vm import guest
 
 HOST_PACKAGES: Final = ("qemu-system-x86", "qemu-utils", "sshfs", "xfsprogs")
+KEPT: Final = 2
 KEY: Final = "ssh_key"
 """Private key of the root tree's folder: it opens the guest, and only test machines on this one have it."""
 RECIPE: Final = 1
@@ -46,7 +47,8 @@ def tree(say: Say = say) -> Path:
                 Path(folder).chmod(0o700)
                 Path(folder).rename(home)
                 Path(folder).mkdir()
-            _forget_others(home)
+            _forget_old()
+        os.utime(home)
     return home
 
 
@@ -54,6 +56,7 @@ def _make(home: Path, binaries: dict[str, Path], say: Say) -> None:
     root = home / "root"
     _debootstrap(root, say)
     _kernel(home, root)
+    _runtime(root)
     for name, content in guest.FILES.items():
         _put(root / name, content)
     for name in guest.BINARIES:
@@ -99,6 +102,18 @@ def _kernel(home: Path, root: Path) -> None:
     _initramfs(home, next((root / "usr/lib/modules").rglob(f"{guest.BOOT_MODULE}.ko.xz")))
 
 
+def _runtime(root: Path) -> None:
+    """Take runc of a newer suite than the rest; it needs nothing that the rest has not."""
+    with tempfile.TemporaryDirectory(dir=root.parent) as folder:
+        scratch = Path(folder)
+        try:
+            debian.download((guest.RUNTIME,), scratch, suite=guest.RUNTIME_SUITE)
+            debian.unpack(scratch, scratch / "unpacked")
+        except debian.PackagesUnobtainableError as error:
+            raise BedError(str(error)) from error
+        shutil.copy2(next((scratch / "unpacked").glob("usr/*bin/runc")), root / "usr/sbin/runc")
+
+
 def _initramfs(home: Path, module: Path) -> None:
     with tempfile.TemporaryDirectory(dir=home) as folder:
         top = Path(folder)
@@ -131,16 +146,17 @@ def _put(file: Path, content: str, mode: int = 0o644) -> None:
 def _digest(binaries: dict[str, Path]) -> str:
     """What a tree is made of. A binary's folder in the cache carries its version and the hash of its sources."""
     parts: Iterable[object] = (
-        RECIPE, guest.SUITE, guest.PACKAGES, guest.KERNEL, guest.FILES, guest.INITRAMFS, guest.MASKED, guest.FOLDERS,
+        RECIPE, guest.SUITE, guest.PACKAGES, guest.KERNEL, guest.RUNTIME_SUITE, guest.FILES,
+        guest.INITRAMFS, guest.MASKED, guest.FOLDERS,
         [(name, str(binaries[name]), binaries[name].stat().st_size) for name in guest.BINARIES],
     )  # fmt: skip
     return hashlib.sha256(repr(tuple(parts)).encode()).hexdigest()[:12]
 
 
-def _forget_others(home: Path) -> None:
-    for old in home.parent.glob("vm-root-*"):
-        if old != home:
-            shutil.rmtree(old, ignore_errors=True)
+def _forget_old() -> None:
+    """Keep the tree of another checkout as well: its machines start from it."""
+    for old in sorted(cache_root().glob("vm-root-*/"), key=lambda each: each.stat().st_mtime)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _run(command: list[str], env: dict[str, str] | None = None) -> None:

@@ -22,12 +22,12 @@ PLAIN: Final = (
     "--set=namespace.create=true,monitoring.serviceMonitor.enabled=true,monitoring.prometheusRule.enabled=true",
 )
 SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
-SHARED: Final = ("--set=mps.sharedMemory=node",)
-WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, (), SHARED)
+WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, ("--set=mps.sharedMemory=private",), ())
 SAMPLES: Final = {
     "agent.affinity": {"nodeAffinity": {}},
     "agent.healthTaint": "NoExecute",
     "agent.limitBackend": "watch-only",
+    "agent.memoryReserve": "6%",
     "agent.mode": "time-slicing",
     "agent.proofSeconds": 7,
     "certs.affinity": {"nodeAffinity": {}},
@@ -40,7 +40,7 @@ SAMPLES: Final = {
     "simulate.mig": ["1g.4gb"],
     "placement.acrossNodes": "spread",
     "placement.withinNode": "spread",
-    "mps.sharedMemory": "node",
+    "mps.sharedMemory": "private",
     "mps.sharedMemorySize": "2Gi",
     "simulate.image.digest": f"sha256:{'0' * 64}",
     "webhook.affinity": {"nodeAffinity": {}},
@@ -172,8 +172,10 @@ def comments(lines: list[str]) -> Iterator[int]:
         ("agent.resources.limit.cpu=1", "additional properties 'limit' not allowed"),
         ("sidecar.resources.requests.cpu=10 m", "/sidecar/resources/requests/cpu"),
         ("image.digest=latest", "/image/digest"),
+        ("agent.memoryReserve=512", "/agent/memoryReserve"),
         ("mps.sharedMemory=host", "/mps/sharedMemory"),
         ("mps.sharedMemorySize=1024", "/mps/sharedMemorySize"),
+        ("mps.sharedMemorySize=100%", "/mps/sharedMemorySize"),
         ("stateDir=var/lib/x", "/stateDir"),
         ("runDir=/a/path/that/is/much/too/long/for/a/socket", "/runDir"),
         ("certs.leafDays=31", "/certs/leafDays"),
@@ -370,18 +372,23 @@ def test_tenants_change_quotas_of_what_runs_only_where_an_operator_says_so() -> 
 
 @pytest.mark.parametrize("options", [PLAIN, SIMULATED, (*SIMULATED, "--set=simulate.privileged=true")])
 def test_a_shared_memory_of_mps_is_one_and_the_same_for_daemons_agent_and_clients(options: tuple[str, ...]) -> None:
-    specs = dict(pods(*options, *SHARED, "--set=mps.sharedMemorySize=2Gi"))
+    specs = dict(pods(*options))
     host, agents = (specs[f"DaemonSet/gpu-share-{name}"] for name in ("mps", "agent"))
     for spec in (host, agents):
         (volume,) = [each for each in spec["volumes"] if each["name"] == "shm"]
         assert volume["hostPath"] == {"path": "/run/gpu-share/shm", "type": "DirectoryOrCreate"}
         assert spec["containers"][0]["securityContext"].get("privileged", False) is (options is not SIMULATED)
     read = mps_host._parser().parse_args(host["containers"][0]["args"][1:])
-    assert (read.shared_memory, read.run) == (2048, Path("/run/gpu-share"))
+    assert (read.shared_memory, read.run) == ("50%", Path("/run/gpu-share"))
     assert "--mps-shared-memory" in agents["containers"][0]["args"]
     (run,) = [each for each in host["containers"][0]["volumeMounts"] if each["name"] == "run"]
     assert run.get("mountPropagation") == (None if options is SIMULATED else "Bidirectional"), "only the privileged may"
 
 
-def test_by_default_nothing_of_the_sort_is_mounted() -> None:
-    assert not re.findall("Bidirectional|shared-memory", helm.template())
+def test_the_shared_memory_of_mps_has_the_size_it_is_given() -> None:
+    host = dict(pods(*PLAIN, "--set=mps.sharedMemorySize=2Gi"))["DaemonSet/gpu-share-mps"]
+    assert mps_host._parser().parse_args(host["containers"][0]["args"][1:]).shared_memory == "2048m"
+
+
+def test_where_it_is_private_nothing_of_the_sort_is_mounted() -> None:
+    assert not re.findall("Bidirectional|shared-memory", helm.template("--set=mps.sharedMemory=private"))

@@ -23,6 +23,7 @@ from enforcer.resourceslices.devices import InventoryPolicy
 from enforcer.runtime.background import every
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
+from gpushare.memory_fraction import Reserve
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
@@ -42,6 +43,12 @@ def test_what_is_kept_of_the_kill_log_is_an_option() -> None:
     assert parse(BASE).retention == Retention() == Retention(mib=256, segments=0, days=0)
     given = ["--audit-keep-mib", "0", "--audit-keep-segments", "3", "--audit-keep-days", "90"]
     assert parse([*BASE, *given]).retention == Retention(mib=0, segments=3, days=90)
+
+
+def test_the_reserve_and_the_variables_of_frameworks_are_options() -> None:
+    assert (parse(BASE).reserve, parse(BASE).no_framework_variables) == (Reserve(512, 4), False)
+    assert parse([*BASE, "--memory-reserve", "6%"]).reserve == Reserve(0, 6)
+    assert parse([*BASE, "--no-framework-variables"]).no_framework_variables
 
 
 def test_the_node_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +75,7 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
         ([*BASE, "--poll", "inf"], "--poll inf is no interval"), ([*BASE, "--poll", "1e-9"], "is no interval"),
         ([*BASE, "--term-wait", "-1"], "--term-wait -1.0 is no wait"), ([*BASE, "--term-wait", "nan"], "is no wait"),
         ([*BASE, "--term-wait", "1e9"], "--term-wait 1000000000.0 is no wait"),
+        ([*BASE, "--memory-reserve", "512"], "--memory-reserve: '512' is not a quantity of memory; did you mean 512Mi"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_said(options: list[str], said: str, monkeypatch: Any, capsys: Any) -> None:

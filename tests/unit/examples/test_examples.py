@@ -42,7 +42,7 @@ def requests(decision: Decision) -> dict[str, dict[str, str]]:
     return {each["name"]: each["exactly"]["capacity"]["requests"] for each in asked if "capacity" in each["exactly"]}
 
 
-@pytest.mark.parametrize("name", sorted(file.name for file in FOLDER.glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*.yaml")))
 def test_every_example_is_rewritten_and_named_in_the_overview(name: str) -> None:
     for decision in rewritten(name):
         assert decision.pod["metadata"]["labels"][contract.MANAGED_LABEL] == "true"

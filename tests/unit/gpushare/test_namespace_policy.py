@@ -23,6 +23,8 @@ READ: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"gpu-share.io/grace-period": "0s"}, {"grace_seconds": 0.0}),
     ({"gpu-share.io/tolerance": "256Mi"}, {"tolerance_mib": 256}),
     ({"gpu-share.io/tolerance": "5%"}, {"tolerance_percent": 5}),
+    ({"gpu-share.io/frameworks": "none"}, {"frameworks": None}),
+    ({"gpu-share.io/frameworks": "jax, torch,jax"}, {"frameworks": ("jax", "torch")}),
 ]  # fmt: skip
 REFUSED = [
     ({"gpu-share.io/max-memroy": "4Gi"}, "did you mean gpu-share.io/max-memory"),
@@ -41,6 +43,9 @@ REFUSED = [
     ({"gpu-share.io/grace-period": "5"}, "is not a duration"),
     ({"gpu-share.io/tolerance": "5"}, "did you mean 5Mi"),
     ({"gpu-share.io/tolerance": "0%"}, "1% to 100%"),
+    ({"gpu-share.io/frameworks": "jax, none"}, "'none' is none of jax, torch; or write 'none' alone"),
+    ({"gpu-share.io/frameworks": "JAX"}, "'JAX' is none of jax, torch"),
+    ({"gpu-share.io/frameworks": ""}, "is not a list of words"),
 ]  # fmt: skip
 
 

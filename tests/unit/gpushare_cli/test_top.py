@@ -203,6 +203,16 @@ def test_processes_are_counted_and_named_with_what_they_hold_the_largest_first(
     assert line.endswith("pid 3 3Mi, and 3 more")
 
 
+def test_memory_that_no_process_accounts_for_is_explained_where_it_grew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = status(container("tts", 3072, "Within", 7))
+    whole["gpus"][0]["unattributedGrowth"] = {"sentence": "3Gi were in use by no process; only a/b/c\n ran kernels"}
+    (tmp_path / NAME).write_text(json.dumps(whole))
+    assert main(["explain", "tts", "--state", str(tmp_path)]) == 0, "a hint, and no state of the container"
+    assert "\n  GPU 0: 3Gi were in use by no process; only a/b/c  ran kernels\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["asr/joiner"], ["joiner"], ["joiner", "-n", "asr"]])
 def test_one_that_was_given_nothing_is_told_what_the_enforcer_says_of_it(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

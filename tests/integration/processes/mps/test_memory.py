@@ -22,7 +22,7 @@ from enforcer.mps.shared_memory import provide, withdraw
 folder, here = Path(sys.argv[1], "shm"), Path(sys.argv[1], "here")
 here.mkdir()
 size = lambda: os.statvfs(folder).f_blocks * os.statvfs(folder).f_frsize >> 20
-assert provide(folder, 8, here)
+assert provide(folder, "8m", here)
 assert (size(), folder.stat().st_mode & 0o7777) == (8, 0o1777)
 assert os.statvfs(folder).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
 (here / "segment").write_bytes(b"x" * 4096)
@@ -34,7 +34,7 @@ except OSError as error:
 else:
     raise AssertionError("it has no limit")
 mounts = Path("/proc/self/mountinfo").read_text().count(sys.argv[1])
-assert provide(folder, 16, here), "after a restart"
+assert provide(folder, "16m", here), "after a restart"
 assert (size(), (folder / "segment").exists()) == (16, True)
 assert Path("/proc/self/mountinfo").read_text().count(sys.argv[1]) == mounts == 2
 withdraw(folder)
@@ -97,7 +97,7 @@ from pathlib import Path
 from enforcer.mps.shared_memory import provide
 
 folder = Path(sys.argv[1], "shm")
-assert not provide(folder, 8)
+assert not provide(folder, "8m")
 assert folder.stat().st_mode & 0o7777 == 0o1777
 print("done")
 """

@@ -106,12 +106,16 @@ def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> No
     assert (found.pod, found.gpus, found.limits[0].memory_mib) == ("two", (OTHER_GPU,), 2000)
 
 
-def test_it_waits_for_the_mps_daemon_and_then_says_so_and_nothing_of_its_log(world: World) -> None:
+def test_it_waits_for_the_mps_daemon_and_then_says_so_and_nothing_of_its_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hindrances = ["it is starting", "it is starting"]
-    world.ready = MpsReady(lambda _: hindrances.pop() if hindrances else None, 5)
+    world.ready = MpsReady(lambda _: hindrances.pop() if hindrances else None)
     world.restart()
-    assert world.driver.prepare(world.tenant("tts"))
-    world.ready = MpsReady(lambda _: "its log ends: client 4711 of somebody else", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver_module, "CALL_PATIENCE", 60.0)
+        assert world.driver.prepare(world.tenant("tts"))
+    world.ready = MpsReady(lambda _: "its log ends: client 4711 of somebody else")
     world.restart()
     error = refused(world, world.tenant("other"))
     assert error.reason is Reason.MPS_UNREACHABLE
@@ -132,7 +136,7 @@ def test_a_force_deleted_pods_memory_is_not_promised_twice(world: World) -> None
 
 
 def test_a_share_waits_for_room_within_the_call(world: World, monkeypatch: Any) -> None:
-    monkeypatch.setattr(driver_module, "ROOM_PATIENCE", 60.0)
+    monkeypatch.setattr(driver_module, "CALL_PATIENCE", 60.0)
     old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
     world.driver.prepare(old)
     timer = threading.Timer(0.3, world.driver.unprepare, (old,))
@@ -144,7 +148,7 @@ def test_a_share_waits_for_room_within_the_call(world: World, monkeypatch: Any) 
 
 
 def test_a_call_that_nobody_waits_for_ends_and_leaves_nothing(world: World, monkeypatch: Any) -> None:
-    monkeypatch.setattr(driver_module, "ROOM_PATIENCE", 30.0)
+    monkeypatch.setattr(driver_module, "CALL_PATIENCE", 30.0)
     old, new = world.tenant("old", "12Gi"), world.tenant("new", "8Gi")
     world.driver.prepare(old)
     tree, answers = world.tree(), [True, True, False]

@@ -67,7 +67,7 @@ def test_a_label_that_changes_in_mid_prepare_changes_nothing_for_that_claim(labe
     world = labelling
 
     class Changing:
-        def wait(self, gpus: Any) -> None:
+        def wait(self, gpus: Any, wanted: Any) -> None:
             world.modes.read(labelled("time-slicing"))
             assert [world.modes.of(gpu) for gpu in gpus] == [Mode.MPS]
 

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
+from enforcer.dra import driver
 from enforcer.dra.driver import Ref
 from enforcer.dra.kubelet_plugin import BUG, PluginService, Sockets
 from enforcer.dra.mps_readiness import MpsReady
@@ -92,11 +93,12 @@ def test_a_bug_is_answered_and_the_next_claim_served(served: Served, monkeypatch
     assert served.kubelet.prepare(key(ref))[ref.uid].error == ""
 
 
-def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path) -> None:
+def test_calls_that_wait_keep_nobody_from_being_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "CALL_PATIENCE", 60.0)
     free = threading.Event()
     hindered = {"gpu-0": "starting"}
     made = World(tmp_path)
-    made.ready = MpsReady(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"], 60)
+    made.ready = MpsReady(lambda gpu: None if free.is_set() or gpu.endswith("2") else hindered["gpu-0"])
     made.restart()
     sockets = Sockets(tmp_path / "kubelet", PluginService(made.driver, Metrics()), lambda: None)
     sockets.start()

@@ -1,5 +1,7 @@
 """Who gets the /dev/shm that MPS's daemons have: its clients, unless they bring one of their own."""
 
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import pytest
 from enforcer.dra.allocation import Ask, prepare
 from enforcer.dra.cdi import document
 from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.claim_status import status_of
 from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.mps.shared_memory import server_files
 from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import ConfigError
@@ -18,6 +22,7 @@ from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU
 
 MEMORY = "/run/gpu-share/shm"
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def prepared(*apps: Object, mode: Mode = Mode.MPS, **spec: Any) -> Prepared:
@@ -87,3 +92,36 @@ def test_the_node_writes_it_where_it_is_asked_to(tmp_path: Path) -> None:
     (world.run / "shm").chmod(0o1777)
     files.write(kept)
     assert f"{world.run}/shm" in str(world.document(ref))
+
+
+def test_containers_that_start_again_get_it_once_the_mps_pod_has_made_it_and_not_after_it_went(tmp_path: Path) -> None:
+    """As in an upgrade from a release without it: the agent is replaced first, the MPS pod later and by hand."""
+    world = World(tmp_path)
+    memory = world.shared_memory = world.run / "shm"
+    world.restart()
+    ref = world.tenant("tts")
+    world.driver.prepare(ref)
+    world.driver.settle()
+    assert "/dev/shm" not in str(world.document(ref))
+    memory.mkdir()
+    for mode, there in ((0o1777, True), (0o755, False)):
+        memory.chmod(mode)
+        world.driver.settle()
+        assert ("/dev/shm" in str(world.document(ref))) is there
+
+
+def test_owner_and_mode_of_the_servers_files_stand_in_the_status_of_claims_that_mps_serves(tmp_path: Path) -> None:
+    for name, mode in (("cuda.shm.0.1f.1", 0o600), ("cuda.shm.0.20.1", 0o600), ("batch", 0o666)):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "cuda.shm.link").symlink_to(tmp_path / "batch")
+    files = server_files(tmp_path)
+    assert files == ((os.getuid(), 0o600),)
+    assert server_files(tmp_path / "none") == ()
+
+    def data(mode: Mode) -> list[Any]:
+        entries = status_of(prepared(container("model"), mode=mode), NOW, files=files)["status"]["devices"]
+        return [each["data"].get("mpsFiles") for each in entries if "data" in each]
+
+    assert data(Mode.MPS) == [[{"user": os.getuid(), "mode": 0o600}]]
+    assert data(Mode.TIME_SLICING) == [None]

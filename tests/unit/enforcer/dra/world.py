@@ -39,6 +39,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder, self.api, self.reader, self.pods = folder, Api(), Reader(), Pods()
         self.cdi, self.run, self.state = folder / "cdi", folder / "run", folder / "state"
+        self.shared_memory: Path | None = None
         self.changes = 0
         self.published: list[Any] = []
         self.ready: Ready = AlwaysReady()
@@ -50,7 +51,8 @@ class World:
         """A new process on the same disk."""
         policy = InventoryPolicy()
         self.store = ClaimStore(self.state)
-        self.files = NodeFiles(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe")
+        memory = self.shared_memory
+        self.files = NodeFiles(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=memory)
         self.driver = Driver(
             Parts(
                 node=NODE, cluster=self.api,  # type: ignore[arg-type]

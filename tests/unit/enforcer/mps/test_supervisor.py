@@ -257,10 +257,10 @@ def test_a_wait_ends_in_its_time_though_nobody_answers() -> None:
 
     began = time.monotonic()
     with pytest.raises(PrepareError, match=f"the MPS daemon of {GPU} does not serve; it is tried again"):
-        MpsReady(hangs, 0.5).wait([GPU])
+        MpsReady(hangs).wait([GPU], lambda: time.monotonic() - began < 0.5)
     assert time.monotonic() - began < 10
     free.set()
-    MpsReady(hangs, 5).wait([GPU, OTHER_GPU])
+    MpsReady(hangs).wait([GPU, OTHER_GPU], lambda: True)
 
 
 def test_a_bug_in_asking_is_not_taken_for_an_answer() -> None:
@@ -268,7 +268,7 @@ def test_a_bug_in_asking_is_not_taken_for_an_answer() -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        MpsReady(breaks, 5).wait([GPU])
+        MpsReady(breaks).wait([GPU], lambda: True)
 
 
 def test_a_daemon_whose_time_is_over_is_ended_and_forgotten() -> None:

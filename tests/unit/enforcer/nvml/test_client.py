@@ -272,6 +272,7 @@ VALUES: dict[str, list[Any]] = {
     "set_cgroup_limit": [None],
     "ailment": [None, Reason.ECC_UNCORRECTABLE],
     "critical_errors": [[], [("GPU-x", 79)]],
+    "ran_kernels": [None, (), (7, 9)],
 }
 
 

@@ -1,7 +1,9 @@
 """Answers a healthy driver never gives: the reader turns each into a moment of blindness, and goes on."""
 
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml  # noqa: TID251 - its error classes are what the reader catches
@@ -180,3 +182,19 @@ def test_a_card_of_another_size_than_it_was_counted_with_is_not_believed_until_i
         reader.sample(uuid)
     reader.gpus()
     assert reader.sample(uuid).total_mib == 8192
+
+
+def test_who_ran_kernels_after_a_moment_is_known_or_nobody_says(library: Broken, uuid: str) -> None:
+    reader, own = NvmlReader(library), os.getpid()
+    before = time.time_ns() // 1000 - 1
+    library._sim.run_kernel(own, uuid)
+    assert reader.ran_kernels(uuid, before) == (own,)
+    assert reader.ran_kernels(uuid, time.time_ns() // 1000) == ()
+    library.raises = {"nvmlDeviceGetProcessUtilization": [pynvml.NVMLError(number) for number in (3, 13, 7, 15, 999)]}
+    assert [reader.ran_kernels(uuid, before) for _ in range(5)] == [None] * 5
+    assert reader._started, "a hint that cannot be had is no failure of the library"
+    rows = [(0, 50), (own, 0), (7, 101), (8, 100), (own, 1)]
+    library.nvmlDeviceGetProcessUtilization = lambda *_: [  # type: ignore[method-assign] # a fake answer
+        SimpleNamespace(pid=pid, timeStamp=1, smUtil=share) for pid, share in rows
+    ]
+    assert reader.ran_kernels(uuid, before) == tuple(sorted((8, own))), "rows that cannot be are left out"

@@ -13,6 +13,7 @@ from enforcer.nvml.device_health import Standing
 from enforcer.quota.types import Proven
 from enforcer.status.node_status import Snapshot, status
 from enforcer.status.node_status_file import Editions
+from enforcer.status.unattributed import Growth
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.status.test_pod_status_files import seen, snapshot
@@ -29,6 +30,7 @@ CONTENT: dict[str, Any] = {
     "standing": Standing(ill={GPU: Reason.GPU_LOST}),
     "failures": ({"pod": "tts-0"},),
     "proven": {(CONTAINER, GPU): Proven(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
+    "growth": {GPU: Growth(from_mib=0, mib=3000, samples=5, ran=(), only=None)},
     "sight": {GPU: Blind(999.0, Reason.NVML_HUNG, "the driver hangs")},
 }
 KEY = (CONTAINER, GPU)

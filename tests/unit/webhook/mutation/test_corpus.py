@@ -80,6 +80,16 @@ def test_foreign_claims_stay(templates: list[Json]) -> None:
     assert seen > 30
 
 
+def test_frameworks_are_warned_about_where_they_would_not_start(templates: list[Json]) -> None:
+    """Both were read: vLLM without its fraction, and a tensor parallel of 2 in one container with one share."""
+    said = [each for outcome in map(answered, templates) if isinstance(outcome, Decision) for each in outcome.warnings]
+    about = [each for each in said if any(word in each for word in ("vLLM", "GGML", "NCCL"))]
+    assert [each.partition(";")[0] for each in about] == [
+        "vllm-container: 2 ranks on 1 GPU(s): NCCL refuses two ranks on one GPU",
+        "vllm: vLLM takes most of it",
+    ]
+
+
 def real_pods() -> list[Json]:
     if not CORPUS.exists():
         missing("no real pod templates to try: set GPU_SHARE_CORPUS to a file of JSON lines with a pod each")

@@ -1,0 +1,53 @@
+"""Keep with a claim what its programs see of their GPUs, and which variables of frameworks they get. Pure.
+
+Both are frozen when the claim is prepared, because the file of a claim is written again without the pod and the GPU.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from enforcer.dra.allocation import Ask, containers
+from enforcer.dra.prepared_claim import Prepared, Seen
+from enforcer.limits.backend import Backend
+from enforcer.nvml.types import Gpu
+from gpushare import framework_variables
+from gpushare.namespace_policy import NamespacePolicy
+
+
+def with_view(
+    claim: Prepared, ask: Ask, gpus: Collection[Gpu], backends: Mapping[str, str], *, frameworks: bool = True
+) -> Prepared:
+    """Return the claim with what its programs see.
+
+    Args:
+        claim: as ``allocation.prepare`` returned it.
+        ask: what it was prepared from.
+        gpus: of the node.
+        backends: by UUID, who keeps the limits on a GPU. While that is not known, CUDA is taken to report the whole
+            GPU: the fraction is then too small rather than too large.
+        frameworks: whether frameworks get variables where the namespace says nothing else.
+    """
+    seen = tuple(
+        Seen(
+            gpu=gpu.uuid,
+            total_mib=gpu.memory_mib - gpu.reserved_mib,
+            by_cgroup=backends.get(gpu.uuid) == Backend.DRIVER_CGROUP,
+        )
+        for gpu in sorted(gpus)
+        if gpu.uuid in claim.gpus
+    )
+    return replace(claim, seen=seen, settings=_settings(claim, ask) if frameworks else ())
+
+
+def _settings(claim: Prepared, ask: Ask) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    policy = NamespacePolicy.from_annotations(ask.namespace["metadata"].get("annotations") or {})
+    if policy.frameworks is None:
+        return ()
+    raw = {each["name"]: each for each, _ in containers(ask.pod)}
+    found = {
+        request: framework_variables.free(
+            [raw[each.container] for each in claim.limits if each.request == request], policy.frameworks
+        )
+        for request in dict.fromkeys(limit.request for limit in claim.limits)
+    }
+    return tuple((request, keys) for request, keys in found.items() if keys)

@@ -1,0 +1,70 @@
+"""Asks now and then which processes ran kernels, for the hint of ``enforcer.status.unattributed``."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from enforcer.attribution.snapshot import View
+from enforcer.runtime.background import every
+from enforcer.status.unattributed import Growth, Sample, Track, matters, sampled
+from gpushare.errors import NvmlError
+
+SECONDS: Final = 5.0
+"""Between samples: five of them are half a minute."""
+Kernels = Callable[[str, int], Sequence[int] | None]
+"""Names the processes that ran kernels on a GPU after a moment, as ``enforcer.nvml.reader.NvmlReader`` does."""
+
+
+class UnattributedMonitor:
+    """Keeps a track of each GPU, and asks the driver for more only where that grows.
+
+    Args:
+        views: what was seen last.
+        kernels: see there; may raise ``NvmlError``.
+        clock: NVML's, nanoseconds since 1970.
+    """
+
+    def __init__(
+        self, views: Callable[[], Sequence[View]], kernels: Kernels, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._views, self._kernels, self._clock = views, kernels, clock
+        self._tracks: dict[str, Track] = {}
+        self._before = 0
+        """When the samples before were taken, microseconds."""
+
+    def growth(self) -> Mapping[str, Growth]:
+        """Return what was found, by GPU; never waits."""
+        return {gpu: track.growth for gpu, track in dict(self._tracks).items() if track.growth is not None}
+
+    def turn(self) -> None:
+        """Take a sample of each GPU that can be read."""
+        now = self._clock() // 1000
+        for view in self._views():
+            before, mib = self._tracks.get(view.gpu.uuid, Track()), view.unattributed_mib
+            if view.sample is None:  # who ran kernels meanwhile is not asked for later
+                self._tracks[view.gpu.uuid] = Track(growth=before.growth)
+            else:
+                ran = self._ran(view) if matters(before, mib) else None
+                self._tracks[view.gpu.uuid] = sampled(before, Sample(mib, ran))
+        self._before = now
+
+    def _ran(self, view: View) -> frozenset[str] | None:
+        """Name the containers that ran kernels; ``None`` where one of the processes is of no container that is seen."""
+        try:
+            pids = self._kernels(view.gpu.uuid, self._before)
+        except NvmlError:
+            return None
+        owners = {each.identity.pid: each.identity.owner for each in view.holders}
+        found = [owners.get(pid) for pid in pids or ()]
+        known = [owner.container_id for owner in found if owner is not None]
+        return None if pids is None or len(known) < len(found) else frozenset(known)
+
+
+def keep_sampling(
+    views: Callable[[], Sequence[View]], kernels: Kernels, stopped: threading.Event
+) -> UnattributedMonitor:
+    """Sample until stopped."""
+    monitor = UnattributedMonitor(views, kernels)
+    every(SECONDS, "unattributed", monitor.turn, stopped)
+    return monitor

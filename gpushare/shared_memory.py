@@ -1,0 +1,52 @@
+"""The ``/dev/shm`` of an MPS client: whether a container brings its own, and who may open the server's file. Pure.
+
+The MPS server keeps a file ``cuda.shm.*`` there, which each client maps (NVIDIA/k8s-device-plugin issue 467: 4,096
+bytes, mode 0600). Linux decides by its owner and mode; capabilities apart, root may open every file.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from gpushare import contract
+
+SERVER_FILE: Final = "cuda.shm."
+"""How the names of the server's files begin."""
+MAX_FILES: Final = 256
+"""So many names of a folder are looked at. Tenants can write there."""
+ROOT: Final = 0
+_OTHERS: Final = 0o006
+_OWNER: Final = 0o600
+
+
+def brings_memory(container: Mapping[str, Any]) -> bool:
+    """Tell whether a container mounts a volume at /dev/shm, so that it keeps that one."""
+    mounts = container.get("volumeMounts")
+    paths = (
+        [str(each.get("mountPath")) for each in mounts if isinstance(each, dict)] if isinstance(mounts, list) else []
+    )
+    wanted = _steps(contract.SHARED_MEMORY_PATH)
+    return any(_steps(path) == wanted for path in paths)
+
+
+def may_open(user: int, owner: int, mode: int) -> bool:
+    """Tell whether a user may read and write a file. Its group is no container's, and does not count."""
+    wanted = _OWNER if user == owner else _OTHERS
+    return user == ROOT or mode & wanted == wanted
+
+
+def barred(user: int, files: Iterable[tuple[int, int]]) -> bool:
+    """Tell whether there are files, each an owner and a mode, and this user may open none of them."""
+    found = tuple(files)
+    return bool(found) and not any(may_open(user, owner, mode) for owner, mode in found)
+
+
+def user_of(pod: Mapping[str, Any], container: Mapping[str, Any]) -> int | None:
+    """Return the user a container runs as; ``None`` where its image decides."""
+    spec = pod.get("spec")
+    contexts = (container.get("securityContext"), spec.get("securityContext") if isinstance(spec, dict) else None)
+    users = [each.get("runAsUser") for each in contexts if isinstance(each, dict)]
+    return next((each for each in users if isinstance(each, int)), None)
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in path.split("/") if step not in {"", "."}]

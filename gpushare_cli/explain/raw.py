@@ -1,0 +1,24 @@
+"""Read raw objects of the API server: what is missing or of another shape counts as empty. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Object = Mapping[str, Any]
+
+
+def mapping(value: Object, key: str) -> Object:
+    """Return the object at a key."""
+    found = value.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def objects(value: Object, key: str) -> list[Object]:
+    """Return the objects of the list at a key."""
+    found = value.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def text(value: Object, key: str) -> str:
+    """Return the text at a key."""
+    found = value.get(key)
+    return found if isinstance(found, str) else ""

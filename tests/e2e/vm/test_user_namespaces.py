@@ -1,0 +1,40 @@
+"""Pods with a user namespace of their own: its control group tells whose a process is, whatever users there are."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare import contract
+from tests.e2e import pods
+from tests.e2e.site import Site, restarts
+from tests.testbed.vm.node import VmNode
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
+GREEDY = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
+
+
+@pytest.fixture(scope="module")
+def namespace(site: Site, vm: VmNode) -> Iterator[str]:
+    name = site.namespace("mapped", **{contract.GRACE_PERIOD: "2s"})
+    yield name
+    site.drop(name)
+
+
+def mapped(name: str, *program: str) -> pods.Object:
+    pod = pods.pod(name, *program)
+    pod["spec"]["hostUsers"] = False
+    return pod
+
+
+def test_a_share_in_a_user_namespace_is_mounted_counted_and_ended(site: Site, vm: VmNode, namespace: str) -> None:
+    site.run(namespace, mapped("modest", "hold", "1Gi"))
+    users = site.exec(namespace, "modest", "cat", "/proc/self/uid_map").split()
+    assert users[1] != "0", "root of the pod is another user of the node"
+    environ = site.environ(namespace, "modest")
+    assert environ[contract.MEMORY_MIB] == "2048"
+    assert environ["CUDA_VISIBLE_DEVICES"] == site.uuid_of(site.bed.pod(namespace, "modest"))
+    site.run(namespace, mapped("greedy", *GREEDY))
+    site.until("greedy is killed", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0, 90)
+    assert [each["kind"] for each in site.records(namespace, "greedy")][:4] == ["ARMED", "WARNED", "INTENT", "OUTCOME"]
+    assert set(restarts(site.running(namespace, "modest")).values()) == {0}
+    assert site.records(namespace, "modest") == []

@@ -1,0 +1,121 @@
+"""Every framework under every back end on every card: what it finds, asks for, and what its share says.
+
+``python -m tests.support.frameworks`` writes the tables of docs/frameworks.md from that and ``gpushare.frameworks``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gpushare.framework_variables import SETTINGS
+from gpushare.frameworks import MIB, TABLE, Program, Rule
+from gpushare.memory_fraction import Reserve, budget
+from tests.fakes.gpu.machine import Machine, MachineGpu
+from tests.support.table import Row, with_rows
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "frameworks.md"
+BACKENDS: Final = ("mps-v2", "driver-cgroup", "watch-only", "mig-instance")
+CARDS: Final = Machine.named("cards").gpus
+SHARES: Final = tuple(gib * 1024 for gib in (2, 4, 8, 12, 16, 24))
+CONTEXTS: Final = (0, 256, 300, 512, None)
+"""MiB that the CUDA context of a program takes; ``None``: as much as the limit keeps in reserve."""
+SHOWN: Final = ("NVIDIA H100 80GB HBM3", 12288, 300)
+MARK: Final = "<!-- python -m tests.support.frameworks: {} -->\n"
+END: Final = "<!-- end -->\n"
+HEADS: Final = {
+    "frameworks": ("framework", "by default", "what to do", "line", "back ends", "source", "evidence", "example"),
+    "variables": ("variable", "value", "where it is set", "framework"),
+    "figures": ("framework", *BACKENDS),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A program with a context of so many MiB, in a share of so many of a card."""
+
+    backend: str
+    card: MachineGpu
+    limit: int
+    context: int | None
+
+    @property
+    def program(self) -> Program:
+        watched, whole = self.backend == "watch-only", self.backend in {"mps-v2", "watch-only"}
+        total = self.card.usable_mib if whole else self.limit
+        mine = budget(self.limit, total, Reserve(), watch_only=watched)
+        context = mine.limit_mib - mine.usable_mib if self.context is None else self.context
+        return Program(budget=mine, free=((total if watched else self.limit) - context) * MIB)
+
+
+def cases() -> Iterator[Case]:
+    """Yield every case in which the share fits on its card. Of a MIG instance the share is all of it."""
+    for card in CARDS:
+        for limit in (each for each in SHARES if each <= card.usable_mib):
+            for backend in BACKENDS:
+                yield from (Case(backend=backend, card=card, limit=limit, context=context) for context in CONTEXTS)
+
+
+def page() -> str:
+    """Return docs/frameworks.md with its tables written anew."""
+    text = PAGE.read_text()
+    for name, rows in (("frameworks", _frameworks()), ("variables", _variables()), ("figures", _figures())):
+        text = with_rows(text, (MARK.format(name), END), HEADS[name], lambda _, rows=rows: rows)  # type: ignore[misc] # bound by a default
+    return text
+
+
+def _frameworks() -> list[Row]:
+    return [
+        (
+            each.name, each.default, each.advice, f"`{each.line}`", each.backends, each.source, str(each.evidence),
+            f"[{each.example}](../examples/frameworks/{each.example})",
+        )
+        for each in TABLE
+    ]  # fmt: skip
+
+
+def _variables() -> list[Row]:
+    return [
+        (
+            f"`{name}`",
+            " / ".join(f"{value} ({backends})" for backends, value in _values(name)),
+            f"on request: `{setting.asked}`" if setting.asked else "everywhere",
+            next(each.name for each in TABLE if setting in each.settings),
+        )
+        for setting in SETTINGS
+        for name in setting.names
+    ]
+
+
+def _values(name: str) -> Iterator[tuple[str, str]]:
+    found: dict[str, list[str]] = {}
+    for backend in BACKENDS:
+        mine = _shown(backend).budget
+        for setting in SETTINGS:
+            value = setting.values(mine).get(name)
+            if value is not None:
+                text = f"`{value.replace(mine.of_total, 'F')}`" if value else "empty"
+                found.setdefault(text, []).append(backend)
+    for text, backends in found.items():
+        yield "all" if len(backends) == len(BACKENDS) else ", ".join(backends), text
+
+
+def _shown(backend: str) -> Program:
+    name, limit, context = SHOWN
+    card = next(each for each in CARDS if each.name == name)
+    return Case(backend=backend, card=card, limit=limit, context=context).program
+
+
+def _figures() -> list[Row]:
+    return [(f"{each.name}, {rule.when}", *_sizes(rule)) for each in TABLE for rule in each.rules]
+
+
+def _sizes(rule: Rule) -> Iterator[str]:
+    for backend in BACKENDS:
+        size = rule.size(_shown(backend))
+        most = "until refused" if size.most is None else f"{size.most // MIB:,}"
+        yield f"{size.start // MIB:,} / {most}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,54 @@
+"""Why a container's user cannot reach its MPS server."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.gpushare_cli.explain.test_pod import load, told
+
+FILES = [{"user": 0, "mode": 0o600}]
+
+
+def crashing(user: object, files: object = FILES, state: str = "waiting", code: int = 1) -> tuple[bool, str]:
+    content = load("running")
+    content["pod"]["spec"]["securityContext"] = {"runAsUser": user}
+    for status in content["pod"]["status"]["containerStatuses"]:
+        status["state"] = {state: {"reason": "CrashLoopBackOff", "exitCode": 0}}
+        status["lastState"] = {"terminated": {"exitCode": code}}
+    (claim,) = content["claims"].values()
+    for entry in claim["status"]["devices"]:
+        entry.setdefault("data", {})["mpsFiles"] = files
+    fine, lines = told(content)
+    return fine, "\n".join(lines)
+
+
+def test_a_user_who_may_not_open_the_file_of_the_mps_server_is_told_why_and_what_to_set() -> None:
+    fine, text = crashing(1000)
+    assert not fine
+    assert (
+        "container main runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600" in text
+    )
+    assert "only root may" in text
+    assert "set runAsUser to 1001" in crashing(1000, [{"user": 0, "mode": 0o600}, {"user": 1001, "mode": 0o600}])[1]
+
+
+def test_nothing_is_said_of_a_container_that_has_not_failed() -> None:
+    assert "may not open" not in crashing(1000, state="terminated", code=0)[1]
+
+
+@pytest.mark.parametrize(
+    ("user", "more"),
+    [
+        (0, {}),
+        (None, {}),
+        (1000, {"files": [{"user": 0, "mode": 0o666}]}),
+        (1000, {"files": [*FILES, {"user": 1000, "mode": 0o600}]}),
+        (1000, {"files": []}),
+        (1000, {"files": [{"user": "0", "mode": None}]}),
+        (1000, {"state": "running"}),
+    ],
+)
+def test_nothing_is_said_where_it_may_where_that_is_not_known_and_while_it_runs(
+    user: Any, more: dict[str, Any]
+) -> None:
+    assert "MPS server" not in crashing(user, **more)[1]

@@ -1,0 +1,174 @@
+"""Warn where a command line shows that a framework will not start within its share, or takes memory nobody sees. Pure.
+
+Only containers with a share are read. A script that calls another one shows nothing, so silence says nothing.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
+from typing import Any, Final, NamedTuple
+
+from gpushare import contract
+from gpushare.checks import Check
+from webhook.mutation.annotations import Plan, Share
+from webhook.mutation.podview import Container, PodView
+
+MAX_TEXT: Final = 8 * 1024
+"""Characters of a command line that are read."""
+NAME_SHOWN: Final = 20
+QUOTES: Final = "\"'`;&|()\\"
+"""What stands around words in a shell's script."""
+UNIFIED_MEMORY: Final = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
+VLLM_FRACTION: Final = "--gpu-memory-utilization"
+VLLM_CONFIG: Final = "--config"
+VLLM_IMAGE: Final = "vllm-openai"
+"""Its entrypoint is the server."""
+VLLM: Final = (("vllm", "serve"), ("vllm.entrypoints.openai.api_server",), ("vllm.entrypoints.api_server",))
+HOSTS: Final = ("-H", "-host", "--host", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f")
+HOSTS_VARIABLES: Final = ("HOSTFILE", "HOST_FILE")
+"""Parts of the variables by which operators of MPI jobs say the same."""
+MOST_DIGITS: Final = 4
+NCCL_SIGNS: Final = ("nccl", "torch", "horovod", "_perf")
+"""Parts of words by which a program that MPI starts is known to use NCCL; many do not."""
+OPEN_NAMES: Final = ("ARGS", "OPTS", "OPTIONS", "FLAGS", "EXTRA")
+"""Parts of variables that stand for options."""
+PROGRAM: Final = ("python", "python3")
+GLOO: Final = "gloo"
+"""Another library than NCCL, which takes several ranks on one GPU."""
+
+
+class _Line(NamedTuple):
+    """The words of a command line, and the names of programs that they may be."""
+
+    words: Sequence[str]
+    programs: frozenset[str]
+    whole: bool = True
+
+    def after(self, call: Sequence[str]) -> Sequence[str] | None:
+        """Return what follows a call of a program, ``None`` where it is not called."""
+        if call[0] not in self.programs:
+            return None
+        for start, word in enumerate(self.words):
+            if word.rpartition("/")[2] == call[0] and [*self.words[start + 1 : start + len(call)]] == [*call[1:]]:
+                return self.words[start + len(call) :]
+        return None
+
+
+class Launcher(NamedTuple):
+    """A program that starts ranks.
+
+    Attributes:
+        words: those by which it is called.
+        options: those that say how many ranks.
+        elsewhere: options by which ranks are on other machines too, so that their number says nothing.
+        signs: parts of words of which one has to stand in the line.
+    """
+
+    words: tuple[str, ...]
+    options: tuple[str, ...]
+    elsewhere: tuple[str, ...] = ()
+    signs: tuple[str, ...] = ("",)
+
+
+_PER_NODE: Final = ("--nproc-per-node",)
+_NUMBER: Final = ("-np", "--np", "-n")
+_TENSOR: Final = ("--tensor-parallel-size", "-tp", "--tp", "--tp-size")
+_NODES: Final = ("--nnodes", "--node-rank", "--dist-init-addr", "--distributed-executor-backend")
+LAUNCHERS: Final = (
+    Launcher(("torchrun",), _PER_NODE),
+    Launcher(("torch.distributed.run",), _PER_NODE),
+    Launcher(("torch.distributed.launch",), _PER_NODE),
+    Launcher(("accelerate", "launch"), ("--num-processes",), ("--num-machines",)),
+    Launcher(("deepspeed",), ("--num-gpus",)),
+    *(Launcher(words, _TENSOR, _NODES) for words in VLLM),
+    Launcher(("sglang.launch_server",), _TENSOR, _NODES),
+    *(Launcher((name,), _NUMBER, HOSTS, NCCL_SIGNS) for name in ("mpirun", "mpiexec")),
+    Launcher(("horovodrun",), _NUMBER, HOSTS),
+)
+
+
+def warnings(pod: PodView, plan: Plan) -> Check[None]:
+    """Warn about each container with a share.
+
+    Args:
+        pod: what asks for shares.
+        plan: those.
+    """
+    for container in pod.containers:
+        share = plan.of(container.name)
+        if share is not None:
+            yield from _of_container(container, share)
+
+
+def _of_container(container: Container, share: Share) -> Iterator[str]:
+    line, variables = _line(container.raw), [entry["name"] for entry in container.env]
+    name = container.name[:NAME_SHOWN]
+    if not share.profile and _lacks_fraction(line, container.raw):
+        yield f"{name}: vLLM takes most of it; add {VLLM_FRACTION}=${contract.MEMORY_FRACTION} (by sh -c)"
+    if UNIFIED_MEMORY in variables or any(word.startswith(f"{UNIFIED_MEMORY}=") for word in line.words):
+        yield f"{name}: {UNIFIED_MEMORY} takes managed memory, which no limit counts; remove it"
+    ranks = _ranks(line, variables)
+    if ranks > share.gpus:
+        yield f"{name}: {ranks} ranks on {share.gpus} GPU(s): NCCL refuses two ranks on one GPU; start one rank a share"
+
+
+def _line(raw: Mapping[str, Any]) -> _Line:
+    lists = [raw.get(key) for key in ("command", "args")]
+    text = " ".join(str(word) for each in lists if isinstance(each, list) for word in each)
+    words = [word.strip(QUOTES) for word in text[:MAX_TEXT].split()]
+    return _Line(words, frozenset(word.rpartition("/")[2] for word in words), len(text) <= MAX_TEXT)
+
+
+def _lacks_fraction(line: _Line, raw: Mapping[str, Any]) -> bool:
+    """Tell whether vLLM is started without its fraction, as far as that can be seen."""
+    found = [rest for name in VLLM if (rest := line.after(name)) is not None]
+    if not found and not raw.get("command") and _repository(raw.get("image")) == VLLM_IMAGE:
+        found = [line.words]
+    return bool(found and line.whole) and not any(
+        _option(rest, (VLLM_FRACTION, VLLM_CONFIG)) is not None or _hides(rest) for rest in found
+    )
+
+
+def _repository(image: object) -> str:
+    return str(image or "").partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def _hides(rest: Sequence[str]) -> bool:
+    """Tell whether a variable may hold options: by its name, or not first, as the model, nor behind an option."""
+    if any(word.startswith("$") and any(part in word.upper() for part in OPEN_NAMES) for word in rest):
+        return True
+    return any(
+        word.startswith("$") and not (before.startswith("-") and "=" not in before) for before, word in pairwise(rest)
+    )
+
+
+def _option(words: Sequence[str], names: Collection[str]) -> str | None:
+    """Return the value of the first of these options; ``None`` where none is there."""
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") in names:
+            return value.strip(QUOTES) if equals else following
+    return None
+
+
+def _ranks(line: _Line, variables: Sequence[str]) -> int:
+    """Count the ranks that are started in a container, as far as that can be seen."""
+    by_operator = any(part in name.upper() for name in variables for part in HOSTS_VARIABLES)
+    if by_operator or _has(line.words, (GLOO,)):
+        return 0
+    calls = [(each, rest) for each in LAUNCHERS if (rest := line.after(each.words)) is not None]
+    mine = [(each, _own(rest)) for each, rest in calls if _has(line.words, each.signs)]
+    numbers = [_option(rest, each.options) for each, rest in mine if _option(rest, each.elsewhere) is None]
+    return max((_number(each) for each in numbers if each), default=0)
+
+
+def _own(rest: Sequence[str]) -> Sequence[str]:
+    """Return a launcher's own options: those before the program that it starts."""
+    return [*takewhile(lambda word: not (word in PROGRAM or word.startswith("./") or word.endswith(".py")), rest)]
+
+
+def _has(words: Sequence[str], signs: Sequence[str]) -> bool:
+    return any(sign in word.lower() for word in words for sign in signs)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else 0
