@@ -8,7 +8,7 @@ from typing import Final
 
 from enforcer.audit.retention import Retention
 from enforcer.detection.debt import Terms
-from enforcer.detection.detector import Rules
+from enforcer.detection.types import Rules
 from enforcer.kill.process_kill import Patience
 from enforcer.limits.backend import Wanted
 from enforcer.nvml.device_health import Effect

@@ -19,7 +19,8 @@ from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import Scribe
 from enforcer.detection import kill_history, nvml_outage, state_file
-from enforcer.detection.detector import Decision, Rules, State, Verdict, judge, place_of, settle
+from enforcer.detection.detector import judge, place_of, settle
+from enforcer.detection.types import Decision, Rules, State, Verdict
 from enforcer.kill.circuit_breaker import Breaker
 from enforcer.kill.executor import Executor, Result
 from enforcer.nvml.device_health import Standing

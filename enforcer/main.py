@@ -22,7 +22,7 @@ from enforcer.audit.log import FOLDER, KillLog
 from enforcer.audit.writer import Scribe, records_to
 from enforcer.build import LoggedNotices, Seeing, Side
 from enforcer.detection.debt import Terms
-from enforcer.detection.detector import Rules
+from enforcer.detection.types import Rules
 from enforcer.dra.plugin import KubeletSide, Setup
 from enforcer.dra.podresources import allocatable
 from enforcer.flags import parse

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enforcer.attribution.snapshot import Holder
-from enforcer.detection.detector import Verdict
+from enforcer.detection.types import Verdict
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 

@@ -21,13 +21,14 @@ class Debt:
     """What one container owes on one GPU.
 
     ``seconds`` is the debt at the time ``at``; see ``left``. ``samples`` counts those over quota since the debt was
-    forgotten last. ``paused``: the GPU could not be read since ``at``. ``warned``: the tenant knows.
-    ``killed`` is when a kill of the container ended.
+    forgotten last. ``rate`` is by how much it shrinks a second. ``paused``: the GPU could not be read since ``at``.
+    ``warned``: the tenant knows. ``killed`` is when a kill of the container ended.
     """
 
     seconds: float = 0.0
     at: float = 0.0
     samples: int = 0
+    rate: float = 0.0
     paused: bool = False
     warned: bool = False
     killed: float | None = None
@@ -37,6 +38,7 @@ class Debt:
 class Terms:
     """``credit`` is the debt without consequence, and ``refill`` the time in which all of it comes back; in seconds.
 
+    A quota may have its own of both, by its namespace.
     ``first`` is what the first sample of a violation counts: nobody knows since when it lasts. ``memory`` is for how
     long a kill is remembered.
     """
@@ -48,7 +50,11 @@ class Terms:
 
     def credit_of(self, quota: Quota) -> float:
         """Return a container's credit: one violation shorter than its grace period never uses it up."""
-        return max(self.credit, quota.grace_seconds + self.first)
+        return max(quota.debt_credit or self.credit, quota.grace_seconds + self.first)
+
+    def rate_of(self, quota: Quota) -> float:
+        """Return by how much a container's debt shrinks in each second within its quota."""
+        return (quota.debt_credit or self.credit) / (quota.debt_refill or self.refill)
 
 
 def key_of(quota: Quota) -> DebtKey:
@@ -56,9 +62,9 @@ def key_of(quota: Quota) -> DebtKey:
     return (quota.pod_uid, quota.container), quota.gpu
 
 
-def left(debt: Debt, now: float, terms: Terms) -> float:
+def left(debt: Debt, now: float) -> float:
     """Return the debt in seconds at a later time, if the container was within its quota since."""
-    rate = 0.0 if debt.paused else terms.credit / terms.refill
+    rate = 0.0 if debt.paused else debt.rate
     return max(0.0, debt.seconds - max(0.0, now - debt.at) * rate)
 
 
@@ -68,22 +74,23 @@ def charge(debt: Debt, quota: Quota, used_mib: int, step: float | None, now: flo
     The debt grows by ``min(1, (used - kill threshold) / quota)`` a second, and does not shrink meanwhile.
     """
     weight = min(1.0, (used_mib - quota.ceiling_mib) / max(1, quota.memory_mib))
-    before = left(debt, now, terms) if step is None else debt.seconds
+    before = left(debt, now) if step is None else debt.seconds
     owed = min(before + weight * (terms.first if step is None else step), 2 * terms.credit_of(quota))
-    return replace(debt, seconds=owed, at=now, samples=debt.samples + 1, paused=False)
+    rate = terms.rate_of(quota)
+    return replace(debt, seconds=owed, at=now, samples=debt.samples + 1, rate=rate, paused=False)
 
 
-def pause(debt: Debt | None, now: float, terms: Terms) -> Debt:
+def pause(debt: Debt | None, now: float) -> Debt:
     """Take in that the GPU cannot be read."""
     debt = debt or Debt(at=now)
-    return debt if debt.paused else replace(debt, seconds=left(debt, now, terms), at=now, paused=True)
+    return debt if debt.paused else replace(debt, seconds=left(debt, now), at=now, paused=True)
 
 
 def resume(debt: Debt, quota: Quota, now: float, terms: Terms) -> Debt:
     """Take in one sample within the quota."""
     if debt.paused:
         debt = replace(debt, at=now, paused=False)
-    warned = debt.warned and left(debt, now, terms) >= terms.credit_of(quota) / 4
+    warned = debt.warned and left(debt, now) >= terms.credit_of(quota) / 4
     return debt if warned == debt.warned else replace(debt, warned=warned)
 
 
@@ -100,7 +107,7 @@ def killed_lately(debt: Debt, now: float, terms: Terms) -> bool:
 
 def is_used_up(debt: Debt, quota: Quota, now: float, terms: Terms) -> bool:
     """Return whether nothing of the credit is left."""
-    return left(debt, now, terms) >= terms.credit_of(quota)
+    return left(debt, now) >= terms.credit_of(quota)
 
 
 def aged(debts: Mapping[DebtKey, Debt], now: float, terms: Terms) -> dict[DebtKey, Debt]:
@@ -108,5 +115,5 @@ def aged(debts: Mapping[DebtKey, Debt], now: float, terms: Terms) -> dict[DebtKe
     return {
         key: debt
         for key, debt in debts.items()
-        if left(debt, now, terms) > 0 or killed_lately(debt, now, terms)
+        if left(debt, now) > 0 or killed_lately(debt, now, terms)
     }  # fmt: skip

@@ -8,130 +8,17 @@ a minute. Where most of a node would be killed, the breaker opens (``enforcer.de
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from math import inf
 
 from enforcer.attribution.snapshot import Holder, Reading, total
 from enforcer.detection import debt as debts
-from enforcer.detection import storm
+from enforcer.detection import doubt, fresh, storm
 from enforcer.detection.debt import Debt, DebtKey
-from enforcer.detection.kill_history import Kill, Place, Tenant, dated, tenant_of, without, younger
+from enforcer.detection.kill_history import Kill, Place, dated, tenant_of, without, younger
+from enforcer.detection.targets import targets
+from enforcer.detection.types import Case, Decision, Key, Phase, Rules, State, Verdict
 from enforcer.quota.types import OnExceed, Quota
-
-Key = tuple[str, str]
-"""Container id and GPU UUID."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """How careful to be. Times in seconds.
-
-    ``max_gap`` is the longest time between two looks that still counts; after a longer one nobody knows what happened
-    meanwhile and the grace period starts anew. ``kills`` in a ``window`` are the most a node makes of one namespace;
-    for ``storm_window`` they count towards a storm. They count from their end: a first signal may be long in coming. A
-    place is let be for ``spacing`` after it was acted upon, while its memory is freed, and for ``cool_down`` after what
-    did nothing to it.
-    """
-
-    samples: int = 3
-    max_gap: float = 10.0
-    kills: int = 3
-    window: float = 60.0
-    storm_window: float = 600.0
-    cool_down: float = 15.0
-    spacing: float = 1.0
-    debt: debts.Terms = field(default_factory=debts.Terms)
-
-
-class Phase(StrEnum):
-    """Where a container stands on one GPU."""
-
-    NOT_STARTED = "NotStarted"
-    WITHIN = "Within"
-    OVER = "Over"
-    WARNED = "Warned"
-    ACTING = "Acting"
-    COOLING_DOWN = "CoolingDown"
-    HELD_BACK = "HeldBack"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
-
-    ``blind``: its GPU could not be read since. ``cgroup_inode`` tells its cgroup from one made anew under its name.
-    ``lenient``: only a warning was wanted. Who was told so has a full grace period once more is. ``graceless``: it has
-    no grace period, for its credit is used up or it was killed lately.
-    """
-
-    used_mib: int = 0
-    samples: int = 0
-    over_for: float = 0.0
-    last: float | None = None
-    blind: bool = False
-    lenient: bool = False
-    cgroup_inode: int | None = None
-    warned: bool = False
-    acting: bool = False
-    acted: bool = False
-    held_back: bool = False
-    graceless: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be.
-
-    A place stays in ``cooling`` for the breaker's window after that: who was acted upon lately comes after the others.
-    ``open`` is the breaker's; ``opening`` says who opened it, and is ``None`` where an operator did. ``trips`` is who
-    opened it within the hour, and when.
-    """
-
-    cases: Mapping[Key, Case] = field(default_factory=dict)
-    kills: tuple[Kill, ...] = ()
-    cooling: Mapping[Place, float] = field(default_factory=dict)
-    open: bool = False
-    debts: Mapping[DebtKey, Debt] = field(default_factory=dict)
-    opening: storm.Opening | None = None
-    trips: Mapping[Tenant, float] = field(default_factory=dict)
-
-
-class Decision(StrEnum):
-    """What the judge says."""
-
-    ARMED = "Armed"
-    """Over quota in one sample: the grace period has begun."""
-    WARNED = "Warned"
-    """Over quota in enough samples to be believed."""
-    IN_DEBT = "InDebt"
-    """Half of the credit is used up, by this violation and earlier ones."""
-    KILL = "Kill"
-    HELD_BACK = "HeldBack"
-    """Would be killed, had this node not seen too many kills of its namespace in this minute."""
-    SUSPENDED = "Suspended"
-    """Would be killed, were the breaker not open."""
-    BACK_UNDER = "BackUnder"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One decision about one container on one GPU.
-
-    ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
-    wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped. ``debt`` is in
-    seconds, 0 below half of the credit.
-    """
-
-    decision: Decision
-    quota: Quota
-    used_mib: int
-    over_for: float = 0.0
-    kill_in: float | None = None
-    targets: tuple[Holder, ...] = ()
-    at: float = 0.0
-    respawns: bool = False
-    debt: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,29 +50,38 @@ def judge(
     """
     cases: dict[Key, Case] = {}
     owed: dict[DebtKey, Debt] = {}
+    within: dict[Place, float] = {}
     verdicts: list[Verdict] = []
     due: list[_Due] = []
     busy = {place_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).acting}.union(pursued)
-    state = _aged(state, busy, now, rules)
+    state = replace(_aged(state, busy, now, rules), thresholds=doubt.followed(state.thresholds, quotas, now))
+    exceeding, ended = namespaces_exceeding(state), state.ended
     for quota in quotas:
         if quota.container_id is None:
             continue
-        key = _key(quota)
+        key, place = _key(quota), place_of(quota)
         reading = readings.get(quota.gpu)
         case = state.cases.get(key, Case())
+        since = within.get(place, fresh.known_since(state.within, place, now))
         if reading is None:
             cases[key] = replace(case, blind=True)
-            owed[debts.key_of(quota)] = debts.pause(state.debts.get(debts.key_of(quota)), now, rules.debt)
+            owed[debts.key_of(quota)] = debts.pause(state.debts.get(debts.key_of(quota)), now)
+            within[place] = fresh.within_since(since, now, within=False)
             continue
         holders = reading.get(quota.container_id, ())
         cases[key], said = _look(case, quota, holders, now, rules)
         verdicts += said
+        within[place] = fresh.within_since(since, now, within=not cases[key].samples)
+        if _ended_over(case, cases[key]) and now - since < fresh.SETTLED:
+            ended = (*ended, Kill(now, quota.namespace, place))
         debt = _charged(case, cases[key], quota, state, now, rules)
-        cases[key], owed[debts.key_of(quota)], said = _indebted(cases[key], debt, quota, now, rules)
+        new = quota.namespace in exceeding and fresh.is_fresh(within, place, now)
+        cases[key], owed[debts.key_of(quota)], said = _indebted(cases[key], debt, quota, now, rules, new=new)
         verdicts += said
-        if place_of(quota) not in busy and _is_due(cases[key], debt, quota, state, now, rules):
+        if place not in busy and _is_due(cases[key], debt, quota, state, now, rules):
             due.append(_Due(quota, holders))
-    state = replace(state, cases=cases, debts=debts.aged({**state.debts, **owed}, now, rules.debt))
+    owed = debts.aged({**state.debts, **owed}, now, rules.debt)
+    state = replace(state, cases=cases, debts=owed, within=within, ended=ended)
     state = _breaker(state, due, quotas, now, rules)
     if state.open or state.cases is not cases:  # or has just closed by itself: everybody begins anew
         return state, (*verdicts, *(_suspended(due, cases) if state.open else ()))
@@ -211,7 +107,7 @@ def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool)
 
 def closed(state: State) -> State:
     """Close the breaker: kills and debts are forgotten, and everybody has a full grace period again."""
-    return replace(_anew(state), kills=(), debts={}, trips={})
+    return replace(_anew(state), kills=(), debts={}, trips={}, ended=())
 
 
 def _anew(state: State) -> State:
@@ -221,28 +117,23 @@ def _anew(state: State) -> State:
 
 def lately(state: State, now: float, rules: Rules, namespace: str | None = None) -> tuple[Kill, ...]:
     """Pick the kills that count towards the most a node makes, of one namespace or of all, in order."""
-    kills = (kill for kill in state.kills if not kill.again and namespace in {None, kill.namespace})
+    kills = (kill for kill in state.kills if not kill.free and namespace in {None, kill.namespace})
     return younger(tuple(kills), rules.window, now)
+
+
+def namespaces_exceeding(state: State) -> frozenset[str]:
+    """Name the namespaces of which so many pods were killed lately that new ones have no grace period."""
+    return fresh.exceeding((*state.kills, *state.ended)) if state.kills or state.ended else frozenset()
+
+
+def has_no_grace(state: State, quota: Quota, now: float) -> bool:
+    """Return whether a container is fresh and of such a namespace."""
+    return fresh.is_fresh(state.within or {}, place_of(quota), now) and quota.namespace in namespaces_exceeding(state)
 
 
 def place_of(quota: Quota) -> Place:
     """Name what a cool-down belongs to."""
     return quota.pod_uid, quota.container
-
-
-def targets(quota: Quota, holders: Sequence[Holder]) -> tuple[Holder, ...]:
-    """Choose whom to end: the largest first, until the rest is within the ceiling; all for ``kill-container``."""
-    ordered = sorted(holders, key=lambda holder: (-holder.used_mib, holder.identity.pid))
-    if quota.on_exceed is OnExceed.KILL_CONTAINER:
-        return tuple(ordered)
-    chosen: list[Holder] = []
-    left = total(ordered)
-    for holder in ordered:
-        if left <= quota.ceiling_mib:
-            break
-        chosen.append(holder)
-        left -= holder.used_mib
-    return tuple(chosen)
 
 
 def phase(state: State, quota: Quota, now: float) -> Phase:
@@ -271,8 +162,9 @@ def kill_in(quota: Quota, case: Case) -> float | None:
 def _aged(state: State, busy: AbstractSet[Place], now: float, rules: Rules) -> State:
     """Forget what counts no more. What is still being carried out is of now."""
     kills = younger(dated(state.kills, busy, now), rules.storm_window, now)
+    ended = younger(state.ended, rules.storm_window, now)
     cooling = {place: until for place, until in state.cooling.items() if until + rules.window > now}
-    return replace(state, kills=kills, cooling=cooling, trips=storm.remembered(state.trips, now))
+    return replace(state, kills=kills, ended=ended, cooling=cooling, trips=storm.remembered(state.trips, now))
 
 
 def _key(quota: Quota) -> Key:
@@ -285,6 +177,11 @@ def _look(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules
         return _over(_counted(case, quota, holders, now, rules), quota, rules)
     said = [Verdict(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
     return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
+
+
+def _ended_over(before: Case, case: Case) -> bool:
+    """Whether a container that was over quota, and was not acted upon, holds nothing any more."""
+    return before.warned and not (before.acting or before.acted or case.used_mib)
 
 
 def _counted(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> Case:
@@ -322,11 +219,13 @@ def _charged(before: Case, case: Case, quota: Quota, state: State, now: float, r
     return debts.charge(debt, quota, case.used_mib, step, now, rules.debt)
 
 
-def _indebted(case: Case, debt: Debt, quota: Quota, now: float, rules: Rules) -> tuple[Case, Debt, list[Verdict]]:
-    """Take the grace period from a container over quota with too much debt, or warn it."""
+def _indebted(
+    case: Case, debt: Debt, quota: Quota, now: float, rules: Rules, *, new: bool
+) -> tuple[Case, Debt, list[Verdict]]:
+    """Take the grace period from a container over quota with too much debt, or warn it; ``new`` ones have none."""
     if not case.samples:
         return case, debt, []
-    graceless = debts.killed_lately(debt, now, rules.debt) or debts.is_used_up(debt, quota, now, rules.debt)
+    graceless = new or debts.killed_lately(debt, now, rules.debt) or debts.is_used_up(debt, quota, now, rules.debt)
     case = replace(case, graceless=graceless)
     earlier = debt.seconds > case.over_for + rules.debt.first
     if debt.warned or not earlier or debt.seconds < rules.debt.credit_of(quota) / 2:
@@ -348,7 +247,8 @@ def _breaker(state: State, due: Sequence[_Due], quotas: Sequence[Quota], now: fl
         opening = None if state.opening is None else storm.watched(state.opening, present, now)
         return _anew(state) if state.opening is not None and opening is None else replace(state, opening=opening)
     wanted = {tenant_of(each.quota) for each in due if each.quota.granted}
-    opening = storm.opened(wanted, present, state.kills, now, rules.kills, rules.window)
+    doubtful = doubt.doubted(quotas, state.thresholds) if wanted else frozenset()
+    opening = storm.opened(wanted, present, state.kills, now, rules.kills, rules.window, doubtful)
     if opening is None or wanted <= state.trips.keys():
         return replace(state, opening=None)
     return replace(state, open=True, opening=opening, trips={**state.trips, **dict.fromkeys(opening.by, now)})
@@ -371,7 +271,8 @@ def _sentences(
     """Kill as many as the minute allows, and note it in the cases; returns what is remembered, and what is said.
 
     Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
-    ended again and again does not use up the budget that would end another. A repeated kill takes nothing from it.
+    ended again and again does not use up the budget that would end another. A repeated kill takes nothing from it, nor
+    does one of a fresh container without grace period.
     """
     kills, chosen, said = state.kills, set[str](), list[Verdict]()
     room = {name: rules.kills - len(lately(state, now, rules, name)) for name in {e.quota.namespace for e in due}}
@@ -382,15 +283,16 @@ def _sentences(
             continue  # over on two GPUs, or in two containers: one after the other
         debt = state.debts.get(debts.key_of(quota), Debt())
         again = debts.killed_lately(debt, now, rules.debt)
-        if room[quota.namespace] <= 0 and not again:
+        free = again or has_no_grace(state, quota, now)
+        if room[quota.namespace] <= 0 and not free:
             said += _held_back(Decision.HELD_BACK, quota, cases)
         else:
             verdict = replace(_verdict(Decision.KILL, quota, case), debt=debt.seconds if debt.warned else 0.0)
             said.append(replace(verdict, targets=targets(quota, holders), at=now, respawns=again))
             cases[_key(quota)] = replace(case, acting=True, held_back=False)
-            room[quota.namespace] -= not again
+            room[quota.namespace] -= not free
             chosen.add(quota.pod_uid)
-            kills = (*kills, Kill(now, quota.namespace, place, again))
+            kills = (*kills, Kill(now, quota.namespace, place, free))
     return replace(state, kills=kills), said
 
 

@@ -3,8 +3,10 @@
 from typing import Final
 
 from enforcer.detection import debt as debts
+from enforcer.detection import fresh
 from enforcer.detection.debt import Debt
-from enforcer.detection.detector import Case, Phase, Rules, State, kill_in, lately, phase, place_of
+from enforcer.detection.detector import has_no_grace, kill_in, lately, phase, place_of
+from enforcer.detection.types import Case, Phase, Rules, State
 from enforcer.quota.types import Quota
 
 RESET: Final = "gpu-share breaker --reset"
@@ -24,20 +26,19 @@ def describe(state: State, quota: Quota, now: float, rules: Rules) -> str:
     return f"{quota.container} holds {case.used_mib} MiB of {quota.memory_mib} MiB and {said}"
 
 
-def owed(state: State, quota: Quota, now: float, rules: Rules) -> float:
+def owed(state: State, quota: Quota, now: float) -> float:
     """Return a container's debt on a GPU, in seconds."""
-    return debts.left(state.debts.get(debts.key_of(quota)) or Debt(), now, rules.debt)
+    return debts.left(state.debts.get(debts.key_of(quota)) or Debt(), now)
 
 
 def _debt(state: State, quota: Quota, now: float, rules: Rules) -> str:
     """Say what is left of the credit where it counts, and that there is no second grace period."""
-    debt, credit, seconds = (
-        state.debts.get(debts.key_of(quota)),
-        rules.debt.credit_of(quota),
-        owed(state, quota, now, rules),
-    )
+    debt, credit = state.debts.get(debts.key_of(quota)), rules.debt.credit_of(quota)
+    seconds = owed(state, quota, now)
     if debt is not None and debts.killed_lately(debt, now, rules.debt):
         return f"; it was killed {now - (debt.killed or now):.0f}s ago and has no second grace period"
+    if has_no_grace(state, quota, now):
+        return f"; it has no grace period: {fresh.PODS} pods of {quota.namespace} were killed or ended over quota here"
     if seconds < credit / 2:
         return ""
     return f"; {seconds:.1f}s of the {credit:.1f}s that it may be over quota again and again are used up"
@@ -61,9 +62,11 @@ def stops_in(state: State, quota: Quota, now: float, rules: Rules) -> float | No
 
 
 def _room_in(state: State, quota: Quota, now: float, rules: Rules) -> float:
-    """Seconds until this node may make another kill of that namespace; a repeated kill need not wait."""
+    """Seconds until this node may make another kill of that namespace; one without a grace period need not wait."""
     debt = state.debts.get(debts.key_of(quota))
     if debt is not None and debts.killed_lately(debt, now, rules.debt):
+        return 0.0
+    if has_no_grace(state, quota, now):
         return 0.0
     kills = lately(state, now, rules, quota.namespace)
     return 0.0 if len(kills) < rules.kills else kills[-rules.kills].at + rules.window - now

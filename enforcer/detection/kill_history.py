@@ -22,13 +22,14 @@ def tenant_of(quota: Quota) -> Tenant:
 class Kill:
     """One decision to kill: whom, and when; while it is being carried out that is now.
 
-    ``again``: the container was killed lately before; such a kill takes nothing from the kill rate limit.
+    ``free``: the container was killed lately before, or is fresh in a namespace of which several pods were; such a kill
+    takes nothing from the kill rate limit.
     """
 
     at: float
     namespace: str
     place: Place
-    again: bool = False
+    free: bool = False
 
     @property
     def tenant(self) -> Tenant:

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from enforcer.detection.debt import Debt, DebtKey
-from enforcer.detection.detector import Case, Key, Rules, State
-from enforcer.detection.kill_history import Kill, Tenant
+from enforcer.detection.doubt import Threshold
+from enforcer.detection.kill_history import Kill, Place, Tenant
 from enforcer.detection.storm import Opening
+from enforcer.detection.types import Case, Key, Rules, State
 
 NAME: Final = "judge.json"
 VERSION: Final = 4
@@ -28,10 +29,12 @@ def encode(state: State, boot_id: str) -> bytes:
     content = {
         "version": VERSION, "bootId": boot_id, "cases": cases,
         "cooling": [{"podUid": uid, "container": name, "until": until} for (uid, name), until in state.cooling.items()],
-        "kills": [{**_whose(kill.tenant), "at": kill.at, "again": kill.again} for kill in state.kills],
+        "kills": [_kill_row(kill) for kill in state.kills], "ended": [_kill_row(kill) for kill in state.ended],
         "debts": [_debt_row(key, debt) for key, debt in state.debts.items()],
         "opening": None if state.opening is None else _opening_row(state.opening),
         "trips": [{**_whose(tenant), "at": at} for tenant, at in state.trips.items()],
+        "within": [{"podUid": uid, "container": name, "since": at} for (uid, name), at in (state.within or {}).items()],
+        "thresholds": [_threshold_row(key, threshold) for key, threshold in state.thresholds.items()],
     }  # fmt: skip
     return json.dumps(content).encode() + b"\n"
 
@@ -41,12 +44,21 @@ def _whose(tenant: Tenant) -> dict[str, Any]:
     return {"namespace": namespace, "podUid": uid, "container": name}
 
 
+def _kill_row(kill: Kill) -> dict[str, Any]:
+    return {**_whose(kill.tenant), "at": kill.at, "free": kill.free}
+
+
 def _debt_row(key: DebtKey, debt: Debt) -> dict[str, Any]:
     (uid, name), gpu = key
     return {
         "podUid": uid, "container": name, "gpu": gpu, "seconds": debt.seconds, "at": debt.at, "samples": debt.samples,
-        "paused": debt.paused, "warned": debt.warned, "killed": debt.killed,
+        "rate": debt.rate, "paused": debt.paused, "warned": debt.warned, "killed": debt.killed,
     }  # fmt: skip
+
+
+def _threshold_row(key: DebtKey, threshold: Threshold) -> dict[str, Any]:
+    (uid, name), gpu = key
+    return {"podUid": uid, "container": name, "gpu": gpu, "mib": threshold.mib, "lowered": threshold.lowered}
 
 
 def _opening_row(opening: Opening) -> dict[str, Any]:
@@ -73,11 +85,14 @@ def decode(data: bytes, boot_id: str, now: float) -> State | None:
         if content["version"] != VERSION or content["bootId"] != boot_id:
             return None
         cases = {(_text(row, "containerId"), _text(row, "gpu")): _case(row, now) for row in content["cases"]}
-        cooling = {(_text(row, "podUid"), _text(row, "container")): _until(row, now) for row in content["cooling"]}
+        cooling = {_place(row): _until(row, now) for row in content["cooling"]}
         return State(
-            cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]), cooling=cooling,
+            cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]),
+            ended=tuple(_kill(row, now) for row in content["ended"]), cooling=cooling,
             debts=dict(_debt(row, now) for row in content["debts"]), opening=_opening(content["opening"], now),
             trips={_tenant(row): min(_number(row["at"]), now) for row in content["trips"]},
+            within={_place(row): min(_number(row["since"]), now) for row in content["within"]},
+            thresholds=dict(_threshold(row, now) for row in content["thresholds"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
@@ -95,20 +110,29 @@ def _case(row: Mapping[str, Any], now: float) -> Case:
 
 
 def _kill(row: Mapping[str, Any], now: float) -> Kill:
-    return Kill(min(_number(row["at"]), now), *_tenant(row), again=row["again"] is True)
+    return Kill(min(_number(row["at"]), now), *_tenant(row), free=row["free"] is True)
 
 
 def _tenant(row: Mapping[str, Any]) -> Tenant:
-    return _text(row, "namespace"), (_text(row, "podUid"), _text(row, "container"))
+    return _text(row, "namespace"), _place(row)
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return _text(row, "podUid"), _text(row, "container")
+
+
+def _threshold(row: Mapping[str, Any], now: float) -> tuple[DebtKey, Threshold]:
+    lowered = None if row["lowered"] is None else min(_number(row["lowered"]), now)
+    return (_place(row), _text(row, "gpu")), Threshold(_whole(row["mib"]), lowered)
 
 
 def _debt(row: Mapping[str, Any], now: float) -> tuple[DebtKey, Debt]:
     killed = None if row["killed"] is None else min(_number(row["killed"]), now)
     debt = Debt(
         seconds=_number(row["seconds"]), at=min(_number(row["at"]), now), samples=_whole(row["samples"]),
-        paused=row["paused"] is True, warned=row["warned"] is True, killed=killed,
+        rate=_number(row["rate"]), paused=row["paused"] is True, warned=row["warned"] is True, killed=killed,
     )  # fmt: skip
-    return ((_text(row, "podUid"), _text(row, "container")), _text(row, "gpu")), debt
+    return (_place(row), _text(row, "gpu")), debt
 
 
 def _opening(row: Mapping[str, Any] | None, now: float) -> Opening | None:

@@ -5,6 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from enforcer.detection.doubt import is_mistake
 from enforcer.detection.kill_history import Kill, Tenant, tenant_of
 from enforcer.quota.types import Quota
 
@@ -46,12 +47,19 @@ class Present:
 
 
 def opened(
-    wanted: AbstractSet[Tenant], present: Present, kills: Sequence[Kill], now: float, most: int, window: float
+    wanted: AbstractSet[Tenant],
+    present: Present,
+    kills: Sequence[Kill],
+    now: float,
+    most: int,
+    window: float,
+    doubtful: AbstractSet[Tenant] = frozenset(),
 ) -> Opening | None:
-    """Return what opens the breaker, if these kills are too many; see ``is_storm``."""
-    if not is_storm(wanted, present, kills, now, most, window):
-        return None
+    """Return what opens the breaker: these kills are too many (``is_storm``), or their quotas may be a mistake."""
     by = wanted | {kill.tenant for kill in kills if kill.tenant in present.known}
+    mistake = bool(wanted) and is_mistake(by, doubtful)
+    if not mistake and not is_storm(wanted, present, kills, now, most, window):
+        return None
     return Opening(by=frozenset(by), pods=frozenset(pod for _, (pod, _) in present.known))
 
 

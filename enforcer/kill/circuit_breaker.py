@@ -15,8 +15,9 @@ from typing import Final
 import structlog
 
 from enforcer.audit.log import utc_now
-from enforcer.detection.detector import State, closed
+from enforcer.detection.detector import closed
 from enforcer.detection.forecast import RESET
+from enforcer.detection.types import State
 from enforcer.kill.recheck import InForce
 from enforcer.runtime import files
 from enforcer.runtime.background import Aside

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from enforcer.audit.kill_records import Ending
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.quota.types import Quota
 from enforcer.status.dedup import ONCE, Spell
 from gpushare.reasons import Reason

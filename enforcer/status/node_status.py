@@ -26,7 +26,7 @@ what ``enforcer.status.unattributed`` found: ``{"fromMib": 0, "mib": 3000, "samp
 "only": "asr/tts-0/model", "sentence": "..."}``, ``ran`` and ``only`` null where that is not known.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
-``enforcer.detection.detector.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason
+``enforcer.detection.types.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason
 and for how many seconds; ``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process of
 ``strangers`` belongs to no container with a quota on that GPU. A container whose ``quotaMib`` is 0 was given nothing
 there and is listed while it holds something all the same. ``failures`` are containers that likely failed for want of
@@ -39,9 +39,10 @@ from typing import Any, Final
 
 from enforcer.attribution.snapshot import Reading, View, strangers
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Case, Rules, State, lately, phase, place_of
+from enforcer.detection.detector import lately, phase, place_of
 from enforcer.detection.forecast import describe, owed, stops_in
 from enforcer.detection.nvml_outage import EVERYWHERE, Sight, sentence
+from enforcer.detection.types import Case, Rules, State
 from enforcer.nvml.device_health import Standing
 from enforcer.quota.from_claims import known
 from enforcer.quota.types import OnExceed, Proven, Quota
@@ -164,7 +165,7 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
         "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),
         "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
-        "debt": round(owed(snapshot.state, quota, snapshot.now, snapshot.rules), 1),
+        "debt": round(owed(snapshot.state, quota, snapshot.now), 1),
         "killIn": _kill_in(snapshot, quota),
         "sentence": _sentence(snapshot, quota, blind=blind),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from enforcer.detection.detector import Decision, Rules, State, Verdict, judge, settle
+from enforcer.detection.detector import judge, settle
+from enforcer.detection.types import Decision, Rules, State, Verdict
 from enforcer.quota.types import Quota
 from tests.unit.enforcer.made import GPU, holder, quota
 

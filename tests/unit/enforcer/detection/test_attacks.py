@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from enforcer.detection.detector import Decision
+from enforcer.detection.types import Decision
 from enforcer.quota.types import Quota
 from tests.support import extent
 from tests.unit.enforcer.detection.node import STARTED, Node, Pod, Program, neighbour, without_debt

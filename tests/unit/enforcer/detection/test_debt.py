@@ -3,12 +3,13 @@ from dataclasses import replace
 import pytest
 
 from enforcer.detection.debt import Debt, Terms, aged, charge, key_of, left, pause, resume
-from enforcer.detection.detector import Rules
+from enforcer.detection.types import Rules
 from enforcer.quota.types import OnExceed
 from tests.unit.enforcer.detection.test_detector import UNDER, Bench
 from tests.unit.enforcer.made import GPU, holder, quota
 
 TERMS = Terms()
+RATE = 10.0 / 300.0
 ONE = quota()
 
 
@@ -18,24 +19,24 @@ ONE = quota()
 )
 def test_a_sample_adds_its_time_by_how_far_it_is_over_at_most_once(used_mib: int, step: float, seconds: float) -> None:
     debt = charge(Debt(seconds=4.0, at=100.0, samples=3), ONE, used_mib, step, 100.5, TERMS)
-    assert debt == Debt(seconds=seconds, at=100.5, samples=4)
+    assert debt == Debt(seconds=seconds, at=100.5, samples=4, rate=RATE)
 
 
 def test_the_first_sample_of_a_violation_adds_a_fixed_time_to_what_is_left() -> None:
-    debt = charge(Debt(seconds=4.0, at=100.0, samples=3), ONE, 8192, None, 130.0, TERMS)
-    assert debt == Debt(seconds=pytest.approx(3.5), at=130.0, samples=4)
+    debt = charge(Debt(seconds=4.0, at=100.0, samples=3, rate=RATE), ONE, 8192, None, 130.0, TERMS)
+    assert debt == Debt(seconds=pytest.approx(3.5), at=130.0, samples=4, rate=RATE)
 
 
 def test_it_shrinks_by_the_whole_credit_in_the_refill_time_and_not_below_nothing() -> None:
-    debt = Debt(seconds=10.0, at=100.0)
-    assert [left(debt, at, TERMS) for at in (99.0, 100.0, 250.0, 400.0, 1e6)] == [10.0, 10.0, 5.0, 0.0, 0.0]
+    debt = Debt(seconds=10.0, at=100.0, rate=RATE)
+    assert [left(debt, at) for at in (99.0, 100.0, 250.0, 400.0, 1e6)] == [10.0, 10.0, 5.0, 0.0, 0.0]
 
 
 def test_while_the_gpu_cannot_be_read_it_neither_grows_nor_shrinks() -> None:
-    debt = pause(Debt(seconds=10.0, at=100.0, samples=9), 250.0, TERMS)
-    assert (left(debt, 1e6, TERMS), pause(debt, 300.0, TERMS)) == (5.0, debt)
+    debt = pause(Debt(seconds=10.0, at=100.0, samples=9, rate=RATE), 250.0)
+    assert (left(debt, 1e6), pause(debt, 300.0)) == (5.0, debt)
     seen = resume(debt, ONE, 1000.0, TERMS)
-    assert (left(seen, 1000.0, TERMS), left(seen, 1150.0, TERMS)) == (5.0, 0.0)
+    assert (left(seen, 1000.0), left(seen, 1150.0)) == (5.0, 0.0)
 
 
 def test_one_violation_shorter_than_its_grace_period_never_uses_the_credit_up() -> None:
@@ -44,7 +45,7 @@ def test_one_violation_shorter_than_its_grace_period_never_uses_the_credit_up() 
 
 
 def test_what_is_paid_is_forgotten_and_a_kill_after_ten_minutes() -> None:
-    paid, owed = Debt(seconds=1.0, at=100.0), Debt(seconds=9.0, at=100.0)
+    paid, owed = Debt(seconds=1.0, at=100.0, rate=RATE), Debt(seconds=9.0, at=100.0, rate=RATE)
     killed = replace(paid, killed=100.0)
     keys = [(("uid", name), GPU) for name in "abc"]
     debts = dict(zip(keys, (paid, owed, killed), strict=True))

@@ -11,7 +11,9 @@ from enforcer.attribution.snapshot import (
     Holder,
     Reading,  # fmt: skip
 )
-from enforcer.detection.detector import Case, Decision, Phase, Rules, State, Verdict, judge, phase, settle, targets
+from enforcer.detection.detector import judge, phase, settle
+from enforcer.detection.targets import targets
+from enforcer.detection.types import Case, Decision, Phase, Rules, State, Verdict
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 

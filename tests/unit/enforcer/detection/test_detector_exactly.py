@@ -11,24 +11,9 @@ from enforcer.attribution.snapshot import (
     total,  # fmt: skip
 )
 from enforcer.detection.debt import Debt
-from enforcer.detection.detector import (
-    Case,
-    Decision,
-    Key,
-    Phase,
-    Rules,
-    State,
-    Verdict,
-    closed,
-    judge,
-    kill_in,
-    lately,
-    phase,
-    place_of,
-    settle,
-    targets,
-)
+from enforcer.detection.detector import closed, judge, kill_in, lately, phase, place_of, settle, targets
 from enforcer.detection.kill_history import Kill, Place
+from enforcer.detection.types import Case, Decision, Key, Phase, Rules, State, Verdict
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 
@@ -37,6 +22,7 @@ KEY: Key = (CONTAINER, GPU)
 OTHER_KEY: Key = (NEIGHBOUR, GPU)
 OVER, SMALL = holder(10, 5000), holder(11, 7)
 PLACE: Place = place_of(quota())
+RATE = 10.0 / 300.0
 
 
 def _look(
@@ -46,7 +32,7 @@ def _look(
     known = {GPU: readings["over"]} if "over" in readings else {}
     known |= {OTHER_GPU: readings["other"]} if "other" in readings else {}
     state, said = judge(state, quotas, known, now, rules)
-    return state, list(said)
+    return replace(state, within=None, thresholds={}), list(said)
 
 
 def _held(*holders: Holder) -> Reading:
@@ -66,22 +52,22 @@ def test_from_the_first_sample_to_the_kill_every_word_is_exact() -> None:
     one = quota(grace_seconds=1.5)
     state, said = _look(State(), 100.0, one, over=_held(OVER, SMALL))
     case = Case(used_mib=5007, samples=1, over_for=0.0, last=100.0, cgroup_inode=7)
-    owed = {(PLACE, GPU): Debt(seconds=0.5 * 911 / 4096, at=100.0, samples=1)}
+    owed = {(PLACE, GPU): Debt(seconds=0.5 * 911 / 4096, at=100.0, samples=1, rate=RATE)}
     assert state == State(cases={KEY: case}, debts=owed)
     armed = Verdict(decision=Decision.ARMED, quota=one, used_mib=5007, over_for=0.0, kill_in=1.5)
     assert said == [armed]
     state, said = _look(state, 100.5, one, over=_held(OVER, SMALL))
-    owed = {(PLACE, GPU): Debt(seconds=911 / 4096, at=100.5, samples=2)}
+    owed = {(PLACE, GPU): Debt(seconds=911 / 4096, at=100.5, samples=2, rate=RATE)}
     assert (state, said) == (State(cases={KEY: replace(case, samples=2, over_for=0.5, last=100.5)}, debts=owed), [])
     state, said = _look(state, 101.0, one, over=_held(OVER))
     case = replace(case, used_mib=5000, samples=3, over_for=1.0, last=101.0, warned=True)
-    owed = {(PLACE, GPU): Debt(seconds=(911 + 452) / 4096, at=101.0, samples=3)}
+    owed = {(PLACE, GPU): Debt(seconds=(911 + 452) / 4096, at=101.0, samples=3, rate=RATE)}
     assert state == State(cases={KEY: case}, debts=owed)
     warned = Verdict(decision=Decision.WARNED, quota=one, used_mib=5000, over_for=1.0, kill_in=0.5)
     assert said == [warned]
     state, said = _look(state, 101.5, one, over=_held(SMALL, OVER))
     case = replace(case, used_mib=5007, samples=4, over_for=1.5, last=101.5, acting=True)
-    owed = {(PLACE, GPU): Debt(seconds=(911 + 452 + 455.5) / 4096, at=101.5, samples=4)}
+    owed = {(PLACE, GPU): Debt(seconds=(911 + 452 + 455.5) / 4096, at=101.5, samples=4, rate=RATE)}
     assert state == State(cases={KEY: case}, kills=(Kill(101.5, "asr", PLACE),), debts=owed)
     assert said == [
         replace(warned, decision=Decision.KILL, used_mib=5007, over_for=1.5, kill_in=0.0, targets=(OVER,), at=101.5)
@@ -347,7 +333,7 @@ def test_who_was_killed_within_ten_minutes_has_no_grace_and_is_killed_whole(
     state = State(cases={KEY: _due(over_for=5.0)}, debts=owed, kills=kills)
     state, said = _look(state, 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER))
     assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, again)]
-    assert [kill.again for kill in state.kills] == [False, False, again]
+    assert [kill.free for kill in state.kills] == [False, False, again]
 
 
 def test_who_is_over_for_the_first_time_in_long_does_not_respawn() -> None:
@@ -369,6 +355,8 @@ def test_that_one_is_suspended_is_said_once_with_what_it_holds() -> None:
     state, said = _look(state, 100.0, quota(), over=_held(OVER))
     assert said == [Verdict(decision=Decision.SUSPENDED, quota=quota(), used_mib=5000, over_for=5.5, kill_in=0.0)]
     known = {KEY: _due(over_for=5.5, samples=10, last=100.0, held_back=True)}
-    assert state == State(cases=known, debts={(PLACE, GPU): Debt(seconds=452 / 4096, at=100.0, samples=1)}, open=True)
+    assert state == State(
+        cases=known, debts={(PLACE, GPU): Debt(seconds=452 / 4096, at=100.0, samples=1, rate=RATE)}, open=True
+    )
     again, said = _look(state, 100.5, quota(), over=_held(OVER))
     assert (said, again.open) == ([], True)

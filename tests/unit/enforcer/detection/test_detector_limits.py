@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from enforcer.attribution.snapshot import Holder
-from enforcer.detection.detector import Decision, Phase, closed, phase, settle
+from enforcer.detection.detector import closed, phase, settle
+from enforcer.detection.types import Decision, Phase
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.detection.test_detector import OVER, POLL, RULES, UNDER, Bench
 from tests.unit.enforcer.made import CONTAINER, GPU, OTHER_GPU, holder, neighbour, quota

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.detection.detector import Decision, State, place_of
+from enforcer.detection.detector import place_of
 from enforcer.detection.kill_history import Kill
+from enforcer.detection.types import Decision, State
 from tests.unit.enforcer.detection.test_detector_exactly import (
     KEY,
     OVER,

@@ -1,9 +1,9 @@
 from dataclasses import replace
 
 from enforcer.detection.debt import Debt
-from enforcer.detection.detector import Case, Rules, State
 from enforcer.detection.forecast import describe, stops_in
 from enforcer.detection.kill_history import Kill
+from enforcer.detection.types import Case, Rules, State
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 

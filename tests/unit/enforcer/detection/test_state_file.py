@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.detection.debt import Debt
-from enforcer.detection.detector import Case, Decision, Rules, State, judge, settle
+from enforcer.detection.detector import judge, settle
+from enforcer.detection.doubt import Threshold
 from enforcer.detection.kill_history import Kill
 from enforcer.detection.state_file import decode, encode
 from enforcer.detection.storm import Opening
+from enforcer.detection.types import Case, Decision, Rules, State
 from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 
 BOOT = "0b7f"
@@ -28,13 +30,14 @@ def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
     kept = Case(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, lenient=True, cgroup_inode=7)
     state = State(
         cases={(CONTAINER, GPU): replace(kept, used_mib=9, acting=True), ("d" * 64, GPU): Case(used_mib=5)},
-        kills=(*KILLS, replace(KILLS[0], again=True)), cooling={("uid", "model"): 20.0},
+        kills=(*KILLS, replace(KILLS[0], free=True)), cooling={("uid", "model"): 20.0},
         debts={
-            (("uid", "model"), GPU): Debt(seconds=4.5, at=9.0, samples=7, paused=True, warned=True, killed=8.0),
+            (("uid", "model"), GPU): Debt(seconds=4.5, at=9.0, samples=7, rate=0.5, paused=True, killed=8.0),
             (("uid", "other"), GPU): Debt(seconds=0.5, at=7.0, samples=1),
         },
         opening=Opening(by=frozenset({KILLS[0].tenant}), pods=frozenset({"uid", "z"}), calm=9.5),
-        trips={KILLS[0].tenant: 3.0},
+        trips={KILLS[0].tenant: 3.0}, ended=KILLS[1:], within={("uid", "model"): 4.0},
+        thresholds={(("uid", "model"), GPU): Threshold(4352, 7.0), (("uid", "other"), GPU): Threshold(0)},
     )  # fmt: skip
     found = restarted(state, 10.0)
     assert found == replace(state, cases={(CONTAINER, GPU): kept})
@@ -139,5 +142,10 @@ def test_a_truncated_file_is_no_accident() -> None:
 
 def test_numbers_at_their_bounds_are_read() -> None:
     case = Case(samples=1, over_for=9.0, last=9.0, cgroup_inode=0)
-    kept = State(cases={(CONTAINER, GPU): case}, kills=(Kill(0.0, "asr", ("uid", "model")),), cooling={("u", "c"): 0.0})
+    kept = State(
+        cases={(CONTAINER, GPU): case},
+        kills=(Kill(0.0, "asr", ("uid", "model")),),
+        cooling={("u", "c"): 0.0},
+        within={},
+    )
     assert restarted(kept, 9.0) == kept

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.detection.detector import Case, State
 from enforcer.detection.kill_history import Kill
+from enforcer.detection.types import Case, State
 from enforcer.kill.circuit_breaker import NAME, OPEN, Breaker, opened_at, reset
 from enforcer.runtime import files
 from enforcer.runtime.background import Aside

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from enforcer.detection import state_file
-from enforcer.detection.detector import Case, State
 from enforcer.detection.kill_history import Kill
+from enforcer.detection.types import Case, State
 from enforcer.dra import prepared_claim
 from enforcer.dra.prepared_claim import Answer, Granted, Limit, Prepared
 from enforcer.quota import checkpoint
