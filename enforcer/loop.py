@@ -19,7 +19,7 @@ from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import Scribe
 from enforcer.detection import kill_history, nvml_outage, state_file
-from enforcer.detection.detector import judge, place_of, settle
+from enforcer.detection.detector import judge, namespaces_exceeding, place_of, settle
 from enforcer.detection.types import Decision, Rules, State, Verdict
 from enforcer.kill.circuit_breaker import Breaker
 from enforcer.kill.executor import Executor, Result
@@ -160,6 +160,10 @@ class Agent:
             self._parts.look_after()
             self._parts.kill_log.catch_up()
             self._report(views, self._quotas, now)
+
+    def exceeding(self) -> frozenset[str]:
+        """Name the namespaces whose new claims wait, from any thread."""
+        return namespaces_exceeding(self._state)
 
     def _judge(self, views: Sequence[View], now: float) -> Sequence[Verdict]:
         readings = {view.gpu.uuid: view.reading for view in views}

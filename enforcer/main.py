@@ -132,6 +132,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         in_force = unless_open(options.state, checkpoint.in_force)
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods, in_force=in_force)
         agent = _agent(options, seeing, checkpoint, tools, pods, prover, side)
+        side.exceeding = agent.exceeding
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
             _join_cluster(stack, options, cluster, checkpoint, seeing, side)
@@ -327,6 +328,7 @@ def _kubelet(
             backends=side.backends,
             quotas=checkpoint.read,
             tell=side.tell,
+            exceeding=side.exceeding,
             shared_memory=options.mps_shared_memory,
             host_network=options.tenant_host_network,
             reserve=options.reserve,

@@ -86,6 +86,7 @@ class Reason(StrEnum):
     CLAIM_UNSUPPORTED = "ClaimUnsupported"
     CLAIM_FORGOTTEN = "ClaimForgotten"
     GPU_STILL_HELD = "GpuStillHeld"
+    TOO_MANY_KILLS = "TooManyKills"
     RESIZED = "Resized"
     RESIZE_REFUSED = "ResizeRefused"
     API_UNREACHABLE = "ApiUnreachable"
