@@ -18,13 +18,12 @@ from enforcer.resourceslices.devices import Order
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.memory_fraction import Reserve, parse_reserve
-from gpushare.quantity import parse_overcommit
+from gpushare.quantity import MAX_DEBT, parse_overcommit
 
 MIN_POLL: Final = 0.01
 MAX_POLL: Final = 60.0
 MAX_TERM_WAIT: Final = 300.0
 """Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
-MAX_DEBT: Final = 86_400.0
 MIN_MPS_SECONDS: Final = 1.0
 MIN_PROOF, MAX_PROOF = 1.0, 3600.0
 MOST_KEPT: Final = {"mib": 1024 * 1024, "segments": 100_000, "days": 36_500}

@@ -60,6 +60,7 @@ from enforcer.runtime.logs import log_to_stderr
 from enforcer.status.events import NodeNews, NodeReporter, PodEvents
 from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
+from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodFiles
 from enforcer.status.unattributed_monitor import Kernels, keep_sampling
 from gpushare import metrics_server
@@ -162,7 +163,7 @@ def _agent(
     parts = Parts(
         watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
         look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
-        tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
+        tell_pods=both(both(inquest.look, MpsClients(pods).look), pods.write), standing=lambda: side.now(watch.latest),
         findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
         growth=seeing.growth,
     )  # fmt: skip

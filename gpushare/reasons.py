@@ -96,6 +96,7 @@ class Reason(StrEnum):
     CONFLICT = "Conflict"
     # Judgement and kills.
     OVER_QUOTA = "OverQuota"
+    TOO_MANY_CLIENTS = "TooManyClients"
     LIMIT_EXCEEDED = "LimitExceeded"
     BACK_UNDER_QUOTA = "BackUnderQuota"
     QUOTA_REACHED = "QuotaReached"

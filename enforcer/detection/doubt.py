@@ -47,9 +47,12 @@ def doubted(quotas: Sequence[Quota], thresholds: Mapping[DebtKey, Threshold]) ->
     return frozenset(
         tenant_of(quota)
         for quota in quotas
-        if thresholds.get(key_of(quota), Threshold(0)).lowered is not None
-        or (quota.stated_mib is not None and quota.memory_mib < quota.stated_mib)
+        if thresholds.get(key_of(quota), Threshold(0)).lowered is not None or _is_below_stated(quota)
     )
+
+
+def _is_below_stated(quota: Quota) -> bool:
+    return quota.granted and quota.stated_mib is not None and quota.memory_mib < quota.stated_mib
 
 
 def is_mistake(due: AbstractSet[Tenant], doubtful: AbstractSet[Tenant]) -> bool:

@@ -190,9 +190,7 @@ class Driver:
 
     def _check_backoff(self, namespace: str) -> None:
         if (seconds := self._parts.backoff.admit(namespace)) > 0:
-            why = (
-                f"several pods of namespace {namespace} were killed on this node, or ended over their GPU memory quota,"
-            )
+            why = f"several pods of namespace {namespace} were killed on this node or ended over their GPU memory quota"
             how = f"within ten minutes, so new ones wait, this one for {seconds:.0f}s still; it is tried again"
             hint = "let the namespace's pods use less GPU memory, or ask for more"
             raise PrepareError(f"{why} {how}; {hint}", Reason.TOO_MANY_KILLS)

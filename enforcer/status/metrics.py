@@ -99,6 +99,10 @@ class Latest(Collector):
         yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
         yield _of_container("container_memory_limit_bytes", "GPU memory a container may hold.", "quotaMib", containers)
         yield _of_container("container_debt_seconds", "Seconds over quota that count.", "debt", containers, 1)
+        yield _of_container("container_mps_clients", "MPS clients a container has.", "mpsClients", containers, 1)
+        yield _of_container(
+            "container_mps_clients_allowed", "MPS clients its share counts as.", "mpsClientsAllowed", containers, 1
+        )
         yield _limit_states(containers)
 
 

@@ -15,7 +15,8 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
                      "computePercent": 25, "priority": "normal", "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
-                     "state": "Warned", "overFor": 1.5, "debt": 0.0, "killIn": 3.5, "sentence": "model holds ...",
+                     "state": "Warned", "overFor": 1.5, "debt": 0.0, "mpsClients": 1, "mpsClientsAllowed": 1,
+                     "killIn": 3.5, "sentence": "model holds ...",
                      "processes": [{"pid": 31337, "usedMib": 5000}]}],
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}],
      "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
@@ -147,6 +148,8 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
     reading = readings.get(quota.gpu)
     holders = () if reading is None else reading.get(quota.container_id or "", ())
     blind = reading is None
+    view = next((each for each in snapshot.views if each.gpu.uuid == quota.gpu), None)
+    clients = None if quota.clients is None else mps_clients(view, quota)
     return {
         "namespace": quota.namespace,
         "pod": quota.pod,
@@ -166,10 +169,26 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
         "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
         "debt": round(owed(snapshot.state, quota, snapshot.now), 1),
+        "mpsClients": clients,
+        "mpsClientsAllowed": quota.clients,
         "killIn": _kill_in(snapshot, quota),
-        "sentence": _sentence(snapshot, quota, blind=blind),
+        "sentence": _sentence(snapshot, quota, blind=blind) + _too_many(quota, clients),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
     }
+
+
+def mps_clients(view: View | None, quota: Quota) -> int | None:
+    """Count a container's processes in NVML's list of MPS clients; ``None`` where the GPU cannot be read."""
+    if view is None or view.sample is None or view.reading is None:
+        return None
+    clients = frozenset(view.sample.clients)
+    return sum(each.identity.pid in clients for each in view.reading.get(quota.container_id or "", ()))
+
+
+def _too_many(quota: Quota, clients: int | None) -> str:
+    if clients is None or quota.clients is None or clients <= quota.clients:
+        return ""
+    return f"; it has {clients} MPS clients, and its share counts as {quota.clients}"
 
 
 def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:
