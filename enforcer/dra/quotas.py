@@ -35,13 +35,14 @@ def quotas_of_prepared(
         for limit in user.limits
         for quota in _quotas(user, limit, ids.get(user.pod_uid, {}).get(limit.container), policy)
     }
-    stated = _stated(pods)
+    stated = _stated(pods, before)
     return tuple(replace(found[key], stated_mib=stated.get(key[:2])) for key in sorted(found))
 
 
-def _stated(pods: Sequence[Object]) -> Mapping[tuple[str, str], int | None]:
-    """Read what the environment of each container states, by pod UID and name."""
-    return {
+def _stated(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[tuple[str, str], int | None]:
+    """Read what the environment of each container states, by pod UID and name; as with ids, earlier quotas know."""
+    known = {(quota.pod_uid, quota.container): quota.stated_mib for quota in before}
+    return known | {
         (pod["metadata"]["uid"], each["name"]): literal(each, contract.MEMORY_MIB)
         for pod in pods
         for each in (pod.get("spec") or {}).get("containers") or ()

@@ -5,14 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.attribution.snapshot import (
-    Holder,
-    Reading,
-    total,  # fmt: skip
-)
+from enforcer.attribution.snapshot import Holder, Reading, total
 from enforcer.detection.debt import Debt
-from enforcer.detection.detector import closed, judge, kill_in, lately, phase, place_of, settle, targets
+from enforcer.detection.detector import closed, judge, kill_in, lately, phase, place_of, settle
 from enforcer.detection.kill_history import Kill, Place
+from enforcer.detection.targets import targets
 from enforcer.detection.types import Case, Decision, Key, Phase, Rules, State, Verdict
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota

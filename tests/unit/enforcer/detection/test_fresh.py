@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 from enforcer.detection.detector import has_no_grace, namespaces_exceeding
 from enforcer.detection.forecast import describe
@@ -14,7 +15,7 @@ NEW = quota(pod_uid="new", container_id="e" * 64)
 OVER = holder(10, 9000, "e" * 64)
 
 
-def bench(kills: tuple[Kill, ...] = THREE, **state: object) -> Bench:
+def bench(kills: tuple[Kill, ...] = THREE, **state: Any) -> Bench:
     made = Bench(NEW, quota(namespace="tts", pod_uid="calm", container_id="f" * 64))
     made.state = replace(State(within={}, kills=kills), **state)
     return made

@@ -14,7 +14,7 @@ from enforcer.status.node_status import Snapshot, status
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder, quota
-from tests.unit.enforcer.status.test_pod_status_files import card
+from tests.unit.enforcer.test_loop import card
 
 ONE = quota(clients=2)
 
