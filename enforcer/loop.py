@@ -162,8 +162,9 @@ class Agent:
             self._report(views, self._quotas, now)
 
     def exceeding(self) -> frozenset[str]:
-        """Name the namespaces whose new claims wait, from any thread."""
-        return namespaces_exceeding(self._state)
+        """Name the namespaces whose new claims wait, from any thread; none while the breaker is open."""
+        state = self._state
+        return frozenset() if state.open else namespaces_exceeding(state)
 
     def _judge(self, views: Sequence[View], now: float) -> Sequence[Verdict]:
         readings = {view.gpu.uuid: view.reading for view in views}

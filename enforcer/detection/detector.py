@@ -72,7 +72,7 @@ def judge(
         cases[key], said = _look(case, quota, holders, now, rules)
         verdicts += said
         within[place] = fresh.within_since(since, now, within=not cases[key].samples)
-        if _ended_over(case, cases[key]) and now - since < fresh.SETTLED:
+        if _ended_over(case, cases[key], quota) and now - since < fresh.SETTLED:
             ended = (*ended, Kill(now, quota.namespace, place))
         debt = _charged(case, cases[key], quota, state, now, rules)
         new = quota.namespace in exceeding and fresh.is_fresh(within, place, now)
@@ -179,9 +179,10 @@ def _look(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules
     return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
 
 
-def _ended_over(before: Case, case: Case) -> bool:
-    """Whether a container that was over quota, and was not acted upon, holds nothing any more."""
-    return before.warned and not (before.acting or before.acted or case.used_mib)
+def _ended_over(before: Case, case: Case, quota: Quota) -> bool:
+    """Whether a container that was over quota, and would have been killed, holds nothing any more."""
+    killed = before.acting or before.acted
+    return before.warned and not killed and not case.used_mib and quota.on_exceed is not OnExceed.WARN
 
 
 def _counted(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> Case:

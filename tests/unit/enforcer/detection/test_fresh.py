@@ -6,6 +6,7 @@ from enforcer.detection.forecast import describe
 from enforcer.detection.fresh import exceeding, is_fresh, known_since, within_since
 from enforcer.detection.kill_history import Kill
 from enforcer.detection.types import Rules, State
+from enforcer.quota.types import OnExceed
 from tests.unit.enforcer.detection.test_detector import Bench
 from tests.unit.enforcer.made import holder, quota
 
@@ -74,6 +75,15 @@ def test_a_fresh_container_that_ends_over_quota_counts_and_one_that_frees_memory
             node.see(OVER)
         node.see(*held)
         assert len(node.state.ended) == ended
+    assert node.state.ended == ()
+
+
+def test_where_only_a_warning_is_wanted_nothing_counts() -> None:
+    node = Bench(replace(NEW, on_exceed=OnExceed.WARN))
+    node.state = State(within={})
+    for _ in range(3):
+        node.see(OVER)
+    node.see()
     assert node.state.ended == ()
 
 
