@@ -171,7 +171,7 @@ def test_it_closes_when_fewer_than_half_are_over_for_a_minute() -> None:
     assert not node.state.open
 
 
-def told(node: Node, kind: Decision) -> Sequence[Quota]:
+def decided(node: Node, kind: Decision) -> Sequence[Quota]:
     return [verdict.quota for _, verdict in node.said if verdict.decision is kind]
 
 
@@ -180,4 +180,4 @@ def test_half_of_the_credit_is_a_warning_and_comes_before_the_kill() -> None:
     node.run(5 * MINUTES)
     first = [verdict.decision for _, verdict in node.said if verdict.decision in {Decision.IN_DEBT, Decision.KILL}]
     assert first[:2] == [Decision.IN_DEBT, Decision.KILL]
-    assert len(told(node, Decision.IN_DEBT)) == 1
+    assert len(decided(node, Decision.IN_DEBT)) == 1

@@ -19,7 +19,7 @@ from tests.unit.enforcer.test_loop import card
 ONE = quota(clients=2)
 
 
-class Told:
+class Kept:
     def __init__(self) -> None:
         self.notices: list[Notice] = []
 
@@ -62,13 +62,13 @@ def test_what_is_not_known_is_null(changes: dict[str, Any]) -> None:
 
 
 def test_a_container_is_warned_once_above_its_number_and_again_after_it_was_within() -> None:
-    told = Told()
-    clients = MpsClients(told)
+    sink = Kept()
+    clients = MpsClients(sink)
     for look in (snapshot(1, 2), snapshot(1, 2, 3), snapshot(1, 2, 3, 4), snapshot(can_read=False), snapshot(1, 2, 3)):
         clients.look(look)
-    assert [(each.reason, each.quota.container_id) for each in told.notices] == [(Reason.TOO_MANY_CLIENTS, CONTAINER)]
-    assert "has 3 MPS clients" in told.notices[0].note
-    assert "its share counts as 2" in told.notices[0].note
+    assert [(each.reason, each.quota.container_id) for each in sink.notices] == [(Reason.TOO_MANY_CLIENTS, CONTAINER)]
+    assert "has 3 MPS clients" in sink.notices[0].note
+    assert "its share counts as 2" in sink.notices[0].note
     clients.look(snapshot(1))
     clients.look(snapshot(1, 2, 3))
-    assert len(told.notices) == 2
+    assert len(sink.notices) == 2
