@@ -305,8 +305,9 @@ def _hindrances(found: Recorded) -> Iterator[str]:
     for container in _containers(found.pod):
         if container.get("name") in failed:
             yield from mps_file.hindrances(found.pod, container, [claim for claim, _ in _used(found, container)])
-    if status.get("phase") == "Failed":
-        yield f"failed: {_text(status, 'reason')}: {_text(status, 'message')}"
+    reasons = [each for key in ("reason", "message") if (each := _text(status, key))]
+    if status.get("phase") == "Failed" and reasons:
+        yield f"failed: {': '.join(reasons)}"
     if status.get("phase") == "Pending":
         latest = {each.get("reason"): each for each in _about(found) if _is_trouble(each, found)}
         yield from map(_event, latest.values())
