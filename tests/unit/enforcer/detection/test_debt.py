@@ -67,3 +67,10 @@ def test_a_container_in_debt_is_due_with_the_next_sample_whatever_its_container_
     owed = Debt(seconds=6.0, at=1000.0, samples=2)
     bench.state = replace(bench.state, debts={key_of(bench.quotas[0]): owed})
     assert [each.decision.value for each in bench.see(holder(10, 9000, "e" * 64))] == ["Armed", "InDebt", "Kill"]
+
+
+def test_a_namespace_may_have_its_own_credit_and_refill_time() -> None:
+    own = quota(debt_credit=20.0, debt_refill=100.0)
+    assert (TERMS.credit_of(own), TERMS.rate_of(own)) == (20.0, 0.2)
+    debt = charge(Debt(seconds=4.0, at=100.0, samples=3), own, 8192, 0.5, 100.5, TERMS)
+    assert left(debt, 110.5) == 2.5
