@@ -70,7 +70,8 @@ def is_storm(
 
     That is more containers than ``most``, if they are most of all and their namespaces most of all: a tenant that is
     most of neither cannot bring it about alone. Or none of at least two is within its quota or was spared, and that
-    makes more kills than ``most``. A kill counts for as long as its pod is there, and for ``window`` seconds.
+    makes more kills than ``most``, of which ``OF_ONE`` of a container count. A kill counts for as long as its pod is
+    there, and for ``window`` seconds.
     """
     if not wanted:
         return False
@@ -84,8 +85,8 @@ def is_storm(
         return False
     if len(hit) > most and is_most(hit, there):
         return is_most({namespace for namespace, _ in hit}, {namespace for namespace, _ in there})
-    counted = sum(min(lately.count(each), OF_ONE) for each in {*lately})
-    return counted + len(wanted) > most and there <= hit | present.over
+    counted = sum(min(lately.count(each) + (each in wanted), OF_ONE) for each in hit)
+    return counted > most and there <= hit | present.over
 
 
 def is_most(some: AbstractSet[object], everything: AbstractSet[object]) -> bool:

@@ -11,6 +11,7 @@ from enforcer.detection.types import Decision
 from tests.support import extent
 from tests.unit.enforcer.detection.node import Cycle, Leak, Node, Pod, Program, neighbour
 
+pytestmark = pytest.mark.timeout(900)
 DAY: Final = 86_400
 HOUR: Final = 3600
 WORKLOADS: Final[dict[str, tuple[int, Program]]] = {
