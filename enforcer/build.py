@@ -55,6 +55,8 @@ class Side:
     """What operators are to be told beside that."""
     announce: Callable[[str, Sequence[tuple[Quota, Proven]]], bool] = lambda *_: True
     """Says of a claim, by UID, whether its limits are in force; false where that has to be said again."""
+    exceeding: Callable[[], frozenset[str]] = frozenset
+    """Namespaces of which several pods were killed lately."""
     claimed: Callable[[], frozenset[str] | None] = lambda: None
     """Which GPUs claims are on; ``None`` until that is known."""
     wakes: list[threading.Event] = field(default_factory=list)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.audit.retention import Retention
-from enforcer.detection.detector import Rules
+from enforcer.detection.debt import Terms
+from enforcer.detection.types import Rules
 from enforcer.kill.process_kill import Patience
 from enforcer.limits.backend import Wanted
 from enforcer.nvml.device_health import Effect
@@ -17,7 +18,7 @@ from enforcer.resourceslices.devices import Order
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.memory_fraction import Reserve, parse_reserve
-from gpushare.quantity import parse_overcommit
+from gpushare.quantity import MAX_DEBT, parse_overcommit
 
 MIN_POLL: Final = 0.01
 MAX_POLL: Final = 60.0
@@ -56,6 +57,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError(message)
     if options.max_kills < 1:
         raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
+    for name in ("credit", "refill"):
+        if not 1 <= (value := getattr(options, f"debt_{name}")) <= MAX_DEBT:
+            raise ConfigError(f"--debt-{name} {value} is not allowed; write seconds from 1 to {MAX_DEBT:g}")
     options.compute = _compute(options.compute_overcommit)
     options.reserve = _reserve(options.memory_reserve)
     options.address = _address(options.metrics)
@@ -102,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
     )
+    debt = Terms()
+    add("--debt-credit", type=float, default=debt.credit, metavar="S", help="debt without consequence (%(default)s)")
+    add("--debt-refill", type=float, default=debt.refill, metavar="S", help="all of it comes back in (%(default)s)")
     add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
     add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")

@@ -1,5 +1,6 @@
 """The loop: read, attribute, judge, act, record. It looks, decides and reports; acting happens beside it."""
 
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,8 @@ from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import Scribe
 from enforcer.detection import kill_history, nvml_outage, state_file
-from enforcer.detection.detector import Decision, Rules, State, Verdict, judge, place_of, settle
+from enforcer.detection.detector import judge, namespaces_exceeding, place_of, settle
+from enforcer.detection.types import Decision, Rules, State, Verdict
 from enforcer.kill.circuit_breaker import Breaker
 from enforcer.kill.executor import Executor, Result
 from enforcer.nvml.device_health import Standing
@@ -43,6 +45,7 @@ DISK_SECONDS: Final = 10.0
 """For what a restart must know to be written; what takes longer is not acted upon, as with the kill log."""
 _ACTIONS: Final = {
     Decision.WARNED: "warned",
+    Decision.IN_DEBT: "in_debt",
     Decision.KILL: "killed",
     Decision.HELD_BACK: "held_back",
     Decision.SUSPENDED: "suspended",
@@ -132,11 +135,14 @@ class Agent:
         self._breaker = Breaker(state, self._disk)
 
     def run(self, stopped: threading.Event, interval: float) -> None:
-        """Look every ``interval`` seconds until stopped; then wait for what is being acted upon."""
+        """Look every ``interval`` seconds until stopped; then wait for what is being acted upon.
+
+        Each interval is 0.5 to 1.5 times as long: nobody can free memory just before each sample.
+        """
         due = self._clock()
         while not stopped.is_set():
             self.poll()
-            due = max(due + interval, self._clock())
+            due = max(due + interval * random.uniform(0.5, 1.5), self._clock())  # noqa: S311 - no secret depends on it
             stopped.wait(max(0.0, due - self._clock()))
         self.close()
 
@@ -154,6 +160,11 @@ class Agent:
             self._parts.look_after()
             self._parts.kill_log.catch_up()
             self._report(views, self._quotas, now)
+
+    def exceeding(self) -> frozenset[str]:
+        """Name the namespaces whose new claims wait, from any thread; none while the breaker is open."""
+        state = self._state
+        return frozenset() if state.open else namespaces_exceeding(state)
 
     def _judge(self, views: Sequence[View], now: float) -> Sequence[Verdict]:
         readings = {view.gpu.uuid: view.reading for view in views}
@@ -271,7 +282,7 @@ class Agent:
     def _tell(self, verdict: Verdict, spell: Spell) -> None:
         if (words := messages.DECIDED.get(verdict.decision)) is not None:
             self._parts.sink.notify(words(verdict, spell))
-        if verdict.decision is Decision.WARNED:
+        if verdict.decision in {Decision.WARNED, Decision.IN_DEBT}:
             self._record(Kind.WARNED, verdict, spell.times)
 
     def _arms(self, verdict: Verdict) -> bool:

@@ -21,7 +21,8 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.log import FOLDER, KillLog
 from enforcer.audit.writer import Scribe, records_to
 from enforcer.build import LoggedNotices, Seeing, Side
-from enforcer.detection.detector import Rules
+from enforcer.detection.debt import Terms
+from enforcer.detection.types import Rules
 from enforcer.dra.plugin import KubeletSide, Setup
 from enforcer.dra.podresources import allocatable
 from enforcer.flags import parse
@@ -59,6 +60,7 @@ from enforcer.runtime.logs import log_to_stderr
 from enforcer.status.events import NodeNews, NodeReporter, PodEvents
 from enforcer.status.messages import Sink
 from enforcer.status.metrics import Metrics
+from enforcer.status.mps_clients import MpsClients
 from enforcer.status.pod_status_files import PodFiles
 from enforcer.status.unattributed_monitor import Kernels, keep_sampling
 from gpushare import metrics_server
@@ -131,6 +133,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         in_force = unless_open(options.state, checkpoint.in_force)
         tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods, in_force=in_force)
         agent = _agent(options, seeing, checkpoint, tools, pods, prover, side)
+        side.exceeding = agent.exceeding
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
             _join_cluster(stack, options, cluster, checkpoint, seeing, side)
@@ -160,11 +163,12 @@ def _agent(
     parts = Parts(
         watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
         look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
-        tell_pods=both(inquest.look, pods.write), standing=lambda: side.now(watch.latest),
+        tell_pods=both(both(inquest.look, MpsClients(pods).look), pods.write), standing=lambda: side.now(watch.latest),
         findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
         growth=seeing.growth,
     )  # fmt: skip
-    rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll))
+    debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll)
+    rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll), debt=debt)
     return Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
 
 
@@ -325,6 +329,7 @@ def _kubelet(
             backends=side.backends,
             quotas=checkpoint.read,
             tell=side.tell,
+            exceeding=side.exceeding,
             shared_memory=options.mps_shared_memory,
             host_network=options.tenant_host_network,
             reserve=options.reserve,

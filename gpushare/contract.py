@@ -48,6 +48,9 @@ MAX_COMPUTE: Final = f"{GROUP}/max-compute"
 ON_EXCEED: Final = f"{GROUP}/on-exceed"
 GRACE_PERIOD: Final = f"{GROUP}/grace-period"
 TOLERANCE: Final = f"{GROUP}/tolerance"
+DEBT_CREDIT: Final = f"{GROUP}/debt-credit"
+DEBT_REFILL: Final = f"{GROUP}/debt-refill"
+"""Violations that end in time add up: how much of them has no consequence, and in how long all of it comes back."""
 OWN_CLAIMS: Final = f"{GROUP}/own-claims"
 """``any``: claims of this namespace may ask for any amount of GPUs, also without saying how much."""
 HOST_PATHS: Final = f"{GROUP}/host-paths"
@@ -64,6 +67,8 @@ NAMESPACE_ANNOTATIONS: Final = (
     ON_EXCEED,
     GRACE_PERIOD,
     TOLERANCE,
+    DEBT_CREDIT,
+    DEBT_REFILL,
     OWN_CLAIMS,
     HOST_PATHS,
     ALLOWED_CAPABILITIES,
@@ -158,6 +163,9 @@ MEMORY_FRACTION: Final = "GPU_SHARE_MEMORY_FRACTION"
 """The same as a fraction of what CUDA reports as the GPU's total memory."""
 FREE_FRACTION: Final = "GPU_SHARE_FREE_FRACTION"
 """The same as a fraction of what CUDA reports as free to a program that starts."""
+
+MPS_CLIENTS: Final = "GPU_SHARE_MPS_CLIENTS"
+"""How many MPS clients a container's share counts as: processes that may use the GPU at once."""
 
 NO_CUDA_DEVICE: Final = ""
 """Hides every GPU from CUDA. The driver replaces it by the chosen GPU's UUID when the container is created."""

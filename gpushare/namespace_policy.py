@@ -14,7 +14,7 @@ from gpushare.checks import Check, attempt, collect, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.framework_variables import ON_REQUEST
 from gpushare.host_access import OF_EVERY_NODE, normal, overlaps
-from gpushare.quantity import format_mib, parse_duration, parse_memory, parse_percent, shown
+from gpushare.quantity import format_mib, parse_debt, parse_duration, parse_memory, parse_percent, shown
 from gpushare.reasons import Reason
 
 FIELD: Final = "namespace "
@@ -45,6 +45,8 @@ class NamespacePolicy:
     grace_seconds: float | None = None
     tolerance_mib: int | None = None
     tolerance_percent: int | None = None
+    debt_credit: float | None = None
+    debt_refill: float | None = None
     any_claims: bool = False
     host_paths: tuple[str, ...] | None = None
     driver_capabilities: tuple[str, ...] = tuple(contract.DRIVER_CAPABILITIES.split(","))
@@ -190,6 +192,8 @@ _READERS: Final[dict[str, Callable[[object], dict[str, Any]]]] = {
     contract.ON_EXCEED: _on_exceed,
     contract.GRACE_PERIOD: lambda value: {"grace_seconds": parse_duration(value)},
     contract.TOLERANCE: _tolerance,
+    contract.DEBT_CREDIT: lambda value: {"debt_credit": parse_debt(value)},
+    contract.DEBT_REFILL: lambda value: {"debt_refill": parse_debt(value)},
     contract.OWN_CLAIMS: _own_claims,
     contract.HOST_PATHS: _host_paths,
     contract.ALLOWED_CAPABILITIES: _driver_capabilities,

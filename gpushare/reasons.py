@@ -86,6 +86,7 @@ class Reason(StrEnum):
     CLAIM_UNSUPPORTED = "ClaimUnsupported"
     CLAIM_FORGOTTEN = "ClaimForgotten"
     GPU_STILL_HELD = "GpuStillHeld"
+    TOO_MANY_KILLS = "TooManyKills"
     RESIZED = "Resized"
     RESIZE_REFUSED = "ResizeRefused"
     API_UNREACHABLE = "ApiUnreachable"
@@ -95,6 +96,7 @@ class Reason(StrEnum):
     CONFLICT = "Conflict"
     # Judgement and kills.
     OVER_QUOTA = "OverQuota"
+    TOO_MANY_CLIENTS = "TooManyClients"
     LIMIT_EXCEEDED = "LimitExceeded"
     BACK_UNDER_QUOTA = "BackUnderQuota"
     QUOTA_REACHED = "QuotaReached"

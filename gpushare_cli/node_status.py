@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from enforcer.audit.log import FOLDER, segments
 from enforcer.audit.record import Kind
-from enforcer.detection.detector import Phase
+from enforcer.detection.types import Phase
 from enforcer.status.node_status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.reasons import Reason

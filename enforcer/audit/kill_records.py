@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enforcer.attribution.snapshot import Holder
-from enforcer.detection.detector import Verdict
+from enforcer.detection.types import Verdict
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 
@@ -60,7 +60,12 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
 def warning_fields(node: str, verdict: Verdict, times: int = 1) -> dict[str, Any]:
     """What an ARMED or a WARNED record holds; ``times`` it happened since there was one like it."""
     held = {"usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
-    return {**about(node, verdict.quota), **held, **({"times": times} if times > 1 else {})}
+    return {**about(node, verdict.quota), **held, **_debt(verdict), **({"times": times} if times > 1 else {})}
+
+
+def _debt(verdict: Verdict) -> dict[str, Any]:
+    """Write the debt, where half of the credit or more is used up."""
+    return {"debt": f"{verdict.debt:.1f}s"} if verdict.debt else {}
 
 
 def about(node: str, quota: Quota) -> dict[str, Any]:
@@ -98,6 +103,7 @@ def intent(node: str, verdict: Verdict, holders: Sequence[Holder], first: Sequen
         "cgroupInode": one.cgroup_inode,
         "usedMiB": verdict.used_mib,
         "overFor": f"{verdict.over_for:.1f}s",
+        **_debt(verdict),
         "action": ACTION,
         "targets": [_target(holder) for holder in holders],
         "targetsTotal": len(holders),

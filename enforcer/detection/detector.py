@@ -1,125 +1,24 @@
 """Detect containers over quota, and decide when to kill. A state machine; time is an argument. Pure.
 
-Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, lets
-the grace period run, and only then decides. A blind moment decides nothing and costs nobody time; where nobody looked
-for long, all begins anew. One node makes only so many kills a minute, and one container only one in a while, whatever
-its restarts are called. Where most of a node would be killed, the mistake is taken to be ours or the operator's: the
-breaker opens, nobody is killed, and only an operator closes it.
+Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, and
+lets the grace period run. A blind moment decides nothing and costs nobody time; after a long one grace begins anew.
+Violations that end in time add up to a debt (``enforcer.detection.debt``). One node makes so many kills of a namespace
+a minute. Where most of a node would be killed, the breaker opens (``enforcer.detection.storm``).
 """
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from math import inf
 
 from enforcer.attribution.snapshot import Holder, Reading, total
-from enforcer.detection.kill_history import Kill, Place, Tenant, dated, without, younger
+from enforcer.detection import debt as debts
+from enforcer.detection import doubt, fresh, storm
+from enforcer.detection.debt import Debt, DebtKey
+from enforcer.detection.kill_history import Kill, Place, dated, tenant_of, without, younger
+from enforcer.detection.targets import targets
+from enforcer.detection.types import Case, Decision, Key, Phase, Rules, State, Verdict
 from enforcer.quota.types import OnExceed, Quota
-
-Key = tuple[str, str]
-"""Container id and GPU UUID."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """How careful to be. Times in seconds.
-
-    ``max_gap`` is the longest time between two looks that still counts; after a longer one, be it that the enforcer was
-    away, held up or blind, nobody knows what happened meanwhile and the grace period starts anew. ``kills`` in a
-    ``window`` are the most a node makes; for ``storm_window`` they count towards a storm. They count from their end: a
-    first signal may be long in coming. A place is let be for ``spacing`` after it was acted upon, and for ``cool_down``
-    after what did nothing to it. After ``respawns``, who is over again within the cool-down is ended whole.
-    """
-
-    samples: int = 3
-    max_gap: float = 10.0
-    kills: int = 3
-    window: float = 60.0
-    storm_window: float = 600.0
-    cool_down: float = 15.0
-    spacing: float = 30.0
-    respawns: int = 2
-
-
-class Phase(StrEnum):
-    """Where a container stands on one GPU."""
-
-    NOT_STARTED = "NotStarted"
-    WITHIN = "Within"
-    OVER = "Over"
-    WARNED = "Warned"
-    ACTING = "Acting"
-    COOLING_DOWN = "CoolingDown"
-    HELD_BACK = "HeldBack"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
-
-    ``blind``: its GPU could not be read since. ``cgroup_inode`` tells its cgroup from one made anew under its name.
-    ``lenient``: only a warning was wanted. Who was told so has a full grace period once more is.
-    """
-
-    used_mib: int = 0
-    samples: int = 0
-    over_for: float = 0.0
-    last: float | None = None
-    blind: bool = False
-    lenient: bool = False
-    cgroup_inode: int | None = None
-    warned: bool = False
-    acting: bool = False
-    acted: bool = False
-    held_back: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be.
-
-    A place stays in ``cooling`` for the breaker's window after that: who was acted upon lately comes after the others.
-    ``open`` is the breaker's, and stays until ``closed``.
-    """
-
-    cases: Mapping[Key, Case] = field(default_factory=dict)
-    kills: tuple[Kill, ...] = ()
-    cooling: Mapping[Place, float] = field(default_factory=dict)
-    open: bool = False
-
-
-class Decision(StrEnum):
-    """What the judge says."""
-
-    ARMED = "Armed"
-    """Over quota in one sample: the grace period has begun."""
-    WARNED = "Warned"
-    """Over quota in enough samples to be believed."""
-    KILL = "Kill"
-    HELD_BACK = "HeldBack"
-    """Would be killed, had this node not seen too many kills in this minute."""
-    SUSPENDED = "Suspended"
-    """Would be killed, were the breaker not open."""
-    BACK_UNDER = "BackUnder"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One decision about one container on one GPU.
-
-    ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
-    wanted; ``at`` is when a KILL was decided; ``respawns``: ending some of its processes has not helped.
-    """
-
-    decision: Decision
-    quota: Quota
-    used_mib: int
-    over_for: float = 0.0
-    kill_in: float | None = None
-    targets: tuple[Holder, ...] = ()
-    at: float = 0.0
-    respawns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,26 +49,42 @@ def judge(
         pursued: whom somebody is acting upon still, also where the container has restarted meanwhile.
     """
     cases: dict[Key, Case] = {}
+    owed: dict[DebtKey, Debt] = {}
+    within: dict[Place, float] = {}
     verdicts: list[Verdict] = []
     due: list[_Due] = []
     busy = {place_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).acting}.union(pursued)
-    state = _aged(state, busy, now, rules)
+    state = replace(_aged(state, busy, now, rules), thresholds=doubt.followed(state.thresholds, quotas, now))
+    exceeding, ended = namespaces_exceeding(state), state.ended
     for quota in quotas:
         if quota.container_id is None:
             continue
-        key = _key(quota)
+        key, place = _key(quota), place_of(quota)
         reading = readings.get(quota.gpu)
         case = state.cases.get(key, Case())
+        since = within.get(place, fresh.known_since(state.within, place, now))
         if reading is None:
             cases[key] = replace(case, blind=True)
+            owed[debts.key_of(quota)] = debts.pause(state.debts.get(debts.key_of(quota)), now)
+            within[place] = fresh.within_since(since, now, within=False)
             continue
         holders = reading.get(quota.container_id, ())
         cases[key], said = _look(case, quota, holders, now, rules)
         verdicts += said
-        if place_of(quota) not in busy and _is_due(cases[key], quota, state, now, rules):
+        within[place] = fresh.within_since(since, now, within=not cases[key].samples)
+        if _ended_over(case, cases[key], quota) and now - since < fresh.SETTLED:
+            ended = (*ended, Kill(now, quota.namespace, place))
+        debt = _charged(case, cases[key], quota, state, now, rules)
+        new = quota.namespace in exceeding and fresh.is_fresh(within, place, now)
+        cases[key], owed[debts.key_of(quota)], said = _indebted(cases[key], debt, quota, now, rules, new=new)
+        verdicts += said
+        if place not in busy and _is_due(cases[key], debt, quota, state, now, rules):
             due.append(_Due(quota, holders))
-    if state.open or _is_storm(due, quotas, replace(state, cases=cases), now, rules):
-        return replace(state, cases=cases, open=True), (*verdicts, *_suspended(due, cases))
+    owed = debts.aged({**state.debts, **owed}, now, rules.debt)
+    state = replace(state, cases=cases, debts=owed, within=within, ended=ended)
+    state = _breaker(state, due, quotas, now, rules)
+    if state.open or state.cases is not cases:  # or has just closed by itself: everybody begins anew
+        return state, (*verdicts, *(_suspended(due, cases) if state.open else ()))
     pods = {pod for pod, _ in busy}  # one attempt on a pod at a time: none keeps the others waiting
     state, sentences = _sentences([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
     return replace(state, cases=cases), (*verdicts, *sentences)
@@ -185,39 +100,40 @@ def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool)
     case = state.cases.get(key)
     cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
     kills = dated(state.kills, {place}, now) if acted else without(state.kills, place)
-    until = now + (max(rules.spacing, rules.cool_down) if acted else rules.cool_down)
-    return replace(state, cases=cases, kills=kills, cooling={**state.cooling, place: until})
+    until = now + (rules.spacing if acted else rules.cool_down)
+    after = replace(state, cases=cases, kills=kills, cooling={**state.cooling, place: until})
+    return replace(after, debts=debts.settled(state.debts, quota, now)) if acted else after
 
 
 def closed(state: State) -> State:
-    """Close the breaker: the minute's kills are forgotten, and everybody has a full grace period again."""
+    """Close the breaker: kills and debts are forgotten, and everybody has a full grace period again."""
+    return replace(_anew(state), kills=(), debts={}, trips={}, ended=())
+
+
+def _anew(state: State) -> State:
     cases = {key: Case(used_mib=case.used_mib, acting=case.acting) for key, case in state.cases.items()}
-    return replace(state, cases=cases, kills=(), open=False)
+    return replace(state, cases=cases, open=False, opening=None)
 
 
-def lately(state: State, now: float, rules: Rules) -> tuple[Kill, ...]:
-    """Pick the kills that count towards the most a node makes, in order."""
-    return younger(state.kills, rules.window, now)
+def lately(state: State, now: float, rules: Rules, namespace: str | None = None) -> tuple[Kill, ...]:
+    """Pick the kills that count towards the most a node makes, of one namespace or of all, in order."""
+    kills = (kill for kill in state.kills if not kill.free and namespace in {None, kill.namespace})
+    return younger(tuple(kills), rules.window, now)
+
+
+def namespaces_exceeding(state: State) -> frozenset[str]:
+    """Name the namespaces of which so many pods were killed lately that new ones have no grace period."""
+    return fresh.exceeding((*state.kills, *state.ended)) if state.kills or state.ended else frozenset()
+
+
+def has_no_grace(state: State, quota: Quota, now: float) -> bool:
+    """Return whether a container is fresh and of such a namespace."""
+    return fresh.is_fresh(state.within or {}, place_of(quota), now) and quota.namespace in namespaces_exceeding(state)
 
 
 def place_of(quota: Quota) -> Place:
     """Name what a cool-down belongs to."""
     return quota.pod_uid, quota.container
-
-
-def targets(quota: Quota, holders: Sequence[Holder]) -> tuple[Holder, ...]:
-    """Choose whom to end: the largest first, until the rest is within the ceiling; all for ``kill-container``."""
-    ordered = sorted(holders, key=lambda holder: (-holder.used_mib, holder.identity.pid))
-    if quota.on_exceed is OnExceed.KILL_CONTAINER:
-        return tuple(ordered)
-    chosen: list[Holder] = []
-    left = total(ordered)
-    for holder in ordered:
-        if left <= quota.ceiling_mib:
-            break
-        chosen.append(holder)
-        left -= holder.used_mib
-    return tuple(chosen)
 
 
 def phase(state: State, quota: Quota, now: float) -> Phase:
@@ -238,14 +154,17 @@ def phase(state: State, quota: Quota, now: float) -> Phase:
 
 def kill_in(quota: Quota, case: Case) -> float | None:
     """Seconds of grace left; ``None`` where only a warning is wanted."""
-    return None if quota.on_exceed is OnExceed.WARN else max(0.0, quota.grace_seconds - case.over_for)
+    if quota.on_exceed is OnExceed.WARN:
+        return None
+    return 0.0 if case.graceless else max(0.0, quota.grace_seconds - case.over_for)
 
 
 def _aged(state: State, busy: AbstractSet[Place], now: float, rules: Rules) -> State:
     """Forget what counts no more. What is still being carried out is of now."""
     kills = younger(dated(state.kills, busy, now), rules.storm_window, now)
+    ended = younger(state.ended, rules.storm_window, now)
     cooling = {place: until for place, until in state.cooling.items() if until + rules.window > now}
-    return replace(state, kills=kills, cooling=cooling)
+    return replace(state, kills=kills, ended=ended, cooling=cooling, trips=storm.remembered(state.trips, now))
 
 
 def _key(quota: Quota) -> Key:
@@ -258,6 +177,12 @@ def _look(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules
         return _over(_counted(case, quota, holders, now, rules), quota, rules)
     said = [Verdict(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
     return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
+
+
+def _ended_over(before: Case, case: Case, quota: Quota) -> bool:
+    """Whether a container that was over quota, and would have been killed, holds nothing any more."""
+    killed = before.acting or before.acted
+    return before.warned and not killed and not case.used_mib and quota.on_exceed is not OnExceed.WARN
 
 
 def _counted(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> Case:
@@ -286,41 +211,48 @@ def _over(case: Case, quota: Quota, rules: Rules) -> tuple[Case, list[Verdict]]:
     return case, said
 
 
-def _is_due(case: Case, quota: Quota, state: State, now: float, rules: Rules) -> bool:
+def _charged(before: Case, case: Case, quota: Quota, state: State, now: float, rules: Rules) -> Debt:
+    """Return the debt after a sample. Where only a warning is wanted nobody owes anything."""
+    debt = state.debts.get(debts.key_of(quota)) or Debt(at=now)
+    if not case.samples or quota.on_exceed is OnExceed.WARN:
+        return debts.resume(debt, quota, now, rules.debt)
+    step = None if case.samples == 1 else case.over_for - before.over_for
+    return debts.charge(debt, quota, case.used_mib, step, now, rules.debt)
+
+
+def _indebted(
+    case: Case, debt: Debt, quota: Quota, now: float, rules: Rules, *, new: bool
+) -> tuple[Case, Debt, list[Verdict]]:
+    """Take the grace period from a container over quota with too much debt, or warn it; ``new`` ones have none."""
+    if not case.samples:
+        return case, debt, []
+    graceless = new or debts.killed_lately(debt, now, rules.debt) or debts.is_used_up(debt, quota, now, rules.debt)
+    case = replace(case, graceless=graceless)
+    earlier = debt.seconds > case.over_for + rules.debt.first
+    if debt.warned or not earlier or debt.seconds < rules.debt.credit_of(quota) / 2:
+        return case, debt, []
+    return case, replace(debt, warned=True), [replace(_verdict(Decision.IN_DEBT, quota, case), debt=debt.seconds)]
+
+
+def _is_due(case: Case, debt: Debt, quota: Quota, state: State, now: float, rules: Rules) -> bool:
     """Whether nothing but the breaker stands between a container and its end."""
-    if case.samples < rules.samples:
-        return False
-    return kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
+    enough = max(case.samples, debt.samples if case.graceless else 0) >= rules.samples
+    return enough and kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
 
 
-def _is_storm(due: Sequence[_Due], quotas: Sequence[Quota], state: State, now: float, rules: Rules) -> bool:
-    """Whether so much of what runs here would be killed that the mistake is rather ours or the operator's.
-
-    That is more containers than a minute allows, if they are most of all and their namespaces most of all: a tenant
-    that is most of neither cannot bring it about alone. Or none of at least two is within its quota or was spared, and
-    that makes more kills than a minute allows. A kill counts for as long as its pod is there, and for the minute.
-    """
-    if not (wanted := {_tenant(each.quota) for each in due if each.quota.granted}):
-        return False
-    known = {_tenant(quota) for quota in quotas if quota.granted}  # a tenant has any number of those given nothing
-    idle = {_tenant(quota) for quota in quotas} - known
-    kills = [x.tenant for x in state.kills if x.tenant in known or (now - x.at < rules.window and x.tenant not in idle)]
-    there = {_tenant(quota) for quota in quotas if quota.container_id is not None and quota.granted}.union(kills)
-    hit = wanted.union(kills)
-    if len(hit) == 1:
-        return False
-    if len(hit) > rules.kills and _is_most(hit, there):
-        return _is_most({namespace for namespace, _ in hit}, {namespace for namespace, _ in there})
-    over = {_tenant(quota) for quota in quotas if state.cases.get(_key(quota), Case()).samples}
-    return len(kills) + len(wanted) > rules.kills and there <= hit | over
-
-
-def _tenant(quota: Quota) -> Tenant:
-    return quota.namespace, place_of(quota)
-
-
-def _is_most(some: AbstractSet[object], everything: AbstractSet[object]) -> bool:
-    return 2 * len(some) > len(everything)
+def _breaker(state: State, due: Sequence[_Due], quotas: Sequence[Quota], now: float, rules: Rules) -> State:
+    """Open the breaker, keep it as it is, or close what a storm has opened."""
+    over = {tenant_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).samples}
+    present = storm.Present.of(quotas, over)
+    if state.open:
+        opening = None if state.opening is None else storm.watched(state.opening, present, now)
+        return _anew(state) if state.opening is not None and opening is None else replace(state, opening=opening)
+    wanted = {tenant_of(each.quota) for each in due if each.quota.granted}
+    doubtful = doubt.doubted(quotas, state.thresholds) if wanted else frozenset()
+    opening = storm.opened(wanted, present, state.kills, now, rules.kills, rules.window, doubtful)
+    if opening is None or wanted <= state.trips.keys():
+        return replace(state, opening=None)
+    return replace(state, open=True, opening=opening, trips={**state.trips, **dict.fromkeys(opening.by, now)})
 
 
 def _suspended(due: Sequence[_Due], cases: dict[Key, Case]) -> list[Verdict]:
@@ -340,31 +272,29 @@ def _sentences(
     """Kill as many as the minute allows, and note it in the cases; returns what is remembered, and what is said.
 
     Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
-    ended again and again does not use up the budget that would end another.
+    ended again and again does not use up the budget that would end another. A repeated kill takes nothing from it, nor
+    does one of a fresh container without grace period.
     """
     kills, chosen, said = state.kills, set[str](), list[Verdict]()
-    room = rules.kills - len(lately(state, now, rules))
+    room = {name: rules.kills - len(lately(state, now, rules, name)) for name in {e.quota.namespace for e in due}}
     turn = sorted(due, key=lambda e: (state.cooling.get(place_of(e.quota), -inf), -cases[_key(e.quota)].over_for))
     for quota, holders in ((each.quota, each.holders) for each in turn):
         case, place = cases[_key(quota)], place_of(quota)
         if quota.pod_uid in chosen:
             continue  # over on two GPUs, or in two containers: one after the other
-        if not room:
+        debt = state.debts.get(debts.key_of(quota), Debt())
+        again = debts.killed_lately(debt, now, rules.debt)
+        free = again or has_no_grace(state, quota, now)
+        if room[quota.namespace] <= 0 and not free:
             said += _held_back(Decision.HELD_BACK, quota, cases)
         else:
-            again, verdict = _respawns(case, place, state, now, rules), _verdict(Decision.KILL, quota, case)
+            verdict = replace(_verdict(Decision.KILL, quota, case), debt=debt.seconds if debt.warned else 0.0)
             said.append(replace(verdict, targets=targets(quota, holders), at=now, respawns=again))
             cases[_key(quota)] = replace(case, acting=True, held_back=False)
-            room -= 1
+            room[quota.namespace] -= not free
             chosen.add(quota.pod_uid)
-            kills = (*kills, Kill(now, quota.namespace, place))
+            kills = (*kills, Kill(now, quota.namespace, place, free))
     return replace(state, kills=kills), said
-
-
-def _respawns(case: Case, place: Place, state: State, now: float, rules: Rules) -> bool:
-    """Whether a container was ended that often lately, and was over again before its cool-down had passed."""
-    often = sum(kill.place == place for kill in state.kills) >= rules.respawns
-    return often and now - case.over_for < state.cooling.get(place, -inf)
 
 
 def _verdict(decision: Decision, quota: Quota, case: Case) -> Verdict:

@@ -2,7 +2,11 @@
 
 from typing import Final
 
-from enforcer.detection.detector import Case, Phase, Rules, State, kill_in, lately, phase, place_of
+from enforcer.detection import debt as debts
+from enforcer.detection import fresh
+from enforcer.detection.debt import Debt
+from enforcer.detection.detector import has_no_grace, kill_in, lately, phase, place_of
+from enforcer.detection.types import Case, Phase, Rules, State
 from enforcer.quota.types import Quota
 
 RESET: Final = "gpu-share breaker --reset"
@@ -18,7 +22,26 @@ def describe(state: State, quota: Quota, now: float, rules: Rules) -> str:
     case = state.cases.get((quota.container_id or "", quota.gpu), Case())
     where = phase(state, quota, now)
     said = _SAID.get(where) or f"{_over(where, case, rules)}{_end(state, quota, case, now, rules)}"
+    said += _debt(state, quota, now, rules)
     return f"{quota.container} holds {case.used_mib} MiB of {quota.memory_mib} MiB and {said}"
+
+
+def owed(state: State, quota: Quota, now: float) -> float:
+    """Return a container's debt on a GPU, in seconds."""
+    return debts.left(state.debts.get(debts.key_of(quota)) or Debt(), now)
+
+
+def _debt(state: State, quota: Quota, now: float, rules: Rules) -> str:
+    """Say what is left of the credit where it counts, and that there is no second grace period."""
+    debt, credit = state.debts.get(debts.key_of(quota)), rules.debt.credit_of(quota)
+    seconds = owed(state, quota, now)
+    if debt is not None and debts.killed_lately(debt, now, rules.debt):
+        return f"; it was killed {now - (debt.killed or now):.0f}s ago and has no second grace period"
+    if has_no_grace(state, quota, now):
+        return f"; it has no grace period: {fresh.PODS} pods of {quota.namespace} were killed or ended over quota here"
+    if seconds < credit / 2:
+        return ""
+    return f"; {seconds:.1f}s of the {credit:.1f}s that it may be over quota again and again are used up"
 
 
 def _over(where: Phase, case: Case, rules: Rules) -> str:
@@ -35,12 +58,17 @@ def stops_in(state: State, quota: Quota, now: float, rules: Rules) -> float | No
     if not case.samples or grace is None or state.open:
         return None
     cool = state.cooling.get(place_of(quota), now) - now
-    return max(grace, cool, _room_in(state, now, rules))
+    return max(grace, cool, _room_in(state, quota, now, rules))
 
 
-def _room_in(state: State, now: float, rules: Rules) -> float:
-    """Seconds until this node may make another kill."""
-    kills = lately(state, now, rules)
+def _room_in(state: State, quota: Quota, now: float, rules: Rules) -> float:
+    """Seconds until this node may make another kill of that namespace; one without a grace period need not wait."""
+    debt = state.debts.get(debts.key_of(quota))
+    if debt is not None and debts.killed_lately(debt, now, rules.debt):
+        return 0.0
+    if has_no_grace(state, quota, now):
+        return 0.0
+    kills = lately(state, now, rules, quota.namespace)
     return 0.0 if len(kills) < rules.kills else kills[-rules.kills].at + rules.window - now
 
 
@@ -49,9 +77,12 @@ def _end(state: State, quota: Quota, case: Case, now: float, rules: Rules) -> st
     if kill_in(quota, case) is None:
         return "; only a warning is wanted"
     left = stops_in(state, quota, now, rules)
+    if left is None and state.opening is not None:
+        return f"; nobody is stopped here: the breaker is open until what opened it is over, or `{RESET}` on this node"
     if left is None:
         return f"; nobody is stopped here: the breaker is open until an operator says `{RESET}` on this node"
-    if 0 < left == _room_in(state, now, rules):
-        kills = len(lately(state, now, rules))
-        return f", not to be stopped for {left:.1f}s: this node made {kills} kills in {rules.window:.0f}s"
+    if 0 < left == _room_in(state, quota, now, rules):
+        kills = len(lately(state, now, rules, quota.namespace))
+        made = f"this node made {kills} kills of {quota.namespace} in {rules.window:.0f}s"
+        return f", not to be stopped for {left:.1f}s: {made}"
     return f", to be stopped in {left:.1f}s unless it frees {case.used_mib - quota.ceiling_mib} MiB"

@@ -5,19 +5,31 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from enforcer.quota.types import Quota
+
 Place = tuple[str, str]
 """Pod UID and container name: what stays the same when a container restarts."""
 Tenant = tuple[str, Place]
 """A place and, before it, its namespace."""
 
 
+def tenant_of(quota: Quota) -> Tenant:
+    """Name the place of a container and its namespace."""
+    return quota.namespace, (quota.pod_uid, quota.container)
+
+
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One decision to kill: whom, and when; while it is being carried out that is now."""
+    """One decision to kill: whom, and when; while it is being carried out that is now.
+
+    ``free``: the container was killed lately before, or is fresh in a namespace of which several pods were; such a kill
+    takes nothing from the kill rate limit.
+    """
 
     at: float
     namespace: str
     place: Place
+    free: bool = False
 
     @property
     def tenant(self) -> Tenant:

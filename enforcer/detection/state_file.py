@@ -1,4 +1,4 @@
-"""What the judge must not forget when the enforcer starts again: running grace periods, cool-downs, recent kills. Pure.
+"""What the judge must not forget when the enforcer starts again: running grace periods, debts, recent kills. Pure.
 
 Times are seconds since boot and hold for one boot only. Of each container over its quota there are its id, its cgroup's
 inode, the samples in a row, for how long it was over and when it was last seen so: the judge takes up there, unless
@@ -8,14 +8,17 @@ a full grace period.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from enforcer.detection.detector import Case, Key, Rules, State
-from enforcer.detection.kill_history import Kill
+from enforcer.detection.debt import Debt, DebtKey
+from enforcer.detection.doubt import Threshold
+from enforcer.detection.kill_history import Kill, Place, Tenant
+from enforcer.detection.storm import Opening
+from enforcer.detection.types import Case, Key, Rules, State
 
 NAME: Final = "judge.json"
-VERSION: Final = 3
+VERSION: Final = 4
 MAX_BYTES: Final = 4 * 1024 * 1024
 """A longer file is none of ours."""
 
@@ -23,13 +26,44 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 def encode(state: State, boot_id: str) -> bytes:
     """Write what is worth remembering; a container that is within its quota is not."""
     cases = [_row(key, case) for key, case in state.cases.items() if case.samples]
-    cooling = [{"podUid": uid, "container": name, "until": until} for (uid, name), until in state.cooling.items()]
-    kills = [
-        {"at": kill.at, "namespace": kill.namespace, "podUid": kill.place[0], "container": kill.place[1]}
-        for kill in state.kills
-    ]
-    content = {"version": VERSION, "bootId": boot_id, "cases": cases, "cooling": cooling, "kills": kills}
+    content = {
+        "version": VERSION, "bootId": boot_id, "cases": cases,
+        "cooling": [{"podUid": uid, "container": name, "until": until} for (uid, name), until in state.cooling.items()],
+        "kills": [_kill_row(kill) for kill in state.kills], "ended": [_kill_row(kill) for kill in state.ended],
+        "debts": [_debt_row(key, debt) for key, debt in state.debts.items()],
+        "opening": None if state.opening is None else _opening_row(state.opening),
+        "trips": [{**_whose(tenant), "at": at} for tenant, at in state.trips.items()],
+        "within": [{"podUid": uid, "container": name, "since": at} for (uid, name), at in (state.within or {}).items()],
+        "thresholds": [_threshold_row(key, threshold) for key, threshold in state.thresholds.items()],
+    }  # fmt: skip
     return json.dumps(content).encode() + b"\n"
+
+
+def _whose(tenant: Tenant) -> dict[str, Any]:
+    namespace, (uid, name) = tenant
+    return {"namespace": namespace, "podUid": uid, "container": name}
+
+
+def _kill_row(kill: Kill) -> dict[str, Any]:
+    return {**_whose(kill.tenant), "at": kill.at, "free": kill.free}
+
+
+def _debt_row(key: DebtKey, debt: Debt) -> dict[str, Any]:
+    (uid, name), gpu = key
+    return {
+        "podUid": uid, "container": name, "gpu": gpu, "seconds": debt.seconds, "at": debt.at, "samples": debt.samples,
+        "rate": debt.rate, "paused": debt.paused, "warned": debt.warned, "killed": debt.killed,
+    }  # fmt: skip
+
+
+def _threshold_row(key: DebtKey, threshold: Threshold) -> dict[str, Any]:
+    (uid, name), gpu = key
+    return {"podUid": uid, "container": name, "gpu": gpu, "mib": threshold.mib, "lowered": threshold.lowered}
+
+
+def _opening_row(opening: Opening) -> dict[str, Any]:
+    by = [_whose(tenant) for tenant in sorted(opening.by)]
+    return {"by": by, "pods": sorted(opening.pods), "calm": opening.calm}
 
 
 def _row(key: Key, case: Case) -> dict[str, Any]:
@@ -51,8 +85,15 @@ def decode(data: bytes, boot_id: str, now: float) -> State | None:
         if content["version"] != VERSION or content["bootId"] != boot_id:
             return None
         cases = {(_text(row, "containerId"), _text(row, "gpu")): _case(row, now) for row in content["cases"]}
-        cooling = {(_text(row, "podUid"), _text(row, "container")): _until(row, now) for row in content["cooling"]}
-        return State(cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]), cooling=cooling)
+        cooling = {_place(row): _until(row, now) for row in content["cooling"]}
+        return State(
+            cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]),
+            ended=tuple(_kill(row, now) for row in content["ended"]), cooling=cooling,
+            debts=dict(_debt(row, now) for row in content["debts"]), opening=_opening(content["opening"], now),
+            trips={_tenant(row): min(_number(row["at"]), now) for row in content["trips"]},
+            within={_place(row): min(_number(row["since"]), now) for row in content["within"]},
+            thresholds=dict(_threshold(row, now) for row in content["thresholds"]),
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
@@ -69,7 +110,36 @@ def _case(row: Mapping[str, Any], now: float) -> Case:
 
 
 def _kill(row: Mapping[str, Any], now: float) -> Kill:
-    return Kill(min(_number(row["at"]), now), _text(row, "namespace"), (_text(row, "podUid"), _text(row, "container")))
+    return Kill(min(_number(row["at"]), now), *_tenant(row), free=row["free"] is True)
+
+
+def _tenant(row: Mapping[str, Any]) -> Tenant:
+    return _text(row, "namespace"), _place(row)
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return _text(row, "podUid"), _text(row, "container")
+
+
+def _threshold(row: Mapping[str, Any], now: float) -> tuple[DebtKey, Threshold]:
+    lowered = None if row["lowered"] is None else min(_number(row["lowered"]), now)
+    return (_place(row), _text(row, "gpu")), Threshold(_whole(row["mib"]), lowered)
+
+
+def _debt(row: Mapping[str, Any], now: float) -> tuple[DebtKey, Debt]:
+    killed = None if row["killed"] is None else min(_number(row["killed"]), now)
+    debt = Debt(
+        seconds=_number(row["seconds"]), at=min(_number(row["at"]), now), samples=_whole(row["samples"]),
+        rate=_number(row["rate"]), paused=row["paused"] is True, warned=row["warned"] is True, killed=killed,
+    )  # fmt: skip
+    return (_place(row), _text(row, "gpu")), debt
+
+
+def _opening(row: Mapping[str, Any] | None, now: float) -> Opening | None:
+    if row is None:
+        return None
+    calm = None if row["calm"] is None else min(_number(row["calm"]), now)
+    return Opening(by=frozenset(_tenant(each) for each in row["by"]), pods=_texts(row["pods"]), calm=calm)
 
 
 def _until(row: Mapping[str, Any], now: float) -> float:
@@ -81,6 +151,12 @@ def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise TypeError
     return value
+
+
+def _texts(values: Sequence[Any]) -> frozenset[str]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError
+    return frozenset(values)
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:

@@ -96,6 +96,8 @@ def variables(
         found[contract.MEMORY_MIB] = str(min(memory))
     if mps:
         found |= _mps_variables(memory, compute)
+        if clients := dict(claim.clients).get(grants[0].request):
+            found[contract.MPS_CLIENTS] = str(clients)
     if mps and claim.low_priority:
         # Where it is not low nothing is said: the daemon's default stands, and a tenant's own can only lower it.
         found[contract.MPS_CLIENT_PRIORITY] = LOWER

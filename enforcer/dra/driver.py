@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -22,6 +22,7 @@ from enforcer.dra import capacity_check
 from enforcer.dra.allocation import Ask, prepare, still_fits, user_of
 from enforcer.dra.cdi_files import NodeFiles
 from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.claim_backoff import ClaimBackoff
 from enforcer.dra.prepared_claim import Prepared, safe_uid
 from enforcer.dra.program_view import with_view
 from enforcer.nvml.types import Gpu
@@ -106,6 +107,8 @@ class Parts:
     """Who keeps limits on which GPU."""
     framework_variables: bool = True
     """Whether frameworks get variables."""
+    backoff: ClaimBackoff = field(default_factory=ClaimBackoff)
+    """How long new claims of a namespace wait."""
     published: Callable[[Prepared], None] = lambda _: None
     """Called with a claim that was prepared anew, to tell the API server."""
 
@@ -162,6 +165,8 @@ class Driver:
         call = Call(time.monotonic(), wanted)
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
+            if known is None:
+                self._check_backoff(ref.namespace)
             kept = known is not None and self._fits(known, ref)
             asked = known if known is not None and kept else self._ask(ref, call)
             with self._parts.modes.kept(asked.gpus) as modes:
@@ -182,6 +187,13 @@ class Driver:
             Device(each.request, each.pool, each.device, each.share_id, devices.pop(each.request, ()))
             for each in claim.granted
         )
+
+    def _check_backoff(self, namespace: str) -> None:
+        if (seconds := self._parts.backoff.admit(namespace)) > 0:
+            why = f"several pods of namespace {namespace} were killed on this node or ended over their GPU memory quota"
+            how = f"within ten minutes, so new ones wait, this one for {seconds:.0f}s still; it is tried again"
+            hint = "let the namespace's pods use less GPU memory, or ask for more"
+            raise PrepareError(f"{why} {how}; {hint}", Reason.TOO_MANY_KILLS)
 
     def unprepare(self, ref: Ref) -> None:
         """Undo a claim, whether it was prepared or not, without asking the API server: the claim is gone there.

@@ -11,6 +11,7 @@ from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.usage import Watch
 from enforcer.dra.cdi_files import NodeFiles
 from enforcer.dra.checkpoint import ClaimStore
+from enforcer.dra.claim_backoff import ClaimBackoff
 from enforcer.dra.claim_status import Announcer, Conditions
 from enforcer.dra.cleanup import EVERY as TIDY_EVERY
 from enforcer.dra.cleanup import Forgotten, Strays, living_pods
@@ -67,6 +68,8 @@ class Setup:
     """Those in force, which know the containers of pods that are gone from the API server."""
     tell: Callable[[Notice], None] = lambda _: None
     """Takes what owners of pods are to be told."""
+    exceeding: Callable[[], frozenset[str]] = frozenset
+    """Namespaces whose new claims wait."""
     shared_memory: bool = False
     """Whether clients of MPS get the node's shared memory of MPS."""
     host_network: bool = False
@@ -208,6 +211,7 @@ class KubeletSide:
             host=_host_access(setup),
             backends=setup.backends,
             framework_variables=setup.framework_variables,
+            backoff=ClaimBackoff(setup.exceeding),
         )
 
 

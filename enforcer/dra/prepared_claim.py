@@ -102,6 +102,8 @@ class Prepared:
 
     seen: tuple[Seen, ...] = ()
     """What programs see of its GPUs; none in claims of agents that did not keep it."""
+    clients: tuple[tuple[str, int], ...] = ()
+    """By request, how many MPS clients it consumed."""
     settings: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """By request, which variables of frameworks its containers get: keys of ``framework_variables.SETTINGS``."""
 
@@ -170,12 +172,14 @@ def encode(claim: Prepared) -> bytes:
         "terms": {
             "onExceed": str(claim.terms.on_exceed), "graceSeconds": claim.terms.grace_seconds,
             "toleranceMib": claim.terms.tolerance_mib, "tolerancePercent": claim.terms.tolerance_percent,
+            "debtCredit": claim.terms.debt_credit, "debtRefill": claim.terms.debt_refill,
         },
         "lowPriority": claim.low_priority,
         "ownSharedMemory": claim.own_shared_memory,
         "driverCapabilities": dict(claim.driver_capabilities),
         "seen": [{"gpu": each.gpu, "totalMib": each.total_mib, "byCgroup": each.by_cgroup} for each in claim.seen],
         "settings": dict(claim.settings),
+        "clients": dict(claim.clients),
         "answers": [
             {
                 "container": each.container, "asked": each.asked, "done": each.done, "beforeMib": each.before_mib,
@@ -226,6 +230,7 @@ def _decoded(content: Mapping[str, Any]) -> Prepared:
             (_named(request, _REQUEST), _text(each)) for request, each in content.get("driverCapabilities", {}).items()
         ),
         seen=tuple(_seen(row) for row in content.get("seen", [])),
+        clients=tuple((_named(name, _REQUEST), _whole(number)) for name, number in content.get("clients", {}).items()),
         settings=tuple(
             (_named(request, _REQUEST), tuple(_text(key) for key in keys))
             for request, keys in content.get("settings", {}).items()
@@ -279,15 +284,20 @@ def _answer(row: Mapping[str, Any]) -> Answer:
 
 
 def _terms(row: Mapping[str, Any]) -> Terms:
-    seconds = row["graceSeconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
-        raise ValueError(f"graceSeconds {seconds!r:.20} is no number of seconds")
     return Terms(
         on_exceed=OnExceed(row["onExceed"]),
-        grace_seconds=float(seconds),
+        grace_seconds=_seconds(row["graceSeconds"]),
         tolerance_mib=None if row["toleranceMib"] is None else _whole(row["toleranceMib"]),
         tolerance_percent=None if row["tolerancePercent"] is None else _whole(row["tolerancePercent"]),
+        debt_credit=None if row.get("debtCredit") is None else _seconds(row["debtCredit"]),
+        debt_refill=None if row.get("debtRefill") is None else _seconds(row["debtRefill"]),
     )
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ValueError(f"{value!r:.20} is not a number of seconds")
+    return float(value)
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,8 @@ from enforcer.dra.allocation import Ask, containers
 from enforcer.dra.prepared_claim import Prepared, Seen
 from enforcer.limits.backend import Backend
 from enforcer.nvml.types import Gpu
-from gpushare import framework_variables
+from enforcer.quota.from_claims import Object, number_of
+from gpushare import contract, framework_variables
 from gpushare.namespace_policy import NamespacePolicy
 
 
@@ -36,7 +37,18 @@ def with_view(
         for gpu in sorted(gpus)
         if gpu.uuid in claim.gpus
     )
-    return replace(claim, seen=seen, settings=_settings(claim, ask) if frameworks else ())
+    settings = _settings(claim, ask) if frameworks else ()
+    return replace(claim, seen=seen, settings=settings, clients=_clients(ask.claim))
+
+
+def _clients(claim: Object) -> tuple[tuple[str, int], ...]:
+    """Read by request how many MPS clients were consumed; of several GPUs each has a daemon of its own."""
+    found: dict[str, int] = {}
+    for each in claim["status"]["allocation"]["devices"]["results"]:
+        consumed = (each.get("consumedCapacity") or {}).get(contract.CAPACITY_CLIENTS)
+        if each.get("driver") == contract.DRIVER and (number := number_of(consumed)):
+            found[each["request"].partition("/")[0]] = number
+    return tuple(found.items())
 
 
 def following(claim: Prepared, backends: Mapping[str, str]) -> Prepared:

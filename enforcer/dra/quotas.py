@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from enforcer.dra.prepared_claim import Granted, Limit, Prepared
-from enforcer.quota.from_claims import Object, Terms, container_ids, terms_of
+from enforcer.quota.from_claims import Object, Terms, container_ids, literal, terms_of
 from enforcer.quota.types import Quota
+from gpushare import contract
 from gpushare.pod_claims import Use, claim_names, uses
 
 
@@ -34,7 +35,18 @@ def quotas_of_prepared(
         for limit in user.limits
         for quota in _quotas(user, limit, ids.get(user.pod_uid, {}).get(limit.container), policy)
     }
-    return tuple(found[key] for key in sorted(found))
+    stated = _stated(pods, before)
+    return tuple(replace(found[key], stated_mib=stated.get(key[:2])) for key in sorted(found))
+
+
+def _stated(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[tuple[str, str], int | None]:
+    """Read what the environment of each container states, by pod UID and name; as with ids, earlier quotas know."""
+    known = {(quota.pod_uid, quota.container): quota.stated_mib for quota in before}
+    return known | {
+        (pod["metadata"]["uid"], each["name"]): literal(each, contract.MEMORY_MIB)
+        for pod in pods
+        for each in (pod.get("spec") or {}).get("containers") or ()
+    }
 
 
 def _key(quota: Quota) -> tuple[str, str, str]:
@@ -124,6 +136,9 @@ def _quota(claim: Prepared, limit: Limit, container_id: str | None, terms: Terms
         tolerance_mib=terms.tolerance(limit.memory_mib) if limit.memory_mib else 0,
         low_priority=claim.low_priority and bool(limit.memory_mib),
         reserved_mib=reserved_mib,
+        clients=dict(claim.clients).get(limit.request) if limit.memory_mib else None,
+        debt_credit=terms.debt_credit,
+        debt_refill=terms.debt_refill,
     )
 
 

@@ -1,11 +1,13 @@
 """The breaker's mark on disk: while ``breaker-open.json`` stands in the state directory nobody is killed.
 
-The judge opens the breaker; an operator closes it by removing the file (``gpu-share breaker --reset``), and nothing
-else does: no restart, no boot, no time. An operator may also put it there to have nobody killed for a while.
+The detector opens the breaker, and closes it once what opened it is over (``enforcer.detection.storm``). An operator
+closes it by removing the file (``gpu-share breaker --reset``). An operator may also put the file there to have nobody
+killed for a while; then only an operator closes it, and so it is after a boot.
 """
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,8 +15,9 @@ from typing import Final
 import structlog
 
 from enforcer.audit.log import utc_now
-from enforcer.detection.detector import State, closed
+from enforcer.detection.detector import closed
 from enforcer.detection.forecast import RESET
+from enforcer.detection.types import State
 from enforcer.kill.recheck import InForce
 from enforcer.runtime import files
 from enforcer.runtime.background import Aside
@@ -38,6 +41,8 @@ class Breaker:
         self._path: Final = folder / NAME
         self._disk = disk
         self._written = False
+        self._closing = False
+        """Whether the detector has closed it, and the file is still to be removed."""
         self.stands = False
         """Whether the file was there when the disk said so last."""
         self.problem: str | None = None
@@ -48,6 +53,8 @@ class Breaker:
 
         Where nothing can be said it stays as it was.
         """
+        if self._closing:
+            return state
         written = self._written  # before the disk is asked: what is written meanwhile is not missing
         stands = self._disk.soon("breaker?", self._looked, None)
         if (stands or (stands is None and written)) and not state.open:
@@ -61,8 +68,20 @@ class Breaker:
     def keep(self, state: State) -> None:
         """Put the file there where the judge has opened the breaker; tried again until it is written."""
         self.problem = OPEN if state.open else None
-        if state.open and not self._written:
+        self._closing = self._written and not state.open
+        if self._closing:
+            self._disk.soon("breaker", self._remove, None)
+        elif state.open and not self._written:
             self._disk.soon("breaker", partial(self._write, state), None)
+
+    def _remove(self) -> None:
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:  # while it stands nobody is killed; the next iteration tries again
+            log.critical("the breaker's file stays", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            return
+        self._written = self._closing = self.stands = False
+        log.warning("the breaker has closed: what opened it is over", reason=str(Reason.RECOVERED), file=NAME)
 
     def _write(self, state: State) -> None:
         if self._looked():
@@ -94,7 +113,7 @@ class Breaker:
 
 def _opened(state: State) -> State:
     log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), file=NAME)
-    return State(cases=state.cases, kills=state.kills, cooling=state.cooling, open=True)
+    return replace(state, open=True)
 
 
 def unless_open(folder: Path, in_force: InForce) -> InForce:

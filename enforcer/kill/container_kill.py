@@ -18,7 +18,7 @@ from enforcer.attribution.container_processes import Member, first_of
 from enforcer.attribution.snapshot import Holder
 from enforcer.audit import kill_records
 from enforcer.audit.kill_records import NOT_DONE, Ending, touched
-from enforcer.detection.detector import targets
+from enforcer.detection.targets import targets
 from enforcer.kill.pidfd_target import Grip, Victim
 from enforcer.kill.process_kill import STOPPED, Climb, Kin, Ladder, Patience
 from enforcer.kill.recheck import Outlook

@@ -20,7 +20,7 @@ from enforcer.audit import kill_records
 from enforcer.audit.kill_records import Ending
 from enforcer.audit.record import Kind
 from enforcer.audit.writer import Scribe
-from enforcer.detection.detector import Verdict
+from enforcer.detection.types import Verdict
 from enforcer.kill.container_kill import Kinship, Pursuit
 from enforcer.kill.pidfd_target import Grip, Victim
 from enforcer.kill.process_kill import Ladder, MpsClient, Patience

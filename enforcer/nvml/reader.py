@@ -14,7 +14,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
-from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuProcess, GpuSample
+from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuSample
 from enforcer.nvml.validation import check, check_gpu, failure, united
 from gpushare.errors import NvmlError
 from gpushare.patterns import Search
@@ -22,7 +22,7 @@ from gpushare.reasons import Reason
 
 ATTEMPTS: Final = 3
 """A list may outgrow the buffer that was measured for it; then it is read again."""
-LISTS: Final = (
+LISTS: Final = (  # MPS clients last
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
     "nvmlDeviceGetMPSComputeRunningProcesses",
@@ -273,9 +273,10 @@ class NvmlReader:
 
     def _look(self, uuid: str, handle: Any) -> GpuSample:
         # The lists come first: what is allocated in between then makes the total larger, and accuses nobody.
-        processes = self._processes(uuid, handle)
-        memory = self._memory(handle)
-        return GpuSample(uuid=uuid, total_mib=memory["total"], used_mib=memory["used"], processes=processes)
+        rows = [[(row.pid, row.usedGpuMemory) for row in self._list(name, uuid, handle)] for name in LISTS]
+        memory, clients = self._memory(handle), tuple(sorted({pid for pid, _ in rows[-1]}))
+        processes = united(uuid, rows)
+        return GpuSample(uuid, memory["total"], memory["used"], processes=processes, clients=clients)
 
     def _memory(self, handle: Any) -> Mapping[str, int]:
         """Total, reserved and used in MiB, rounded down."""
@@ -336,10 +337,6 @@ class NvmlReader:
             return None  # of no use to who judges, so no reason to initialise the library afresh
         # Some drivers write rows without a process, or with a share of more than all.
         return tuple(sorted({row.pid for row in rows if row.pid and 0 < row.smUtil <= WHOLE}))
-
-    def _processes(self, uuid: str, handle: Any) -> tuple[GpuProcess, ...]:
-        lists = ([(row.pid, row.usedGpuMemory) for row in self._list(name, uuid, handle)] for name in LISTS)
-        return united(uuid, lists)
 
     def _list(self, name: str, uuid: str, handle: Any) -> list[Any]:
         try:

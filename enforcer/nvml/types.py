@@ -48,12 +48,16 @@ class GpuProcess(NamedTuple):
 
 
 class GpuSample(NamedTuple):
-    """What one GPU held at one moment, already checked for plausibility. ``used_mib`` excludes the driver's reserve."""
+    """What one GPU held at one moment, already checked for plausibility. ``used_mib`` excludes the driver's reserve.
+
+    ``clients`` are the pids in NVML's list of MPS clients.
+    """
 
     uuid: str
     total_mib: int
     used_mib: int
     processes: tuple[GpuProcess, ...]
+    clients: tuple[int, ...] = ()
 
 
 class GpuReader(Protocol):

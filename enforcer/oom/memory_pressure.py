@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from enforcer.attribution.snapshot import View
-from enforcer.detection.detector import Phase, phase
+from enforcer.detection.detector import phase
+from enforcer.detection.types import Phase
 from enforcer.quota.types import Quota
 from enforcer.status.pod_status import Seen
 

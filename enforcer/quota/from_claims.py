@@ -6,7 +6,7 @@ gives them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from gpushare import contract
 from gpushare.errors import QuantityError
 from gpushare.patterns import Pattern
 from gpushare.pod_claims import uses
-from gpushare.quantity import MIB, parse_duration, parse_memory, parse_percent
+from gpushare.quantity import MIB, parse_debt, parse_duration, parse_memory, parse_percent
 
 Object = Mapping[str, Any]
 _ID: Final = Pattern(r"[a-z0-9-]+://([0-9a-f]{64})", 128)
@@ -36,6 +36,8 @@ class Terms:
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     tolerance_mib: int | None = None
     tolerance_percent: int | None = None
+    debt_credit: float | None = None
+    debt_refill: float | None = None
 
     def tolerance(self, memory_mib: int) -> int | None:
         """Tolerance in MiB for a quota of that size; ``None`` for the default."""
@@ -174,6 +176,9 @@ def _quota(pod: Object, container: Object, container_id: str | None, grant: Gran
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(memory),
+        stated_mib=literal(container, contract.MEMORY_MIB),
+        debt_credit=terms.debt_credit,
+        debt_refill=terms.debt_refill,
     )
 
 
@@ -186,6 +191,7 @@ def _together(one: Quota, other: Quota) -> Quota:
         memory_mib=one.memory_mib + other.memory_mib,
         compute_percent=min(compute, HUNDRED) or None,
         tolerance_mib=max(tolerances, default=None),
+        stated_mib=None,
     )
 
 
@@ -256,10 +262,12 @@ def _tolerance(terms: Terms, value: str) -> Terms:
     return replace(terms, tolerance_mib=parse_memory(value), tolerance_percent=None)
 
 
-_TERMS: Final = {
+_TERMS: Final[Mapping[str, Callable[[Terms, str], Terms]]] = {
     contract.ON_EXCEED: lambda terms, value: replace(terms, on_exceed=OnExceed(value)),
     contract.GRACE_PERIOD: lambda terms, value: replace(terms, grace_seconds=parse_duration(value)),
     contract.TOLERANCE: _tolerance,
+    contract.DEBT_CREDIT: lambda terms, value: replace(terms, debt_credit=parse_debt(value)),
+    contract.DEBT_REFILL: lambda terms, value: replace(terms, debt_refill=parse_debt(value)),
 }
 
 

@@ -57,6 +57,13 @@ class Quota:
     low_priority: bool = False
     reserved_mib: int | None = None
     """The most it could be given of that GPU; ``None`` where a quota comes from elsewhere."""
+    stated_mib: int | None = None
+    """The quota that the pod's environment states; tenants write it where the webhook does not."""
+    clients: int | None = None
+    """MPS clients that its claim consumed; ``None`` where none are counted."""
+    debt_credit: float | None = None
+    debt_refill: float | None = None
+    """Seconds, by its namespace; ``None`` for the enforcer's own."""
 
     @property
     def granted(self) -> bool:

@@ -7,12 +7,13 @@ as it likes. An attempt to end it closes the account: what comes after is told a
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from enforcer.detection.detector import Decision, Verdict, place_of
+from enforcer.detection.detector import place_of
 from enforcer.detection.kill_history import Place
+from enforcer.detection.types import Decision, Verdict
 
 QUIET: Final = 300.0
 """Seconds after something was told in which the same of the same container is only counted."""
-_COUNTED: Final = frozenset({Decision.WARNED, Decision.HELD_BACK, Decision.SUSPENDED})
+_COUNTED: Final = frozenset({Decision.WARNED, Decision.IN_DEBT, Decision.HELD_BACK, Decision.SUSPENDED})
 Key = tuple[Place, str, Decision]
 
 

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from enforcer.audit.kill_records import Ending
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.quota.types import Quota
 from enforcer.status.dedup import ONCE, Spell
 from gpushare.reasons import Reason
@@ -44,6 +44,15 @@ def warned(verdict: Verdict, spell: Spell = ONCE) -> Notice:
     return Notice(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(verdict, spell)}; {end}", action="Warn")
 
 
+def in_debt(verdict: Verdict, spell: Spell = ONCE) -> Notice:
+    """Over quota again and again; half of what is forgiven is used up."""
+    note = (
+        f"{_again(verdict, spell)}: it was over its quota again and again, for {verdict.debt:.1f}s that count; if it "
+        "goes on, its processes are ended without a grace period"
+    )
+    return Notice(quota=verdict.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
+
+
 def back_under(verdict: Verdict, _: Spell = ONCE) -> Notice:
     """Freed enough in time."""
     note = f"{_holds(verdict.quota, verdict.used_mib)}: back within its quota, nothing was done to it"
@@ -52,13 +61,13 @@ def back_under(verdict: Verdict, _: Spell = ONCE) -> Notice:
 
 def held_back(verdict: Verdict, spell: Spell = ONCE) -> Notice:
     """Not killed yet, because this node saw too many kills."""
-    note = f"{_again(verdict, spell)}; not ended yet: too many kills on this node in the last minute"
+    note = f"{_again(verdict, spell)}; not ended yet: too many kills of its namespace on this node in the last minute"
     return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
 def suspended(verdict: Verdict, spell: Spell = ONCE) -> Notice:
     """Not killed, because the breaker is open."""
-    note = f"{_again(verdict, spell)}; not ended: too much of this node would be, so it waits for an operator"
+    note = f"{_again(verdict, spell)}; not ended: too much of this node would be, so the breaker is open"
     return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
@@ -112,6 +121,7 @@ def _excess(verdict: Verdict) -> int:
 
 DECIDED: Final = {
     Decision.WARNED: warned,
+    Decision.IN_DEBT: in_debt,
     Decision.BACK_UNDER: back_under,
     Decision.HELD_BACK: held_back,
     Decision.SUSPENDED: suspended,

@@ -53,7 +53,7 @@ class Metrics:
         self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
         self.latest: Final = Latest()
         self.registry.register(self.latest)
-        for action in ("warned", "killed", "held_back", "suspended", "back_under"):
+        for action in ("warned", "in_debt", "killed", "held_back", "suspended", "back_under"):
             self.violations.labels(action)
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
@@ -98,6 +98,11 @@ class Latest(Collector):
         containers = status.get("containers", ())
         yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
         yield _of_container("container_memory_limit_bytes", "GPU memory a container may hold.", "quotaMib", containers)
+        yield _of_container("container_debt_seconds", "Seconds over quota that count.", "debt", containers, 1)
+        yield _of_container("container_mps_clients", "MPS clients a container has.", "mpsClients", containers, 1)
+        yield _of_container(
+            "container_mps_clients_allowed", "MPS clients its share counts as.", "mpsClientsAllowed", containers, 1
+        )
         yield _limit_states(containers)
 
 
@@ -140,9 +145,9 @@ def _limit_states(containers: Any) -> GaugeMetricFamily:
     return family
 
 
-def _of_container(name: str, help_: str, key: str, containers: Any) -> GaugeMetricFamily:
+def _of_container(name: str, help_: str, key: str, containers: Any, unit: int = MIB) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"gpu_share_{name}", help_, labels=_OF_CONTAINER)
     for container in containers:
-        if container[key] is not None:
-            family.add_metric([container[label] for label in _OF_CONTAINER], container[key] * MIB)
+        if container.get(key) is not None:
+            family.add_metric([container[label] for label in _OF_CONTAINER], container[key] * unit)
     return family

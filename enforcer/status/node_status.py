@@ -15,7 +15,8 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
                      "computePercent": 25, "priority": "normal", "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
-                     "state": "Warned", "overFor": 1.5, "killIn": 3.5, "sentence": "model holds ...",
+                     "state": "Warned", "overFor": 1.5, "debt": 0.0, "mpsClients": 1, "mpsClientsAllowed": 1,
+                     "killIn": 3.5, "sentence": "model holds ...",
                      "processes": [{"pid": 31337, "usedMib": 5000}]}],
      "strangers": [{"gpu": "GPU-...", "pid": 99, "usedMib": 300, "podUid": null, "containerId": null}],
      "failures": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "gpu": "GPU-...",
@@ -26,7 +27,7 @@ what ``enforcer.status.unattributed`` found: ``{"fromMib": 0, "mib": 3000, "samp
 "only": "asr/tts-0/model", "sentence": "..."}``, ``ran`` and ``only`` null where that is not known.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
-``enforcer.detection.detector.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason
+``enforcer.detection.types.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason
 and for how many seconds; ``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process of
 ``strangers`` belongs to no container with a quota on that GPU. A container whose ``quotaMib`` is 0 was given nothing
 there and is listed while it holds something all the same. ``failures`` are containers that likely failed for want of
@@ -39,9 +40,10 @@ from typing import Any, Final
 
 from enforcer.attribution.snapshot import Reading, View, strangers
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Case, Rules, State, lately, phase, place_of
-from enforcer.detection.forecast import describe, stops_in
+from enforcer.detection.detector import lately, phase, place_of
+from enforcer.detection.forecast import describe, owed, stops_in
 from enforcer.detection.nvml_outage import EVERYWHERE, Sight, sentence
+from enforcer.detection.types import Case, Rules, State
 from enforcer.nvml.device_health import Standing
 from enforcer.quota.from_claims import known
 from enforcer.quota.types import OnExceed, Proven, Quota
@@ -146,6 +148,8 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
     reading = readings.get(quota.gpu)
     holders = () if reading is None else reading.get(quota.container_id or "", ())
     blind = reading is None
+    view = next((each for each in snapshot.views if each.gpu.uuid == quota.gpu), None)
+    clients = None if quota.clients is None else mps_clients(view, quota)
     return {
         "namespace": quota.namespace,
         "pod": quota.pod,
@@ -164,10 +168,27 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
         "state": BLIND if blind else str(phase(snapshot.state, quota, snapshot.now)),
         "limit": _limit(snapshot.proven.get((quota.container_id or "", quota.gpu))),
         "overFor": round(case.over_for, 1),
+        "debt": round(owed(snapshot.state, quota, snapshot.now), 1),
+        "mpsClients": clients,
+        "mpsClientsAllowed": quota.clients,
         "killIn": _kill_in(snapshot, quota),
-        "sentence": _sentence(snapshot, quota, blind=blind),
+        "sentence": _sentence(snapshot, quota, blind=blind) + _too_many(quota, clients),
         "processes": [{"pid": holder.identity.pid, "usedMib": holder.used_mib} for holder in holders],
     }
+
+
+def mps_clients(view: View | None, quota: Quota) -> int | None:
+    """Count a container's processes in NVML's list of MPS clients; ``None`` where the GPU cannot be read."""
+    if view is None or view.sample is None or view.reading is None:
+        return None
+    clients = frozenset(view.sample.clients)
+    return sum(each.identity.pid in clients for each in view.reading.get(quota.container_id or "", ()))
+
+
+def _too_many(quota: Quota, clients: int | None) -> str:
+    if clients is None or quota.clients is None or clients <= quota.clients:
+        return ""
+    return f"; it has {clients} MPS clients, and its share counts as {quota.clients}"
 
 
 def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:

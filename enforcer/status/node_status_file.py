@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.detection.detector import State
+from enforcer.detection.types import State
 from enforcer.runtime import files
 from enforcer.status.node_status import NAME, Snapshot, status
 from gpushare.reasons import Reason

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from enforcer.detection.detector import Rules
+from enforcer.detection.types import Rules
 from gpushare import contract
 from tests.e2e import pods
 from tests.e2e.absences import Looks, kubelet_restarts, looks, no_agent, poll_of, ready_since, seconds

@@ -23,7 +23,7 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.kill_records import Ending
 from enforcer.audit.log import KillLog
 from enforcer.audit.writer import Scribe
-from enforcer.detection.detector import Verdict
+from enforcer.detection.types import Verdict
 from enforcer.kill import circuit_breaker
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts

@@ -12,7 +12,8 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.log import KillLog, segments
 from enforcer.audit.record import read, verify
 from enforcer.audit.writer import Scribe
-from enforcer.detection.detector import Decision, Verdict, targets
+from enforcer.detection.targets import targets
+from enforcer.detection.types import Decision, Verdict
 from enforcer.kill.executor import Executor, Result, Tools
 from enforcer.kill.process_kill import MpsClient, NoMps, Patience
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample

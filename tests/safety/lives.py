@@ -27,7 +27,7 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.log import KillLog
 from enforcer.audit.writer import Scribe
 from enforcer.detection import state_file
-from enforcer.detection.detector import Verdict
+from enforcer.detection.types import Verdict
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts, boot_clock
 from enforcer.nvml.types import GpuProcess, GpuSample
@@ -49,8 +49,8 @@ RUINS: Final[dict[str, Callable[[bytes], bytes | None]]] = {
     "half": lambda data: data[: len(data) // 2],
     "zeros": lambda data: b"\0" * len(data),
     "another boot": lambda data: data.replace(b'"bootId": "', b'"bootId": "x'),
-    "an older version": lambda data: data.replace(b'"version": 3', b'"version": 2'),
-    "another program's": lambda _: b'{"version": 3, "name": "somebody else"}\n',
+    "an older version": lambda data: data.replace(b'"version": 4', b'"version": 3'),
+    "another program's": lambda _: b'{"version": 4, "name": "somebody else"}\n',
     "over for longer than the machine runs": lambda data: data.replace(b'"overFor": ', b'"overFor": 9999'),
     "over for ever": lambda data: data.replace(b'"overFor": ', b'"overFor": -'),
 }

@@ -30,7 +30,7 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.log import KillLog
 from enforcer.audit.record import Head, Kind
 from enforcer.audit.writer import Scribe
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.kill.executor import Executor, Tools
 from enforcer.kill.process_kill import Patience
 from enforcer.mps.control import Deadline

@@ -13,8 +13,9 @@ import pytest
 from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.snapshot import View
 from enforcer.attribution.usage import Watch
-from enforcer.detection.detector import Decision, Rules, State, judge
+from enforcer.detection.detector import judge
 from enforcer.detection.nvml_outage import Change, Sight, looked
+from enforcer.detection.types import Decision, Rules, State
 from enforcer.nvml.client import RemoteReader, Waits
 from enforcer.nvml.driver_root import HERE
 from enforcer.nvml.types import GpuProcess

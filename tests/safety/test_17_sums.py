@@ -6,7 +6,8 @@ from typing import Final
 
 from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.snapshot import Holder, View
-from enforcer.detection.detector import Decision, Rules, State, Verdict, judge
+from enforcer.detection.detector import judge
+from enforcer.detection.types import Decision, Rules, State, Verdict
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from tests.support import extent

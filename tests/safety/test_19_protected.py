@@ -18,7 +18,8 @@ from enforcer.attribution.procfs import CgroupAttributor, PidHandle
 from enforcer.attribution.snapshot import Holder, total
 from enforcer.attribution.usage import Watch
 from enforcer.audit.record import GENESIS, Head, Kind
-from enforcer.detection.detector import Decision, Verdict, targets
+from enforcer.detection.targets import targets
+from enforcer.detection.types import Decision, Verdict
 from enforcer.kill.executor import Executor, Result, Tools
 from enforcer.kill.process_kill import Patience
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample

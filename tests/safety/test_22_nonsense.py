@@ -10,7 +10,8 @@ import pytest
 
 from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.usage import Watch
-from enforcer.detection.detector import Decision, Rules, State, judge
+from enforcer.detection.detector import judge
+from enforcer.detection.types import Decision, Rules, State
 from enforcer.nvml.reader import NvmlReader
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError

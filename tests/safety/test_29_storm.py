@@ -20,7 +20,7 @@ from prometheus_client import generate_latest
 from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.usage import Watch
 from enforcer.audit.kill_records import Ending
-from enforcer.detection.detector import Rules, Verdict
+from enforcer.detection.types import Rules, Verdict
 from enforcer.kill import circuit_breaker
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts

@@ -27,7 +27,7 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.log import FOLDER, KillLog, segments
 from enforcer.audit.record import read, verify
 from enforcer.audit.writer import Scribe
-from enforcer.detection.detector import Verdict
+from enforcer.detection.types import Verdict
 from enforcer.kill.executor import Executor, Result, Tools
 from enforcer.kill.process_kill import NoMps, Patience
 from enforcer.loop import Agent, Parts

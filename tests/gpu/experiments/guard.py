@@ -20,7 +20,7 @@ from enforcer.attribution.usage import Watch
 from enforcer.audit.log import FOLDER, KillLog, segments
 from enforcer.audit.record import read, verify
 from enforcer.audit.writer import Scribe
-from enforcer.detection.detector import Decision, Rules, Verdict
+from enforcer.detection.types import Decision, Rules, Verdict
 from enforcer.kill.executor import Executor, Result, Tools
 from enforcer.kill.process_kill import MpsClient, NoMps, Patience, never
 from enforcer.loop import Agent, Parts

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from enforcer.detection.detector import Rules
+from enforcer.detection.types import Rules
 from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.experiments.figures import spread
 from tests.gpu.experiments.guard import MANY, RULES, Guard, ended_pids

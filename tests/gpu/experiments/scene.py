@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from enforcer.attribution.cgroup import Owner
-from enforcer.detection.detector import Rules
+from enforcer.detection.types import Rules
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.quota.types import Quota

@@ -14,7 +14,7 @@ import pytest
 
 from enforcer.audit.kill_records import Ending
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.quota.types import Quota
 from enforcer.status import messages
 from enforcer.status.events import event_of

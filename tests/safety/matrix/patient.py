@@ -18,7 +18,7 @@ from enforcer.attribution.procfs import CgroupAttributor, lives
 from enforcer.attribution.usage import Watch
 from enforcer.audit.log import FOLDER, KillLog
 from enforcer.audit.writer import Scribe
-from enforcer.detection.detector import Decision, Rules, Verdict
+from enforcer.detection.types import Decision, Rules, Verdict
 from enforcer.kill.executor import Executor, Tools
 from enforcer.kill.process_kill import Patience, never
 from enforcer.loop import Agent, Parts

@@ -14,7 +14,7 @@ from enforcer.attribution.procfs import PidHandle
 from enforcer.attribution.snapshot import total
 from enforcer.audit.log import KillLog
 from enforcer.audit.record import Head, Kind
-from enforcer.detection.detector import Verdict
+from enforcer.detection.types import Verdict
 from enforcer.kill.executor import Result
 from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason

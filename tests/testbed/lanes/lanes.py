@@ -34,6 +34,7 @@ SECONDS: Final = {
     "tests/attack/controlplane/test_boundary.py": 22,
     "tests/attack/controlplane/test_large_objects.py": 60,
     "tests/attack/controlplane/test_policies_agree.py": 15,
+    "tests/attack/node/test_exceeding.py": trials(900, 2900),
     "tests/attack/node/test_ways_to_a_gpu.py": 40,
     "tests/testbed/cluster/test_node.py": 104,
     "tests/integration/controlplane/test_client_certificates.py": 12,

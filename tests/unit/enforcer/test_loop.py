@@ -15,7 +15,7 @@ from enforcer.audit.log import KillLog, segments
 from enforcer.audit.record import Head, read
 from enforcer.audit.writer import Scribe
 from enforcer.detection import state_file
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.kill import circuit_breaker
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent, Parts

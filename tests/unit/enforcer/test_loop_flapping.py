@@ -19,7 +19,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: World) -> None:
     for turn in range(150):
-        world.reader.held[GPU] = {101: 1000 if turn % 2 else 5000}
+        world.reader.held[GPU] = {101: 1000 if turn % 2 else 4150}
         world.look()
     world.agent._parts.kill_log.close()
     assert world.kinds() == ["ARMED", "ARMED"]
@@ -31,7 +31,7 @@ def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_
     world.quotas[0] = quota(grace_seconds=60.0)
     with capture_logs() as logs:
         for turn in range(800):
-            world.reader.held[GPU] = {101: 1000 if turn % 8 >= 6 else 5000}
+            world.reader.held[GPU] = {101: 1000 if turn % 8 >= 6 else 4150}  # so little over that no debt builds up
             world.look()
     world.agent._parts.kill_log.close()
     judged = Counter(each["decision"] for each in logs if each["event"] == "judged" and each["log_level"] == "info")

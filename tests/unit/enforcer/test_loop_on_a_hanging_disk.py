@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from enforcer.detection import state_file
-from enforcer.detection.detector import State, Verdict
+from enforcer.detection.types import State, Verdict
 from enforcer.kill import circuit_breaker
 from enforcer.kill.executor import Result
 from enforcer.loop import Agent

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.audit.log import FOLDER
-from enforcer.detection.detector import State
+from enforcer.detection.types import State
 from enforcer.kill.circuit_breaker import NAME, Breaker
 from enforcer.runtime.background import Aside
 from gpushare_cli.main import main

@@ -6,7 +6,8 @@ import pytest
 
 from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.usage import Watch
-from enforcer.detection.detector import Decision, Rules, State, judge
+from enforcer.detection.detector import judge
+from enforcer.detection.types import Decision, Rules, State
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import Reader
 

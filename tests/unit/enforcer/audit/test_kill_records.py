@@ -5,7 +5,7 @@ import pytest
 from enforcer.attribution.cgroup import Identity
 from enforcer.attribution.snapshot import Holder
 from enforcer.audit import kill_records
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, quota

@@ -5,29 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.attribution.snapshot import (
-    Holder,
-    Reading,
-    total,  # fmt: skip
-)
-from enforcer.detection.detector import (
-    Case,
-    Decision,
-    Key,
-    Phase,
-    Rules,
-    State,
-    Verdict,
-    closed,
-    judge,
-    kill_in,
-    lately,
-    phase,
-    place_of,
-    settle,
-    targets,
-)
+from enforcer.attribution.snapshot import Holder, Reading, total
+from enforcer.detection.debt import Debt
+from enforcer.detection.detector import closed, judge, kill_in, lately, phase, place_of, settle
 from enforcer.detection.kill_history import Kill, Place
+from enforcer.detection.targets import targets
+from enforcer.detection.types import Case, Decision, Key, Phase, Rules, State, Verdict
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 
@@ -36,6 +19,7 @@ KEY: Key = (CONTAINER, GPU)
 OTHER_KEY: Key = (NEIGHBOUR, GPU)
 OVER, SMALL = holder(10, 5000), holder(11, 7)
 PLACE: Place = place_of(quota())
+RATE = 10.0 / 300.0
 
 
 def _look(
@@ -45,7 +29,7 @@ def _look(
     known = {GPU: readings["over"]} if "over" in readings else {}
     known |= {OTHER_GPU: readings["other"]} if "other" in readings else {}
     state, said = judge(state, quotas, known, now, rules)
-    return state, list(said)
+    return replace(state, within=None, thresholds={}), list(said)
 
 
 def _held(*holders: Holder) -> Reading:
@@ -65,19 +49,23 @@ def test_from_the_first_sample_to_the_kill_every_word_is_exact() -> None:
     one = quota(grace_seconds=1.5)
     state, said = _look(State(), 100.0, one, over=_held(OVER, SMALL))
     case = Case(used_mib=5007, samples=1, over_for=0.0, last=100.0, cgroup_inode=7)
-    assert state == State(cases={KEY: case})
+    owed = {(PLACE, GPU): Debt(seconds=0.5 * 911 / 4096, at=100.0, samples=1, rate=RATE)}
+    assert state == State(cases={KEY: case}, debts=owed)
     armed = Verdict(decision=Decision.ARMED, quota=one, used_mib=5007, over_for=0.0, kill_in=1.5)
     assert said == [armed]
     state, said = _look(state, 100.5, one, over=_held(OVER, SMALL))
-    assert (state, said) == (State(cases={KEY: replace(case, samples=2, over_for=0.5, last=100.5)}), [])
+    owed = {(PLACE, GPU): Debt(seconds=911 / 4096, at=100.5, samples=2, rate=RATE)}
+    assert (state, said) == (State(cases={KEY: replace(case, samples=2, over_for=0.5, last=100.5)}, debts=owed), [])
     state, said = _look(state, 101.0, one, over=_held(OVER))
     case = replace(case, used_mib=5000, samples=3, over_for=1.0, last=101.0, warned=True)
-    assert state == State(cases={KEY: case})
+    owed = {(PLACE, GPU): Debt(seconds=(911 + 452) / 4096, at=101.0, samples=3, rate=RATE)}
+    assert state == State(cases={KEY: case}, debts=owed)
     warned = Verdict(decision=Decision.WARNED, quota=one, used_mib=5000, over_for=1.0, kill_in=0.5)
     assert said == [warned]
     state, said = _look(state, 101.5, one, over=_held(SMALL, OVER))
     case = replace(case, used_mib=5007, samples=4, over_for=1.5, last=101.5, acting=True)
-    assert state == State(cases={KEY: case}, kills=(Kill(101.5, "asr", PLACE),))
+    owed = {(PLACE, GPU): Debt(seconds=(911 + 452 + 455.5) / 4096, at=101.5, samples=4, rate=RATE)}
+    assert state == State(cases={KEY: case}, kills=(Kill(101.5, "asr", PLACE),), debts=owed)
     assert said == [
         replace(warned, decision=Decision.KILL, used_mib=5007, over_for=1.5, kill_in=0.0, targets=(OVER,), at=101.5)
     ]
@@ -215,13 +203,13 @@ def test_closing_the_breaker_forgets_all_but_what_is_held_and_who_is_acted_upon(
     )
 
 
-@pytest.mark.parametrize(("rules", "until"), [(RULES, 140.0), (replace(RULES, cool_down=40.0), 150.0)])
+@pytest.mark.parametrize(("rules", "until"), [(RULES, 111.0), (replace(RULES, spacing=40.0), 150.0)])
 def test_who_was_acted_upon_is_let_be_from_the_end_of_it_which_is_when_it_counts(rules: Rules, until: float) -> None:
     before = (Kill(90.0, "asr", PLACE), Kill(100.0, "asr", PLACE), Kill(101.0, "asr", ("z", "m")))
     state = State(cases={KEY: _due(acting=True)}, kills=before, cooling={("z", "m"): 1.0})
     assert settle(state, quota(), 110.0, rules, acted=True) == State(
         cases={KEY: _due(acted=True)}, kills=(before[0], Kill(110.0, "asr", PLACE), before[2]),
-        cooling={("z", "m"): 1.0, PLACE: until},
+        cooling={("z", "m"): 1.0, PLACE: until}, debts={(PLACE, GPU): Debt(at=110.0, killed=110.0)},
     )  # fmt: skip
 
 
@@ -285,7 +273,7 @@ def _decided(state: State, quotas: list[Quota], over: list[Quota], now: float = 
 def test_room_is_left_in_a_minute_for_as_many_kills_as_there_were_not() -> None:
     greedy, modest = _crowd(3), _crowd(9, "tts", 50)
     for earlier, killed in ((0, 3), (1, 2), (2, 1), (3, 0)):
-        state = State(cases=_cases(greedy), kills=tuple(Kill(90.0, "gone", (f"g{n}", "m")) for n in range(earlier)))
+        state = State(cases=_cases(greedy), kills=tuple(Kill(90.0, "asr", (f"g{n}", "m")) for n in range(earlier)))
         state, said = _decided(state, greedy + modest, greedy)
         assert (said.count("Kill"), said.count("HeldBack")) == (killed, 3 - killed)
         assert len(state.kills) == earlier + killed
@@ -294,7 +282,7 @@ def test_room_is_left_in_a_minute_for_as_many_kills_as_there_were_not() -> None:
 
 def test_that_one_is_held_back_is_said_once_with_what_it_holds() -> None:
     (greedy,), modest = _crowd(1), _crowd(9, "tts", 50)
-    kills = tuple(Kill(90.0, "gone", (f"g{n}", "m")) for n in range(3))
+    kills = tuple(Kill(90.0, "asr", (f"g{n}", "m")) for n in range(3))
     key = (greedy.container_id or "", GPU)
     state, said = _look(State(cases={key: _due()}, kills=kills), 100.0, greedy, *modest, over=_all_over([greedy]))
     expected = Verdict(decision=Decision.HELD_BACK, quota=greedy, used_mib=9000, over_for=5.5, kill_in=0.0)
@@ -333,18 +321,16 @@ def test_a_pod_that_is_being_acted_upon_is_not_chosen_again_on_another_gpu_or_in
     assert [case.samples for case in after.cases.values()] == [10, 10, 10]
 
 
-@pytest.mark.parametrize(
-    ("kills", "cooling", "over_for", "again"),
-    [(2, 96.0, 5.0, True), (2, 94.5, 5.0, False), (2, 94.75, 5.0, True), (1, 96.0, 5.0, False), (3, 96.0, 5.0, True)],
-)
-def test_who_was_ended_twice_and_was_over_again_before_it_had_cooled_down_respawns(
-    kills: int, cooling: float, over_for: float, *, again: bool
+@pytest.mark.parametrize(("killed", "again"), [(None, False), (-499.5, True), (-500.0, False), (99.0, True)])
+def test_who_was_killed_within_ten_minutes_has_no_grace_and_is_killed_whole(
+    killed: float | None, *, again: bool
 ) -> None:
-    ended = tuple(Kill(10.0 + n, "asr", PLACE) for n in range(kills))
-    strangers = (Kill(10.0, "asr", ("z", "model")),) * 2
-    state = State(cases={KEY: _due(over_for=over_for)}, kills=ended + strangers, cooling={PLACE: cooling})
-    _, said = _look(state, 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER))
+    owed = {(PLACE, GPU): Debt(samples=2, at=99.0, killed=killed)}
+    kills = tuple(Kill(90.0, "asr", (f"g{n}", "m")) for n in range(2))
+    state = State(cases={KEY: _due(over_for=5.0)}, debts=owed, kills=kills)
+    state, said = _look(state, 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER))
     assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, again)]
+    assert [kill.free for kill in state.kills] == [False, False, again]
 
 
 def test_who_is_over_for_the_first_time_in_long_does_not_respawn() -> None:
@@ -365,6 +351,9 @@ def test_that_one_is_suspended_is_said_once_with_what_it_holds() -> None:
     state = State(cases={KEY: _due()}, open=True)
     state, said = _look(state, 100.0, quota(), over=_held(OVER))
     assert said == [Verdict(decision=Decision.SUSPENDED, quota=quota(), used_mib=5000, over_for=5.5, kill_in=0.0)]
-    assert state == State(cases={KEY: _due(over_for=5.5, samples=10, last=100.0, held_back=True)}, open=True)
+    known = {KEY: _due(over_for=5.5, samples=10, last=100.0, held_back=True)}
+    assert state == State(
+        cases=known, debts={(PLACE, GPU): Debt(seconds=452 / 4096, at=100.0, samples=1, rate=RATE)}, open=True
+    )
     again, said = _look(state, 100.5, quota(), over=_held(OVER))
     assert (said, again.open) == ([], True)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.detection.detector import Decision, State, place_of
+from enforcer.detection.detector import place_of
 from enforcer.detection.kill_history import Kill
+from enforcer.detection.types import Decision, State
 from tests.unit.enforcer.detection.test_detector_exactly import (
     KEY,
     OVER,
@@ -58,12 +59,12 @@ def test_kills_of_pods_that_are_there_count_for_ten_minutes_and_of_others_for_on
 def test_where_nobody_is_within_its_quota_so_many_kills_are_a_storm_though_few_are_killed() -> None:
     both = [*_crowd(1), *_crowd(1, "tts", 2)]
     kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
-    state, _ = _decided(State(cases=_cases(both), kills=kills), both, both[:1])
+    state, _ = _decided(State(cases=_cases(both), kills=kills), both, both[1:])
     assert state.open
     modest = _crowd(1, "chat", 3)
-    state, _ = _decided(State(cases=_cases(both), kills=kills), both + modest, both[:1])
+    state, _ = _decided(State(cases=_cases(both), kills=kills), both + modest, both[1:])
     assert not state.open, "one is within its quota"
-    state, _ = _decided(State(cases=_cases(both), kills=kills[:2]), both, both[:1])
+    state, _ = _decided(State(cases=_cases(both), kills=kills[:2]), both, both[1:])
     assert not state.open, "three are no more than a minute allows"
 
 
@@ -72,9 +73,9 @@ def test_who_is_over_but_not_for_long_is_not_within_its_quota_either() -> None:
     kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
     coming = replace(_crowd(1, "code", 4)[0], container_id=None)
     cases = {**_cases(both), **_cases(late, over_for=0.5)}
-    state, _ = _decided(State(cases=cases, kills=kills), [*both, *late, coming], [both[0], *late])
+    state, _ = _decided(State(cases=cases, kills=kills), [*both, *late, coming], [both[1], *late])
     assert state.open
-    state, _ = _decided(State(cases=_cases(both), kills=kills), [*both, *late, coming], both[:1])
+    state, _ = _decided(State(cases=_cases(both), kills=kills), [*both, *late, coming], both[1:])
     assert not state.open
 
 
@@ -84,8 +85,17 @@ def test_whether_one_is_over_its_quota_is_what_this_look_says(*, before: bool, n
     both, third = [*_crowd(1), *_crowd(1, "tts", 2)], _crowd(1, "chat", 3)
     kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
     cases = {**_cases(both), **(_cases(third, over_for=0.5) if before else {})}
-    state, _ = _decided(State(cases=cases, kills=kills), both + third, both[:1] + (third if now else []))
+    state, _ = _decided(State(cases=cases, kills=kills), both + third, both[1:] + (third if now else []))
     assert state.open is now
+
+
+def test_a_container_that_is_killed_again_and_again_counts_twice_whether_it_is_due_or_not() -> None:
+    both = [*_crowd(1), *_crowd(1, "tts", 2)]
+    kills = tuple(Kill(30.0 + n, both[0].namespace, place_of(both[0])) for n in range(4))
+    state, said = _decided(State(cases=_cases(both), kills=kills), both, both)
+    assert (state.open, len(said)) == (False, 2)
+    state, _ = _decided(State(cases=_cases(both), kills=(*kills, Kill(35.0, "tts", place_of(both[1])))), both, both)
+    assert state.open
 
 
 def test_one_container_alone_is_no_storm_however_often() -> None:

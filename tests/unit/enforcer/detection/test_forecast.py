@@ -1,8 +1,9 @@
 from dataclasses import replace
 
-from enforcer.detection.detector import Case, Rules, State
+from enforcer.detection.debt import Debt
 from enforcer.detection.forecast import describe, stops_in
 from enforcer.detection.kill_history import Kill
+from enforcer.detection.types import Case, Rules, State
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 
@@ -41,7 +42,7 @@ def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_gr
     kills = tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
     held = replace(due, held_back=True)
     assert said(held, kills=kills).endswith(
-        "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills in 60s"
+        "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills of asr in 60s"
     )
     assert said(held, kills=kills[1:]).endswith("to be stopped in 0.0s unless it frees 904 MiB")
 
@@ -56,6 +57,29 @@ def test_the_seconds_are_those_of_the_sentence() -> None:
     assert stops_in(replace(calm, open=True), quota(), 1000.0, RULES) is None
     assert stops_in(calm, quota(on_exceed=OnExceed.WARN), 1000.0, RULES) is None
     assert stops_in(replace(calm, cases={key: Case(used_mib=9)}), quota(), 1000.0, RULES) is None
+
+
+def test_a_debt_is_named_once_half_of_the_credit_is_used_up() -> None:
+    key = ((POD, "model"), GPU)
+    within = Case(used_mib=4000)
+    assert said(within, debts={key: Debt(seconds=4.9, at=1000.0)}).endswith("is within its quota")
+    assert said(within, debts={key: Debt(seconds=6.25, at=1000.0)}).endswith(
+        "is within its quota; 6.2s of the 10.0s that it may be over quota again and again are used up"
+    )
+    killed = said(replace(OVER, graceless=True), debts={key: Debt(seconds=6.0, at=1000.0, killed=960.0)})
+    assert killed.endswith(
+        "to be stopped in 0.0s unless it frees 904 MiB; it was killed 40s ago and has no second grace period"
+    )
+
+
+def test_a_repeated_kill_waits_for_no_room() -> None:
+    kills = tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
+    debts = {((POD, "model"), GPU): Debt(at=990.0, killed=990.0)}
+    due = replace(OVER, samples=12, over_for=6.0, graceless=True)
+    state = State(cases={(CONTAINER, GPU): due}, kills=kills, debts=debts)
+    assert stops_in(state, quota(), 1000.0, RULES) == 0.0
+    assert stops_in(replace(state, debts={}), quota(), 1000.0, RULES) == 10.0
+    assert stops_in(replace(state, debts={}), quota(namespace="tts"), 1000.0, RULES) == 0.0
 
 
 def test_an_open_breaker_is_named_with_the_way_out() -> None:

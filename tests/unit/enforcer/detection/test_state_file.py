@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.detection.detector import Case, Decision, Rules, State, judge, settle
+from enforcer.detection.debt import Debt
+from enforcer.detection.detector import judge, settle
+from enforcer.detection.doubt import Threshold
 from enforcer.detection.kill_history import Kill
 from enforcer.detection.state_file import decode, encode
+from enforcer.detection.storm import Opening
+from enforcer.detection.types import Case, Decision, Rules, State
 from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 
 BOOT = "0b7f"
@@ -26,11 +30,26 @@ def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
     kept = Case(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, lenient=True, cgroup_inode=7)
     state = State(
         cases={(CONTAINER, GPU): replace(kept, used_mib=9, acting=True), ("d" * 64, GPU): Case(used_mib=5)},
-        kills=KILLS, cooling={("uid", "model"): 20.0},
+        kills=(*KILLS, replace(KILLS[0], free=True)), cooling={("uid", "model"): 20.0},
+        debts={
+            (("uid", "model"), GPU): Debt(seconds=4.5, at=9.0, samples=7, rate=0.5, paused=True, killed=8.0),
+            (("uid", "other"), GPU): Debt(seconds=0.5, at=7.0, samples=1),
+        },
+        opening=Opening(by=frozenset({KILLS[0].tenant}), pods=frozenset({"uid", "z"}), calm=9.5),
+        trips={KILLS[0].tenant: 3.0}, ended=KILLS[1:], within={("uid", "model"): 4.0},
+        thresholds={(("uid", "model"), GPU): Threshold(4352, 7.0), (("uid", "other"), GPU): Threshold(0)},
     )  # fmt: skip
     found = restarted(state, 10.0)
-    assert found.cases == {(CONTAINER, GPU): kept}
-    assert (found.kills, found.cooling) == (state.kills, state.cooling)
+    assert found == replace(state, cases={(CONTAINER, GPU): kept})
+    assert restarted(replace(state, opening=None), 10.0).opening is None
+
+
+def test_a_debt_from_the_future_is_of_now() -> None:
+    debt, opening = Debt(seconds=4.5, at=1e9, killed=1e9), Opening(by=frozenset(), pods=frozenset(), calm=1e9)
+    state = State(debts={(("uid", "model"), GPU): debt}, opening=opening, trips={KILLS[0].tenant: 1e9})
+    found = restarted(state, 10.0)
+    assert found.debts == {(("uid", "model"), GPU): replace(debt, at=10.0, killed=10.0)}
+    assert (found.opening, found.trips) == (replace(opening, calm=10.0), {KILLS[0].tenant: 10.0})
 
 
 @pytest.mark.parametrize("away", [0.0, 2.0, 9.5], ids=str)
@@ -75,7 +94,7 @@ def test_a_kill_that_an_enforcer_died_over_is_decided_again_at_once() -> None:
 
 
 def test_a_cool_down_outlives_a_restart() -> None:
-    state = settle(State(), quota(), 1000.0, Rules(), acted=True)
+    state = settle(State(), quota(), 1000.0, Rules(), acted=False)
     state, now = restarted(state, 1001.0), 1001.0
     while now < 1000 + Rules().cool_down:
         state, said = judge(state, (quota(grace_seconds=0.0),), OVER, now, Rules())
@@ -98,7 +117,7 @@ def test_a_time_that_lies_ahead_is_cut_to_now() -> None:
     "change",
     [
         (b"[]", b"5"), (b'"overFor": 2.0', b'"overFor": "2"'), (b'"overFor": 2.0', b'"overFor": NaN'),
-        (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 3', b'"version": 2'), (b'"gpu"', b'"gpus"'),
+        (b'"overFor": 2.0', b'"overFor": -2.0'), (b'"version": 4', b'"version": 3'), (b'"gpu"', b'"gpus"'),
         (b'"last": 9.0', b'"last": true'), (b'"last": 9.0', b'"last": 1.0'), (b'"samples": 1', b'"samples": 0'),
         (b'"samples": 1', b'"samples": 1.0'), (b'"cgroupInode": null', b'"cgroupInode": "7"'),
         (b'"cgroupInode": null', b'"cgroupInode": -1'), (b'"overFor": 2.0', b'"overFor": false'),
@@ -123,5 +142,10 @@ def test_a_truncated_file_is_no_accident() -> None:
 
 def test_numbers_at_their_bounds_are_read() -> None:
     case = Case(samples=1, over_for=9.0, last=9.0, cgroup_inode=0)
-    kept = State(cases={(CONTAINER, GPU): case}, kills=(Kill(0.0, "asr", ("uid", "model")),), cooling={("u", "c"): 0.0})
+    kept = State(
+        cases={(CONTAINER, GPU): case},
+        kills=(Kill(0.0, "asr", ("uid", "model")),),
+        cooling={("u", "c"): 0.0},
+        within={},
+    )
     assert restarted(kept, 9.0) == kept

@@ -10,6 +10,7 @@ from enforcer.dra.allocation import Ask, prepare
 from enforcer.dra.cdi import variables
 from enforcer.dra.prepared_claim import Prepared, decode, encode
 from enforcer.dra.program_view import following, with_view
+from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.nvml.types import Gpu
 from enforcer.quota.types import Mode
 from gpushare import contract
@@ -58,6 +59,19 @@ def test_the_fraction_is_of_what_cuda_reports(backend: str, mode: Mode, fraction
     found = viewed(pod("llm", {contract.MEMORY: "4Gi"}), backend=backend)
     assert decode(encode(found)) == found
     assert told(env(found, mode)) == ("3584", *fractions)
+
+
+def test_a_share_reads_how_many_mps_clients_its_claim_consumed_and_so_does_the_enforcer() -> None:
+    made = pod("llm", {contract.MEMORY: "4Gi"})
+    asked = Ask(claim(made), made, namespace())
+    for each in asked.claim["status"]["allocation"]["devices"]["results"]:
+        each.get("consumedCapacity", {})[contract.CAPACITY_CLIENTS] = "3"
+    found = with_view(prepare(NODE, asked, DEVICES), asked, DEVICES.values(), {})
+    assert decode(encode(found)) == found
+    assert env(found)[contract.MPS_CLIENTS] == "3"
+    assert contract.MPS_CLIENTS not in env(found, Mode.TIME_SLICING)
+    assert [each.clients for each in quotas_of_prepared([found], [], [], ())] == [3]
+    assert contract.MPS_CLIENTS not in env(viewed(made)), "an older driver published no such capacity"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.detection.detector import Case, State
 from enforcer.detection.kill_history import Kill
+from enforcer.detection.types import Case, State
 from enforcer.kill.circuit_breaker import NAME, OPEN, Breaker, opened_at, reset
 from enforcer.runtime import files
 from enforcer.runtime.background import Aside
@@ -48,6 +48,34 @@ def test_taking_the_file_away_closes_it_and_gives_everybody_their_grace_again(tm
     assert breaker.problem is None
     assert not reset(tmp_path)
     assert opened_at(tmp_path) is None
+
+
+def test_what_the_detector_closes_is_closed_on_disk_before_anything_else_is_believed(tmp_path: Path) -> None:
+    breaker, calm = kept(tmp_path), State()
+    breaker.keep(STORM)
+    breaker.keep(calm)
+    assert not (tmp_path / NAME).exists()
+    assert (breaker.stands, breaker.problem, breaker.told(calm)) == (False, None, calm)
+    breaker.keep(STORM)
+    assert (tmp_path / NAME).exists(), "and it can open again"
+
+
+def test_a_file_that_cannot_be_removed_is_tried_again_and_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker, calm = kept(tmp_path), State()
+    breaker.keep(STORM)
+    with monkeypatch.context() as patched:
+
+        def fails(*_: object, **__: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        patched.setattr(Path, "unlink", fails)
+        breaker.keep(calm)
+        assert breaker.told(calm) == calm
+        assert (tmp_path / NAME).exists(), "nobody is killed while it stands"
+    breaker.keep(calm)
+    assert not (tmp_path / NAME).exists()
 
 
 def test_it_can_open_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from enforcer.attribution.snapshot import Holder
 from enforcer.audit.log import KillLog, segments
 from enforcer.audit.record import Kind, read, verify
 from enforcer.audit.writer import Scribe
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.kill.executor import Executor, Result, Tools
 from enforcer.kill.pidfd_target import protected
 from enforcer.kill.process_kill import REFUSALS, NoMps, Patience

@@ -11,7 +11,7 @@ import pytest
 from enforcer.attribution.procfs import PidHandle
 from enforcer.audit.kill_records import ending
 from enforcer.audit.record import Kind
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.kill.executor import Result, ended_after_all
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason

@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Rules, State
+from enforcer.detection.types import Rules, State
 from enforcer.quota.types import Proven
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot, status

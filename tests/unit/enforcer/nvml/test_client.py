@@ -33,7 +33,7 @@ for line in door.makefile("rb"):
         time.sleep(0.005)
     if act.startswith("signal"):
         os.kill(os.getpid(), int(act.split()[1]))
-    said = act.encode() if act else json.dumps({"n": asked["n"], "value": ["GPU-x", 100, os.getpid(), []]}).encode()
+    said = act.encode() if act else json.dumps({"n": asked["n"], "value": ["GPU-x", 100, os.getpid(), [], []]}).encode()
     door.sendall(said + b"\\n")
 """
 WAITS = Waits(deadline=0.3, patience=0.6, most_patience=1.2, restart=0.2, most_restart=0.4)
@@ -162,7 +162,7 @@ def test_nonsense_is_no_answer_and_ends_the_process(reader: Any, script: Path, s
 
 
 def test_an_answer_to_no_question_of_now_is_passed_over(reader: Any, script: Path) -> None:
-    script.write_text('{"n": 0, "value": ["GPU-x", 1, 1, []]}\n{"n": 1, "value": ["GPU-x", 7, 7, []]}')
+    script.write_text('{"n": 0, "value": ["GPU-x", 1, 1, [], []]}\n{"n": 1, "value": ["GPU-x", 7, 7, [], []]}')
     assert reader(LONG).sample("GPU-x").total_mib == 7
 
 
@@ -261,7 +261,7 @@ GPU = Gpu(
     uuid="GPU-x", index=0, minor=1, model="é H100", memory_mib=5, reserved_mib=1, compute_capability=(9, 0),
     pci_bus_id="0", driver_version="1", cuda_version=(12, 4), parent="GPU-y", profile="1g.10gb",
 )  # fmt: skip
-SAMPLE = GpuSample(uuid="GPU-x", total_mib=5, used_mib=4, processes=(GpuProcess(1, 2), GpuProcess(3, 0)))
+SAMPLE = GpuSample(uuid="GPU-x", total_mib=5, used_mib=4, processes=(GpuProcess(1, 2), GpuProcess(3, 0)), clients=(3,))
 VALUES: dict[str, list[Any]] = {
     "gpus": [(), (GPU, GPU)],
     "sample": [SAMPLE],

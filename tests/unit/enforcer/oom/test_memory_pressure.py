@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.attribution.snapshot import View
-from enforcer.detection.detector import Case, State
+from enforcer.detection.types import Case, State
 from enforcer.oom.diagnosis import FROM_OUTSIDE, SLACK, WITHIN, Failure, failures_of, likely, told
 from enforcer.oom.memory_pressure import KEPT, KEPT_SECONDS, Held, Mark, marked
 from enforcer.status.pod_status import Seen

@@ -29,7 +29,8 @@ def test_the_file_is_written_in_lower_camel_case() -> None:
     row = json.loads(encode(BOTH))["quotas"][0]
     assert set(row) == {
         "claimUid", "namespace", "pod", "podUid", "container", "containerId", "gpu", "memoryMib", "computePercent",
-        "onExceed", "graceSeconds", "toleranceMib", "lowPriority", "reservedMib",
+        "onExceed", "graceSeconds", "toleranceMib", "lowPriority", "reservedMib", "statedMib", "clients",
+        "debtCredit", "debtRefill",
     }  # fmt: skip
 
 

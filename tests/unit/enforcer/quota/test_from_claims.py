@@ -74,7 +74,7 @@ def test_a_running_pods_container_gets_what_its_claim_consumed() -> None:
     (found,) = run(claim(result("model", "gpu-0", "4Gi", "25")), pod(container("model", "4096", "25")))
     assert found == Quota(
         claim_uid="claim-1", namespace="asr", pod="tts-0", pod_uid=POD, container="model", container_id=CONTAINER,
-        gpu=GPU, memory_mib=4096, compute_percent=25,
+        gpu=GPU, memory_mib=4096, compute_percent=25, stated_mib=4096,
     )  # fmt: skip
 
 
@@ -179,13 +179,16 @@ def test_only_the_newest_generation_of_a_pool_counts() -> None:
 
 
 def test_the_namespaces_policy_applies() -> None:
-    policy = namespace(on_exceed="kill-container", grace_period="30s", tolerance="10%")
+    policy = namespace(
+        on_exceed="kill-container", grace_period="30s", tolerance="10%", debt_credit="20s", debt_refill="10m"
+    )
     (found,) = run(claim(result("model", "gpu-0")), pod(container("model", "4000")), policy)
     assert (found.on_exceed, found.grace_seconds, found.tolerance_mib) == (OnExceed.KILL_CONTAINER, 30.0, 400)
+    assert (found.debt_credit, found.debt_refill) == (20.0, 600.0)
 
 
 def test_a_policy_that_cannot_be_read_is_as_if_it_were_not_there() -> None:
-    broken = namespace(on_exceed="explode", grace_period="soon", tolerance="some")
+    broken = namespace(on_exceed="explode", grace_period="soon", tolerance="some", debt_credit="0s", debt_refill="2d")
     assert terms_of(broken["metadata"]["annotations"]) == Terms()
     assert terms_of({contract.TOLERANCE: "1Gi"}).tolerance(5) == 1024
     assert Terms().tolerance(4096) is None

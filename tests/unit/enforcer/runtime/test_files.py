@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.detection import state_file
-from enforcer.detection.detector import State
+from enforcer.detection.types import State
 from enforcer.dra.cdi_files import put
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.mps.state_file import FILE, Note, Notes

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from enforcer.detection import state_file
-from enforcer.detection.detector import Case, State
 from enforcer.detection.kill_history import Kill
+from enforcer.detection.types import Case, State
 from enforcer.dra import prepared_claim
 from enforcer.dra.prepared_claim import Answer, Granted, Limit, Prepared
 from enforcer.quota import checkpoint
@@ -87,4 +87,4 @@ def test_a_number_that_no_metric_can_hold_is_refused(name: str) -> None:
 def test_a_cool_down_that_lies_far_ahead_lets_nobody_be_for_ever() -> None:
     found = state_file.decode(state_file.encode(State(cooling={(POD, "model"): 1e300}), BOOT), BOOT, NOW)
     assert found is not None
-    assert found.cooling == {(POD, "model"): NOW + 30.0}
+    assert found.cooling == {(POD, "model"): NOW + 15.0}

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.detection.detector import Decision, Verdict
+from enforcer.detection.types import Decision, Verdict
 from enforcer.status.dedup import ONCE, QUIET, Episodes, Spell
 from enforcer.status.messages import DECIDED
 from tests.unit.enforcer.made import OTHER_GPU, neighbour, quota

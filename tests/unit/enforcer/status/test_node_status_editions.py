@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Case, Rules, State
 from enforcer.detection.kill_history import Kill
 from enforcer.detection.nvml_outage import Blind
+from enforcer.detection.types import Case, Rules, State
 from enforcer.nvml.device_health import Standing
 from enforcer.quota.types import Proven
 from enforcer.status.node_status import Snapshot, status

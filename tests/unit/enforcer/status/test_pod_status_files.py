@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from enforcer.attribution.snapshot import Holder, View
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Phase, Rules, State, judge
+from enforcer.detection.detector import judge
+from enforcer.detection.types import Phase, Rules, State
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status import pod_status as podstatus

@@ -15,7 +15,8 @@ from enforcer.attribution.cgroup import Identity, Owner
 from enforcer.attribution.snapshot import Holder, View
 from enforcer.audit.kill_records import Ending
 from enforcer.audit.record import Head
-from enforcer.detection.detector import Decision, Rules, State, Verdict, judge
+from enforcer.detection.detector import judge
+from enforcer.detection.types import Decision, Rules, State, Verdict
 from enforcer.nvml.types import GpuSample
 from enforcer.oom.diagnosis import Failure, likely, told
 from enforcer.oom.memory_pressure import marked

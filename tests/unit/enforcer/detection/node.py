@@ -1,0 +1,253 @@
+"""A node in simulation: containers that use GPU memory by a program, the detector, and a kubelet's back-off."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from enforcer.detection.detector import judge, namespaces_exceeding, settle
+from enforcer.detection.types import Decision, Rules, State, Verdict
+from enforcer.dra.claim_backoff import ClaimBackoff
+from enforcer.quota.types import Quota
+from tests.unit.enforcer.made import GPU, holder, quota
+
+POLL: Final = 0.5
+STARTED: Final = 1000.0
+CARD_MIB: Final = 16_384
+NEVER: Final = float("inf")
+QUIET: Final = 60.0
+"""Seconds between samples at most while nobody can be over quota, where a simulation is coarse."""
+BEFORE: Final = 5.0
+"""Seconds of samples at the usual interval before somebody may be."""
+
+
+class Program(Protocol):
+    """What a process does; times are seconds since its start."""
+
+    def held(self, t: float) -> int:
+        """MiB that it wants to hold."""
+
+    def quiet(self, t: float, mib: int) -> float:
+        """Seconds in which it surely holds no more than so many MiB."""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Hold so many MiB for ``on`` seconds of every ``every``, at their end."""
+
+    on: float
+    every: float
+    mib: int
+    otherwise: int = 0
+
+    def held(self, t: float) -> int:
+        return self.mib if t % self.every >= self.every - self.on else self.otherwise
+
+    def quiet(self, t: float, mib: int) -> float:
+        if max(self.mib, self.otherwise) <= mib:
+            return NEVER
+        return 0.0 if self.otherwise > mib else max(0.0, self.every - self.on - t % self.every)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Hold more with each second."""
+
+    start: int
+    rate: float = 0.0
+
+    def held(self, t: float) -> int:
+        return self.start + int(t * self.rate)
+
+    def quiet(self, t: float, mib: int) -> float:
+        return max(0.0, (mib - self.start) / self.rate - t) if self.rate else NEVER if self.start <= mib else 0.0
+
+
+@dataclass(frozen=True)
+class Until:
+    """Hold so many MiB up to a moment, and something else from then on."""
+
+    end: float
+    mib: int
+    after: int
+
+    def held(self, t: float) -> int:
+        return self.mib if t < self.end else self.after
+
+    def quiet(self, t: float, mib: int) -> float:
+        if t < self.end:
+            return self.end - t if self.mib <= mib else 0.0
+        return NEVER if self.after <= mib else 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Pod:
+    """One pod of one container.
+
+    ``stubborn``: its processes ignore SIGTERM, which does not help a first process. ``respawns``: a process that is
+    killed alone comes again. ``leaves``: a kill is the end of the pod.
+    """
+
+    number: int
+    program: Program
+    namespace: str = "asr"
+    memory_mib: int = 512
+    starts: float = STARTED
+    stubborn: bool = False
+    respawns: bool = True
+    leaves: bool = False
+    lives: int = 0
+    kills: int = 0
+    grace_seconds: float = 5.0
+    fits: bool = False
+    """Whether the card has had room for what it wants beyond its quota."""
+    _known: Quota | None = None
+
+    def quota(self, now: float) -> Quota:
+        up = f"{self.number:032x}{self.lives:032x}" if self.starts <= now else None
+        known = self._known
+        if known is None or (known.container_id, known.memory_mib) != (up, self.memory_mib):
+            self._known = known = quota(
+                container_id=up, pod=f"pod-{self.number}", pod_uid=f"pod-{self.number}", namespace=self.namespace,
+                memory_mib=self.memory_mib, tolerance_mib=None, grace_seconds=self.grace_seconds,
+            )  # fmt: skip
+        return known
+
+    def held(self, now: float) -> int:
+        return self.program.held(now - self.starts) if self.starts <= now else 0
+
+    def quiet(self, now: float) -> float:
+        if self.starts > now:
+            return self.starts - now
+        return self.program.quiet(now - self.starts, self.quota(now).ceiling_mib)
+
+    def ended(self, now: float, *, whole: bool) -> None:
+        """Start again: the process at once, the container after the kubelet's back-off."""
+        wait, self.fits = 0.1, False
+        if whole:
+            self.lives += 1
+            wait = 1.0 if self.lives == 1 else min(300.0, 10.0 * 2 ** (self.lives - 2))
+        self.starts = now + wait if (self.respawns or whole) and not self.leaves else NEVER
+
+
+@dataclass
+class Node:
+    """What the detector makes of these pods.
+
+    ``coarse``: samples are far apart while nobody can be over quota. ``before``: decide as before there was a debt.
+    """
+
+    pods: list[Pod]
+    rules: Rules = field(default_factory=Rules)
+    seed: int = 1
+    now: float = STARTED
+    coarse: bool = False
+    before: bool = False
+    card_mib: float = CARD_MIB
+    state: State = field(default_factory=lambda: State(within={}))
+    said: list[tuple[float, Verdict]] = field(default_factory=list)
+    mib_seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.backoff = ClaimBackoff(lambda: namespaces_exceeding(self.state), lambda: self.now)
+        self._ending: list[tuple[float, Pod, Verdict]] = []
+        if self.before:
+            debt = replace(self.rules.debt, credit=NEVER, memory=0.0)
+            self.rules = replace(self.rules, spacing=30.0, debt=debt)
+
+    def run(self, seconds: float, each: Callable[[], object] = lambda: None) -> None:
+        """Let time pass in samples at random intervals; ``each`` is called before a sample."""
+        until = self.now + seconds
+        while self.now < until:
+            step = min(self._step(), until - self.now + POLL)
+            self.now += step
+            self._end()
+            each()
+            self._sample(step)
+
+    def _step(self) -> float:
+        usual = POLL * self.chance.uniform(0.5, 1.5)
+        if not self.coarse or self._ending or any(case.samples for case in self.state.cases.values()):
+            return usual
+        return max(usual, min(QUIET, min(pod.quiet(self.now) for pod in self.pods) - BEFORE))
+
+    def _sample(self, step: float) -> None:
+        quotas, held = [pod.quota(self.now) for pod in self.pods], {}
+        for pod, mib in self._held():
+            self.mib_seconds[pod.namespace] = self.mib_seconds.get(pod.namespace, 0.0) + mib * step
+            container = pod.quota(self.now).container_id
+            if container is not None and mib:
+                held[container] = (holder(pod.number + 1, mib, container, f"pod-{pod.number}"),)
+        if self.before:
+            self.state = replace(self.state, within=None)
+        self.state, found = judge(self.state, quotas, {GPU: held}, self.now, self.rules)
+        self.said += [(self.now, verdict) for verdict in found]
+        self._kill([verdict for verdict in found if verdict.decision is Decision.KILL])
+
+    def _held(self) -> Iterator[tuple[Pod, int]]:
+        """Give memory beyond quotas to those that have it, then to others, as long as the card has some."""
+        left = self.card_mib
+        for pod in sorted(self.pods, key=lambda pod: not pod.fits):
+            wanted = pod.held(self.now)
+            modest = wanted <= pod.memory_mib
+            got = wanted if modest or wanted <= left else int(min(left, pod.memory_mib))
+            pod.fits = got == wanted and not modest
+            left = max(0, left - got)
+            yield pod, got
+
+    def _kill(self, verdicts: Sequence[Verdict]) -> None:
+        for verdict in verdicts:
+            (pod,) = [each for each in self.pods if f"pod-{each.number}" == verdict.quota.pod_uid]
+            pod.kills += 1
+            self._ending.append((self.now + (5.1 if pod.stubborn and not verdict.respawns else 0.2), pod, verdict))
+
+    def _end(self) -> None:
+        for ended in [each for each in self._ending if each[0] <= self.now]:
+            self._ending.remove(ended)
+            _, pod, verdict = ended
+            pod.ended(self.now, whole=verdict.respawns)
+            self.state = settle(self.state, verdict.quota, self.now, self.rules, acted=True)
+
+    def mean(self, namespace: str = "asr") -> float:
+        """MiB that a namespace held on average."""
+        return self.mib_seconds.get(namespace, 0.0) / (self.now - STARTED)
+
+    def kills(self, namespace: str | None = None) -> int:
+        kills = [verdict.quota for _, verdict in self.said if verdict.decision is Decision.KILL]
+        return sum(namespace in {None, quota.namespace} for quota in kills)
+
+
+def neighbour(*, over: float = NEVER) -> Pod:
+    """A share of another namespace; over quota after so many seconds."""
+    return Pod(number=900, program=Until(over, 400, 2000), namespace="victim", respawns=False)
+
+
+class FreshPods:
+    """A tenant that creates a pod every four seconds; see ``Node.run``.
+
+    Its claims wait as ``ClaimBackoff`` says; the kubelet asks again each second.
+    """
+
+    def __init__(self, node: Node, program: Program, every: float = 4.0) -> None:
+        self._node, self._program, self._every = node, program, every
+        self._waiting: list[Pod] = []
+        self._created = 0
+        self._asked = STARTED
+
+    def __call__(self) -> None:
+        node = self._node
+        while self._created * self._every <= node.now - STARTED:
+            self._created += 1
+            self._waiting.append(Pod(number=self._created, program=self._program, leaves=True))
+        node.pods[:] = [pod for pod in node.pods if pod.starts < NEVER and not self._is_over(pod)]
+        if node.now - self._asked < 1.0:
+            return
+        self._asked = node.now
+        while self._waiting and (node.before or not node.backoff.admit("asr")):
+            self._waiting[0].starts = node.now
+            node.pods.append(self._waiting.pop(0))
+
+    def _is_over(self, pod: Pod) -> bool:
+        """Whether a pod has ended by itself, and was seen without memory."""
+        return isinstance(pod.program, Until) and pod.leaves and self._node.now - pod.starts > pod.program.end + 2

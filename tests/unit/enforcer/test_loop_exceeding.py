@@ -1,0 +1,31 @@
+"""Which namespaces' new claims wait, as the loop says it to whoever prepares them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from enforcer.detection.kill_history import Kill
+from tests.unit.enforcer.test_loop import World, make
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    yield from make(tmp_path, enforcing=True)
+
+
+def test_claims_wait_after_three_pods_were_killed_for_ten_minutes_and_not_while_the_breaker_is_open(
+    world: World,
+) -> None:
+    world.look()
+    assert world.agent.exceeding() == frozenset()
+    kills = tuple(Kill(world.clock[0], "tts", (pod, "model")) for pod in "xyz")
+    world.agent._state = replace(world.agent._state, kills=kills)
+    assert world.agent.exceeding() == {"tts"}
+    world.agent._state = replace(world.agent._state, open=True)
+    assert world.agent.exceeding() == frozenset()
+    world.agent._state = replace(world.agent._state, open=False)
+    world.clock[0] += 600.0
+    world.look()
+    assert world.agent.exceeding() == frozenset()
