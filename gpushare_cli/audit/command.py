@@ -68,11 +68,7 @@ def _add_follow(parser: Any) -> None:
     _add_log(parser)
     _add_everywhere(parser)
     _add_wanted(parser)
-    parser.add_argument(
-        "-o", "--output", choices=["table", "json", "raw"], default="table",
-        help="raw: every line of the log, record or not (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--after", metavar="SEQ", type=_whole, default=0, help="only what comes after this record")
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
     parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=_whole, help="end after so long (never)")
 
 
@@ -116,8 +112,9 @@ def _add_cluster(parser: Any) -> None:
 
 def _add_everywhere(parser: Any) -> None:
     parser.add_argument(
-        "--all-nodes", "-A", action="store_true", help="every node's log, through the API server (needs pods/exec)"
-    )
+        "--all-nodes", "-A", action="store_true",
+        help="every node's log, through the API server (needs create on pods/exec; follow: get on pods/log)",
+    )  # fmt: skip
     parser.add_argument("--agents", metavar="NAMESPACE", help="where the agents are; with -A (wherever they are)")
     _add_cluster(parser)
 
@@ -228,13 +225,11 @@ def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
 
 
 def _code(read: Everywhere[Any], picked: Sequence[tuple[Source, Picked]]) -> int:
-    """Say what was not as it should be; whether anything was not."""
-    if bad := sum(each.bad for _, each in picked):
-        warn(f"{bad} lines are no records; run 'gpu-share audit verify'")
-    gaps = [(source, gap) for source, each in picked for gap in each.gaps]
-    for source, gap in gaps:
-        warn(f"node {printable(source.node)}: {gap}" if source.node else gap)
-    return NOT_FINE if bad or gaps or read.failed else FINE
+    """Warn of what is wrong with each log; return the exit code."""
+    problems = [(source.node, problem) for source, each in picked for problem in each.problems()]
+    for node, problem in problems:
+        warn(f"node {printable(node)}: {problem}" if node else problem)
+    return NOT_FINE if problems or read.failed else FINE
 
 
 def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> Everywhere[T]:
@@ -242,9 +237,13 @@ def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = 
     if not args.all_nodes:
         source = _local(args)
         return Everywhere([(source, work(source))], failed=False)
+    _check_no_copy(args)
+    return remote.everywhere(_api(args), args.agents, work, warn, at_once)
+
+
+def _check_no_copy(args: argparse.Namespace) -> None:
     if args.log is not None:
         raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
-    return remote.everywhere(_api(args), args.agents, work, warn, at_once)
 
 
 def _api(args: argparse.Namespace) -> Cluster:
@@ -253,17 +252,14 @@ def _api(args: argparse.Namespace) -> Cluster:
 
 def _follow(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
-    if args.output == "raw" and (wanted != Wanted() or args.all_nodes):
-        raise ConfigError("-o raw writes every line of one log; leave filters and -A out, or use -o json")
-    if args.all_nodes and (args.log is not None or args.after):
-        raise ConfigError("--log and --after are about one log and -A asks every node; leave -A or the others out")
     until = math.inf if args.seconds is None else time.monotonic() + args.seconds
     printer = Printer(args.output, nodes=args.all_nodes)
     if args.all_nodes:
+        _check_no_copy(args)
         return follow.everywhere(_api(args), args.agents, wanted, printer, until)
     if args.log is not None:
         _local(args)  # a copy that is not there will not come either
-    return follow.here(Tail(_folder(args), args.after), wanted, printer, until)
+    return follow.here(Tail(_folder(args)), wanted, printer, until)
 
 
 def _verify(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ LOOKS: Final = 10
 LOOK_SECONDS: Final = 0.05
 ENDLESS: Final = 1024
 """After so many pieces of one line without end the rest of a part is left alone: it is no log."""
+REMOVED: Final = "not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
 _SEQ: Final = Pattern(rb'\{"seq":(\d{1,15}),', 23)
 _HASH_BYTES: Final = len('"hash":"sha256:"}\n') + 64
 _HASH: Final = Pattern(rb'"hash":"(sha256:[0-9a-f]{64})"\}\n', _HASH_BYTES)
@@ -179,22 +180,29 @@ class Reading:
 class Picked:
     """The records of a log that are asked for; lines that are no record are counted, and noted which are missing."""
 
-    def __init__(self, lines: Iterable[bytes], wanted: Wanted) -> None:
+    def __init__(self, lines: Iterable[bytes], wanted: Wanted, last: int = 0) -> None:
         self._lines, self._wanted = lines, wanted
-        self.bad = 0
-        self.gaps: list[str] = []
+        self.last = last
+        """Number of the record before the next one; 0: there is none."""
+        self._bad = 0
+        self._gaps: list[str] = []
+
+    def problems(self) -> list[str]:
+        """Return what was wrong with the lines that were read."""
+        bad = f"{self._bad} lines are no records; run 'gpu-share audit verify'"
+        return [*self._gaps, *[bad] * (self._bad > 0)]
 
     def __iter__(self) -> Iterator[tuple[bytes, Record]]:
         """Yield each record's line, and what it says."""
-        last, begins = 0, True
+        begins = True
         for line in self._lines:
             try:
                 record = read(line)
             except RecordError:
-                self.bad += begins  # a long one comes in pieces
+                self._bad += begins  # a long one comes in pieces
             else:
-                self.gaps += filter(None, [missing(last, record["seq"])])
-                last = record["seq"]
+                self._gaps += filter(None, [missing(self.last, record["seq"])])
+                self.last = record["seq"]
                 if self._wanted.takes(record):
                     yield line, record
             begins = line.endswith(b"\n")
@@ -206,12 +214,12 @@ def seq_of(line: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-def missing(last: int, seq: int) -> str:
+def missing(last: int, seq: int, why: str = REMOVED) -> str:
     """Say what is missing between a record (0: there was none) and the one that came next; empty where nothing is."""
     if not 0 < last < seq - 1:
         return ""
     which = f"record {last + 1} is" if seq == last + 2 else f"records {last + 1} to {seq - 1} are"
-    return f"{which} not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
+    return f"{which} {why}"
 
 
 def node_of(source: Source) -> str:

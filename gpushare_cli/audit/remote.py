@@ -1,18 +1,19 @@
 """Kill logs of other nodes, read through the API server: by running ``gpu-share audit export`` in their agents.
 
-That needs the right to ``create`` ``pods/exec`` where the agents are. What comes back was written by the node: it is
-compared here with what the cluster saw of it, and never believed there.
+That needs the right to ``create`` ``pods/exec`` where the agents are; following what they print needs ``get`` on
+``pods/log``. What comes back was written by the node: it is compared here with what the cluster saw of it, and never
+believed there.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from enforcer.audit.record import MAX_BYTES
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
-from gpushare.kube_client import APPS_V1, CORE_V1, SILENCE, Cluster, path
+from gpushare.kube_client import APPS_V1, CORE_V1, Cluster, path
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit.filters import printable
 from gpushare_cli.audit.log_reader import Part, Source
@@ -22,7 +23,7 @@ CONTAINER: Final = "enforcer"
 LABELS: Final = f"app.kubernetes.io/name={NAME},app.kubernetes.io/part-of=gpu-share"
 STATE: Final = "--state="
 EXPORT: Final = ("gpu-share", "audit", "export", "--format=raw")
-FOLLOW: Final = ("gpu-share", "audit", "follow", "--output=raw")
+NOT_PRINTED: Final = frozenset({"--records-to=none"})
 RUNNING: Final = "Running"
 AT_ONCE: Final = 8
 """So many nodes are asked at a time."""
@@ -45,6 +46,8 @@ class Agent:
     phase: str
     state: tuple[str, ...]
     """The argument that names its state directory, if any does."""
+    silent: bool
+    """Whether it does not print its records."""
 
 
 def found(api: Cluster, namespace: str | None = None) -> list[Agent]:
@@ -114,24 +117,19 @@ def source(api: Cluster, agent: Agent) -> Source:
     return Source(agent.node, (Part(PART, _lines(api, agent)),))
 
 
-def follow(api: Cluster, agent: Agent, after: int, seconds: int) -> Iterator[bytes]:
-    """Yield what a node's log says after a record, and what comes within so many seconds.
-
-    Raises:
-        ClusterError: it cannot be read, see ``Cluster.run``.
-    """
-    return lines_of(_said(api, agent, (*FOLLOW, f"--after={after}", f"--for={seconds}"), SILENCE + seconds))
+def printed(api: Cluster, agent: Agent) -> Iterator[bytes]:
+    """Yield the lines that an agent printed and prints, records among them, see ``Cluster.follow_log``."""
+    return (line + b"\n" for line in api.follow_log(agent.pod, agent.namespace, CONTAINER))
 
 
 def _lines(api: Cluster, agent: Agent) -> Callable[[], Iterator[bytes]]:
-    return lambda: lines_of(_ending(_said(api, agent, EXPORT, SILENCE)))
+    return lambda: lines_of(_ending(_exported(api, agent)))
 
 
-def _said(api: Cluster, agent: Agent, command: Sequence[str], silence: float) -> Iterator[bytes]:
+def _exported(api: Cluster, agent: Agent) -> Iterator[bytes]:
     if agent.phase != RUNNING:
         raise ClusterError(f"pod {agent.namespace}/{agent.pod} is {agent.phase or 'not running'}")
-    words = (*command, *agent.state)
-    yield from api.run(agent.pod, agent.namespace, CONTAINER, words, silence=silence)
+    yield from api.run(agent.pod, agent.namespace, CONTAINER, (*EXPORT, *agent.state))
 
 
 def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -165,11 +163,12 @@ def _owners(pod: Mapping[str, Any]) -> set[object]:
 
 def _agent(pod: Mapping[str, Any]) -> Agent:
     containers = [each for each in pod["spec"].get("containers") or [] if each.get("name") == CONTAINER]
-    state = [word for each in containers for word in each.get("args") or [] if word.startswith(STATE)]
+    words = [word for each in containers for word in each.get("args") or []]
     return Agent(
         node=str(pod["spec"]["nodeName"]),
         namespace=str(pod["metadata"].get("namespace")),
         pod=str(pod["metadata"].get("name")),
         phase=str((pod.get("status") or {}).get("phase") or ""),
-        state=tuple(state[:1]),
+        state=tuple(word for word in words if word.startswith(STATE))[:1],
+        silent=not NOT_PRINTED.isdisjoint(words),
     )

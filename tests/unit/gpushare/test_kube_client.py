@@ -235,6 +235,29 @@ def test_a_watch_that_falls_silent_is_given_up(cluster: Cluster, server: Any, mo
         forgotten.set()
 
 
+def test_a_log_is_followed_line_by_line_until_its_container_ends(cluster: Cluster, server: Any) -> None:
+    server.answers = [(200, [b"one\ntw", b"o\n", b"three\n"])]
+    assert list(cluster.follow_log("p", "n", "c")) == [b"one", b"two", b"three"]
+    asked = urlsplit(server.seen[0][0])
+    assert asked.path == "/api/v1/namespaces/n/pods/p/log"
+    assert parse_qs(asked.query) == {"container": ["c"], "follow": ["true"]}
+
+
+def test_a_log_that_breaks_off_is_an_error_and_one_that_falls_silent_ends(
+    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers = [(200, [b"one\n", BROKEN])]
+    lines = cluster.follow_log("p", "n", "c")
+    assert next(lines) == b"one"
+    with pytest.raises(ClusterError, match="/log broke off"):
+        next(lines)
+    end = threading.Event()
+    monkeypatch.setattr(road, "LOG_SILENCE", 0.1)
+    server.answers = [(200, [b"one\n", end])]
+    assert list(cluster.follow_log("p", "n", "c")) == [b"one"]
+    end.set()
+
+
 def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, server: Any) -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
     server.answers = [
