@@ -217,10 +217,3 @@ def test_an_agent_that_does_not_answer_is_waited_for_no_longer_than_told(
     code, text = said(capsys, POD, "main", "3Gi", "--timeout", "0.05")
     assert code == 1
     assert "the agent of node explained has not answered within 0.05 s; what was asked stays on the pod" in text
-
-
-def test_its_options_are_completed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.strip().startswith("resize)")]
-    assert "--dry-run" in line
-    assert "--force" in line
