@@ -16,11 +16,11 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 from gpushare_cli.inject import custom_workloads, rewrite
-from gpushare_cli.inject.kube_yaml import dump
 from gpushare_cli.inject.manifest import Document, read, split
 from gpushare_cli.inject.rewrite import Judge, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
 from gpushare_cli.inject.yaml_hints import no_string
+from gpushare_cli.inject.yaml_writer import dump
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import is_of_other_gpus, is_own
 from webhook.mutation.mutate import Decision, decide
