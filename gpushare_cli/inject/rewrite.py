@@ -223,14 +223,7 @@ def with_templates(results: Sequence[Result]) -> Iterator[Result]:
             if key not in seen:
                 seen.add(key)
                 wanted.append(template)
-        yield Result(
-            number=result.number,
-            document=result.document,
-            before=result.before,
-            after=result.after,
-            changes=result.changes,
-            templates=tuple(wanted),
-        )
+        yield replace(result, templates=tuple(wanted))
 
 
 def _identity(document: Document) -> tuple[str, str, str] | None:
