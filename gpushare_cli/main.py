@@ -15,11 +15,7 @@ from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare_cli import api_errors
-
-FINE: Final = 0
-NOT_FINE: Final = 1
-WRONG_USE: Final = 2
-INTERRUPTED: Final = 130
+from gpushare_cli.exit_codes import FINE, INTERRUPTED, NOT_FINE, WRONG_USE
 
 PARTS: Final = {
     "webhook": "answer admission reviews and keep the claim templates",

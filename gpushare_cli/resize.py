@@ -24,10 +24,11 @@ from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import Wish, write_wish
-from gpushare_cli.explain.pod import HIDDEN, claims_of, pod_of
+from gpushare_cli.api_errors import HIDDEN
+from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.explain.pod import claims_of, pod_of
+from gpushare_cli.options import add_cluster, pod_name
 
-FINE: Final = 0
-NOT_FINE: Final = 1
 LOOK_SECONDS: Final = 0.3
 MARK_BYTES: Final = 6
 ROLE: Final = "gpu-share-resize"
@@ -82,14 +83,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="wait for the answer (%(default)s)")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    add_cluster(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Change it. Returns 1 when it is refused, or nobody answers."""
     wish = Wish(_memory(args.memory), args.force)
-    namespace, name = place(args.pod, args.namespace)
+    namespace, name = pod_name(args.pod, args.namespace)
     api = Cluster.connect(args.kubeconfig, args.context)
     namespace = namespace or namespace_of(args.kubeconfig, args.context)
     target = found(api, namespace, name, args.container)
@@ -99,20 +99,6 @@ def run(args: argparse.Namespace) -> int:
         answer = _answer(target, done=False, reason=str(error.reason), note=error.message)
     _print(target, answer, wish, args)
     return FINE if answer["done"] else NOT_FINE
-
-
-def place(pod: str, namespace: str | None) -> tuple[str, str]:
-    """Read ``POD`` or ``NAMESPACE/POD``; the namespace is empty where it is not said.
-
-    Raises:
-        ConfigError: it is neither, or two namespaces are given.
-    """
-    before, slash, name = pod.rpartition("/")
-    if not name or "/" in before or (slash and not before):
-        raise ConfigError(f"{pod!r:.200} is no pod; write POD or NAMESPACE/POD")
-    if before and namespace and before != namespace:
-        raise ConfigError(f"{pod} names namespace {before}, and -n {namespace}; leave one out")
-    return before or namespace or "", name
 
 
 def found(api: Cluster, namespace: str, name: str, container: str) -> Target:

@@ -23,15 +23,14 @@ from gpushare_cli.audit.follow import Printer, warn
 from gpushare_cli.audit.log_reader import Finding, Picked, Reading, Source
 from gpushare_cli.audit.remote import AT_ONCE, Everywhere
 from gpushare_cli.audit.tail import Tail
-from gpushare_cli.terminal import Colour, Terminal, table
+from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.options import add_cluster, add_state
+from gpushare_cli.terminal import Colour, Terminal, some, table
 
 ABOUT: Final = (
     "Read the kill log of this node or of all, and find out whether anybody changed it. Exit codes: 0 the log holds; 1 "
     "it does not, or could not all be read; 2 wrong use, or nothing there to read."
 )
-FINE: Final = 0
-NOT_FINE: Final = 1
-DEFAULT: Final = Path("/var/lib/gpu-share")
 DOUBTS: Final = 5
 """So many Events are named that do not fit."""
 _NUMBER: Final = Pattern(r"\d{1,15}", 15)
@@ -46,7 +45,7 @@ def add_parser(verbs: Any) -> None:
     _add_follow(actions.add_parser("follow", help="show records as they are written, until interrupted"))
     _add_export(actions.add_parser("export", help="write the records for other programs"))
     _add_verify(actions.add_parser("verify", help="check every record and the chain"))
-    _add_cluster(actions.add_parser("anchors", help="list what the cluster has seen of every node's log, to be kept"))
+    add_cluster(actions.add_parser("anchors", help="list what the cluster has seen of every node's log, to be kept"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,13 +100,8 @@ def _add_verify(parser: Any) -> None:
 
 
 def _add_log(parser: Any) -> None:
-    parser.add_argument("--state", type=Path, default=DEFAULT, help="the enforcer's state directory (%(default)s)")
+    add_state(parser)
     parser.add_argument("--log", type=Path, help="a folder of segments, or one segment, copied from elsewhere")
-
-
-def _add_cluster(parser: Any) -> None:
-    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 
 
 def _add_everywhere(parser: Any) -> None:
@@ -116,7 +110,7 @@ def _add_everywhere(parser: Any) -> None:
         help="every node's log, through the API server (needs create on pods/exec; follow: get on pods/log)",
     )  # fmt: skip
     parser.add_argument("--agents", metavar="NAMESPACE", help="where the agents are; with -A (wherever they are)")
-    _add_cluster(parser)
+    add_cluster(parser)
 
 
 def _add_wanted(parser: Any) -> None:
@@ -334,8 +328,7 @@ def _doubts(finding: Finding) -> Iterator[str]:
 
 
 def _unheld(doubts: Sequence[str]) -> str:
-    more = f" and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
-    named = f"{', '.join(doubts[:DOUBTS])}{more} named records that this log does not hold"
+    named = f"{some(doubts, DOUBTS)} named records that this log does not hold"
     return f"{named}; whoever may write Events there can make that up, so they are no anchors"
 
 

@@ -20,10 +20,9 @@ from gpushare_cli.audit.filters import Record, Wanted, printable
 from gpushare_cli.audit.log_reader import Picked, missing, seq_of
 from gpushare_cli.audit.remote import Agent
 from gpushare_cli.audit.tail import Tail
+from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import Terminal, cell
 
-FINE: Final = 0
-NOT_FINE: Final = 1
 FOLLOW_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 5.0
 """Between two requests for the log of one pod."""

@@ -22,6 +22,7 @@ from gpushare.reasons import Reason
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check import feature_gates
 from gpushare_cli.check.result import Checker, Finding, fine, warning, wrong
+from gpushare_cli.terminal import some
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
@@ -212,8 +213,10 @@ def nodes(api: Cluster) -> Finding:
     offering = {item["spec"].get("nodeName") for item in _slices(api)}
     silent = [name for item in items if (name := item["metadata"]["name"]) not in offering]
     if silent:
-        said = ", ".join(silent[:NAMED]) + (", ..." if len(silent) > NAMED else "")
-        return warning(f"{len(items)}; without a ResourceSlice: {said}", "run gpu-share check --node in their agents")
+        return warning(
+            f"{len(items)}; without a ResourceSlice: {some(silent, NAMED)}",
+            "run gpu-share check --node in their agents",
+        )
     return fine(str(len(items)))
 
 
@@ -247,8 +250,7 @@ def _attribute(device: Mapping[str, Any], name: str) -> object:
 
 def left_out(api: Cluster) -> Finding:
     """Name the GPUs of sharing nodes that are not offered, and why: contested ones among them."""
-    items, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")
-    notes = {item["spec"].get("nodeName"): _noted(item) for item in items}
+    notes = {item["spec"].get("nodeName"): _noted(item) for item in _slices(api)}
     said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
     why = [each for gpus in notes.values() for each in gpus.values()]
     return warning("; ".join(said), "; ".join(dict.fromkeys(map(_advice, why)))) if said else fine("none")
@@ -277,8 +279,7 @@ def opted_in(api: Cluster) -> Finding:
     loose = sorted(name for name, level in enforced.items() if level not in STRICT)
     if not loose:
         return fine(str(len(enforced)))
-    named = ", ".join(loose[:NAMED]) + (f" and {len(loose) - NAMED} more" if len(loose) > NAMED else "")
-    said = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {named}"
+    said = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {some(loose, NAMED)}"
     return warning(said, f"kubectl label namespace NAME {POD_SECURITY}=baseline")
 
 

@@ -17,12 +17,13 @@ from gpushare import contract
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare_cli import node_status
 from gpushare_cli.check.result import Checker, Finding, fine, warning, wrong
+from gpushare_cli.options import STATE_DIRECTORY
+from gpushare_cli.top import stale
 
 Verdict = Callable[[str], Finding]
 CATEGORY: Final = "this machine"
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
 KNOCK_SECONDS: Final = 2.0
-STALE_SECONDS: Final = 10.0
 NVML_SECONDS: Final = 30.0
 """A driver that nobody uses may have to set up every GPU first; one that hangs would keep us for ever."""
 
@@ -31,7 +32,7 @@ NVML_SECONDS: Final = 30.0
 class Folders:
     """Where the agent, the kubelet and the container runtime meet on a node."""
 
-    state: Path = Path("/var/lib/gpu-share")
+    state: Path = STATE_DIRECTORY
     kubelet: Path = Path("/var/lib/kubelet")
     cdi: Path = Path("/var/run/cdi")
 
@@ -98,8 +99,7 @@ def agent(state: Path, bad: Verdict) -> Finding:
         found = node_status.load(state)
     except GpuShareError as error:
         return bad(error.message)
-    age = found.age(node_status.now())
-    if age is None or age > STALE_SECONDS:
+    if stale(found):
         return bad(f"it does not run: {state / NAME} is old")
     if found.problems:
         return warning("; ".join(found.problems), "gpu-share top shows what it sees")

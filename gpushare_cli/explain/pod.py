@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.pod_claims import claim_names
+from gpushare_cli.api_errors import HIDDEN
 from gpushare_cli.explain.cluster_state import Recorded
 
 Object = dict[str, Any]
@@ -15,7 +16,6 @@ READ: Final = (
     "involvedObject", "reason", "message", "action", "type", "reportingComponent", "eventTime", "lastTimestamp",
 )  # fmt: skip
 """What is read of an Event."""
-HIDDEN: Final = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED})
 
 
 def recorded(api: Cluster, namespace: str, name: str) -> Recorded:

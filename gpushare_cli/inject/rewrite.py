@@ -10,6 +10,7 @@ import jsonpatch
 
 from gpushare import contract, namespace_policy
 from gpushare.errors import PolicyDenied, Problem, RequestError
+from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
 from gpushare_cli.inject.kube_yaml import Misplaced
 from gpushare_cli.inject.manifest import Document
@@ -183,10 +184,8 @@ def _no_strings(pod: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(field_of(key), no_string(key, value), Reason.INVALID_VALUE)
 
 
-def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> dict[str, Any]:
-    metadata = pod.get("metadata")
-    found = metadata.get(kind) if isinstance(metadata, dict) else None
-    return found if isinstance(found, dict) else {}
+def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> Mapping[str, Any]:
+    return mapping(mapping(pod, "metadata"), kind)
 
 
 def _misplaced(place: PodPlace) -> Iterator[str]:
@@ -230,8 +229,7 @@ def _identity(document: Document) -> tuple[str, str, str] | None:
     kind = document.top("kind")
     if kind != "ResourceClaimTemplate":
         return None
-    metadata = document.load().get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = mapping(document.load(), "metadata")
     return kind, str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 

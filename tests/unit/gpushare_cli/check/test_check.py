@@ -161,7 +161,7 @@ def test_a_labelled_node_that_offers_nothing_is_named() -> None:
     nodes: list[Any] = [{"metadata": {"name": f"n{number}"}} for number in range(9)]
     slices = [{"spec": {"nodeName": "n0", "devices": []}}]
     found = cluster.nodes(Api({"nodes": nodes, "resourceslices": slices}))  # type: ignore[arg-type]
-    assert (found.level, found.detail) == ("warning", "9; without a ResourceSlice: n1, n2, n3, n4, n5, ...")
+    assert (found.level, found.detail) == ("warning", "9; without a ResourceSlice: n1, n2, n3, n4, n5 and 3 more")
     found = cluster.nodes(Api({"nodes": nodes[:1], "resourceslices": slices}))  # type: ignore[arg-type]
     assert (found.level, found.detail) == ("ok", "1")
 
