@@ -174,7 +174,7 @@ class Cluster:
         query += [("command", word) for word in command]
         from gpushare import kubeconfig as official  # noqa: PLC0415 - it takes much memory, and few run commands
 
-        return official.run(self._access, f"{where}?{urlencode(query)}", self._authorization(), silence)
+        return official.exec_in_pod(self._access, f"{where}?{urlencode(query)}", self._authorization(), silence)
 
     def _call(
         self,

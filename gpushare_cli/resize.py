@@ -1,7 +1,7 @@
 """``gpu-share resize``: another quota for a container that runs, within what its pod reserved.
 
-The wish is written on the pod, as an annotation that policies watch; the agent of the pod's node answers in the claim's
-status. What can be known here is refused before anything is written.
+The request is written on the pod, as an annotation that policies watch. The agent of the pod's node answers in the
+claim's status. What can be known here is refused before anything is written.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, Cluster, nam
 from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.reasons import Reason
-from gpushare.resize_annotation import Wish, write_wish
+from gpushare.resize_annotation import ResizeRequest, format_request
 from gpushare_cli.api_errors import HIDDEN
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.explain.pod import claims_of, pod_of
@@ -88,16 +88,16 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Change it. Returns 1 when it is refused, or nobody answers."""
-    wish = Wish(_memory(args.memory), args.force)
+    request = ResizeRequest(_memory(args.memory), args.force)
     namespace, name = pod_name(args.pod, args.namespace)
     api = Cluster.connect(args.kubeconfig, args.context)
     namespace = namespace or namespace_of(args.kubeconfig, args.context)
     target = found(api, namespace, name, args.container)
     try:
-        answer = _asked(api, target, wish, args)
+        answer = _asked(api, target, request, args)
     except ResizeRefused as error:
         answer = _answer(target, done=False, reason=str(error.reason), note=error.message)
-    _print(target, answer, wish, args)
+    _print(target, answer, request, args)
     return FINE if answer["done"] else NOT_FINE
 
 
@@ -184,16 +184,16 @@ def _check_running(pod: Object, name: str) -> None:
         raise GpuShareError(f"pod {name} does not run (it is {phase}); {hint}")
 
 
-def _asked(api: Cluster, target: Target, wish: Wish, args: argparse.Namespace) -> Object:
-    """Write the wish and wait for what comes of it; of a dry run, say what would.
+def _asked(api: Cluster, target: Target, request: ResizeRequest, args: argparse.Namespace) -> Object:
+    """Write the request and wait for what comes of it; of a dry run, say what would.
 
     Raises:
         ResizeRefused: it is known here already that it cannot be.
         GpuShareError: the user may not, or nobody answers.
     """
-    # The node knows more: the namespace's ceiling, and what the container holds. This saves wishes nobody can grant.
-    resized(target.claim, target.pod, target.container, wish.memory_mib, Bounds())
-    asked = write_wish(wish, secrets.token_hex(MARK_BYTES))
+    # The node knows more: the namespace's ceiling, and what the container holds. This saves hopeless requests.
+    resized(target.claim, target.pod, target.container, request.memory_mib, Bounds())
+    asked = format_request(request, secrets.token_hex(MARK_BYTES))
     _write(api, target, asked, dry=args.dry_run)
     if args.dry_run:
         return _answer(target, done=True, reason=str(Reason.RESIZED), note="")
@@ -247,8 +247,8 @@ def _answer(target: Target, *, done: bool, reason: str, note: str) -> Object:
     return {"done": done, "reason": reason, "note": note, "beforeMiB": target.limit.memory_mib, "effect": ""}
 
 
-def _print(target: Target, answer: Object, wish: Wish, args: argparse.Namespace) -> None:
-    after = wish.memory_mib if answer["done"] else answer["beforeMiB"]
+def _print(target: Target, answer: Object, request: ResizeRequest, args: argparse.Namespace) -> None:
+    after = request.memory_mib if answer["done"] else answer["beforeMiB"]
     if args.output == "json":
         shown = {key: answer[key] for key in ("done", "reason", "note", "effect", "beforeMiB")}
         place = {"namespace": target.namespace, "pod": target.claim.pod, "container": target.container}

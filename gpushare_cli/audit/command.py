@@ -18,10 +18,10 @@ from gpushare.kube_client import Cluster
 from gpushare.patterns import Pattern
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
-from gpushare_cli.audit.filters import Record, Wanted, printable
+from gpushare_cli.audit.filters import Record, RecordFilter, printable
 from gpushare_cli.audit.follow import Printer, warn
-from gpushare_cli.audit.log_reader import Finding, Picked, Reading, Source
-from gpushare_cli.audit.remote import AT_ONCE, Everywhere
+from gpushare_cli.audit.log_reader import Reading, Selection, Source, VerifyFinding
+from gpushare_cli.audit.remote import AT_ONCE, AllNodes
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.options import add_cluster, add_state
@@ -126,9 +126,9 @@ def _add_wanted(parser: Any) -> None:
     parser.add_argument("--since", metavar="TIME", help="only newer ones: an age such as 2h or 7d, or a time (UTC)")
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _wanted(args: argparse.Namespace) -> RecordFilter:
     namespace, pod = _pod(args)
-    return Wanted(
+    return RecordFilter(
         namespace=namespace,
         pod=pod,
         container=args.container,
@@ -186,8 +186,8 @@ def _show(args: argparse.Namespace) -> int:
     return _code(read, [(source, picked) for source, (_, picked) in read.found])
 
 
-def _picked(source: Source, wanted: Wanted) -> tuple[list[Record], Picked]:
-    picked = Picked(Reading(source), wanted)
+def _picked(source: Source, wanted: RecordFilter) -> tuple[list[Record], Selection]:
+    picked = Selection(Reading(source), wanted)
     return [record for _, record in picked], picked
 
 
@@ -201,15 +201,15 @@ def _export(args: argparse.Namespace) -> int:
     return _code(read, read.found)
 
 
-def _exported(source: Source, wanted: Wanted, *, csv: bool) -> Picked:
-    picked = Picked(Reading(source), wanted)
+def _exported(source: Source, wanted: RecordFilter, *, csv: bool) -> Selection:
+    picked = Selection(Reading(source), wanted)
     for line, record in picked:
         sys.stdout.write(filters.csv_line(filters.csv_cells(record)) if csv else line.decode("ascii"))
     return picked
 
 
-def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
-    if wanted != Wanted() or args.all_nodes:
+def _raw(args: argparse.Namespace, wanted: RecordFilter) -> int:
+    if wanted != RecordFilter() or args.all_nodes:
         raise ConfigError("--format raw writes every line of one log; leave filters and -A out, or use --format json")
     sys.stdout.flush()
     for part in _local(args).parts:
@@ -218,7 +218,7 @@ def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
     return FINE
 
 
-def _code(read: Everywhere[Any], picked: Sequence[tuple[Source, Picked]]) -> int:
+def _code(read: AllNodes[Any], picked: Sequence[tuple[Source, Selection]]) -> int:
     """Warn of what is wrong with each log; return the exit code."""
     problems = [(source.node, problem) for source, each in picked for problem in each.problems()]
     for node, problem in problems:
@@ -226,13 +226,13 @@ def _code(read: Everywhere[Any], picked: Sequence[tuple[Source, Picked]]) -> int
     return NOT_FINE if problems or read.failed else FINE
 
 
-def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> Everywhere[T]:
+def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> AllNodes[T]:
     """Do something with the log of this machine, or with those of all nodes."""
     if not args.all_nodes:
         source = _local(args)
-        return Everywhere([(source, work(source))], failed=False)
+        return AllNodes([(source, work(source))], failed=False)
     _check_no_copy(args)
-    return remote.everywhere(_api(args), args.agents, work, warn, at_once)
+    return remote.on_all_nodes(_api(args), args.agents, work, warn, at_once)
 
 
 def _check_no_copy(args: argparse.Namespace) -> None:
@@ -250,10 +250,10 @@ def _follow(args: argparse.Namespace) -> int:
     printer = Printer(args.output, nodes=args.all_nodes)
     if args.all_nodes:
         _check_no_copy(args)
-        return follow.everywhere(_api(args), args.agents, wanted, printer, until)
+        return follow.follow_all_nodes(_api(args), args.agents, wanted, printer, until)
     if args.log is not None:
         _local(args)  # a copy that is not there will not come either
-    return follow.here(Tail(_folder(args)), wanted, printer, until)
+    return follow.follow_local(Tail(_folder(args)), wanted, printer, until)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -282,13 +282,13 @@ def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
     return anchors.in_cluster(_api(args), warn) if text == CLUSTER else anchors.given(text)
 
 
-def _compared(source: Source, known: Sequence[Anchor]) -> Finding:
+def _compared(source: Source, known: Sequence[Anchor]) -> VerifyFinding:
     mine = [each for each in known if each.node in {"", source.node}]
     certain, hints = ([(each.head, each.source) for each in mine if each.hint is hint] for hint in (False, True))
     return log_reader.verified(source, certain, hints)
 
 
-def _say(finding: Finding, *, asked: bool) -> int:
+def _say(finding: VerifyFinding, *, asked: bool) -> int:
     """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
     terminal, verdict = Terminal.of(), finding.verdict
     whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
@@ -312,14 +312,14 @@ def _say(finding: Finding, *, asked: bool) -> int:
     return FINE
 
 
-def _no_anchor(finding: Finding) -> str:
+def _no_anchor(finding: VerifyFinding) -> str:
     if finding.older:
         return "the anchors name what stood before its first record; take a later one"
     node = finding.source.node or "unknown, name it with --node"
     return f"there is no anchor of this log (its node: {printable(node)})"
 
 
-def _doubts(finding: Finding) -> Iterator[str]:
+def _doubts(finding: VerifyFinding) -> Iterator[str]:
     """What proves nothing, and is odd."""
     if finding.doubts:
         yield _unheld(finding.doubts)

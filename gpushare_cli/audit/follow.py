@@ -16,9 +16,9 @@ from gpushare.errors import ClusterError, GpuShareError, RecordError
 from gpushare.kube_client import Cluster
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters, remote
-from gpushare_cli.audit.filters import Record, Wanted, printable
-from gpushare_cli.audit.log_reader import Picked, missing, seq_of
-from gpushare_cli.audit.remote import Agent
+from gpushare_cli.audit.filters import Record, RecordFilter, printable
+from gpushare_cli.audit.log_reader import Selection, missing, seq_of
+from gpushare_cli.audit.remote import EnforcerPod
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import Terminal, cell
@@ -61,12 +61,12 @@ class Printer:
         self._terminal.say("  ".join(cells) if self._output == "table" else line.decode("ascii").rstrip())
 
 
-def here(tail: Tail, wanted: Wanted, printer: Printer, until: float) -> int:
+def follow_local(tail: Tail, wanted: RecordFilter, printer: Printer, until: float) -> int:
     """Follow the log of this machine until that time (monotonic clock, seconds). Raises ``ConfigError``."""
     code, last = FINE, 0
     printer.begin()
     while True:
-        picked = Picked(tail.read(), wanted, last)
+        picked = Selection(tail.read(), wanted, last)
         for line, record in picked:
             printer.show(line, record)
         last = picked.last
@@ -78,11 +78,11 @@ def here(tail: Tail, wanted: Wanted, printer: Printer, until: float) -> int:
         time.sleep(FOLLOW_SECONDS)
 
 
-def everywhere(api: Cluster, namespace: str | None, wanted: Wanted, printer: Printer, until: float) -> int:
+def follow_all_nodes(api: Cluster, namespace: str | None, wanted: RecordFilter, printer: Printer, until: float) -> int:
     """Follow the logs of all nodes, also of nodes that come later, until that time (monotonic clock, seconds).
 
     Raises:
-        GpuShareError: the enforcers cannot be found, see ``remote.found``, or do not print their records.
+        GpuShareError: the enforcers cannot be found, see ``remote.find_enforcers``, or do not print their records.
     """
     streams = _Streams(api, namespace)
     nodes: dict[str, _Node] = {}
@@ -121,7 +121,7 @@ class _Streams:
                 self._start()
 
     def _start(self) -> None:
-        agents = remote.found(self._api, self._namespace)
+        agents = remote.find_enforcers(self._api, self._namespace)
         if any(agent.silent for agent in agents):
             raise GpuShareError("the enforcers print no records (--records-to=none); use 'gpu-share audit show -A'")
         for agent in agents:
@@ -129,7 +129,7 @@ class _Streams:
                 self._pods.add(agent.pod)
                 threading.Thread(target=self._read, args=[agent], name=f"log of {agent.pod}", daemon=True).start()
 
-    def _read(self, agent: Agent) -> None:
+    def _read(self, agent: EnforcerPod) -> None:
         """Read one pod's log until the pod is gone, from its start each time."""
         while not self.stopped.is_set():
             try:
@@ -146,7 +146,7 @@ class _Streams:
 class _Node:
     """What was shown of one node's log."""
 
-    def __init__(self, name: str, wanted: Wanted, printer: Printer) -> None:
+    def __init__(self, name: str, wanted: RecordFilter, printer: Printer) -> None:
         self._name, self._wanted, self._printer = name, wanted, printer
         self._seq, self._time = 0, ""
         self._failed, self._lost = False, False
@@ -176,7 +176,7 @@ class _Node:
             self._lost = True
             self._warn(lost)
         self._seq, self._time = record["seq"], record["time"]
-        if self._wanted.takes(record):
+        if self._wanted.matches(record):
             self._printer.show(line, record, self._name)
 
     def _warn(self, text: str) -> None:

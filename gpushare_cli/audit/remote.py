@@ -16,7 +16,7 @@ from gpushare.errors import ClusterError, ConfigError, GpuShareError
 from gpushare.kube_client import APPS_V1, CORE_V1, Cluster, path
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit.filters import printable
-from gpushare_cli.audit.log_reader import Part, Source
+from gpushare_cli.audit.log_reader import LogPart, Source
 
 NAME: Final = "gpu-share-agent"
 CONTAINER: Final = "enforcer"
@@ -37,7 +37,7 @@ PART: Final = "kill log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class EnforcerPod:
     """The agent of one node."""
 
     node: str
@@ -50,7 +50,7 @@ class Agent:
     """Whether it does not print its records."""
 
 
-def found(api: Cluster, namespace: str | None = None) -> list[Agent]:
+def find_enforcers(api: Cluster, namespace: str | None = None) -> list[EnforcerPod]:
     """Find the agents of our DaemonSet, by node. Pods that only bear its labels are none.
 
     Args:
@@ -76,26 +76,26 @@ def found(api: Cluster, namespace: str | None = None) -> list[Agent]:
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere(Generic[T]):
+class AllNodes(Generic[T]):
     """What was found in each log, in the nodes' order, and whether some could not be read."""
 
     found: list[tuple[Source, T]]
     failed: bool
 
 
-def everywhere(
+def on_all_nodes(
     api: Cluster,
     namespace: str | None,
     work: Callable[[Source], T],
     warn: Callable[[str], None],
     at_once: int = AT_ONCE,
-) -> Everywhere[T]:
+) -> AllNodes[T]:
     """Do something with every node's log, several at once. A node that does not answer is told and left out.
 
     Raises:
-        GpuShareError: the agents cannot be found, see ``found``.
+        GpuShareError: the agents cannot be found, see ``find_enforcers``.
     """
-    sources = [source(api, agent) for agent in found(api, namespace)]
+    sources = [source(api, agent) for agent in find_enforcers(api, namespace)]
 
     def one(each: Source) -> T | GpuShareError:
         try:
@@ -109,24 +109,24 @@ def everywhere(
     for each, error in failures:
         warn(str(printable(f"node {each.node}: its log could not be read: {sentence(error)}")))
     fine = [(each, result) for each, result in results if not isinstance(result, GpuShareError)]
-    return Everywhere(fine, failed=bool(failures))
+    return AllNodes(fine, failed=bool(failures))
 
 
-def source(api: Cluster, agent: Agent) -> Source:
+def source(api: Cluster, agent: EnforcerPod) -> Source:
     """Return a node's log, read whenever its lines are asked for, which may raise ``ClusterError``."""
-    return Source(agent.node, (Part(PART, _lines(api, agent)),))
+    return Source(agent.node, (LogPart(PART, _lines(api, agent)),))
 
 
-def printed(api: Cluster, agent: Agent) -> Iterator[bytes]:
+def printed(api: Cluster, agent: EnforcerPod) -> Iterator[bytes]:
     """Yield the lines that an agent printed and prints, records among them, see ``Cluster.follow_log``."""
     return (line + b"\n" for line in api.follow_log(agent.pod, agent.namespace, CONTAINER))
 
 
-def _lines(api: Cluster, agent: Agent) -> Callable[[], Iterator[bytes]]:
+def _lines(api: Cluster, agent: EnforcerPod) -> Callable[[], Iterator[bytes]]:
     return lambda: lines_of(_ending(_exported(api, agent)))
 
 
-def _exported(api: Cluster, agent: Agent) -> Iterator[bytes]:
+def _exported(api: Cluster, agent: EnforcerPod) -> Iterator[bytes]:
     if agent.phase != RUNNING:
         raise ClusterError(f"pod {agent.namespace}/{agent.pod} is {agent.phase or 'not running'}")
     yield from api.run(agent.pod, agent.namespace, CONTAINER, (*EXPORT, *agent.state))
@@ -161,10 +161,10 @@ def _owners(pod: Mapping[str, Any]) -> set[object]:
     return {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or [] if owner.get("controller")}
 
 
-def _agent(pod: Mapping[str, Any]) -> Agent:
+def _agent(pod: Mapping[str, Any]) -> EnforcerPod:
     containers = [each for each in pod["spec"].get("containers") or [] if each.get("name") == CONTAINER]
     words = [word for each in containers for word in each.get("args") or []]
-    return Agent(
+    return EnforcerPod(
         node=str(pod["spec"]["nodeName"]),
         namespace=str(pod["metadata"].get("namespace")),
         pod=str(pod["metadata"].get("name")),

@@ -12,7 +12,7 @@ from typing import Any, Final
 from enforcer.nvml.driver_root import HERE, DriverRoot
 from gpushare_cli.check import cluster, node
 from gpushare_cli.check.node import Folders
-from gpushare_cli.check.result import Checker, Finding, Level
+from gpushare_cli.check.result import Checker, CheckResult, Level
 from gpushare_cli.options import add_cluster
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
 
@@ -97,7 +97,7 @@ def ask(questions: Iterable[Checker]) -> Iterable[Answer]:
         yield _answer(question, finding)
 
 
-def _answer(question: Checker, finding: Finding) -> Answer:
+def _answer(question: Checker, finding: CheckResult) -> Answer:
     hint = "" if finding.level is Level.OK else finding.hint or question.hint
     return Answer(question.category, question.description, finding.level, finding.detail, hint)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import contract
-from gpushare.claim_messages import sentence
+from gpushare.claim_messages import claim_in_use_message
 from gpushare.main_container import main_container
 from gpushare.pod_claims import claim_names, containers, uses
 from gpushare.quantity import format_mib
@@ -42,7 +42,7 @@ HINTS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class PodRecord:
     """One pod, its claims by name (``None``: they may not be read), and its Events (``None``: likewise).
 
     ``schedulers`` are the profiles of Kubernetes' own scheduler.
@@ -55,7 +55,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class AllocatedShare:
     """What one request of a claim was given; ``limits`` are the driver's entries of the containers that use it.
 
     ``requested`` is the MiB of this request as the driver has it, ``reserved`` those of all of its pod on that GPU.
@@ -70,7 +70,7 @@ class Given:
     reserved: int = 0
 
 
-def shares(found: Recorded) -> bool:
+def has_share(found: PodRecord) -> bool:
     """Tell whether a pod has a share of a GPU, or is to have one; also by a claim of its owner's."""
     labels = mapping(mapping(found.pod, "metadata"), "labels")
     asked = any(each.get("name") == contract.CLAIM for each in objects(_spec(found.pod), "resourceClaims"))
@@ -84,27 +84,27 @@ def _is_ours(claim: Object) -> bool:
     return any(each.get("driver") == contract.DRIVER for each in results) or next(_wanted(claim, ""), None) is not None
 
 
-def explained(found: Recorded) -> tuple[bool, list[str]]:
+def explain(found: PodRecord) -> tuple[bool, list[str]]:
     """Return whether the pod is fine, and the lines about it."""
     metadata = mapping(found.pod, "metadata")
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    if not shares(found):
+    if not has_share(found):
         return True, [f"{name} has no share of a GPU: no annotation and no claim of it asks for one"]
-    hindrances, told = [*_taken(found), *_hindrances(found)], _told(found)
+    hindrances, events = [*_taken(found), *_hindrances(found)], _own_events(found)
     lines = [
         f"{name}: {_where(found.pod)}",
         *table(COLUMNS, list(_rows(found))),
         *_limits(found),
         *_with_hints(hindrances),
         *_wide(found),
-        *_events(told),
+        *_events(events),
         *_unknown(found),
     ]
-    fine = not hindrances and not (told and told[-1].get("type") == "Warning")
+    fine = not hindrances and not (events and events[-1].get("type") == "Warning")
     return fine, [clean(lines[0]), *(f"  {clean(line)}" for line in lines[1:])]
 
 
-def _limits(found: Recorded) -> Iterator[str]:
+def _limits(found: PodRecord) -> Iterator[str]:
     """Whether its limits are in force, as the node's agent says in the claims' status."""
     mine = [claim for claim in _claims(found) if not _holder(found, claim)]
     for entry in (each for claim in mine for each in objects(mapping(claim, "status"), "devices")):
@@ -113,19 +113,19 @@ def _limits(found: Recorded) -> Iterator[str]:
                 yield f"limit {text(condition, 'reason')}: {text(condition, 'message')}"
 
 
-def _claims(found: Recorded) -> list[Object]:
+def _claims(found: PodRecord) -> list[Object]:
     claims = found.claims or {}
     return [claims[name] for name in claim_names(found.pod) if name in claims]
 
 
-def _holder(found: Recorded, claim: Object) -> Object:
+def _holder(found: PodRecord, claim: Object) -> Object:
     """What the driver wrote of the pod that a claim was prepared for, where that is another one; else nothing."""
     uid = mapping(found.pod, "metadata").get("uid")
     entries = (mapping(each, "data") for each in objects(mapping(claim, "status"), "devices"))
     return next((each for each in entries if each.get("podUid") not in {None, uid}), {})
 
 
-def _taken(found: Recorded) -> Iterator[str]:
+def _taken(found: PodRecord) -> Iterator[str]:
     """Claims that another pod has: this one may hold nothing of them, whatever stands in its annotations."""
     for claim in _claims(found):
         if holder := _holder(found, claim):
@@ -133,7 +133,7 @@ def _taken(found: Recorded) -> Iterator[str]:
             gone = all(user.get("uid") != holder.get("podUid") for user in users)
             who = "this pod may hold 0 MiB of it and is ended when it holds any"
             name = text(mapping(claim, "metadata"), "name")
-            yield f"{Reason.CLAIM_TAKEN}: {sentence(name, text(holder, 'pod'), who, gone=gone)}"
+            yield f"{Reason.CLAIM_TAKEN}: {claim_in_use_message(name, text(holder, 'pod'), who, gone=gone)}"
 
 
 def _where(pod: Object) -> str:
@@ -142,7 +142,7 @@ def _where(pod: Object) -> str:
     return f"{phase} on node {node}" if node else f"{phase}, on no node yet"
 
 
-def _rows(found: Recorded) -> Iterator[tuple[object, ...]]:
+def _rows(found: PodRecord) -> Iterator[tuple[object, ...]]:
     states = {each.get("name"): each for each in _statuses(found.pod)}
     for container in containers(found.pod):
         name = text(container, "name")
@@ -160,7 +160,7 @@ def _rows(found: Recorded) -> Iterator[tuple[object, ...]]:
         )
 
 
-def _nothing(found: Recorded, container: Object) -> str:
+def _nothing(found: PodRecord, container: Object) -> str:
     """Why there is nothing to show as given."""
     ours = {contract.CLAIM, *(text(each, "name") for each in objects(_spec(found.pod), "resourceClaims"))}
     if not any(text(used, "name") in ours for used in objects(mapping(container, "resources"), "claims")):
@@ -168,7 +168,7 @@ def _nothing(found: Recorded, container: Object) -> str:
     return "not known" if found.claims is None else "nothing yet"
 
 
-def _asked(found: Recorded, container: Object) -> str:
+def _asked(found: PodRecord, container: Object) -> str:
     """What its annotations say as they stand now; where they say nothing, its request of the claim."""
     annotations = mapping(mapping(found.pod, "metadata"), "annotations")
     name, apps = text(container, "name"), objects(_spec(found.pod), "containers")
@@ -196,7 +196,7 @@ def _wanted(claim: Object, name: str) -> Iterator[str]:
             yield ", ".join([*([str(memory)] if memory else []), *([f"{compute}%"] if compute else [])])
 
 
-def _amounts(container: Object, given: Sequence[Given]) -> str:
+def _amounts(container: Object, given: Sequence[AllocatedShare]) -> str:
     """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
     name = text(container, "name")
     frozen = [(each, one) for one in given for each in one.limits if each.get("container") == name]
@@ -210,7 +210,7 @@ def _amounts(container: Object, given: Sequence[Given]) -> str:
     return "; ".join(f"{each.memory}, {each.compute}" for each in given)
 
 
-def _frozen(limit: Object, given: Given) -> str:
+def _frozen(limit: Object, given: AllocatedShare) -> str:
     """One limit; with what its pod reserved of that GPU where its own request is of another amount."""
     mib = limit.get("memoryMiB")
     reserved = 0 if given.requested in {None, mib} else given.reserved
@@ -223,7 +223,7 @@ def _amount(mib: object, compute: object) -> str:
     return f"{memory}, {compute}%" if compute else f"{memory}, no cap"
 
 
-def given_of(claim: Object, request: str) -> Iterator[Given]:
+def given_of(claim: Object, request: str) -> Iterator[AllocatedShare]:
     """Yield what a request of a claim was allocated on our GPUs; an empty name is every request."""
     status = mapping(claim, "status")
     about = {_share(each): mapping(each, "data") for each in objects(status, "devices")}
@@ -236,7 +236,7 @@ def given_of(claim: Object, request: str) -> Iterator[Given]:
             continue
         compute = consumed.get(contract.CAPACITY_COMPUTE)
         mode = data.get("mode")
-        yield Given(
+        yield AllocatedShare(
             memory=str(consumed.get(contract.CAPACITY_MEMORY) or _instance(data)),
             compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
             where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in {None, "mps"} else ""),
@@ -261,7 +261,7 @@ def _share(entry: Object) -> tuple[object, ...]:
     return entry.get("pool"), entry.get("device"), entry.get("shareID")
 
 
-def _used(found: Recorded, container: Object) -> Iterator[tuple[Object, str]]:
+def _used(found: PodRecord, container: Object) -> Iterator[tuple[Object, str]]:
     """The claims a container uses, with the request (empty: all of them)."""
     claims = found.claims or {}
     for each in uses(found.pod):
@@ -284,7 +284,7 @@ def state_of(status: Object) -> str:
     return f"{said}, restarts: {count}" if isinstance(count, int) and count else said
 
 
-def _hindrances(found: Recorded) -> Iterator[str]:
+def _hindrances(found: PodRecord) -> Iterator[str]:
     """What keeps the pod from running, in the words of those who say it."""
     status = _status(found.pod)
     for condition in objects(status, "conditions"):
@@ -315,7 +315,7 @@ def _has_failed(status: Object) -> bool:
     return "running" not in mapping(status, "state") and any(end.get("exitCode") for end in ends)
 
 
-def _is_trouble(event: Object, found: Recorded) -> bool:
+def _is_trouble(event: Object, found: PodRecord) -> bool:
     """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
     reason = event.get("reason")
     if reason == NO_CLAIM:
@@ -329,7 +329,7 @@ def _with_hints(hindrances: Sequence[str]) -> Iterator[str]:
         yield from [f"  {hint}" for words, hint in HINTS.items() if words in said][:1]
 
 
-def _wide(found: Recorded) -> Iterator[str]:
+def _wide(found: PodRecord) -> Iterator[str]:
     """What a container that asks for several GPUs waits for beside room."""
     annotations = mapping(mapping(found.pod, "metadata"), "annotations")
     wide = [key for key, value in annotations.items() if key == contract.GPUS or key.startswith(contract.GPUS_OF)
@@ -339,23 +339,23 @@ def _wide(found: Recorded) -> Iterator[str]:
         yield f"  {wide[0]}: only a node that {where} and has room on so many of them can take it"
 
 
-def _about(found: Recorded) -> list[Object]:
+def _about(found: PodRecord) -> list[Object]:
     """The Events about this very pod, and not one of its name before it; oldest first."""
     uid = mapping(found.pod, "metadata").get("uid")
     return sorted((each for each in found.events or () if mapping(each, "involvedObject").get("uid") == uid), key=_time)
 
 
-def _told(found: Recorded) -> list[Object]:
+def _own_events(found: PodRecord) -> list[Object]:
     return [each for each in _about(found) if each.get("reportingComponent") == ENFORCER]
 
 
-def _events(told: Sequence[Object]) -> Iterator[str]:
-    kills = [each for each in told if each.get("action") == KILL]
+def _events(events: Sequence[Object]) -> Iterator[str]:
+    kills = [each for each in events if each.get("action") == KILL]
     yield from (f"last kill: {_event(each)}" for each in kills[-1:])
-    yield from (_event(each) for each in told[-TOLD:] if each not in kills[-1:])
+    yield from (_event(each) for each in events[-TOLD:] if each not in kills[-1:])
 
 
-def _unknown(found: Recorded) -> Iterator[str]:
+def _unknown(found: PodRecord) -> Iterator[str]:
     """What the reader may not read, and who can change that."""
     if found.claims is None:
         yield "you may not read its claims, so what was given is not known; ask for the ClusterRole gpu-share-view"

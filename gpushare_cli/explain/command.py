@@ -14,7 +14,7 @@ from gpushare.kube_client import Cluster, namespace_of
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 from gpushare_cli import node_status, top
-from gpushare_cli.explain.cluster_state import explained
+from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.inject import command, rewrite
 from gpushare_cli.inject.manifest import Document, split
@@ -76,7 +76,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
     except ClusterError as error:
         raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
     found = recorded(api, namespace, name)
-    good, lines = explained(replace(found, schedulers=command.settings(args).scheduler_names))
+    good, lines = explain(replace(found, schedulers=command.settings(args).scheduler_names))
     print("\n".join(lines))
     return 0 if good else 1
 

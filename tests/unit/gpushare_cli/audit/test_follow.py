@@ -321,8 +321,9 @@ def test_a_log_that_was_begun_anew_is_followed_from_its_first_record(nodes: Watc
 
     def begin_anew() -> None:
         nodes.said.clear()
-        shutil.rmtree(nodes.folder / "gpu-1" / "audit")
-        nodes.more("gpu-1")
+        (nodes.folder / "new").mkdir()
+        nodes.more("new")
+        nodes.states["agent-gpu-1"] = nodes.folder / "new"
 
     nodes.steps = [("gpu-1 2", begin_anew), ("gpu-1 1", nothing)]
     code, out, _ = run(capsys, "follow", "-A", "-o", "json")
