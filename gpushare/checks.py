@@ -76,7 +76,7 @@ def traced(check: Check[T], fields: Mapping[str, str]) -> Check[tuple[T, bool]]:
 
 
 def collect(check: Check[T]) -> tuple[T, tuple[str, ...]]:
-    """Run a check to its end, or to its first 20 different problems; return its value and the warnings.
+    """Run a check to its end, or to its first 100 different problems; return its value and the warnings.
 
     Raises:
         PolicyDenied: the check found problems. They come in the order of their fields.

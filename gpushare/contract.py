@@ -92,8 +92,11 @@ MIG_DEVICE_CLASS: Final = f"mig.{GROUP}"
 SHARING_CLASSES: Final = (DEVICE_CLASS, MIG_DEVICE_CLASS)
 """Those of which a claim written by hand is used as it is."""
 ALL_CLASSES: Final = (*SHARING_CLASSES, STATUS_DEVICE_CLASS)
-OTHER_GPU_CLASSES: Final = ("gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", "hami-core-gpu.project-hami.io")
-"""DeviceClasses by which other DRA drivers give away NVIDIA's GPUs: NVIDIA's own, and HAMi's."""
+OTHER_GPU_CLASSES: Final = (
+    "gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com", "hami-core-gpu.project-hami.io", "gpu.amd.com",
+    "gpu.intel.com",
+)  # fmt: skip
+"""DeviceClasses of other DRA drivers for GPUs: NVIDIA's, HAMi's, AMD's and Intel's."""
 IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix of the extended resource that every DeviceClass has; the scheduler itself makes a claim for it."""
 CLAIM: Final = "gpu-share"

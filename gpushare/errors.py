@@ -10,9 +10,9 @@ from typing import Final, Self
 
 from gpushare.reasons import Reason
 
-MAX_PROBLEMS: Final = 20
+MAX_PROBLEMS: Final = 100
 """Problems of one pod that are reported at once. Finding a problem costs more than finding none."""
-MAX_LISTING: Final = 8000
+MAX_LISTING: Final = 24_000
 """Characters of a list of problems."""
 _LAST_LINE: Final = 80
 """Characters for the first line of a list and the last, which counts what is left out."""

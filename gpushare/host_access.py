@@ -44,6 +44,8 @@ OUR_OWN: Final = ("/var/lib/gpu-share", "/run/gpu-share")
 MAX_PATH: Final = 4096
 """Linux' longest path."""
 _MOUNTS_SHOWN: Final = 8
+_OF_PRIVILEGED: Final = "Bidirectional"
+"""Mount propagation that the API server admits in privileged containers alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +74,7 @@ def check(pod: Object, allowed: HostAccess) -> Check[None]:
 
 def check_container(container: Object, field: str) -> Check[None]:
     """Check one container of any kind: whether it is privileged, has a capability of the host, or mounts devices."""
-    yield from independent(
-        [_security(container, f"{field}.securityContext"), _mounts(container, f"{field}.volumeMounts")]
-    )
+    yield from independent([_security(container, field), _mounts(container, f"{field}.volumeMounts")])
 
 
 def normal(path: object) -> str:
@@ -120,15 +120,25 @@ def _section(spec: Object, section: str) -> Check[None]:
 
 
 def _security(container: Object, field: str) -> Check[None]:
-    security = mapping(container.get("securityContext"), field)
-    yield from independent(
-        [_privileged(security, f"{field}.privileged"), _capabilities(security, f"{field}.capabilities")]
-    )
+    inner = f"{field}.securityContext"
+    security = mapping(container.get("securityContext"), inner)
+    capabilities = _capabilities(security, f"{inner}.capabilities")
+    yield from independent([_privileged(container, security, field), capabilities])
 
 
-def _privileged(security: Object, field: str) -> Check[None]:
-    if boolean(security.get("privileged"), field):
-        yield Problem(field, "true reaches every GPU of the node, around the share; set it to false")
+def _privileged(container: Object, security: Object, field: str) -> Check[None]:
+    if boolean(security.get("privileged"), f"{field}.securityContext.privileged"):
+        hint = f"set it to false{_propagation(container, field)}"
+        message = f"true reaches every GPU of the node, around the share; {hint}"
+        yield Problem(f"{field}.securityContext.privileged", message)
+
+
+def _propagation(container: Object, field: str) -> str:
+    """Name the mounts for which the API server would refuse a container that is no longer privileged."""
+    mounts = _readable(container.get("volumeMounts"))
+    found = [index for index, mount in enumerate(mounts) if mount.get("mountPropagation") == _OF_PRIVILEGED]
+    named = _listed([f"{field}.volumeMounts[{index}]" for index in found])
+    return f", and remove mountPropagation: {_OF_PRIVILEGED} from {named}" if found else ""
 
 
 def _capabilities(security: Object, field: str) -> Check[None]:
@@ -171,8 +181,11 @@ def _removal(mounts: Sequence[str]) -> str:
     """Advise to remove a volume. The API server refuses a pod that mounts a volume which it does not have."""
     if not mounts:
         return "remove the volume"
-    named, more = mounts[:_MOUNTS_SHOWN], " and others" if len(mounts) > _MOUNTS_SHOWN else ""
-    return f"remove the volume and its mounts: {', '.join(named)}{more}"
+    return f"remove the volume and its mounts: {_listed(mounts)}"
+
+
+def _listed(mounts: Sequence[str]) -> str:
+    return ", ".join(mounts[:_MOUNTS_SHOWN]) + " and others" * (len(mounts) > _MOUNTS_SHOWN)
 
 
 def _mounts_of(spec: Object, volumes: Sequence[Object]) -> Mapping[str, list[str]]:

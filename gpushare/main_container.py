@@ -20,18 +20,25 @@ PROXIES: Final = frozenset(
         "daprd",  # Dapr
         "datadog-agent-injected",
         "envoy",  # AWS App Mesh
+        "envoy-sidecar",  # Consul before its dataplane
+        "filebeat",
+        "fluent-bit",
+        "fluentd",
         "gke-gcsfuse-metadata-prefetch",  # GKE: Cloud Storage FUSE
         "gke-gcsfuse-sidecar",
         "istio-proxy",  # Istio, Google's and Alibaba's service mesh
+        "jaeger-agent",
         "kube-rbac-proxy",
         "kuma-sidecar",  # Kuma, Kong Mesh
         "linkerd-proxy",  # Linkerd
         "oauth-proxy",  # OpenShift AI
         "oauth2-proxy",
         "otc-container",  # OpenTelemetry operator
+        "promtail",
         "queue-proxy",  # Knative, KServe
         "tcpx-daemon",  # GKE: GPUDirect-TCPX
         "tcpxo-daemon",
+        "traffic-agent",  # Telepresence
         "vault-agent",  # HashiCorp Vault
         "xray-daemon",  # AWS App Mesh
     }
@@ -40,6 +47,13 @@ PROXIES: Final = frozenset(
 
 Only names whose role is clear: a program that needs a GPU must not be mistaken for a proxy.
 """
+PREFIXES: Final = (
+    "consul-dataplane-",  # Consul, one for each service of the pod
+    "csql-",  # Google's Cloud SQL operator
+    "fluid-fuse",  # Fluid, one for each data set
+    "jfs-mount",  # JuiceFS
+)
+"""Beginnings of such names that the inserting program completes."""
 _WIDE: Final = {
     contract.MEMORY: contract.MEMORY_OF,
     contract.MIG_PROFILE: contract.MIG_PROFILE_OF,
@@ -53,7 +67,8 @@ _WIDE: Final = {
 class Choice:
     """The main container by name, and the other app containers that pod-wide annotations could have meant.
 
-    ``others`` is empty where the pod itself decides: by ``default-container``, or because it uses our claim already.
+    ``others`` is empty where the pod itself decides: by ``default-container``, because a container uses our claim
+    already, or because annotations name each container that shares.
     """
 
     name: str
@@ -81,7 +96,7 @@ def choose(annotations: Mapping[str, Any], apps: Sequence[Object]) -> Choice:
     names = [str(each.get("name")) for each in apps]
     using = [str(each.get("name")) for each in apps if uses_our_claim(each)]
     default = annotations.get(contract.DEFAULT_CONTAINER)
-    eligible = [name for name in names if name == default and name not in PROXIES]
+    eligible = [name for name in names if name == default and not is_proxy(name)]
     unnamed = [name for name in using if not _named(annotations, name)]
     candidates = unnamed
     if not unnamed and _stands_wide(annotations):
@@ -89,15 +104,25 @@ def choose(annotations: Mapping[str, Any], apps: Sequence[Object]) -> Choice:
         if not candidates and not eligible and default is not None:  # which the first rewrite found too, or wrote
             candidates = using
     name = _first(candidates or names, default)
-    possible = () if candidates or name == default else names
-    others = tuple(each for each in possible if each not in PROXIES | {name} and not _named(annotations, each))
-    return Choice(name, others)
+    possible = names if _is_open(annotations) and not candidates and name != default else ()
+    others = [each for each in possible if each != name and not is_proxy(each) and not _named(annotations, each)]
+    return Choice(name, tuple(others))
+
+
+def is_proxy(name: object) -> bool:
+    """Tell whether a container of this name is a known proxy."""
+    return isinstance(name, str) and (name in PROXIES or name.startswith(PREFIXES))
 
 
 def key_for(annotations: Mapping[str, Any], name: str) -> str:
     """Return the annotation that gives a container by its name what the pod's annotations give the main one."""
     prefix = next((prefix for wide, prefix in _WIDE.items() if wide in annotations), contract.MEMORY_OF)
     return prefix + name
+
+
+def amounts(annotations: Mapping[str, Any]) -> int:
+    """Count the pod-wide annotations of an amount."""
+    return sum(wide in annotations for wide in _WIDE)
 
 
 def uses_our_claim(container: Object) -> bool:
@@ -108,16 +133,21 @@ def uses_our_claim(container: Object) -> bool:
 
 
 def _first(names: Collection[str], default: object) -> str:
-    ranked = [name for name in names if name == default and name not in PROXIES]
-    return next(iter([*ranked, *(name for name in names if name not in PROXIES), *names]))
+    able = [name for name in names if not is_proxy(name)]
+    return next(iter([*(name for name in able if name == default), *able, *names]))
 
 
 def _named(annotations: Mapping[str, Any], name: str) -> bool:
     return any(prefix + name in annotations for prefix in contract.CONTAINER_PREFIXES)
 
 
+def _is_open(annotations: Mapping[str, Any]) -> bool:
+    """Tell whether some annotation means the main container, or none says which container shares."""
+    return _stands_wide(annotations) or not any(key.startswith(contract.CONTAINER_PREFIXES) for key in annotations)
+
+
 def _stands_wide(annotations: Mapping[str, Any]) -> bool:
-    return any(wide in annotations for wide in _WIDE)
+    return amounts(annotations) > 0
 
 
 def _lacks(annotations: Mapping[str, Any], name: str) -> bool:

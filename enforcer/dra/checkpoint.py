@@ -90,7 +90,7 @@ class ClaimStore:
                 path.rename(self._path(uid, ENDING))
             else:
                 path.unlink()
-            self._sync()
+        self._sync()  # also where no file is left: the call that removed it may have failed here
         with self._lock:
             self._prepared.pop(uid, None)
             self.unreadable.pop(path.name, None)

@@ -1,10 +1,12 @@
 """Report the containers that keep the /dev/shm of an MPS pod that was replaced: they cannot reach the new server."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
-from enforcer.mps.shared_memory import HERE
 from enforcer.quota.types import Quota
+from enforcer.runtime.files import read, replace
 from enforcer.status.messages import Notice
 from gpushare.reasons import Reason
 
@@ -12,39 +14,52 @@ NOTE: Final = (
     "the MPS pod of this node was replaced, and the /dev/shm of its clients with it: if container {container} started "
     "before, its programs cannot reach MPS; restart the container"
 )
-
-
-def device() -> int | None:
-    """Return the device number of the enforcer's own /dev/shm, which is that of the MPS pod."""
-    try:
-        return HERE.stat().st_dev
-    except OSError:
-        return None
+KEPT_AT: Final = ".shm-device"
+MOST_BYTES: Final = 32
 
 
 class Replaced:
     """Notices once that another MPS pod made another shared memory. For one thread.
 
+    The device number that was seen last is kept beside the shared memory, so that an enforcer that starts later notices
+    too. Both are gone after a reboot.
+
     Args:
+        memory: where MPS pods mount the shared memory.
         clients: asked for the quotas of containers that run and use MPS.
         tell: takes notices to the owners of pods.
-        device: tells one shared memory from another.
     """
 
     def __init__(
-        self, clients: Callable[[], Sequence[Quota]], tell: Callable[[Notice], None],
-        device: Callable[[], int | None] = device,
+        self, memory: Path, clients: Callable[[], Sequence[Quota]], tell: Callable[[Notice], None]
     ) -> None:  # fmt: skip
-        self._clients, self._tell, self._device = clients, tell, device
-        self._last: int | None = None
+        self._memory, self._clients, self._tell = memory, clients, tell
+        self._kept = memory.with_name(KEPT_AT)
 
     def turn(self, *, made: bool) -> None:
-        """Look once; ``made`` says whether an MPS pod has made a shared memory and not taken it away."""
-        if not made:
+        """Look once; ``made`` says whether an MPS pod has made a shared memory and not taken it away.
+
+        Raises:
+            OSError: the device number cannot be kept; the containers were reported.
+        """
+        device = self._device() if made else None
+        if device is None or device == (last := self._last()):
             return
-        last, self._last = self._last, self._device()
-        if last is None or self._last in {None, last}:
-            return
+        if last:
+            self._report()
+        replace(self._kept, device)
+
+    def _device(self) -> bytes | None:
+        with suppress(OSError):
+            return b"%d" % self._memory.stat().st_dev
+        return None
+
+    def _last(self) -> bytes:
+        with suppress(OSError):
+            return read(self._kept, MOST_BYTES)
+        return b""
+
+    def _report(self) -> None:
         for quota in self._clients():
             note = NOTE.format(container=quota.container)
             self._tell(Notice(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))

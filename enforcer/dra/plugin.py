@@ -18,6 +18,7 @@ from enforcer.dra.driver import Driver, Parts
 from enforcer.dra.kubelet_plugin import PluginService, Sockets
 from enforcer.dra.mps_readiness import AlwaysReady, MpsReady
 from enforcer.dra.mps_replaced import Replaced
+from enforcer.dra.program_view import following
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
 from enforcer.dra.resize_controller import Means, Resizer
@@ -91,13 +92,14 @@ class KubeletSide:
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
         self._joiners: Final = Joiners(setup.tell)
-        self._announcer = Announcer(setup.cluster, setup.backends, server_files)
+        memory = shared_memory_of(setup.run)
+        self._announcer = Announcer(setup.cluster, setup.backends, partial(server_files, memory))
         self._conditions = Conditions(setup.cluster)
-        self._modes = setup.modes
+        self._modes, self._backends = setup.modes, setup.backends
         parts = self._parts(setup)
         self._driver = Driver(parts)
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
-        self._files, self._replaced = parts.files, Replaced(partial(_mps_clients, setup), setup.tell)
+        self._files, self._replaced = parts.files, Replaced(memory, partial(_mps_clients, setup), setup.tell)
         files, living = parts.files, partial(living_pods, setup.attributor)
         self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods, self.books.claims)
         self._resizer = Resizer(self._means(setup))
@@ -153,7 +155,15 @@ class KubeletSide:
     def _settle(self) -> None:
         self._sockets.check()
         self._driver.settle()
+        self._follow_backends()
         self._replaced.turn(made=self._files.memory_made)
+
+    def _follow_backends(self) -> None:
+        """Have containers that start from now on see what the back end of today makes of their GPUs."""
+        follow = partial(following, backends=self._backends())
+        for claim in self._store.prepared():
+            if follow(claim) != claim:
+                self._driver.alter(claim.uid, follow)
 
     def _tidy(self) -> None:
         self._strays.turn()

@@ -1,6 +1,6 @@
 """Keep with a claim what its programs see of their GPUs, and which variables of frameworks they get. Pure.
 
-Both are frozen when the claim is prepared, because the file of a claim is written again without the pod and the GPU.
+Both are kept when the claim is prepared, because the file of a claim is written again without the pod and the GPU.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ def with_view(
         ask: what it was prepared from.
         gpus: of the node.
         backends: by UUID, who keeps the limits on a GPU. While that is not known, CUDA is taken to report the whole
-            GPU: the fraction is then too small rather than too large.
+            GPU: the fraction is then too small rather than too large, until ``following`` is asked.
         frameworks: whether frameworks get variables where the namespace says nothing else.
     """
     seen = tuple(
@@ -37,6 +37,15 @@ def with_view(
         if gpu.uuid in claim.gpus
     )
     return replace(claim, seen=seen, settings=_settings(claim, ask) if frameworks else ())
+
+
+def following(claim: Prepared, backends: Mapping[str, str]) -> Prepared:
+    """Return the claim as its programs see its GPUs now; a GPU whose back end is not known is seen as before."""
+    seen = tuple(
+        replace(each, by_cgroup=backends[each.gpu] == Backend.DRIVER_CGROUP) if each.gpu in backends else each
+        for each in claim.seen
+    )
+    return replace(claim, seen=seen)
 
 
 def _settings(claim: Prepared, ask: Ask) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -70,10 +70,9 @@ def withdraw(folder: Path) -> bool:
     return shared
 
 
-def server_files(folder: Path = HERE) -> tuple[tuple[int, int], ...]:
+def server_files(folder: Path) -> tuple[tuple[int, int], ...]:
     """Return owner and mode of the files that MPS servers keep there, each pair once; none where it cannot be read.
 
-    The enforcer's own /dev/shm is that of the MPS pod; at its place on the node a pod may see only what it covers.
     Tenants can write there, so this is good for an explanation and for no decision.
     """
     with suppress(OSError), os.scandir(folder) as entries:

@@ -302,8 +302,9 @@ def _hindrances(found: PodRecord) -> Iterator[str]:
     for container in containers(found.pod):
         if container.get("name") in failed:
             yield from mps_file.hindrances(found.pod, container, [claim for claim, _ in _used(found, container)])
-    if status.get("phase") == "Failed":
-        yield f"failed: {text(status, 'reason')}: {text(status, 'message')}"
+    reasons = list(filter(None, (text(status, "reason"), text(status, "message"))))
+    if status.get("phase") == "Failed" and reasons:
+        yield f"failed: {': '.join(reasons)}"
     if status.get("phase") == "Pending":
         latest = {each.get("reason"): each for each in _about(found) if _is_trouble(each, found)}
         yield from map(_event, latest.values())

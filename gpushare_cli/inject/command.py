@@ -111,14 +111,17 @@ def run(args: argparse.Namespace) -> int:
 def rewritten(text: str, args: argparse.Namespace) -> list[Result]:
     """Rewrite a stream with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
     documents = split(text)
-    values = known_values(documents, args)
+    values = _around(args) + rewrite.readable(documents)
     return rewrite.rewrite(documents, judge_for(values, args), args.namespace, no_strings(values))
 
 
 def known_values(documents: Sequence[Document], args: argparse.Namespace) -> list[Any]:
     """Return the objects of a stream, and those of the options' files, that decide on pods or are pods."""
-    around = _values([document for file in args.namespaces for document in split(source(file))])
-    return around + _values(documents)
+    return _around(args) + _values(documents)
+
+
+def _around(args: argparse.Namespace) -> list[Any]:
+    return _values([document for file in args.namespaces for document in split(source(file))])
 
 
 def judge_for(values: Sequence[Any], args: argparse.Namespace) -> Judge:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -80,8 +81,7 @@ def rewrite(
         known: problems of the stream that are reported before those of its pods.
 
     Raises:
-        PolicyDenied: pods are refused; of each problem, document and field are named.
-        RequestError: a document of ours cannot be read.
+        PolicyDenied: pods are refused, or documents cannot be read; of each problem, document and field are named.
     """
     results: list[Result] = []
     problems, complete = list(known), True
@@ -91,6 +91,8 @@ def rewrite(
         except PolicyDenied as error:
             problems += error.problems
             complete &= error.complete
+        except RequestError as error:
+            problems.append(_unreadable(error))
     if problems:
         raise PolicyDenied.of(list(dict.fromkeys(problems)), complete=complete, room=sys.maxsize)
     return results
@@ -102,6 +104,20 @@ def numbered(documents: Sequence[Document]) -> Iterator[tuple[int, Document]]:
     for document in documents:
         yield number, document
         number += not _empty(document)
+
+
+def readable(documents: Sequence[Document]) -> list[Any]:
+    """Return the values of the documents that can be read; ``rewrite`` reports the others."""
+    values: list[Any] = []
+    for number, document in numbered(documents):
+        with suppress(RequestError):
+            values.append(load(document, number))
+    return values
+
+
+def _unreadable(error: RequestError) -> Problem:
+    where, _, message = error.message.partition(": ")
+    return Problem(where, message, error.reason)
 
 
 def load(document: Document, number: int, *, any_kind: bool = False) -> Any:

@@ -119,7 +119,7 @@ ADMITTED: Final = (
     Change(name="apparmor-default", at=_security("appArmorProfile"), value={"type": "RuntimeDefault"}),
     Change(name="proc-mount-default", at=_security("procMount"), value="Default"),
     Change(name="proxy-variable", at=("env",), more=_variable("HTTPS_PROXY", "http://proxy:3128")),
-    Change(name="sees-all-gpus", at=("env",), more=_variable("NVIDIA_VISIBLE_DEVICES", "all"), becomes=_HIDDEN),
+    Change(name="sees-no-gpu", at=("env",), more=_variable("NVIDIA_VISIBLE_DEVICES", "none"), becomes=_HIDDEN),
     Change(name="env-from-with-prefix", at=("envFrom",), more={
         "prefix": "APP_", "configMapRef": {"name": "settings", "optional": True}}),
     Change(name="certificates", at=("volumeMounts",), more=_mount("/etc/ssl/certs")),
@@ -127,6 +127,10 @@ ADMITTED: Final = (
 REFUSED: Final = (
     Change(name="another-repository", at=("image",), value="example.org/miner:0.1.0", refused="image"),
     Change(name="plain-init-container", at=("restartPolicy",), value=None, refused="restartPolicy"),
+    Change(name="sees-all-gpus", at=("env",), more=_variable("NVIDIA_VISIBLE_DEVICES", "all"),
+        refused="env[NVIDIA_VISIBLE_DEVICES]"),
+    Change(name="sees-one-gpu", at=("env",), more=_variable("CUDA_VISIBLE_DEVICES", "0"),
+        refused="env[CUDA_VISIBLE_DEVICES]"),
     Change(name="command", at=("command",), value=["/bin/sh"], refused="command"),
     Change(name="arguments", at=("args",), value=["sidecar", "--status=/data"], refused="args"),
     Change(name="working-folder", at=("workingDir",), value="/data", refused="workingDir"),

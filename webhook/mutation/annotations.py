@@ -29,7 +29,7 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("no", "n", "off", "0", "f"), "false"),
 }
 """What people write for true and false."""
-SHOWN_WHOLE: Final = 26
+SHOWN_WHOLE: Final = 22
 """Longest name of a container that a warning shows whole, beside another such name."""
 T = TypeVar("T")
 UNREADABLE: Final = "?"
@@ -160,12 +160,18 @@ def _doubts(pod: PodView, choice: main_container.Choice, *, shares: bool) -> Ite
     wanted, name = pod.annotations.get(contract.DEFAULT_CONTAINER), choice.name
     if wanted is not None and wanted not in [each.name for each in _apps(pod)]:
         yield f"{contract.DEFAULT_CONTAINER} names no app container; {name:.30} counts as main"
-    elif wanted in main_container.PROXIES and wanted != name:
+    elif main_container.is_proxy(wanted) and wanted != name:
         yield f"{contract.DEFAULT_CONTAINER} names a proxy, {wanted:.20}; {name:.30} counts as main"
     if choice.others and shares:
         another = choice.others[0] if len(choice.others[0]) <= SHOWN_WHOLE else "<container>"
-        key = main_container.key_for(pod.annotations, another)
-        yield f"the share goes to container {name:.{SHOWN_WHOLE}}; {key} names another"
+        yield f"the share goes to {name:.{SHOWN_WHOLE}}; {_naming(pod.annotations, another)}"
+
+
+def _naming(annotations: Mapping[str, Any], another: str) -> str:
+    """Say which single annotation gives all that stands pod-wide to another container."""
+    if main_container.amounts(annotations) > 1:
+        return f"{contract.DEFAULT_CONTAINER}: {another} names another"
+    return f"write {main_container.key_for(annotations, another)} instead to name another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,10 @@ RESOURCES: Final = {
     # Tencent's GPUManager
     "tencent.com/vcuda-memory": contract.MEMORY,
     "tencent.com/vcuda-core": contract.COMPUTE,
+    # Koordinator
+    "koordinator.sh/gpu-memory": contract.MEMORY,
+    "koordinator.sh/gpu-memory-ratio": contract.MEMORY,
+    "koordinator.sh/gpu-core": contract.COMPUTE,
     # AWS's virtual GPU device plugin
     "k8s.amazonaws.com/vgpu": contract.MEMORY,
 }
@@ -46,6 +50,8 @@ ANNOTATIONS: Final = {
     "gpu-fraction-num-devices": contract.GPUS,
     # HAMi
     "nvidia.com/use-gputype": contract.GPU_MODEL,
+    # Tencent's GPUManager
+    "tencent.com/vcuda-core-limit": contract.COMPUTE,
     # KubeShare
     "sharedgpu/gpu_mem": contract.MEMORY,
     "sharedgpu/gpu_limit": contract.COMPUTE,

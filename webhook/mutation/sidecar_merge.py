@@ -18,7 +18,9 @@ Object = dict[str, Any]
 PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 HOOKS: Final = ("postStart", "preStop")
 HIDING: Final = frozenset({contract.CUDA_VISIBLE_DEVICES, contract.NVIDIA_VISIBLE_DEVICES})
-"""Variables that we write into each container; another value of them is replaced there and here."""
+"""Variables that the webhook writes into each container."""
+NO_GPU: Final = frozenset({"", "-1", "none", "void"})
+"""Values of them by which a container sees no GPU; other GPU systems write them too, and ours replaces them."""
 ALL_CAPABILITIES: Final = "ALL"
 _PROGRAM: Final = ("PYTHON", "LD_", "GPU_SHARE_", "CUDA_", "NVIDIA_")
 _VOLUMES: Final = f"{contract.CLAIM}-"
@@ -40,6 +42,12 @@ def is_of_another_release(standing: Json, wanted: Json) -> bool:
     before, ours = sidecar_image.parse(standing.get("image")), sidecar_image.parse(wanted["image"])
     same = sidecar_image.same_release(before, ours)
     return not _same_program(standing, wanted) if same is None else not same
+
+
+def hides_gpus(variable: Json) -> bool:
+    """Tell whether an entry of ``env`` hides the GPUs, as ours do."""
+    value = variable.get("value") or ""
+    return variable["name"] in HIDING and not variable.get("valueFrom") and isinstance(value, str) and value in NO_GPU
 
 
 def is_our_probe(action: object) -> bool:

@@ -125,7 +125,7 @@ def _variables(raw: Json, field: str) -> Check[None]:
     """A ConfigMap or a Secret can get any key later: only a prefix keeps it from setting a protected variable."""
     for entry in objects(raw.get("env"), f"{field}.env"):
         name = str(entry.get("name"))
-        if name not in sidecar_merge.HIDING and sidecar_merge.is_protected(name):
+        if sidecar_merge.is_protected(name) and not sidecar_merge.hides_gpus(entry):
             yield _changed(f"{field}.env[{_escaped(name)}]", "can change what the sidecar runs or which GPU it sees")
     for index, entry in enumerate(objects(raw.get("envFrom"), f"{field}.envFrom")):
         prefix = entry.get("prefix") or ""

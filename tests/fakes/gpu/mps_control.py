@@ -19,6 +19,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(HERE))))
 END = b"\0"
 MAX_PIPE = 87
 MULTIUSER = "-multiuser-server"
+WHERE_SUPPORTED = "-multiuser-server-where-supported"
+"""What the simulator's program adds: on a node its daemons serve all users, unless the world says otherwise."""
 
 
 def install(folder: "Path", state: "Path") -> "Path":
@@ -37,7 +39,8 @@ def main(arguments: list[str]) -> int:
     It ignores other words, as 535 does.
     """
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
-    arguments, several = [each for each in arguments if each != MULTIUSER], MULTIUSER in arguments
+    several = MULTIUSER in arguments or (WHERE_SUPPORTED in arguments and supported("multiuser_supported"))
+    arguments = [each for each in arguments if each not in {MULTIUSER, WHERE_SUPPORTED}]
     command = [] if arguments and arguments[0] in {"-d", "-f"} else arguments
     if len(pipe) > MAX_PIPE or (command and command[0] in {"-p", "-m", "-S", "-M"}):
         return 1

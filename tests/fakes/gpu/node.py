@@ -25,6 +25,7 @@ from typing import Final
 
 from gpushare.signals import stopped_by_signal
 from tests.fakes.gpu.build import library_folder
+from tests.fakes.gpu.mps_control import WHERE_SUPPORTED
 from tests.fakes.gpu.share import DEVICE_FOLDER, amount
 from tests.fakes.gpu.state import Fault, Machine, MachineGpu, Sim
 from tests.fakes.gpu.tenants import Tenants, plain
@@ -193,7 +194,7 @@ def lay_out(root: Path, shape: Machine, *, single_user: bool = False, mig: Seque
         _put(sources / f"{name}.py", (HERE / f"{name}.py").read_bytes(), 0o644)
     script = SCRIPT.format(
         python=sys.executable, state=sim.folder, program=sources / "mps_control.py",
-        several="" if single_user else 'set -- "$@" -multiuser-server',
+        several="" if single_user else f'set -- "$@" {WHERE_SUPPORTED}',
     )  # fmt: skip
     _put(driver / PROGRAMS / "nvidia-cuda-mps-control", script.encode(), 0o755)
     # Last: who waits for a driver waits for its library.

@@ -46,6 +46,21 @@ def linkerd(pod: Object) -> Object:
     return pod
 
 
+def fluid(pod: Object) -> Object:
+    """Fluid without native sidecars: a container for each data set, numbered, and an init container first."""
+    if _missing(pod, "fluid-fuse-0"):
+        pod["spec"]["containers"].insert(0, {"name": "fluid-fuse-0", "image": "example.invalid/fuse:1"})
+        pod["spec"].setdefault("initContainers", []).insert(0, {"name": "init-fluid-fuse-0", "image": "a"})
+    return pod
+
+
+def consul(pod: Object) -> Object:
+    """Consul with a life cycle of its proxies: they come first, one for each service."""
+    if _missing(pod, "consul-dataplane-web"):
+        pod["spec"]["containers"].insert(0, {"name": "consul-dataplane-web", "image": "example.invalid/dataplane:1"})
+    return pod
+
+
 def unknown(pod: Object) -> Object:
     """A sidecar that no list knows."""
     if _missing(pod, "in-house"):
@@ -74,7 +89,7 @@ def every(pod: Object) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["a-before", "z-after"])
-@pytest.mark.parametrize("insert", [gcsfuse, app_mesh, linkerd])
+@pytest.mark.parametrize("insert", [gcsfuse, app_mesh, linkerd, fluid, consul])
 def test_a_container_inserted_first_never_takes_the_share(
     bed: Bed, insert: Callable[[Object], Object], name: str
 ) -> None:

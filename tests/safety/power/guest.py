@@ -25,8 +25,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit.log import FOLDER, KillLog, segments
+from enforcer.audit.log import FOLDER, KillLog
 from enforcer.audit.record import Head, read, verify
+from enforcer.audit.segments import lines_of, segments
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.prepared_claim import Granted, Limit, Prepared
 from enforcer.main import main as enforce
@@ -47,6 +48,8 @@ CONTAINERS: Final = 6
 MOST_CLAIMS: Final = 8
 SETTLED: Final = 3
 """Looks of an enforcer after which what its predecessor left open is answered."""
+LOOKS: Final = 50
+"""At a last line that the enforcer may be writing."""
 SEED_BYTES: Final = 32
 ADD_ENTROPY: Final = 0x40085203
 RESEED: Final = 0x5207
@@ -187,11 +190,11 @@ def _claim(uid: str) -> Prepared:
     )  # fmt: skip
 
 
-def lines(state: Path) -> Iterator[bytes]:
-    """The kill log as it is on the disk; what is torn included."""
+def lines(state: Path, again: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
+    """Return the lines of the kill log on the disk, torn ones included; ``again`` as for ``lines_of``."""
     folder = state / FOLDER
     found = segments(folder) if folder.exists() else []
-    return chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in found)
+    return chain.from_iterable(lines_of(path, again) for path in found)
 
 
 def left(state: Path) -> list[list[Any]]:
@@ -208,7 +211,13 @@ def left(state: Path) -> list[list[Any]]:
 
 def settled(state: Path) -> dict[str, Any]:
     """What the enforcer has made of it: the chain's verdict, and the INTENTs that have no answer or several."""
-    records = list(lines(state))
+    looks = iter(range(LOOKS))
+
+    def again() -> bool:
+        time.sleep(POLL)
+        return next(looks, None) is not None
+
+    records = list(lines(state, again))
     verdict = verify(records)
     known = [read(line) for line in records] if verdict.holds else []
     answers = sorted(record["intent"] for record in known if record["kind"] in {"ABORTED", "OUTCOME"})
@@ -232,8 +241,7 @@ def listen(port: Port, tenants: Tenants) -> None:
         return head
 
     def sending(file: int, number: int, *rest: Any) -> None:
-        if number:
-            pid = _pid_of(file)
+        if number and (pid := _pid_of(file)) > 0:  # -1: the process is gone, so the signal reaches nobody
             port.tell("signal", pid=pid, number=int(number), container=tenants.container_of(pid))
         send(file, number, *rest)
 

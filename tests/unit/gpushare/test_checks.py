@@ -80,14 +80,14 @@ def test_a_check_is_stopped_after_the_most_problems() -> None:
 
 
 def test_the_text_lists_whole_problems_and_counts_the_rest() -> None:
-    error = refused(finds(*(Problem(f"a[{number}]", "x" * 900) for number in range(15))))
+    error = refused(finds(*(Problem(f"a[{number}]", "x" * 900) for number in range(40))))
     lines = error.message.splitlines()
     assert len(error.message) <= MAX_LISTING
-    assert lines[0].startswith("15 ")
+    assert lines[0].startswith("40 ")
     shown = [line for line in lines if line.startswith("* a[")]
     assert all(line.endswith("x" * 900) for line in shown)
-    assert str(15 - len(shown)) in lines[-1]
-    assert len(error.problems) == 15
+    assert str(40 - len(shown)) in lines[-1]
+    assert len(error.problems) == 40
 
 
 def test_one_long_problem_is_cut() -> None:

@@ -17,7 +17,7 @@ from gpushare.contract import (
     MIG_PROFILE,
     MIG_PROFILE_OF,
 )
-from gpushare.main_container import PROXIES, choose, key_for, main_container
+from gpushare.main_container import PREFIXES, PROXIES, choose, key_for, main_container, uses_our_claim
 from gpushare.namespace_policy import NamespacePolicy
 from webhook.mutation.mutate import decide
 from webhook.mutation.settings import Settings
@@ -34,6 +34,14 @@ def test_the_first_container_that_is_no_known_proxy() -> None:
     assert main_container({}, [app("model"), app("istio-proxy")]) == "model"
     assert main_container({}, [app("istio-proxy"), app("envoy"), app("model"), app("other")]) == "model"
     assert main_container({}, [app("envoy"), app("istio-proxy")]) == "envoy", "there are only proxies"
+
+
+@pytest.mark.parametrize("name", ["fluid-fuse-0", "jfs-mount", "consul-dataplane-web", "csql-team-db", "fluent-bit"])
+def test_what_storage_mesh_and_log_webhooks_insert_first_is_no_main_container(name: str) -> None:
+    apps = [app(name), app("model")]
+    assert main_container({}, apps) == "model"
+    assert main_container({DEFAULT_CONTAINER: name}, apps) == "model"
+    assert choose({MEMORY: "1Gi"}, apps).others == ()
 
 
 def test_default_container_wins_over_the_order_unless_it_names_a_proxy_or_nothing() -> None:
@@ -77,6 +85,34 @@ def test_others_are_those_that_the_author_may_have_meant() -> None:
     assert choose({DEFAULT_CONTAINER: "c"}, apps).others == ()
     assert choose({DEFAULT_CONTAINER: "gone"}, apps).others == ("b", "c")
     assert choose({MEMORY: "1Gi"}, [app("a", shares=True), app("b")]).others == ()
+
+
+@pytest.mark.parametrize("pod_wide", [{MEMORY: "1Gi"}, {MEMORY: "1Gi", COMPUTE: "10"}, {MIG_PROFILE: "1g.10gb"}])
+@pytest.mark.parametrize("name", ["b", "b" * 22, "b" * 63])
+def test_whoever_follows_the_warning_gives_the_share_to_the_other_container_at_once(
+    pod_wide: Object, name: str
+) -> None:
+    spec: Object = {"containers": [{"name": "a" * 63, "image": "x"}, {"name": name, "image": "x"}]}
+    first = decide({"metadata": {"annotations": pod_wide}, "spec": spec}, policy=NamespacePolicy(), settings=Settings())
+    (warning,) = [each for each in first.warnings if each.startswith("the share goes to aaa")]
+    assert not warning.endswith("...")
+    advice = warning.partition("; ")[2].replace("<container>", name)
+    if advice.startswith(DEFAULT_CONTAINER):
+        followed = {**pod_wide, DEFAULT_CONTAINER: advice.split()[1]}
+    else:
+        (_, amount), *others = pod_wide.items()
+        followed = {advice.split()[1]: amount, **dict(others)}
+    pod = {"metadata": {"annotations": followed}, "spec": spec}
+    second = decide(pod, policy=NamespacePolicy(), settings=Settings())
+    assert [uses_our_claim(each) for each in second.pod["spec"]["containers"]] == [False, True]
+    assert not [each for each in second.warnings if each.startswith("the share goes to")]
+
+
+def test_annotations_that_name_a_container_leave_no_doubt() -> None:
+    apps = [app("a"), app("b")]
+    assert choose({MEMORY_OF + "a": "1Gi"}, apps).others == ()
+    assert choose({COMPUTE: "10", MEMORY_OF + "a": "1Gi"}, apps).others == ("b",)
+    assert choose({"gpu-share.io/gpu-model": "H100"}, apps).others == ("b",)
 
 
 def test_where_all_that_use_our_claim_are_named_it_stays_one_of_them() -> None:
@@ -139,6 +175,6 @@ def test_a_container_inserted_after_the_first_rewrite_changes_no_share(annotatio
 
 
 def test_proxies_are_names_that_a_container_can_have() -> None:
-    for name in PROXIES:
+    for name in (*PROXIES, *PREFIXES):
         assert name.replace("-", "").isalnum()
         assert name == name.lower()

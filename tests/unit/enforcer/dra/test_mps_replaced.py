@@ -1,36 +1,63 @@
 """Whose containers keep the /dev/shm of an MPS pod that was replaced."""
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from enforcer.dra.mps_replaced import Replaced
 from tests.unit.enforcer.made import neighbour, quota
 
-GONE = 0
-"""No shared memory is made; what is at /dev/shm then is the directory below it."""
+FIRST, SECOND, THIRD = map(Path, ("/proc", "/sys", "/dev/shm"))
+"""File systems with device numbers of their own."""
+GONE: Final = None
+"""No shared memory is made."""
+RESTART: Final = "restart"
+"""Another enforcer begins."""
 
 
 @pytest.mark.parametrize(
     ("seen", "reports"),
     [
-        ([1, 1, 1], 0),
-        ([GONE, 1, 1], 0),
-        ([1, GONE, 1], 0),
-        ([1, None, 1], 0),
-        ([1, 2, 2], 1),
-        ([1, GONE, GONE, 2, 2], 1),
-        ([1, GONE, 2, 3], 2),
+        ([FIRST, FIRST, FIRST], 0),
+        ([GONE, FIRST, FIRST], 0),
+        ([FIRST, GONE, FIRST], 0),
+        ([FIRST, SECOND, SECOND], 1),
+        ([FIRST, GONE, GONE, SECOND, SECOND], 1),
+        ([FIRST, GONE, SECOND, THIRD], 2),
+        ([FIRST, RESTART, FIRST], 0),
+        ([FIRST, RESTART, SECOND, SECOND], 1),
+        ([FIRST, GONE, RESTART, SECOND, RESTART, SECOND], 1),
+        ([RESTART, FIRST], 0),
     ],
 )
-def test_each_other_shared_memory_is_reported_once_to_all_that_run(seen: Sequence[int | None], reports: int) -> None:
+def test_each_other_shared_memory_is_reported_once_to_all_that_run(
+    seen: Sequence[Path | str | None], reports: int, tmp_path: Path
+) -> None:
     notices: list[Any] = []
-    devices = iter(seen)
-    replaced = Replaced(lambda: [quota(), neighbour()], notices.append, lambda: next(devices))
+    memory = tmp_path / "shm"
+
+    def begin() -> Replaced:
+        return Replaced(memory, lambda: [quota(), neighbour()], notices.append)
+
+    replaced = begin()
     for each in seen:
-        if each == GONE:
-            next(devices)
-        replaced.turn(made=each != GONE)
+        if each == RESTART:
+            replaced = begin()
+            continue
+        memory.unlink(missing_ok=True)
+        if each is not GONE:
+            memory.symlink_to(each)
+        replaced.turn(made=each is not GONE)
     assert [each.quota.pod for each in notices] == ["tts-0", "other-0"] * reports
     assert all("restart the container" in each.note and each.reason == "MpsStopped" for each in notices)
+
+
+def test_what_is_no_file_in_its_place_is_as_if_nothing_was_seen(tmp_path: Path) -> None:
+    notices: list[Any] = []
+    (tmp_path / "shm").symlink_to(FIRST)
+    (tmp_path / ".shm-device").symlink_to(tmp_path / "elsewhere")
+    Replaced(tmp_path / "shm", lambda: [quota()], notices.append).turn(made=True)
+    assert notices == []
+    assert (tmp_path / ".shm-device").read_text() == str(FIRST.stat().st_dev)

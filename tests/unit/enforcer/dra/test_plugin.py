@@ -4,13 +4,15 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from enforcer.attribution.usage import Watch
+from enforcer.dra import plugin
 from enforcer.dra.cdi import file_name
+from enforcer.dra.driver import Ref
 from enforcer.dra.plugin import KubeletSide, Setup
 from enforcer.mps.launcher import pipe_of
 from enforcer.quota.checkpoint import Checkpoint
@@ -38,15 +40,44 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def side(world: World, told: list[Notice] | None = None) -> KubeletSide:
+def side(
+    world: World, told: list[Notice] | None = None, backends: Callable[[], Mapping[str, str]] = dict
+) -> KubeletSide:
     setup = Setup(
         node=NODE, state=world.state, run=world.run, kubelet_root=world.folder / "kubelet", cdi_root=world.cdi,
         policy=InventoryPolicy(), cluster=world.api,  # type: ignore[arg-type]
         watch=Watch(world.reader, world.pods), attributor=world.pods, metrics=Metrics(),
-        modes=GpuModes.fixed(), mps=Keeper(),  # type: ignore[arg-type]
+        modes=GpuModes.fixed(), mps=Keeper(), backends=backends,  # type: ignore[arg-type]
         quotas=Checkpoint(world.state).read, tell=(told if told is not None else []).append,
     )  # fmt: skip
     return KubeletSide(setup)
+
+
+def test_containers_that_start_later_see_what_the_back_end_of_then_makes_of_their_gpu(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "SETTLE_EVERY", 0.05)
+    world, backends, stopped = World(folder), dict[str, str](), threading.Event()
+    kubelet = side(world, backends=lambda: backends)
+    kubelet.start(stopped)
+    ref = world.tenant("tts")
+    with KubeletCalls(folder / "kubelet") as calls:
+        calls.register()
+        assert calls.prepare((ref.namespace, ref.name, ref.uid))[ref.uid].error == ""
+    assert fraction(world, ref) == "0.225806"
+    backends[GPU] = "driver-cgroup"
+    deadline = time.monotonic() + 20
+    while fraction(world, ref) != "0.875000":
+        assert time.monotonic() < deadline, "its containers still see the whole card"
+        time.sleep(0.05)
+    stopped.set()
+    kubelet.stop()
+
+
+def fraction(world: World, ref: Ref) -> str:
+    """The memory fraction that containers of a claim get."""
+    env = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]["env"]
+    return str(dict(each.split("=", 1) for each in env)[contract.MEMORY_FRACTION])
 
 
 def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:

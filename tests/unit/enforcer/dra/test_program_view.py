@@ -9,7 +9,7 @@ import pytest
 from enforcer.dra.allocation import Ask, prepare
 from enforcer.dra.cdi import variables
 from enforcer.dra.prepared_claim import Prepared, decode, encode
-from enforcer.dra.program_view import with_view
+from enforcer.dra.program_view import following, with_view
 from enforcer.nvml.types import Gpu
 from enforcer.quota.types import Mode
 from gpushare import contract
@@ -58,6 +58,20 @@ def test_the_fraction_is_of_what_cuda_reports(backend: str, mode: Mode, fraction
     found = viewed(pod("llm", {contract.MEMORY: "4Gi"}), backend=backend)
     assert decode(encode(found)) == found
     assert told(env(found, mode)) == ("3584", *fractions)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "fraction"),
+    [
+        ("", {GPU: "driver-cgroup"}, "0.875000"),
+        ("driver-cgroup", {GPU: "mps-v2"}, "0.225806"),
+        ("driver-cgroup", {OTHER_GPU: "mps-v2"}, "0.875000"),
+        ("driver-cgroup", {}, "0.875000"),
+    ],
+)
+def test_the_fraction_follows_the_back_end_while_it_is_known(before: str, now: dict[str, str], fraction: str) -> None:
+    found = following(viewed(pod("llm", {contract.MEMORY: "4Gi"}), backend=before), now)
+    assert env(found)[contract.MEMORY_FRACTION] == fraction
 
 
 def test_of_a_mig_instance_it_is_of_the_instance() -> None:

@@ -197,6 +197,20 @@ def test_what_kubernetes_says_of_a_share_is_told_while_it_holds(
     assert lines[3:] == ([f"  2026 {reason}: {message}"] if hindered else [])
 
 
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        ({}, []),
+        ({"reason": "Evicted"}, ["  failed: Evicted"]),
+        ({"reason": "Evicted", "message": "no memory"}, ["  failed: Evicted: no memory"]),
+    ],
+)
+def test_a_pod_that_failed_shows_what_kubernetes_says_of_it(why: dict[str, str], shown: list[str]) -> None:
+    content = load("running")
+    content["pod"]["status"] |= {"phase": "Failed", **why}
+    assert told(content)[1][3:] == shown
+
+
 def test_a_root_image_where_root_is_refused_is_translated() -> None:
     content = load("running")
     waiting = {

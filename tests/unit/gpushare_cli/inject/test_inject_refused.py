@@ -176,6 +176,18 @@ def test_every_problem_of_every_document_is_reported_and_nothing_is_written(inje
     assert found == expected
 
 
+def test_a_document_that_cannot_be_read_is_reported_beside_the_problems_of_the_others(inject: Run) -> None:
+    unreadable = "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n  priority: .inf\n"
+    twice = "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, name: b}\n"
+    documents = [text(wrapped("Pod", privileged(pod()))), unreadable, text(wrapped("Pod", privileged(pod()))), twice]
+    code, out, err = inject("---\n".join(documents))
+    assert (code, out) == (1, "")
+    for number in (1, 3):
+        assert f"* document {number} (Pod pod-1" in err
+    assert "* document 2, line " in err
+    assert "* document 4, line " in err
+
+
 def test_of_a_long_stream_every_refused_document_is_reported(inject: Run) -> None:
     documents = [wrapped("Job", privileged(pod())) for _ in range(100)]
     code, out, err = inject("---\n".join(map(text, documents)))

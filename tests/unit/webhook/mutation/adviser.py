@@ -1,6 +1,7 @@
 """Follow the problems of a denied pod mechanically: by field and reason, and to the letter."""
 
 import copy
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ _TO_REMOVE: Final = {Reason.UNKNOWN_ANNOTATION, Reason.UNKNOWN_CONTAINER, Reason
 _SECURITY: Final = {"privileged": False, "runAsNonRoot": True, "runAsUser": 1000}
 MEANT: Final = "did you mean "
 EXCLUDE: Final = "exclude container"
+PROPAGATION: Final = "remove mountPropagation"
 CHANGED: Final = "changed the sidecar: "
 """The sidecar is as it was if the other webhook leaves it out; a container that has only its name is removed."""
 
@@ -69,6 +71,12 @@ def dangling(pod: Json) -> list[str]:
     return [mount["name"] for mount in _mounts(pod) if mount["name"] not in volumes]
 
 
+def propagating(pod: Json) -> list[str]:
+    """Return the containers without privileges whose mounts propagate: the API server would refuse the pod."""
+    free = [each for each in _containers(pod) if not (each.get("securityContext") or {}).get("privileged")]
+    return [one["name"] for one in free for mount in one.get("volumeMounts") or [] if _propagates(mount)]
+
+
 def _solve(pod: Json, problem: Problem, path: list[str]) -> None:
     if path[:2] == ["metadata", "annotations"]:
         _solve_annotation(pod["metadata"]["annotations"], problem, path[2])
@@ -76,6 +84,8 @@ def _solve(pod: Json, problem: Problem, path: list[str]) -> None:
         _put(pod, path[:3], _SIDECAR if CHANGED in problem.message else _REMOVED)
     elif path[-1] in _SECURITY:
         _put(pod, path, _SECURITY[path[-1]])
+        for mount in re.findall(r"spec\.\w+\[\d+\]\.volumeMounts\[\d+\]", problem.message.partition(PROPAGATION)[2]):
+            _put(pod, [*steps(mount), "mountPropagation"], _REMOVED)
     elif path[-2:] == ["hostPath", "path"]:
         _remove_mounts(pod, _at(pod, path[:-2]).get("name"))
         _put(pod, path[:-2], _REMOVED)
@@ -120,6 +130,10 @@ def _remove_mounts(pod: Json, volume: str) -> None:
     for container in _containers(pod):
         mounts = container.get("volumeMounts") or []
         mounts[:] = [_REMOVED if each is not _REMOVED and each["name"] == volume else each for each in mounts]
+
+
+def _propagates(mount: Any) -> bool:
+    return mount is not _REMOVED and mount.get("mountPropagation") == "Bidirectional"
 
 
 def _mounts(pod: Json) -> Iterator[Json]:

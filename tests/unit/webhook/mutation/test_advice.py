@@ -75,6 +75,13 @@ def reserved_volume(pod: Json) -> None:
     pod["spec"]["containers"][0]["volumeMounts"].append(mount)
 
 
+def propagating(pod: Json) -> None:
+    """What a driver of a file system has: the API server takes it of privileged containers alone."""
+    main = pod["spec"]["containers"][0]
+    main["securityContext"] = {"privileged": True}
+    main["volumeMounts"][0]["mountPropagation"] = "Bidirectional"
+
+
 def changed_sidecar(pod: Json) -> None:
     """Add what another webhook may have made of a sidecar of another release."""
     context = {"privileged": True, "runAsUser": 0, "capabilities": {"add": ["ALL"]}}
@@ -94,6 +101,7 @@ DEFECTS: Final[list[Callable[[Json], Any]]] = [
     host_path("/dev", 0),
     host_path("/elsewhere", 1),
     toolkit_mount,
+    propagating,
     reserved_volume,
     container(0, "securityContext", {"privileged": True, "runAsUser": 0, "capabilities": {"add": ["A", "ALL", "BPF"]}}),
     container(1, "securityContext", {"privileged": True, "runAsUser": 0}),
@@ -139,7 +147,7 @@ def attempts(pod: Json, settings: Settings, policy: NamespacePolicy) -> list[Pol
         except PolicyDenied as error:
             refusals.append(error)
             pod = adviser.follow(pod, error.problems)
-            assert adviser.dangling(pod) == []
+            assert (adviser.dangling(pod), adviser.propagating(pod)) == ([], [])
     return refusals
 
 
@@ -196,9 +204,27 @@ def test_problems_come_in_the_order_of_their_fields_and_the_first_gives_the_reas
     assert fields == [f"metadata.annotations[{contract.MEMORY}]", *privileged, "spec.hostPID"]
 
 
+def test_a_pod_with_as_many_problems_as_an_agent_of_a_node_needs_one_attempt() -> None:
+    """Agents of networks, storage and monitoring mount up to 30 paths of their node and have containers with rights."""
+    pod = copy.deepcopy(POD)
+    rights = {"privileged": True, "capabilities": {"add": ["SYS_ADMIN", "SYS_PTRACE", "BPF", "PERFMON"]}}
+    paths: list[Json] = [
+        {"name": f"v{index}", "hostPath": {"path": f"/var/lib/kubelet/{index}"}} for index in range(30)
+    ]
+    mounts = [{"name": each["name"], "mountPath": each["hostPath"]["path"]} for each in paths]
+    pod["spec"]["volumes"] += paths
+    pod["spec"]["containers"] += [
+        {"name": f"agent-{index}", "securityContext": rights, "volumeMounts": mounts} for index in range(6)
+    ]
+    refusals = attempts(pod, STRICT, POLICY)
+    assert (len(refusals), refusals[0].complete) == (1, True)
+    assert len(refusals[0].message.splitlines()) == 1 + 30 + 6 * 5
+
+
 def test_of_very_many_problems_the_first_are_reported_and_the_text_says_so() -> None:
     pod = copy.deepcopy(POD)
-    pod["spec"]["containers"] += [{"name": f"c{index}", "securityContext": {"privileged": True}} for index in range(40)]
+    rights = {"privileged": True, "capabilities": {"add": ["SYS_ADMIN", "SYS_PTRACE"]}}
+    pod["spec"]["containers"] += [{"name": f"c{index}", "securityContext": rights} for index in range(40)]
     with pytest.raises(PolicyDenied) as error:
         decide(pod, policy=POLICY, settings=STRICT)
     assert (len(error.value.problems), error.value.complete) == (MAX_PROBLEMS, False)
@@ -212,6 +238,16 @@ def test_a_problem_is_reported_once() -> None:
     with pytest.raises(PolicyDenied) as error:
         decide(pod, policy=POLICY, settings=STRICT)
     assert [each.field for each in error.value.problems] == ["spec.containers[0].resources"]
+
+
+def test_what_only_privileged_containers_may_mount_is_named_with_the_privilege() -> None:
+    pod = copy.deepcopy(POD)
+    propagating(pod)
+    with pytest.raises(PolicyDenied) as error:
+        decide(pod, policy=POLICY, settings=STRICT)
+    (problem,) = error.value.problems
+    named = "remove mountPropagation: Bidirectional from spec.containers[0].volumeMounts[0]"
+    assert problem.message.endswith(f"set it to false, and {named}")
 
 
 def test_the_mounts_of_a_refused_volume_are_named() -> None:

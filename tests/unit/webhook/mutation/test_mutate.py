@@ -8,6 +8,7 @@ import jsonpatch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpushare import contract
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.reasons import Reason
 from tests.support.extent import trials
@@ -121,7 +122,8 @@ def test_what_other_webhooks_do_after_us_converges(generated: Generated, data: s
         added = data.draw(st.lists(variables(harmless(container)), max_size=2))
         container["env"] = [*(container.get("env") or []), *added]
         if data.draw(st.booleans()):
-            container["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})
+            devices = "none" if container["name"] == contract.SIDECAR else "all"
+            container["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": devices})
     again = rewritten(pod)
     final = patched(pod, again)
     assert oracle.problems(final, generated.wanted, generated.gpus) == []
