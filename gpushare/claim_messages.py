@@ -10,7 +10,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed"})
 """Phases of pods that use nothing any more."""
 
 
-def sentence(claim: str, first: str, who: str, *, gone: bool) -> str:
+def claim_in_use_message(claim: str, first: str, who: str, *, gone: bool) -> str:
     """Say whose a claim is, what that means for another pod, and what to do.
 
     Args:

@@ -11,7 +11,7 @@ from gpushare.kube_client import GARBAGE, Cluster
 Object = dict[str, Any]
 
 
-class Follower:
+class Informer:
     """Keeps a list and its watch going for ever, with back-off; tells ``on_list`` and ``on_event`` what it sees.
 
     Whatever the other end says it goes on: what cannot be used is a failure like any other.

@@ -29,6 +29,8 @@ WATCH_SECONDS: Final = 300
 WATCH_SILENCE: Final = 90.0
 """Seconds without a word after which a watch is given up: the API server sends a bookmark each minute, and a connection
 that was lost on its way says nothing at all."""
+LOG_SILENCE: Final = 300.0
+"""Seconds without a line after which the log of a container is asked for again."""
 SILENCE: Final = 30.0
 """Seconds without a word after which a command in a pod is given up."""
 MESSAGE_LIMIT: Final = 500
@@ -136,6 +138,28 @@ class Cluster:
             with suppress(OSError):
                 response.close()
 
+    def follow_log(self, pod: str, namespace: str, container: str) -> Iterator[bytes]:
+        """Yield the lines of a container's log, without their ends, as they come.
+
+        Ends where the container ends, and where no line came for ``LOG_SILENCE`` seconds: a connection that was lost
+        on its way says nothing at all.
+
+        Raises:
+            ClusterError: the API server refused, or the connection failed.
+        """
+        where = f"{path(CORE_V1, 'pods', pod, namespace)}/log"
+        timeout = urllib3.Timeout(connect=DEFAULT_TIMEOUT, read=LOG_SILENCE)
+        response = self._send("GET", where, None, {"container": container, "follow": "true"}, timeout)
+        try:
+            yield from _lines(response)
+        except urllib3.exceptions.ReadTimeoutError:
+            return
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise ClusterError(f"{where} broke off: {error}") from error
+        finally:
+            with suppress(OSError):
+                response.close()
+
     def run(
         self, pod: str, namespace: str, container: str, command: Sequence[str], *, silence: float = SILENCE
     ) -> Iterator[bytes]:
@@ -150,7 +174,7 @@ class Cluster:
         query += [("command", word) for word in command]
         from gpushare import kubeconfig as official  # noqa: PLC0415 - it takes much memory, and few run commands
 
-        return official.run(self._access, f"{where}?{urlencode(query)}", self._authorization(), silence)
+        return official.exec_in_pod(self._access, f"{where}?{urlencode(query)}", self._authorization(), silence)
 
     def _call(
         self,

@@ -63,7 +63,7 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
     return "default"
 
 
-def run(access: Access, command: str, authorization: Mapping[str, str], silence: float) -> Iterator[bytes]:
+def exec_in_pod(access: Access, command: str, authorization: Mapping[str, str], silence: float) -> Iterator[bytes]:
     """See ``Cluster.run``.
 
     Args:

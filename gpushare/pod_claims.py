@@ -5,11 +5,10 @@ itself makes a claim for a container that asks for a DeviceClass among its resou
 type counts as absent.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-Object = Mapping[str, Any]
+from gpushare.raw_objects import Object, mapping, objects, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +24,12 @@ class Use:
     entry: str
 
 
+def containers(pod: Object) -> list[Object]:
+    """Return the containers of a pod in the order of their start."""
+    spec = mapping(pod, "spec")
+    return [*objects(spec, "initContainers"), *objects(spec, "containers")]
+
+
 def claim_names(pod: Object) -> list[str]:
     """Name all claims of a pod that exist or are to exist, each once."""
     return list(dict.fromkeys((*_entries(pod).values(), *filter(None, [_made_by_scheduler(pod)]))))
@@ -32,44 +37,29 @@ def claim_names(pod: Object) -> list[str]:
 
 def uses(pod: Object) -> Iterator[Use]:
     """Yield which container uses which claim, in the order of their start."""
-    entries, spec = _entries(pod), _object(pod, "spec")
-    for container in (*_list(spec, "initContainers"), *_list(spec, "containers")):
-        for each in _list(_object(container, "resources"), "claims"):
-            if claim := entries.get(_text(each, "name"), ""):
-                yield Use(_text(container, "name"), claim, _text(each, "request"), _text(each, "name"))
+    entries = _entries(pod)
+    for container in containers(pod):
+        for each in objects(mapping(container, "resources"), "claims"):
+            if claim := entries.get(text(each, "name"), ""):
+                yield Use(text(container, "name"), claim, text(each, "request"), text(each, "name"))
     yield from _of_extended_resources(pod)
 
 
 def _of_extended_resources(pod: Object) -> Iterator[Use]:
     claim = _made_by_scheduler(pod)
-    for each in _list(_object(_object(pod, "status"), "extendedResourceClaimStatus"), "requestMappings"):
-        if claim and _text(each, "containerName") and _text(each, "requestName"):
-            yield Use(_text(each, "containerName"), claim, _text(each, "requestName"), "")
+    for each in objects(mapping(mapping(pod, "status"), "extendedResourceClaimStatus"), "requestMappings"):
+        if claim and text(each, "containerName") and text(each, "requestName"):
+            yield Use(text(each, "containerName"), claim, text(each, "requestName"), "")
 
 
 def _made_by_scheduler(pod: Object) -> str:
-    return _text(_object(_object(pod, "status"), "extendedResourceClaimStatus"), "resourceClaimName")
+    return text(mapping(mapping(pod, "status"), "extendedResourceClaimStatus"), "resourceClaimName")
 
 
 def _entries(pod: Object) -> dict[str, str]:
     """By the name of the entry in ``spec.resourceClaims``, which claim stands behind it."""
-    named = _list(_object(pod, "spec"), "resourceClaims")
-    made = _list(_object(pod, "status"), "resourceClaimStatuses")
-    pairs = {_text(each, "name"): _text(each, "resourceClaimName") for each in named}
-    pairs |= {_text(each, "name"): name for each in made if (name := _text(each, "resourceClaimName"))}
+    named = objects(mapping(pod, "spec"), "resourceClaims")
+    made = objects(mapping(pod, "status"), "resourceClaimStatuses")
+    pairs = {text(each, "name"): text(each, "resourceClaimName") for each in named}
+    pairs |= {text(each, "name"): name for each in made if (name := text(each, "resourceClaimName"))}
     return {entry: claim for entry, claim in pairs.items() if entry and claim}
-
-
-def _object(parent: Object, key: str) -> Object:
-    value = parent.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _list(parent: Object, key: str) -> list[Object]:
-    value = parent.get(key)
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _text(parent: Object, key: str) -> str:
-    value = parent.get(key)
-    return value if isinstance(value, str) else ""

@@ -154,15 +154,15 @@ def parse_debt(value: object) -> float:
     return seconds
 
 
-def same_amount(one: object, other: object) -> bool:
+def same_quantity(one: object, other: object) -> bool:
     """Tell whether two of Kubernetes' own quantities, such as ``1`` and ``1000m``, are as much."""
     if type(one) is type(other) and one == other:
         return True
-    amounts = (exact(one), exact(other))
+    amounts = (exact_value(one), exact_value(other))
     return None not in amounts and amounts[0] == amounts[1]
 
 
-def exact(value: object) -> Fraction | None:
+def exact_value(value: object) -> Fraction | None:
     """Read what the API server takes as a quantity; ``None`` for anything else."""
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     match = _AMOUNT.fullmatch(text)

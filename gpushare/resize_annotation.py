@@ -1,7 +1,7 @@
 """What an annotation ``resize.gpu-share.io/<container>`` says: another quota for a container that runs. Pure.
 
-``3Gi`` is enough. ``3Gi;force`` also ends a process that holds more than that, and ``3Gi;id=5f3a`` is a wish of its own
-each time its mark is another: whoever waits for an answer knows it for theirs.
+``3Gi`` is enough. ``3Gi;force`` also ends a process that holds more than that. ``3Gi;id=5f3a`` is a new request each
+time its mark is another one, and the answer names the mark.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ _MARK: Final = Pattern(r"id=[0-9a-z]{1,16}", 19)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ResizeRequest:
     """Another quota for one container: MiB, and whether a process above it may be ended for it."""
 
     memory_mib: int
     force: bool = False
 
 
-def parse_wish(value: object) -> Wish:
+def parse_request(value: object) -> ResizeRequest:
     """Read what an annotation says.
 
     Raises:
@@ -39,16 +39,16 @@ def parse_wish(value: object) -> Wish:
     wrong = [word for word in words if word != FORCE and not _MARK.fullmatch(word)]
     if wrong:
         raise QuantityError(f"{shown(wrong[0])} means nothing here; write for example 3Gi or 3Gi;{FORCE}")
-    return Wish(parse_memory(amount), FORCE in words)
+    return ResizeRequest(parse_memory(amount), FORCE in words)
 
 
-def write_wish(wish: Wish, mark: str) -> str:
-    """Write a wish as an annotation says it; ``mark`` is up to 16 small letters and digits."""
-    return f"{wish.memory_mib}Mi" + (f";{FORCE}" if wish.force else "") + f";id={mark}"
+def format_request(request: ResizeRequest, mark: str) -> str:
+    """Write a request as an annotation; ``mark`` is up to 16 small letters and digits."""
+    return f"{request.memory_mib}Mi" + (f";{FORCE}" if request.force else "") + f";id={mark}"
 
 
-def wishes(annotations: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect, by container, what is wished; values as they stand."""
+def requests_in(annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect, by container, the requests; values as they are."""
     return {
         key.removeprefix(contract.RESIZE_OF): value
         for key, value in annotations.items()

@@ -2,16 +2,14 @@
 
 import argparse
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from enforcer.audit.log import FOLDER
 from enforcer.kill.circuit_breaker import NAME, opened_at, reset
 from gpushare.errors import ConfigError, GpuShareError
-from gpushare_cli import top
 from gpushare_cli.audit.filters import printable
-
-FINE: Final = 0
-NOT_FINE: Final = 1
+from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.options import add_state
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,13 +20,7 @@ def add_parser(subparsers: Any) -> None:
         description="Say whether this node's breaker is open: it opens where most of a node would be killed, "
         "and nobody is until an operator has found out why and resets it.",
     )
-    parser.add_argument(
-        "--state",
-        type=Path,
-        default=Path(top.STATE_DIRECTORY),
-        metavar="DIR",
-        help="the enforcer's state directory (%(default)s)",
-    )
+    add_state(parser)
     parser.add_argument("--reset", action="store_true", help="close it; everybody gets a full grace period first")
 
 

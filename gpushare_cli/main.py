@@ -15,11 +15,7 @@ from typing import Final, NoReturn
 
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare_cli import api_errors
-
-FINE: Final = 0
-NOT_FINE: Final = 1
-WRONG_USE: Final = 2
-INTERRUPTED: Final = 130
+from gpushare_cli.exit_codes import FINE, INTERRUPTED, NOT_FINE, WRONG_USE
 
 PARTS: Final = {
     "webhook": "answer admission reviews and keep the claim templates",
@@ -73,14 +69,14 @@ def program() -> str:
     return "kubectl gpu-share" if Path(sys.argv[0]).name == _PLUGIN else "gpu-share"
 
 
-def build_parser(verb: str | None) -> Parser:
-    """Build the parser with the full options of one verb; the others are there for the list only."""
+def build_parser(*full: str) -> Parser:
+    """Build the parser with the options of these verbs; the others are there for the list only."""
     parser = Parser(prog=program(), description="Several pods share one GPU; limits hold and kills are on the record.")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "processes:\n" + "\n".join(f"  {name:<18}  {what}" for name, what in PARTS.items())
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
     for name, what in VERBS.items():
-        if name == verb:
+        if name in full:
             module = importlib.import_module(f"gpushare_cli.{name}")
             module.add_parser(verbs)
             verbs.choices[name].set_defaults(run=module.run)
@@ -92,7 +88,7 @@ def build_parser(verb: str | None) -> Parser:
 def _verb(arguments: list[str]) -> int:
     asked = next((word for word in arguments if not word.startswith("-")), None)
     _ready_output(asked)
-    args = build_parser(asked).parse_args(arguments)
+    args = build_parser(*[asked] if asked else []).parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = args.run
     code = run(args)
     sys.stdout.flush()

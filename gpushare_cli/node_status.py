@@ -19,7 +19,9 @@ from enforcer.audit.record import Kind
 from enforcer.detection.types import Phase
 from enforcer.status.node_status import BLIND, NAME
 from gpushare.errors import ConfigError, GpuShareError
+from gpushare.raw_objects import objects, text
 from gpushare.reasons import Reason
+from gpushare_cli.terminal import clean
 
 NEAR: Final = 0.9
 """Share of its quota from which a container is shown as near it."""
@@ -149,15 +151,15 @@ def endings(folder: Path) -> dict[str, str]:
     """Return when and how containers were ended, by container id, from the end of the kill log. It is not verified."""
     try:
         last = segments(folder)[-1:]
-        text = b"".join(_end_of(file, LAST_BYTES) for file in last)
+        end = b"".join(_end_of(file, LAST_BYTES) for file in last)
     except OSError:
         return {}
     found: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in end.splitlines():
         record = _json(line)
         if record.get("kind") == Kind.OUTCOME and record.get("result") == Reason.KILLED:
             pids = ", ".join(
-                f"pid {_number(one, 'pid')} by {_text(one, 'steps')}" for one in _objects(record, "targets")
+                f"pid {_number(one, 'pid')} by {_text(one, 'steps')}" for one in objects(record, "targets")
             )
             found[_text(record, "containerId")] = f"{_text(record, 'time')}: {pids} (record {_number(record, 'seq')})"
     return found
@@ -189,8 +191,8 @@ def read(raw: Mapping[str, Any], ended: Mapping[str, str]) -> NodeStatus:
         node=_text(raw, "node"),
         time=_text(raw, "time"),
         enforcing=raw.get("enforcing") is True,
-        problems=tuple(_clean(one) for one in problems if isinstance(one, str)) if isinstance(problems, list) else (),
-        gpus=tuple(_gpu(raw, gpu, uses) for gpu in _objects(raw, "gpus")),
+        problems=tuple(clean(one) for one in problems if isinstance(one, str)) if isinstance(problems, list) else (),
+        gpus=tuple(_gpu(raw, gpu, uses) for gpu in objects(raw, "gpus")),
         raw=raw,
     )
 
@@ -204,7 +206,7 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
     uuid = _text(gpu, "uuid")
     mine = tuple(use for use in uses if use.gpu == uuid)
     used, memory, reserved = (_number(gpu, key) for key in ("usedMib", "memoryMib", "reservedMib"))
-    strangers = sum(1 for one in _objects(raw, "strangers") if _text(one, "gpu") == uuid)
+    strangers = sum(1 for one in objects(raw, "strangers") if _text(one, "gpu") == uuid)
     return GpuUse(
         uuid=uuid,
         index=_number(gpu, "index"),
@@ -221,7 +223,7 @@ def _gpu(raw: Mapping[str, Any], gpu: Mapping[str, Any], uses: tuple[Use, ...]) 
 
 
 def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
-    for one in _objects(raw, "containers"):
+    for one in objects(raw, "containers"):
         yield Use(
             namespace=_text(one, "namespace"),
             pod=_text(one, "pod"),
@@ -242,7 +244,7 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
 
 def _processes(container: Mapping[str, Any]) -> list[tuple[int, int | None]]:
     """A container's processes with what each holds, MiB, the largest first."""
-    rows = [(_number(one, "pid"), _number(one, "usedMib")) for one in _objects(container, "processes")]
+    rows = [(_number(one, "pid"), _number(one, "usedMib")) for one in objects(container, "processes")]
     return sorted(((pid, held) for pid, held in rows if pid is not None), key=lambda row: (-(row[1] or 0), row[0]))
 
 
@@ -258,25 +260,15 @@ def _growth(found: object) -> str:
 
 def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[str]:
     same = ("podUid", "container", "gpu")
-    for one in _objects(raw, "failures"):
+    for one in objects(raw, "failures"):
         if all(_text(one, key) == _text(container, key) for key in same):
             found = one.get("holders")
-            held = ", ".join(_clean(str(each)) for each in found) if isinstance(found, list) else "not known"
+            held = ", ".join(clean(str(each)) for each in found) if isinstance(found, list) else "not known"
             yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; held then: {held}"
 
 
-def _objects(value: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:
-    found = value.get(key)
-    yield from (item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
-
-
 def _text(value: Mapping[str, Any], key: str) -> str:
-    found = value.get(key)
-    return _clean(found) if isinstance(found, str) else ""
-
-
-def _clean(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
+    return clean(text(value, key))
 
 
 def _number(value: Mapping[str, Any], key: str) -> int | None:

@@ -1,7 +1,7 @@
 """``gpu-share resize``: another quota for a container that runs, within what its pod reserved.
 
-The wish is written on the pod, as an annotation that policies watch; the agent of the pod's node answers in the claim's
-status. What can be known here is refused before anything is written.
+The request is written on the pod, as an annotation that policies watch. The agent of the pod's node answers in the
+claim's status. What can be known here is refused before anything is written.
 """
 
 import argparse
@@ -23,11 +23,12 @@ from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, Cluster, nam
 from gpushare.pod_claims import claim_names
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.reasons import Reason
-from gpushare.resize_annotation import Wish, write_wish
-from gpushare_cli.explain.pod import HIDDEN, claims_of, pod_of
+from gpushare.resize_annotation import ResizeRequest, format_request
+from gpushare_cli.api_errors import HIDDEN
+from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.explain.pod import claims_of, pod_of
+from gpushare_cli.options import add_cluster, pod_name
 
-FINE: Final = 0
-NOT_FINE: Final = 1
 LOOK_SECONDS: Final = 0.3
 MARK_BYTES: Final = 6
 ROLE: Final = "gpu-share-resize"
@@ -82,37 +83,22 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="wait for the answer (%(default)s)")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    add_cluster(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Change it. Returns 1 when it is refused, or nobody answers."""
-    wish = Wish(_memory(args.memory), args.force)
-    namespace, name = place(args.pod, args.namespace)
+    request = ResizeRequest(_memory(args.memory), args.force)
+    namespace, name = pod_name(args.pod, args.namespace)
     api = Cluster.connect(args.kubeconfig, args.context)
     namespace = namespace or namespace_of(args.kubeconfig, args.context)
     target = found(api, namespace, name, args.container)
     try:
-        answer = _asked(api, target, wish, args)
+        answer = _asked(api, target, request, args)
     except ResizeRefused as error:
         answer = _answer(target, done=False, reason=str(error.reason), note=error.message)
-    _print(target, answer, wish, args)
+    _print(target, answer, request, args)
     return FINE if answer["done"] else NOT_FINE
-
-
-def place(pod: str, namespace: str | None) -> tuple[str, str]:
-    """Read ``POD`` or ``NAMESPACE/POD``; the namespace is empty where it is not said.
-
-    Raises:
-        ConfigError: it is neither, or two namespaces are given.
-    """
-    before, slash, name = pod.rpartition("/")
-    if not name or "/" in before or (slash and not before):
-        raise ConfigError(f"{pod!r:.200} is no pod; write POD or NAMESPACE/POD")
-    if before and namespace and before != namespace:
-        raise ConfigError(f"{pod} names namespace {before}, and -n {namespace}; leave one out")
-    return before or namespace or "", name
 
 
 def found(api: Cluster, namespace: str, name: str, container: str) -> Target:
@@ -198,16 +184,16 @@ def _check_running(pod: Object, name: str) -> None:
         raise GpuShareError(f"pod {name} does not run (it is {phase}); {hint}")
 
 
-def _asked(api: Cluster, target: Target, wish: Wish, args: argparse.Namespace) -> Object:
-    """Write the wish and wait for what comes of it; of a dry run, say what would.
+def _asked(api: Cluster, target: Target, request: ResizeRequest, args: argparse.Namespace) -> Object:
+    """Write the request and wait for what comes of it; of a dry run, say what would.
 
     Raises:
         ResizeRefused: it is known here already that it cannot be.
         GpuShareError: the user may not, or nobody answers.
     """
-    # The node knows more: the namespace's ceiling, and what the container holds. This saves wishes nobody can grant.
-    resized(target.claim, target.pod, target.container, wish.memory_mib, Bounds())
-    asked = write_wish(wish, secrets.token_hex(MARK_BYTES))
+    # The node knows more: the namespace's ceiling, and what the container holds. This saves hopeless requests.
+    resized(target.claim, target.pod, target.container, request.memory_mib, Bounds())
+    asked = format_request(request, secrets.token_hex(MARK_BYTES))
     _write(api, target, asked, dry=args.dry_run)
     if args.dry_run:
         return _answer(target, done=True, reason=str(Reason.RESIZED), note="")
@@ -261,8 +247,8 @@ def _answer(target: Target, *, done: bool, reason: str, note: str) -> Object:
     return {"done": done, "reason": reason, "note": note, "beforeMiB": target.limit.memory_mib, "effect": ""}
 
 
-def _print(target: Target, answer: Object, wish: Wish, args: argparse.Namespace) -> None:
-    after = wish.memory_mib if answer["done"] else answer["beforeMiB"]
+def _print(target: Target, answer: Object, request: ResizeRequest, args: argparse.Namespace) -> None:
+    after = request.memory_mib if answer["done"] else answer["beforeMiB"]
     if args.output == "json":
         shown = {key: answer[key] for key in ("done", "reason", "note", "effect", "beforeMiB")}
         place = {"namespace": target.namespace, "pod": target.claim.pod, "container": target.container}

@@ -4,14 +4,13 @@ import argparse
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any, Final
 
 from gpushare_cli import node_status
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
+from gpushare_cli.options import add_state
 from gpushare_cli.terminal import NOT_AVAILABLE, Colour, Terminal, cell, table
 
-STATE_DIRECTORY: Final = Path("/var/lib/gpu-share")
 STALE_SECONDS: Final = 10.0
 GPUS: Final = ("GPU", "MODEL", "MODE", "MEM-USED/LIMIT/TOTAL", "CLIENTS")
 CONTAINERS: Final = ("GPU", "NAMESPACE/POD", "CONTAINER", "PID", "MEM/QUOTA", "STATE")
@@ -33,22 +32,11 @@ def add_parser(subparsers: Any) -> None:
         help="show GPUs, the containers on them, and their use against quota",
         description="Show this node's GPUs and the containers on them, in MiB, from what the enforcer last saw.",
     )
-    add_state_option(parser)
+    add_state(parser)
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     parser.add_argument("-w", "--watch", action="store_true", help="show it again and again")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="of --watch (default 1)")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
-
-
-def add_state_option(parser: argparse.ArgumentParser) -> None:
-    """Add where the enforcer keeps its state."""
-    parser.add_argument(
-        "--state",
-        type=Path,
-        default=STATE_DIRECTORY,
-        metavar="DIR",
-        help=f"the enforcer's state directory ({STATE_DIRECTORY})",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

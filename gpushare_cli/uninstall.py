@@ -18,16 +18,15 @@ from typing import Any, Final, TypeVar
 from enforcer.runtime import lock
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
+from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.terminal import some
 
-FINE: Final = 0
-NOT_FINE: Final = 1
 LOOK_SECONDS: Final = 2.0
 SHOWN: Final = 5
 CLASSES: Final = frozenset({contract.DEVICE_CLASS, contract.MIG_DEVICE_CLASS, contract.STATUS_DEVICE_CLASS})
 CONFIGURATION: Final = "gpu-share"
-APPS_V1: Final = "/apis/apps/v1"
 CLEANER: Final = "gpu-share-clean"
 SIMULATOR: Final = "simulator"
 AGENT: Final = "app.kubernetes.io/name=gpu-share-agent"
@@ -107,7 +106,7 @@ def before(api: Cluster, clock: Clock, *, ignore_claims: bool) -> int:
         print("\n".join(["refused, and nothing was changed", *_in_the_way(left)]))
         return NOT_FINE
     if held := [each for each in left if each.held]:
-        print(f"going on although {_some(held)} hold shares: their pods will stay Terminating until force-deleted")
+        print(f"going on although {_named(held)} hold shares: their pods will stay Terminating until force-deleted")
     gone = _delete(api, path(ADMISSION_V1, "mutatingwebhookconfigurations", CONFIGURATION))
     print(f"webhook configuration {CONFIGURATION} {'deleted' if gone else 'was gone already'}")
     return FINE
@@ -117,10 +116,10 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
     """Say of each kind of claim what it is and how to get rid of it."""
     held, waiting = ([each for each in left if each.held is which] for which in (True, False))
     if held:
-        yield f"  these hold shares, and without the node agent their pods could not end: {_some(held)}"
+        yield f"  these hold shares, and without the node agent their pods could not end: {_named(held)}"
         yield "    delete those pods and repeat; or set uninstall.waitForClaims to false and force-delete them later"
     if waiting:
-        yield f"  these were never allocated and wait for a GPU, which they may get at any moment: {_some(waiting)}"
+        yield f"  these were never allocated and wait for a GPU, which they may get at any moment: {_named(waiting)}"
         yield "    delete the pods they are of, and whatever makes those anew (a Deployment, a Job), and repeat; delete"
         yield "    one of no pod itself: kubectl --namespace NAMESPACE delete resourceclaim NAME"
 
@@ -136,7 +135,7 @@ def after(api: Cluster, namespace: str, clock: Clock) -> int:
     for what, places in counts.items():
         print(f"{what} removed: {sum(_delete(api, each) for each in places)}")
     if left:
-        print(f"{_some(left)} did not end; what they leave, slices and files, has to be removed by hand")
+        print(f"{_named(left)} did not end; what they leave, slices and files, has to be removed by hand")
     return NOT_FINE if left else FINE
 
 
@@ -243,7 +242,7 @@ def _wait(look: Callable[[], list[T]], what: str, clock: Clock) -> list[T]:
     ends, said = clock.now() + clock.seconds, -1
     while left := look():
         if len(left) != said:
-            print(f"waiting up to {max(0.0, ends - clock.now()):.0f} s: {_some(left)} {what}", flush=True)
+            print(f"waiting up to {max(0.0, ends - clock.now()):.0f} s: {_named(left)} {what}", flush=True)
             said = len(left)
         if clock.now() >= ends:
             return left
@@ -272,10 +271,9 @@ def _remove(file: Path) -> bool:
     return True
 
 
+def _named(names: Sequence[object]) -> str:
+    return some(sorted(map(str, names)), SHOWN)
+
+
 def _place(item: Object) -> str:
     return f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-
-
-def _some(names: Sequence[object]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(sorted(map(str, names))[:SHOWN])}{more}"

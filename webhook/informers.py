@@ -11,7 +11,7 @@ import structlog
 
 from gpushare.contract import DRIVER, MANAGED_LABEL, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
-from gpushare.informer import Follower
+from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
 from webhook.caches import CLAIM, TEMPLATE, KnownClaims, NamespacePolicyCache
@@ -108,7 +108,7 @@ class PodsAndTemplates(Protocol):
         """That namespace, or with ``None`` any, may have come to take part."""
 
 
-class _Eager(Follower):
+class _Eager(Informer):
     """One that does not wait long to try again, for pods wait for their templates, and there are few of us."""
 
     MAX_DELAY = 1.0
@@ -117,7 +117,7 @@ class _Eager(Follower):
 
 def followers(
     cluster: Cluster, namespaces: NamespacePolicyCache, claims: KnownClaims, books: PodsAndTemplates, metrics: Metrics
-) -> list[Follower]:
+) -> list[Informer]:
     """Everything that has to be watched; each is meant to run in a thread of its own."""
 
     def reset_templates(items: Iterable[Object]) -> None:
@@ -139,7 +139,7 @@ def followers(
         metrics.cluster_errors.inc()
         log.warning("watch interrupted", error=error.message, status=error.status)
 
-    def follow(where: str, on_list: OnList, on_event: OnEvent, **query: str) -> Follower:
+    def follow(where: str, on_list: OnList, on_event: OnEvent, **query: str) -> Informer:
         return _Eager(cluster, where, on_list, on_event, failed, **query)
 
     return [

@@ -16,7 +16,7 @@ from gpushare import contract
 from gpushare.errors import PrepareError, QuantityError, ResizeRefused
 from gpushare.quantity import DEFAULT_MIN_MIB, format_mib, parse_memory
 from gpushare.reasons import Reason
-from gpushare.resize_annotation import Wish, parse_wish
+from gpushare.resize_annotation import ResizeRequest, parse_request
 
 AT_ONCE: Final = "at once"
 AT_START: Final = "at next start"
@@ -61,7 +61,7 @@ def answered(claim: Prepared, pod: Object, container: str, asked: Any, bounds: B
     before = limit_of(claim, container).memory_mib
     blank = Answer(container=container, asked=kept(asked), done=False, before_mib=before, reason="", note="")
     try:
-        wish = parse_wish(asked)
+        wish = parse_request(asked)
         after = resized(claim, pod, container, wish.memory_mib, bounds)
         _check_held(container, before, wish, now)
     except (ResizeRefused, QuantityError) as error:
@@ -156,12 +156,12 @@ def outstanding(claim: Prepared, wished: Mapping[str, Any]) -> dict[str, Any]:
 
 def _growth(asked: Any, before: int) -> int:
     try:
-        return parse_wish(asked).memory_mib - before
+        return parse_request(asked).memory_mib - before
     except QuantityError:
         return 0
 
 
-def _check_held(container: str, before: int, wish: Wish, now: Now) -> None:
+def _check_held(container: str, before: int, wish: ResizeRequest, now: Now) -> None:
     if wish.force or wish.memory_mib >= before:
         return
     if now.held_mib is None:

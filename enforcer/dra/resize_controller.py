@@ -21,7 +21,7 @@ from enforcer.quota.types import Quota
 from enforcer.status.messages import Notice
 from gpushare.errors import NvmlError, PrepareError
 from gpushare.reasons import Reason
-from gpushare.resize_annotation import wishes
+from gpushare.resize_annotation import requests_in
 
 log = structlog.get_logger()
 
@@ -129,7 +129,7 @@ def _wished(claim: Prepared, pods: Mapping[str, Object]) -> dict[str, Any]:
     pod = pods.get(claim.pod_uid)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
         return {}
-    return outstanding(claim, wishes(pod["metadata"].get("annotations") or {}))
+    return outstanding(claim, requests_in(pod["metadata"].get("annotations") or {}))
 
 
 def quota_of(claim: Prepared, container: str) -> Quota:

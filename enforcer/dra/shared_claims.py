@@ -6,7 +6,7 @@ from enforcer.dra.prepared_claim import Prepared
 from enforcer.dra.quotas import joined, quotas_of_joined
 from enforcer.quota.from_claims import Object
 from enforcer.status.messages import Notice
-from gpushare.claim_messages import ENDED, sentence
+from gpushare.claim_messages import ENDED, claim_in_use_message
 from gpushare.reasons import Reason
 
 Pair = tuple[Prepared, Prepared]
@@ -44,5 +44,5 @@ def _notices(pair: Pair, *, gone: bool) -> Iterator[Notice]:
     claim, other = pair
     for quota in quotas_of_joined(other)[:1]:
         who = f"container {quota.container} may hold 0 MiB on {quota.gpu} and is ended when it holds any"
-        note = sentence(claim.name, claim.pod, who, gone=gone)
+        note = claim_in_use_message(claim.name, claim.pod, who, gone=gone)
         yield Notice(quota=quota, reason=Reason.CLAIM_TAKEN, note=note, action="Prepare")

@@ -16,7 +16,7 @@ from enforcer.quota.kept_fields import kept_pod
 from enforcer.quota.types import Quota
 from gpushare.contract import DRIVER, NAMESPACE_LABEL, is_ours
 from gpushare.errors import ClusterError
-from gpushare.informer import Follower
+from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.pod_claims import claim_names
 from gpushare.reasons import Reason
@@ -174,7 +174,7 @@ def follow_quotas(
     for kind, (where, query) in sources(node).items():
         if kind not in books.kinds:
             continue
-        follower = Follower(cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query)
+        follower = Informer(cluster, where, partial(books.reset, kind), partial(books.event, kind), _failed, **query)
         _thread(f"follow-{kind}", partial(follower.run, stopped.is_set))
     _thread("quotas", partial(_keep_quotas, books, on_quotas, stopped))
 

@@ -7,7 +7,6 @@ kill's Event names the head as well, but whoever may write Events in its namespa
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,14 +16,13 @@ from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.patterns import Search
-from gpushare_cli.api_errors import sentence
+from gpushare_cli.api_errors import HIDDEN, sentence
 
 CLUSTER: Final = "cluster"
 """As an anchor: all that the cluster has."""
 MAX_BYTES: Final = 16 * 1024 * 1024
 _IN_A_NOTE: Final = Search(r"kill log (\d{1,15}:sha256:[0-9a-f]{64})", 1024)
 """The API server takes notes of Events up to that length."""
-_HIDDEN: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _REPORTER: Final = f"{DRIVER}/enforcer"
 _REPORTED: Final = f"reportingComponent={_REPORTER}"
 _MOST: Final = 1024
@@ -104,7 +102,7 @@ def _events(api: Cluster, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     try:
         return [_brief(each) for each in api.listing(path(CORE_V1, "events"), fieldSelector=_REPORTED)]
     except ClusterError as error:
-        if error.status not in _HIDDEN:
+        if error.status not in HIDDEN:
             raise
         warn(f"Events may not be read ({sentence(error)}): the anchors of ResourceSlices are compared alone")
         return []

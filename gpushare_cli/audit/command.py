@@ -18,20 +18,19 @@ from gpushare.kube_client import Cluster
 from gpushare.patterns import Pattern
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
-from gpushare_cli.audit.filters import Record, Wanted, printable
+from gpushare_cli.audit.filters import Record, RecordFilter, printable
 from gpushare_cli.audit.follow import Printer, warn
-from gpushare_cli.audit.log_reader import Finding, Picked, Reading, Source
-from gpushare_cli.audit.remote import AT_ONCE, Everywhere
+from gpushare_cli.audit.log_reader import Reading, Selection, Source, VerifyFinding
+from gpushare_cli.audit.remote import AT_ONCE, AllNodes
 from gpushare_cli.audit.tail import Tail
-from gpushare_cli.terminal import Colour, Terminal, table
+from gpushare_cli.exit_codes import FINE, NOT_FINE
+from gpushare_cli.options import add_cluster, add_state
+from gpushare_cli.terminal import Colour, Terminal, some, table
 
 ABOUT: Final = (
     "Read the kill log of this node or of all, and find out whether anybody changed it. Exit codes: 0 the log holds; 1 "
     "it does not, or could not all be read; 2 wrong use, or nothing there to read."
 )
-FINE: Final = 0
-NOT_FINE: Final = 1
-DEFAULT: Final = Path("/var/lib/gpu-share")
 DOUBTS: Final = 5
 """So many Events are named that do not fit."""
 _NUMBER: Final = Pattern(r"\d{1,15}", 15)
@@ -46,7 +45,7 @@ def add_parser(verbs: Any) -> None:
     _add_follow(actions.add_parser("follow", help="show records as they are written, until interrupted"))
     _add_export(actions.add_parser("export", help="write the records for other programs"))
     _add_verify(actions.add_parser("verify", help="check every record and the chain"))
-    _add_cluster(actions.add_parser("anchors", help="list what the cluster has seen of every node's log, to be kept"))
+    add_cluster(actions.add_parser("anchors", help="list what the cluster has seen of every node's log, to be kept"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,11 +67,7 @@ def _add_follow(parser: Any) -> None:
     _add_log(parser)
     _add_everywhere(parser)
     _add_wanted(parser)
-    parser.add_argument(
-        "-o", "--output", choices=["table", "json", "raw"], default="table",
-        help="raw: every line of the log, record or not (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--after", metavar="SEQ", type=_whole, default=0, help="only what comes after this record")
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table", help="(%(default)s)")
     parser.add_argument("--for", dest="seconds", metavar="SECONDS", type=_whole, help="end after so long (never)")
 
 
@@ -105,21 +100,17 @@ def _add_verify(parser: Any) -> None:
 
 
 def _add_log(parser: Any) -> None:
-    parser.add_argument("--state", type=Path, default=DEFAULT, help="the enforcer's state directory (%(default)s)")
+    add_state(parser)
     parser.add_argument("--log", type=Path, help="a folder of segments, or one segment, copied from elsewhere")
-
-
-def _add_cluster(parser: Any) -> None:
-    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 
 
 def _add_everywhere(parser: Any) -> None:
     parser.add_argument(
-        "--all-nodes", "-A", action="store_true", help="every node's log, through the API server (needs pods/exec)"
-    )
+        "--all-nodes", "-A", action="store_true",
+        help="every node's log, through the API server (needs create on pods/exec; follow: get on pods/log)",
+    )  # fmt: skip
     parser.add_argument("--agents", metavar="NAMESPACE", help="where the agents are; with -A (wherever they are)")
-    _add_cluster(parser)
+    add_cluster(parser)
 
 
 def _add_wanted(parser: Any) -> None:
@@ -135,9 +126,9 @@ def _add_wanted(parser: Any) -> None:
     parser.add_argument("--since", metavar="TIME", help="only newer ones: an age such as 2h or 7d, or a time (UTC)")
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _wanted(args: argparse.Namespace) -> RecordFilter:
     namespace, pod = _pod(args)
-    return Wanted(
+    return RecordFilter(
         namespace=namespace,
         pod=pod,
         container=args.container,
@@ -195,8 +186,8 @@ def _show(args: argparse.Namespace) -> int:
     return _code(read, [(source, picked) for source, (_, picked) in read.found])
 
 
-def _picked(source: Source, wanted: Wanted) -> tuple[list[Record], Picked]:
-    picked = Picked(Reading(source), wanted)
+def _picked(source: Source, wanted: RecordFilter) -> tuple[list[Record], Selection]:
+    picked = Selection(Reading(source), wanted)
     return [record for _, record in picked], picked
 
 
@@ -210,15 +201,15 @@ def _export(args: argparse.Namespace) -> int:
     return _code(read, read.found)
 
 
-def _exported(source: Source, wanted: Wanted, *, csv: bool) -> Picked:
-    picked = Picked(Reading(source), wanted)
+def _exported(source: Source, wanted: RecordFilter, *, csv: bool) -> Selection:
+    picked = Selection(Reading(source), wanted)
     for line, record in picked:
         sys.stdout.write(filters.csv_line(filters.csv_cells(record)) if csv else line.decode("ascii"))
     return picked
 
 
-def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
-    if wanted != Wanted() or args.all_nodes:
+def _raw(args: argparse.Namespace, wanted: RecordFilter) -> int:
+    if wanted != RecordFilter() or args.all_nodes:
         raise ConfigError("--format raw writes every line of one log; leave filters and -A out, or use --format json")
     sys.stdout.flush()
     for part in _local(args).parts:
@@ -227,24 +218,26 @@ def _raw(args: argparse.Namespace, wanted: Wanted) -> int:
     return FINE
 
 
-def _code(read: Everywhere[Any], picked: Sequence[tuple[Source, Picked]]) -> int:
-    """Say what was not as it should be; whether anything was not."""
-    if bad := sum(each.bad for _, each in picked):
-        warn(f"{bad} lines are no records; run 'gpu-share audit verify'")
-    gaps = [(source, gap) for source, each in picked for gap in each.gaps]
-    for source, gap in gaps:
-        warn(f"node {printable(source.node)}: {gap}" if source.node else gap)
-    return NOT_FINE if bad or gaps or read.failed else FINE
+def _code(read: AllNodes[Any], picked: Sequence[tuple[Source, Selection]]) -> int:
+    """Warn of what is wrong with each log; return the exit code."""
+    problems = [(source.node, problem) for source, each in picked for problem in each.problems()]
+    for node, problem in problems:
+        warn(f"node {printable(node)}: {problem}" if node else problem)
+    return NOT_FINE if problems or read.failed else FINE
 
 
-def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> Everywhere[T]:
+def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = AT_ONCE) -> AllNodes[T]:
     """Do something with the log of this machine, or with those of all nodes."""
     if not args.all_nodes:
         source = _local(args)
-        return Everywhere([(source, work(source))], failed=False)
+        return AllNodes([(source, work(source))], failed=False)
+    _check_no_copy(args)
+    return remote.on_all_nodes(_api(args), args.agents, work, warn, at_once)
+
+
+def _check_no_copy(args: argparse.Namespace) -> None:
     if args.log is not None:
         raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
-    return remote.everywhere(_api(args), args.agents, work, warn, at_once)
 
 
 def _api(args: argparse.Namespace) -> Cluster:
@@ -253,17 +246,14 @@ def _api(args: argparse.Namespace) -> Cluster:
 
 def _follow(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
-    if args.output == "raw" and (wanted != Wanted() or args.all_nodes):
-        raise ConfigError("-o raw writes every line of one log; leave filters and -A out, or use -o json")
-    if args.all_nodes and (args.log is not None or args.after):
-        raise ConfigError("--log and --after are about one log and -A asks every node; leave -A or the others out")
     until = math.inf if args.seconds is None else time.monotonic() + args.seconds
     printer = Printer(args.output, nodes=args.all_nodes)
     if args.all_nodes:
-        return follow.everywhere(_api(args), args.agents, wanted, printer, until)
+        _check_no_copy(args)
+        return follow.follow_all_nodes(_api(args), args.agents, wanted, printer, until)
     if args.log is not None:
         _local(args)  # a copy that is not there will not come either
-    return follow.here(Tail(_folder(args), args.after), wanted, printer, until)
+    return follow.follow_local(Tail(_folder(args)), wanted, printer, until)
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -292,13 +282,13 @@ def _known(args: argparse.Namespace, text: str) -> list[Anchor]:
     return anchors.in_cluster(_api(args), warn) if text == CLUSTER else anchors.given(text)
 
 
-def _compared(source: Source, known: Sequence[Anchor]) -> Finding:
+def _compared(source: Source, known: Sequence[Anchor]) -> VerifyFinding:
     mine = [each for each in known if each.node in {"", source.node}]
     certain, hints = ([(each.head, each.source) for each in mine if each.hint is hint] for hint in (False, True))
     return log_reader.verified(source, certain, hints)
 
 
-def _say(finding: Finding, *, asked: bool) -> int:
+def _say(finding: VerifyFinding, *, asked: bool) -> int:
     """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
     terminal, verdict = Terminal.of(), finding.verdict
     whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
@@ -322,14 +312,14 @@ def _say(finding: Finding, *, asked: bool) -> int:
     return FINE
 
 
-def _no_anchor(finding: Finding) -> str:
+def _no_anchor(finding: VerifyFinding) -> str:
     if finding.older:
         return "the anchors name what stood before its first record; take a later one"
     node = finding.source.node or "unknown, name it with --node"
     return f"there is no anchor of this log (its node: {printable(node)})"
 
 
-def _doubts(finding: Finding) -> Iterator[str]:
+def _doubts(finding: VerifyFinding) -> Iterator[str]:
     """What proves nothing, and is odd."""
     if finding.doubts:
         yield _unheld(finding.doubts)
@@ -338,8 +328,7 @@ def _doubts(finding: Finding) -> Iterator[str]:
 
 
 def _unheld(doubts: Sequence[str]) -> str:
-    more = f" and {len(doubts) - DOUBTS} more" if len(doubts) > DOUBTS else ""
-    named = f"{', '.join(doubts[:DOUBTS])}{more} named records that this log does not hold"
+    named = f"{some(doubts, DOUBTS)} named records that this log does not hold"
     return f"{named}; whoever may write Events there can make that up, so they are no anchors"
 
 

@@ -35,7 +35,7 @@ _RESULTS: Final = {str(reason).lower(): str(reason) for reason in Reason}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RecordFilter:
     """What of a log is asked for; what is empty or ``None`` asks nothing."""
 
     namespace: str | None = None
@@ -47,7 +47,7 @@ class Wanted:
     since: datetime | None = None
     """A record whose time cannot be read is shown all the same: nobody hides behind a label."""
 
-    def takes(self, record: Record) -> bool:
+    def matches(self, record: Record) -> bool:
         """Tell whether a record is asked for."""
         pod = pod_of(record)
         pairs = (

@@ -1,46 +1,41 @@
-"""Following kill logs: that of this machine, or those of all nodes side by side, each record as it comes.
+"""Follow audit logs: the segments on this machine, or the logs of the enforcer's pods on all nodes.
 
-In an agent a command follows for half a minute, ends by itself and is begun again: one whose reader is gone would stay
-there for good, as it hears of that only when it writes.
+Each enforcer prints its records to its standard output, so that reading all nodes needs only ``get`` on ``pods/log``.
 """
 
-import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from queue import Empty, Full, Queue
+from http import HTTPStatus
+from queue import Empty, Queue
 from typing import Final
 
 from enforcer.audit.record import read
-from gpushare.errors import GpuShareError, RecordError
+from gpushare.errors import ClusterError, GpuShareError, RecordError
 from gpushare.kube_client import Cluster
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters, remote
-from gpushare_cli.audit.filters import Record, Wanted, printable
-from gpushare_cli.audit.log_reader import Picked, missing
-from gpushare_cli.audit.remote import Agent
+from gpushare_cli.audit.filters import Record, RecordFilter, printable
+from gpushare_cli.audit.log_reader import Selection, missing, seq_of
+from gpushare_cli.audit.remote import EnforcerPod
 from gpushare_cli.audit.tail import Tail
+from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import Terminal, cell
 
-FINE: Final = 0
-NOT_FINE: Final = 1
 FOLLOW_SECONDS: Final = 0.5
-TURN: Final = 30
-"""Seconds that a command follows in an agent."""
-MAX_DELAY: Final = 30.0
-"""Seconds between two attempts at a node that does not answer."""
-LOOK_AROUND: Final = 30.0
-"""Seconds after which nodes are looked for that came meanwhile."""
+RETRY_SECONDS: Final = 5.0
+"""Between two requests for the log of one pod."""
+REFRESH_SECONDS: Final = 30.0
+"""After this time the pods of the enforcer are listed again, for new nodes and replaced pods."""
 MAX_WAITING: Final = 1000
-"""So many records wait to be shown; then the nodes do."""
-Deed = Callable[[], None]
+"""If this many lines wait to be shown, no more are read."""
+NOT_PRINTED: Final = "not in the pod's log; 'gpu-share audit show -A' reads them from the node"
+Item = bytes | ClusterError
 
 
 def warn(text: str) -> None:
-    """Say something that is no record."""
+    """Write a warning to standard error."""
     print(f"gpu-share: {text}", file=sys.stderr)
 
 
@@ -48,202 +43,141 @@ class Printer:
     """Shows records, one a line.
 
     Args:
-        output: ``table``, ``json`` or ``raw``: as they stand in the log.
-        nodes: whether to say in a table whose log each is from.
+        output: ``table``, or ``json``: as they are in the log.
+        nodes: whether a table names the node of each record.
     """
 
     def __init__(self, output: str, *, nodes: bool) -> None:
-        self.output, self._nodes, self._terminal = output, nodes, Terminal.of()
+        self._output, self._nodes, self._terminal = output, nodes, Terminal.of()
 
     def begin(self) -> None:
-        """Write what stands above them."""
-        if self.output == "table":
+        """Write the header."""
+        if self._output == "table":
             self._terminal.say("  ".join([filters.NODE] * self._nodes + list(filters.HEADERS)))
 
     def show(self, line: bytes, record: Record, node: str = "") -> None:
         """Show one record of a node's log."""
         cells = map(cell, [printable(node)] * self._nodes + filters.row(record))
-        self._terminal.say("  ".join(cells) if self.output == "table" else line.decode("ascii").rstrip())
-
-    @staticmethod
-    def pass_on(lines: Iterable[bytes]) -> None:
-        """Write lines as they are, whatever they are."""
-        for line in lines:
-            sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
+        self._terminal.say("  ".join(cells) if self._output == "table" else line.decode("ascii").rstrip())
 
 
-def here(tail: Tail, wanted: Wanted, printer: Printer, until: float) -> int:
+def follow_local(tail: Tail, wanted: RecordFilter, printer: Printer, until: float) -> int:
     """Follow the log of this machine until that time (monotonic clock, seconds). Raises ``ConfigError``."""
-    code = FINE
+    code, last = FINE, 0
     printer.begin()
     while True:
-        if printer.output == "raw":
-            printer.pass_on(tail.read())
-        elif troubles := _show(tail, wanted, printer):
+        picked = Selection(tail.read(), wanted, last)
+        for line, record in picked:
+            printer.show(line, record)
+        last = picked.last
+        for problem in picked.problems():
+            warn(problem)
             code = NOT_FINE
-            for each in troubles:
-                warn(each)
         if time.monotonic() >= until:
             return code
         time.sleep(FOLLOW_SECONDS)
 
 
-def _show(tail: Tail, wanted: Wanted, printer: Printer) -> list[str]:
-    """Show what is new, and say what is wrong with it."""
-    picked = Picked(tail.read(), wanted)
-    for line, record in picked:
-        printer.show(line, record)
-    told, tail.missing = tail.missing, []
-    return [*told, *[_bad(picked.bad)] * (picked.bad > 0)]
-
-
-def everywhere(api: Cluster, namespace: str | None, wanted: Wanted, printer: Printer, until: float) -> int:
-    """Follow the logs of all nodes, also of those that come later, until that time (monotonic clock, seconds).
-
-    A node that cannot be read is told once, tried again, and told again when it can be read.
+def follow_all_nodes(api: Cluster, namespace: str | None, wanted: RecordFilter, printer: Printer, until: float) -> int:
+    """Follow the logs of all nodes, also of nodes that come later, until that time (monotonic clock, seconds).
 
     Raises:
-        GpuShareError: the agents cannot be found, see ``remote.found``.
+        GpuShareError: the enforcers cannot be found, see ``remote.find_enforcers``, or do not print their records.
     """
-    roster, desk = Roster(api, namespace), Desk()
-    following: dict[str, Following] = {}
-    looked = time.monotonic()
+    streams = _Streams(api, namespace)
+    nodes: dict[str, _Node] = {}
     printer.begin()
     try:
-        while time.monotonic() < until:
-            for node in roster.nodes - following.keys():
-                following[node] = Following(node, roster, desk, wanted, printer)
-                threading.Thread(target=following[node].run, name=f"following {node}", daemon=True).start()
-            desk.work(min(FOLLOW_SECONDS, max(0.0, until - time.monotonic())))
-            if time.monotonic() >= looked + LOOK_AROUND:
-                looked = time.monotonic()
-                with suppress(GpuShareError):  # where nobody answers, each node says so
-                    roster.look()
+        while (now := time.monotonic()) < until:
+            streams.refresh(now)
+            with suppress(Empty):
+                node, item = streams.items.get(timeout=min(FOLLOW_SECONDS, until - now))
+                nodes.setdefault(node, _Node(node, wanted, printer)).take(item)
     finally:
-        desk.stopped.set()
-    return NOT_FINE if any(each.troubled for each in following.values()) else FINE
+        streams.stopped.set()
+    return NOT_FINE if any(each.troubled for each in nodes.values()) else FINE
 
 
-class Desk:
-    """Where what several threads have to say is said, by one."""
+class _Streams:
+    """The logs of the enforcer's pods, each read by a thread.
 
-    def __init__(self) -> None:
-        self._waiting: Final = Queue[Deed](MAX_WAITING)
-        self.stopped: Final = threading.Event()
-
-    def leave(self, deed: Deed) -> None:
-        """Leave something to be done; waits while too much is."""
-        while not self.stopped.is_set():
-            with suppress(Full):
-                return self._waiting.put(deed, timeout=FOLLOW_SECONDS)
-        return None
-
-    def work(self, seconds: float) -> None:
-        """Do what waits; where nothing does, wait for so long."""
-        with suppress(Empty):
-            self._waiting.get(timeout=seconds)()
-            for _ in range(MAX_WAITING):
-                self._waiting.get_nowait()()
-
-
-class Roster:
-    """The agents, by node.
-
-    Args:
-        api: the cluster.
-        namespace: where they are; by default wherever there is such a DaemonSet.
+    Attributes:
+        items: what the threads read: a node's name, with a line of its log or with the error that ended reading.
     """
 
     def __init__(self, api: Cluster, namespace: str | None) -> None:
-        self.api, self._namespace = api, namespace
-        self._agents: dict[str, Agent] = {}
-        self._lock, self._looked = threading.Lock(), -math.inf
-        self.look()
+        self._api, self._namespace = api, namespace
+        self.items: Final = Queue[tuple[str, Item]](MAX_WAITING)
+        self.stopped: Final = threading.Event()
+        self._pods: set[str] = set()
+        self._refreshed = time.monotonic()
+        self._start()
 
-    @property
-    def nodes(self) -> frozenset[str]:
-        """Names of the nodes that have one."""
-        return frozenset(self._agents)
+    def refresh(self, now: float) -> None:
+        """Read the logs of pods that are new. Where the API server does not answer, each node reports it."""
+        if now >= self._refreshed + REFRESH_SECONDS:
+            self._refreshed = now
+            with suppress(GpuShareError):
+                self._start()
 
-    def look(self) -> None:
-        """Look who is there, unless somebody just did. Raises ``GpuShareError``."""
-        with self._lock:
-            if time.monotonic() < self._looked + FOLLOW_SECONDS:
-                return
-            self._looked = time.monotonic()
-            found = remote.found(self.api, self._namespace)
-            self._agents = {each.node: each for each in reversed(found)}  # of two the one that runs, which comes first
+    def _start(self) -> None:
+        agents = remote.find_enforcers(self._api, self._namespace)
+        if any(agent.silent for agent in agents):
+            raise GpuShareError("the enforcers print no records (--records-to=none); use 'gpu-share audit show -A'")
+        for agent in agents:
+            if agent.pod not in self._pods:
+                self._pods.add(agent.pod)
+                threading.Thread(target=self._read, args=[agent], name=f"log of {agent.pod}", daemon=True).start()
 
-    def agent(self, node: str) -> Agent:
-        """Return the agent of a node. Raises ``GpuShareError``."""
-        if (found := self._agents.get(node)) is None:
-            raise GpuShareError("it has no agent any longer")
-        return found
+    def _read(self, agent: EnforcerPod) -> None:
+        """Read one pod's log until the pod is gone, from its start each time."""
+        while not self.stopped.is_set():
+            try:
+                for number, line in enumerate(remote.printed(self._api, agent)):
+                    if number == 0 or seq_of(line) is not None:
+                        self.items.put((agent.node, line))
+            except ClusterError as error:
+                self.items.put((agent.node, error))
+                if error.status == HTTPStatus.NOT_FOUND:
+                    return
+            self.stopped.wait(RETRY_SECONDS)
 
 
-class Following:
-    """One node's log; ``run`` is the whole life of a thread."""
+class _Node:
+    """What was shown of one node's log."""
 
-    def __init__(self, node: str, roster: Roster, desk: Desk, wanted: Wanted, printer: Printer) -> None:
-        self._node, self._roster, self._desk, self._wanted, self._printer = node, roster, desk, wanted, printer
-        self._last, self._delay, self._silent = 0, FOLLOW_SECONDS, False
-        self._seconds = 0
-        """For the next turn; 0 at first and after a failure, so that it is soon known whether the node answers."""
-        self._bad, self._lost = 0, False
+    def __init__(self, name: str, wanted: RecordFilter, printer: Printer) -> None:
+        self._name, self._wanted, self._printer = name, wanted, printer
+        self._seq, self._time = 0, ""
+        self._failed, self._lost = False, False
 
     @property
     def troubled(self) -> bool:
-        """Whether it cannot be read now, held lines that are no records, or lacked some that were."""
-        return self._silent or self._bad > 0 or self._lost
+        """Whether the log cannot be read now, or lacked records."""
+        return self._failed or self._lost
 
-    def run(self) -> None:
-        """Follow until the desk is closed."""
-        while not self._desk.stopped.is_set():
-            try:
-                if self._silent:
-                    self._roster.look()
-                self._turn()
-            except GpuShareError as error:
-                self._failed(error)
-            else:
-                self._went_well()
-            self._desk.stopped.wait(self._delay)
+    def take(self, item: Item) -> None:
+        """Show a line if it is a record that is new and asked for; report an error once until the log is read again."""
+        if isinstance(item, ClusterError):
+            if not self._failed:
+                self._warn(f"its log cannot be followed: {sentence(item)}; retrying")
+            self._failed = True
+            return
+        if self._failed:
+            self._warn("its log is followed again")
+        self._failed = False
+        with suppress(RecordError):  # a line of the enforcer's own log
+            self._show(item, read(item))
 
-    def _turn(self) -> None:
-        bad = 0
-        try:
-            for line in remote.follow(self._roster.api, self._roster.agent(self._node), self._last, self._seconds):
-                try:
-                    record = read(line)
-                except RecordError:
-                    bad += 1
-                    continue
-                if lost := missing(self._last, record["seq"]):
-                    self._lost = True
-                    self._say(lost)
-                self._last = record["seq"]
-                if self._wanted.takes(record):
-                    self._desk.leave(partial(self._printer.show, line, record, self._node))
-        finally:
-            if bad:
-                self._bad += bad
-                self._say(_bad(bad))
+    def _show(self, line: bytes, record: Record) -> None:
+        if record["seq"] <= self._seq and record["time"] <= self._time:
+            return  # shown before the connection was lost; the numbers of a new log begin at 1, and its times are later
+        if lost := missing(self._seq, record["seq"], NOT_PRINTED):
+            self._lost = True
+            self._warn(lost)
+        self._seq, self._time = record["seq"], record["time"]
+        if self._wanted.matches(record):
+            self._printer.show(line, record, self._name)
 
-    def _failed(self, error: GpuShareError) -> None:
-        if not self._silent:
-            self._say(f"its log cannot be followed: {sentence(error)}; it is tried again until it can")
-        self._delay = min(2 * self._delay, MAX_DELAY)
-        self._silent, self._seconds = True, 0
-
-    def _went_well(self) -> None:
-        if self._silent:
-            self._say("its log is followed again")
-        self._silent, self._seconds, self._delay = False, TURN, FOLLOW_SECONDS
-
-    def _say(self, text: str) -> None:
-        self._desk.leave(partial(warn, str(printable(f"node {self._node}: {text}"))))
-
-
-def _bad(count: int) -> str:
-    return f"{count} lines are no records; run 'gpu-share audit verify'"
+    def _warn(self, text: str) -> None:
+        warn(str(printable(f"node {self._name}: {text}")))

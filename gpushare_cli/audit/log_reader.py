@@ -16,13 +16,14 @@ from enforcer.audit.record import GENESIS, Head, Verdict, read, verify
 from enforcer.audit.segments import first_of
 from gpushare.errors import ConfigError, RecordError
 from gpushare.patterns import Match, Pattern
-from gpushare_cli.audit.filters import Record, Wanted, printable
+from gpushare_cli.audit.filters import Record, RecordFilter, printable
 
 LOOKS: Final = 10
 """So often a last line without an end is looked at: it may be in the middle of being written."""
 LOOK_SECONDS: Final = 0.05
 ENDLESS: Final = 1024
 """After so many pieces of one line without end the rest of a part is left alone: it is no log."""
+REMOVED: Final = "not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
 _SEQ: Final = Pattern(rb'\{"seq":(\d{1,15}),', 23)
 _HASH_BYTES: Final = len('"hash":"sha256:"}\n') + 64
 _HASH: Final = Pattern(rb'"hash":"(sha256:[0-9a-f]{64})"\}\n', _HASH_BYTES)
@@ -31,7 +32,7 @@ _PREV: Final = Pattern(rb'"prev":"(sha256:[0-9a-f]{64})","hash":"sha256:[0-9a-f]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """A stretch of a log: how messages name it, and its lines with their ends.
 
     ``segment`` is whether it stands in a log's folder, where every file has the name that its first record gives it.
@@ -47,7 +48,7 @@ class Source:
     """One log; ``node`` is whose it is, empty where nobody said."""
 
     node: str
-    parts: tuple[Part, ...]
+    parts: tuple[LogPart, ...]
 
 
 def local(folder: Path, node: str = "") -> Source:
@@ -63,7 +64,7 @@ def local(folder: Path, node: str = "") -> Source:
         raise ConfigError(f"{folder} may not be read: {error.strerror}; its owner may, who mostly is root") from error
     except OSError as error:
         raise ConfigError(f"no kill log in {folder}: {error.strerror}; name one with --state or --log") from error
-    return Source(node, tuple(Part(str(printable(file.name)), _lines(file), not alone) for file in files))
+    return Source(node, tuple(LogPart(str(printable(file.name)), _lines(file), not alone) for file in files))
 
 
 def _lines(file: Path) -> Callable[[], Iterator[bytes]]:
@@ -154,7 +155,7 @@ class Reading:
         before, name = next((begin for begin in reversed(self._begins) if begin[0] < line), self._begins[0])
         return f"{name}: after its last line" if line > self.lines else f"{name}:{line - before}"
 
-    def _note(self, part: Part, number: int, line: bytes) -> None:
+    def _note(self, part: LogPart, number: int, line: bytes) -> None:
         seq = seq_of(line)
         if seq is None:
             return
@@ -171,31 +172,38 @@ class Reading:
         if found is not None and seq > 0:
             self.heads[seq], self.at[seq] = Head(seq, found[1].decode()), self.lines
 
-    def _name_says(self, part: Part, first: int, otherwise: str) -> None:
+    def _name_says(self, part: LogPart, first: int, otherwise: str) -> None:
         if part.segment and self.misnamed is None and first_of(part.name) != first:
             self.misnamed = part.name + otherwise
 
 
-class Picked:
+class Selection:
     """The records of a log that are asked for; lines that are no record are counted, and noted which are missing."""
 
-    def __init__(self, lines: Iterable[bytes], wanted: Wanted) -> None:
+    def __init__(self, lines: Iterable[bytes], wanted: RecordFilter, last: int = 0) -> None:
         self._lines, self._wanted = lines, wanted
-        self.bad = 0
-        self.gaps: list[str] = []
+        self.last = last
+        """Number of the record before the next one; 0: there is none."""
+        self._bad = 0
+        self._gaps: list[str] = []
+
+    def problems(self) -> list[str]:
+        """Return what was wrong with the lines that were read."""
+        bad = f"{self._bad} lines are no records; run 'gpu-share audit verify'"
+        return [*self._gaps, *[bad] * (self._bad > 0)]
 
     def __iter__(self) -> Iterator[tuple[bytes, Record]]:
         """Yield each record's line, and what it says."""
-        last, begins = 0, True
+        begins = True
         for line in self._lines:
             try:
                 record = read(line)
             except RecordError:
-                self.bad += begins  # a long one comes in pieces
+                self._bad += begins  # a long one comes in pieces
             else:
-                self.gaps += filter(None, [missing(last, record["seq"])])
-                last = record["seq"]
-                if self._wanted.takes(record):
+                self._gaps += filter(None, [missing(self.last, record["seq"])])
+                self.last = record["seq"]
+                if self._wanted.matches(record):
                     yield line, record
             begins = line.endswith(b"\n")
 
@@ -206,12 +214,12 @@ def seq_of(line: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-def missing(last: int, seq: int) -> str:
+def missing(last: int, seq: int, why: str = REMOVED) -> str:
     """Say what is missing between a record (0: there was none) and the one that came next; empty where nothing is."""
     if not 0 < last < seq - 1:
         return ""
     which = f"record {last + 1} is" if seq == last + 2 else f"records {last + 1} to {seq - 1} are"
-    return f"{which} not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
+    return f"{which} {why}"
 
 
 def node_of(source: Source) -> str:
@@ -225,7 +233,7 @@ def node_of(source: Source) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class VerifyFinding:
     """What verifying one log came to: how far it holds, what is wrong, and how many anchors are older than it.
 
     ``doubts`` are those who name a record that is not in it, and who may have made that up. ``said`` is of which node
@@ -243,7 +251,7 @@ class Finding:
 
 def verified(
     source: Source, anchors: Collection[tuple[Head, str]] = (), hints: Collection[tuple[Head, str]] = ()
-) -> Finding:
+) -> VerifyFinding:
     """Verify a log, and compare it with what was seen of it elsewhere.
 
     Args:
@@ -261,7 +269,7 @@ def verified(
         problem = _missing(reading, verdict, *min(strange, key=lambda each: each[0].seq)) if strange else None
     older = len(anchors) - len(compared)
     doubts = tuple(who for head, who in hints if head.seq >= first and reading.heads.get(head.seq) != head)
-    return Finding(
+    return VerifyFinding(
         source=source,
         verdict=verdict,
         problem=problem,

@@ -1,28 +1,29 @@
 """Kill logs of other nodes, read through the API server: by running ``gpu-share audit export`` in their agents.
 
-That needs the right to ``create`` ``pods/exec`` where the agents are. What comes back was written by the node: it is
-compared here with what the cluster saw of it, and never believed there.
+That needs the right to ``create`` ``pods/exec`` where the agents are; following what they print needs ``get`` on
+``pods/log``. What comes back was written by the node: it is compared here with what the cluster saw of it, and never
+believed there.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from enforcer.audit.record import MAX_BYTES
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
-from gpushare.kube_client import APPS_V1, CORE_V1, SILENCE, Cluster, path
+from gpushare.kube_client import APPS_V1, CORE_V1, Cluster, path
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit.filters import printable
-from gpushare_cli.audit.log_reader import Part, Source
+from gpushare_cli.audit.log_reader import LogPart, Source
 
 NAME: Final = "gpu-share-agent"
 CONTAINER: Final = "enforcer"
 LABELS: Final = f"app.kubernetes.io/name={NAME},app.kubernetes.io/part-of=gpu-share"
 STATE: Final = "--state="
 EXPORT: Final = ("gpu-share", "audit", "export", "--format=raw")
-FOLLOW: Final = ("gpu-share", "audit", "follow", "--output=raw")
+NOT_PRINTED: Final = frozenset({"--records-to=none"})
 RUNNING: Final = "Running"
 AT_ONCE: Final = 8
 """So many nodes are asked at a time."""
@@ -36,7 +37,7 @@ PART: Final = "kill log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class EnforcerPod:
     """The agent of one node."""
 
     node: str
@@ -45,9 +46,11 @@ class Agent:
     phase: str
     state: tuple[str, ...]
     """The argument that names its state directory, if any does."""
+    silent: bool
+    """Whether it does not print its records."""
 
 
-def found(api: Cluster, namespace: str | None = None) -> list[Agent]:
+def find_enforcers(api: Cluster, namespace: str | None = None) -> list[EnforcerPod]:
     """Find the agents of our DaemonSet, by node. Pods that only bear its labels are none.
 
     Args:
@@ -73,26 +76,26 @@ def found(api: Cluster, namespace: str | None = None) -> list[Agent]:
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere(Generic[T]):
+class AllNodes(Generic[T]):
     """What was found in each log, in the nodes' order, and whether some could not be read."""
 
     found: list[tuple[Source, T]]
     failed: bool
 
 
-def everywhere(
+def on_all_nodes(
     api: Cluster,
     namespace: str | None,
     work: Callable[[Source], T],
     warn: Callable[[str], None],
     at_once: int = AT_ONCE,
-) -> Everywhere[T]:
+) -> AllNodes[T]:
     """Do something with every node's log, several at once. A node that does not answer is told and left out.
 
     Raises:
-        GpuShareError: the agents cannot be found, see ``found``.
+        GpuShareError: the agents cannot be found, see ``find_enforcers``.
     """
-    sources = [source(api, agent) for agent in found(api, namespace)]
+    sources = [source(api, agent) for agent in find_enforcers(api, namespace)]
 
     def one(each: Source) -> T | GpuShareError:
         try:
@@ -106,32 +109,27 @@ def everywhere(
     for each, error in failures:
         warn(str(printable(f"node {each.node}: its log could not be read: {sentence(error)}")))
     fine = [(each, result) for each, result in results if not isinstance(result, GpuShareError)]
-    return Everywhere(fine, failed=bool(failures))
+    return AllNodes(fine, failed=bool(failures))
 
 
-def source(api: Cluster, agent: Agent) -> Source:
+def source(api: Cluster, agent: EnforcerPod) -> Source:
     """Return a node's log, read whenever its lines are asked for, which may raise ``ClusterError``."""
-    return Source(agent.node, (Part(PART, _lines(api, agent)),))
+    return Source(agent.node, (LogPart(PART, _lines(api, agent)),))
 
 
-def follow(api: Cluster, agent: Agent, after: int, seconds: int) -> Iterator[bytes]:
-    """Yield what a node's log says after a record, and what comes within so many seconds.
-
-    Raises:
-        ClusterError: it cannot be read, see ``Cluster.run``.
-    """
-    return lines_of(_said(api, agent, (*FOLLOW, f"--after={after}", f"--for={seconds}"), SILENCE + seconds))
+def printed(api: Cluster, agent: EnforcerPod) -> Iterator[bytes]:
+    """Yield the lines that an agent printed and prints, records among them, see ``Cluster.follow_log``."""
+    return (line + b"\n" for line in api.follow_log(agent.pod, agent.namespace, CONTAINER))
 
 
-def _lines(api: Cluster, agent: Agent) -> Callable[[], Iterator[bytes]]:
-    return lambda: lines_of(_ending(_said(api, agent, EXPORT, SILENCE)))
+def _lines(api: Cluster, agent: EnforcerPod) -> Callable[[], Iterator[bytes]]:
+    return lambda: lines_of(_ending(_exported(api, agent)))
 
 
-def _said(api: Cluster, agent: Agent, command: Sequence[str], silence: float) -> Iterator[bytes]:
+def _exported(api: Cluster, agent: EnforcerPod) -> Iterator[bytes]:
     if agent.phase != RUNNING:
         raise ClusterError(f"pod {agent.namespace}/{agent.pod} is {agent.phase or 'not running'}")
-    words = (*command, *agent.state)
-    yield from api.run(agent.pod, agent.namespace, CONTAINER, words, silence=silence)
+    yield from api.run(agent.pod, agent.namespace, CONTAINER, (*EXPORT, *agent.state))
 
 
 def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -163,13 +161,14 @@ def _owners(pod: Mapping[str, Any]) -> set[object]:
     return {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or [] if owner.get("controller")}
 
 
-def _agent(pod: Mapping[str, Any]) -> Agent:
+def _agent(pod: Mapping[str, Any]) -> EnforcerPod:
     containers = [each for each in pod["spec"].get("containers") or [] if each.get("name") == CONTAINER]
-    state = [word for each in containers for word in each.get("args") or [] if word.startswith(STATE)]
-    return Agent(
+    words = [word for each in containers for word in each.get("args") or []]
+    return EnforcerPod(
         node=str(pod["spec"]["nodeName"]),
         namespace=str(pod["metadata"].get("namespace")),
         pod=str(pod["metadata"].get("name")),
         phase=str((pod.get("status") or {}).get("phase") or ""),
-        state=tuple(state[:1]),
+        state=tuple(word for word in words if word.startswith(STATE))[:1],
+        silent=not NOT_PRINTED.isdisjoint(words),
     )

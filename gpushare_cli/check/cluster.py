@@ -21,7 +21,8 @@ from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check import feature_gates
-from gpushare_cli.check.result import Checker, Finding, fine, warning, wrong
+from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
+from gpushare_cli.terminal import some
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
@@ -46,7 +47,7 @@ POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
 
-Ask = Callable[[Cluster], Finding]
+Ask = Callable[[Cluster], CheckResult]
 
 
 def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> list[Checker]:
@@ -66,7 +67,7 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
         ("GPUs left out", left_out),
         ("namespaces that opted in", opted_in),
     ]
-    without = wrong if required else warning
+    without = failed if required else warning
     return [
         Checker(category=CATEGORY, description="Kubernetes", ask=lambda: connection.version(without)),
         *(Checker(category=CATEGORY, description=what, ask=connection.asking(ask)) for what, ask in questions),
@@ -80,7 +81,7 @@ class Connection:
         self._where = kubeconfig, context
         self._cluster: Cluster | None = None
 
-    def version(self, without: Callable[[str], Finding]) -> Finding:
+    def version(self, without: Callable[[str], CheckResult]) -> CheckResult:
         """Connect and ask for the version."""
         try:
             self._cluster = Cluster.connect(*self._where)
@@ -91,11 +92,11 @@ class Connection:
         except ClusterError as error:
             return replace(refused(error), last=True)
 
-    def asking(self, ask: Ask) -> Callable[[], Finding]:
+    def asking(self, ask: Ask) -> Callable[[], CheckResult]:
         """Return the question with this cluster bound, so that an unreadable answer is a finding too."""
         return lambda: self._asked(ask)
 
-    def _asked(self, ask: Ask) -> Finding:
+    def _asked(self, ask: Ask) -> CheckResult:
         assert self._cluster is not None
         try:
             return ask(self._cluster)
@@ -103,15 +104,15 @@ class Connection:
             return refused(error)
 
 
-def refused(error: ClusterError) -> Finding:
+def refused(error: ClusterError) -> CheckResult:
     """What an error of the API server means: that something may not be asked is no fault."""
     if error.status == HTTPStatus.FORBIDDEN:
         what, hint = lacking(error) or ("ask this", AS_OPERATOR)
         return warning(f"you may not {what}", hint)
-    return wrong(sentence(error))
+    return failed(sentence(error))
 
 
-def version(api: Cluster) -> Finding:
+def version(api: Cluster) -> CheckResult:
     """Compare the API server's version."""
     found = api.get("/version")
     text = str(found.get("gitVersion", ""))
@@ -123,66 +124,66 @@ def version(api: Cluster) -> Finding:
         return warning(f"the version {text!r} cannot be read")
     number = int(match.group(1)), int(match.group(2))
     if number < OLDEST:
-        missing = wrong(f"{text}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
+        missing = failed(f"{text}; {oldest} is needed", f"upgrade the cluster to {oldest} or newer")
         return replace(missing, last=number < FIRST_WITH_CLAIMS)
-    return fine(text)
+    return ok(text)
 
 
-def device_class(api: Cluster, name: str) -> Finding:
+def device_class(api: Cluster, name: str) -> CheckResult:
     """Look for a device class."""
     return _present(lambda: api.get(path(RESOURCE_V1, "deviceclasses", name)))
 
 
-def webhook(api: Cluster, now: datetime) -> Finding:
+def webhook(api: Cluster, now: datetime) -> CheckResult:
     """Look for our webhook, and at the certificates in its bundle."""
     items, _ = api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))
     for item in items:
         for hook in item.get("webhooks") or []:
             if hook.get("name") == WEBHOOK:
                 return bundle(item["metadata"]["name"], hook.get("clientConfig") or {}, now)
-    return wrong("not there: pods are not rewritten", INSTALL)
+    return failed("not there: pods are not rewritten", INSTALL)
 
 
-def bundle(name: str, config: Mapping[str, Any], now: datetime) -> Finding:
+def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     """Judge a webhook's ``caBundle``."""
     hint = "run gpu-share certs (the CronJob gpu-share-certs does)"
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
         certificates = x509.load_pem_x509_certificates(pem) if pem else []
     except (binascii.Error, ValueError):
-        return wrong(f"{name}: its caBundle cannot be read", hint)
+        return failed(f"{name}: its caBundle cannot be read", hint)
     if not certificates:
-        return wrong(f"{name} has no caBundle: every sharing pod is refused", hint)
+        return failed(f"{name} has no caBundle: every sharing pod is refused", hint)
     last = max(certificate.not_valid_after_utc for certificate in certificates)
     if last <= now:
-        return wrong(f"{name}: its caBundle expired on {last:%Y-%m-%d}: every sharing pod is refused", hint)
+        return failed(f"{name}: its caBundle expired on {last:%Y-%m-%d}: every sharing pod is refused", hint)
     if last <= now + SOON:
         return warning(f"{name}: its caBundle expires on {last:%Y-%m-%d %H:%M}", hint)
-    return fine(f"{name}, valid until {last:%Y-%m-%d}")
+    return ok(f"{name}, valid until {last:%Y-%m-%d}")
 
 
-def webhooks(api: Cluster) -> Finding:
+def webhooks(api: Cluster) -> CheckResult:
     """Look at the replicas of the webhook's Deployment."""
     found = _workloads(api, "deployments", "webhook")
     if not found:
-        return wrong("no Deployment of ours: no sharing pod can be created", INSTALL)
+        return failed("no Deployment of ours: no sharing pod can be created", INSTALL)
     wanted, ready = (sum(_count(each, part, key) for each in found) for part, key in _REPLICAS)
     detail, hint = f"{ready} of {wanted} ready", _look(found[0], "webhook")
     if not ready:
-        return wrong(f"{detail}: no sharing pod can be created", hint)
-    return warning(detail, hint) if ready < wanted else fine(detail)
+        return failed(f"{detail}: no sharing pod can be created", hint)
+    return warning(detail, hint) if ready < wanted else ok(detail)
 
 
-def agents(api: Cluster) -> Finding:
+def agents(api: Cluster) -> CheckResult:
     """Look at the agents of the nodes that share their GPUs."""
     found = _workloads(api, "daemonsets", "agent")
     if not found:
-        return wrong("no DaemonSet of ours: no GPU is offered and nobody is watched", INSTALL)
+        return failed("no DaemonSet of ours: no GPU is offered and nobody is watched", INSTALL)
     wanted, ready = (sum(_count(each, "status", key) for each in found) for key in _PODS)
     detail = f"{ready} of {wanted} ready"
     if ready < wanted:
-        return wrong(f"{detail}: what runs on the other nodes runs on unwatched", _look(found[0], "agent"))
-    return fine(detail)
+        return failed(f"{detail}: what runs on the other nodes runs on unwatched", _look(found[0], "agent"))
+    return ok(detail)
 
 
 _REPLICAS: Final = (("spec", "replicas"), ("status", "readyReplicas"))
@@ -204,7 +205,7 @@ def _look(item: Mapping[str, Any], part: str) -> str:
     return f"kubectl describe pods -n {namespace} -l app.kubernetes.io/name=gpu-share-{part}"
 
 
-def nodes(api: Cluster) -> Finding:
+def nodes(api: Cluster) -> CheckResult:
     """Count labelled nodes, and name those that offer nothing all the same."""
     items, _ = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")
     if not items:
@@ -212,16 +213,18 @@ def nodes(api: Cluster) -> Finding:
     offering = {item["spec"].get("nodeName") for item in _slices(api)}
     silent = [name for item in items if (name := item["metadata"]["name"]) not in offering]
     if silent:
-        said = ", ".join(silent[:NAMED]) + (", ..." if len(silent) > NAMED else "")
-        return warning(f"{len(items)}; without a ResourceSlice: {said}", "run gpu-share check --node in their agents")
-    return fine(str(len(items)))
+        return warning(
+            f"{len(items)}; without a ResourceSlice: {some(silent, NAMED)}",
+            "run gpu-share check --node in their agents",
+        )
+    return ok(str(len(items)))
 
 
 def _slices(api: Cluster) -> list[Any]:
     return api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
 
 
-def published(api: Cluster) -> Finding:
+def published(api: Cluster) -> CheckResult:
     """Count the GPUs in our ResourceSlices."""
     items = _slices(api)
     devices = [device for item in items for device in item["spec"].get("devices") or []]
@@ -230,9 +233,7 @@ def published(api: Cluster) -> Finding:
     if not gpus:
         return warning("none", "label a GPU node; its agent then publishes the GPUs")
     detail = f"{len(gpus)} on {len({item['spec'].get('nodeName') for item in items})} nodes ({_modes(gpus)})"
-    return (
-        warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else fine(detail)
-    )
+    return warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else ok(detail)
 
 
 def _modes(devices: Iterable[Mapping[str, Any]]) -> str:
@@ -245,13 +246,12 @@ def _attribute(device: Mapping[str, Any], name: str) -> object:
     return ((device.get("attributes") or {}).get(name) or {}).get("string")
 
 
-def left_out(api: Cluster) -> Finding:
+def left_out(api: Cluster) -> CheckResult:
     """Name the GPUs of sharing nodes that are not offered, and why: contested ones among them."""
-    items, _ = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")
-    notes = {item["spec"].get("nodeName"): _noted(item) for item in items}
+    notes = {item["spec"].get("nodeName"): _noted(item) for item in _slices(api)}
     said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
     why = [each for gpus in notes.values() for each in gpus.values()]
-    return warning("; ".join(said), "; ".join(dict.fromkeys(map(_advice, why)))) if said else fine("none")
+    return warning("; ".join(said), "; ".join(dict.fromkeys(map(_advice, why)))) if said else ok("none")
 
 
 def _advice(why: str) -> str:
@@ -267,7 +267,7 @@ def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def opted_in(api: Cluster) -> Finding:
+def opted_in(api: Cluster) -> CheckResult:
     """Count labelled namespaces; name those where Pod Security lets pods reach the node around their shares."""
     label = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
     items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
@@ -276,17 +276,16 @@ def opted_in(api: Cluster) -> Finding:
         return warning("none", label)
     loose = sorted(name for name, level in enforced.items() if level not in STRICT)
     if not loose:
-        return fine(str(len(enforced)))
-    named = ", ".join(loose[:NAMED]) + (f" and {len(loose) - NAMED} more" if len(loose) > NAMED else "")
-    said = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {named}"
+        return ok(str(len(enforced)))
+    said = f"{len(enforced)}, of which {len(loose)} without Pod Security baseline: {some(loose, NAMED)}"
     return warning(said, f"kubectl label namespace NAME {POD_SECURITY}=baseline")
 
 
-def _present(read: Callable[[], object]) -> Finding:
+def _present(read: Callable[[], object]) -> CheckResult:
     try:
         read()
     except ClusterError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
-        return wrong("not there", INSTALL)
-    return fine()
+        return failed("not there", INSTALL)
+    return ok()

@@ -12,7 +12,8 @@ from typing import Any, Final
 from enforcer.nvml.driver_root import HERE, DriverRoot
 from gpushare_cli.check import cluster, node
 from gpushare_cli.check.node import Folders
-from gpushare_cli.check.result import Checker, Finding, Level
+from gpushare_cli.check.result import Checker, CheckResult, Level
+from gpushare_cli.options import add_cluster
 from gpushare_cli.terminal import SYMBOLS, Colour, Terminal
 
 
@@ -48,8 +49,7 @@ def add_parser(subparsers: Any) -> None:
         help="find out whether this machine and this cluster are ready",
         description="Ask the cluster and this machine what gpu-share needs of them. Exit code 1 if anything is wrong.",
     )
-    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    add_cluster(parser)
     parser.add_argument("--cluster", action="store_true", help="ask the cluster only")
     parser.add_argument("--node", action="store_true", help="ask this machine only; what is missing is then wrong")
     for name, folder in asdict(Folders()).items():
@@ -97,7 +97,7 @@ def ask(questions: Iterable[Checker]) -> Iterable[Answer]:
         yield _answer(question, finding)
 
 
-def _answer(question: Checker, finding: Finding) -> Answer:
+def _answer(question: Checker, finding: CheckResult) -> Answer:
     hint = "" if finding.level is Level.OK else finding.hint or question.hint
     return Answer(question.category, question.description, finding.level, finding.detail, hint)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import RESOURCE_V1, Cluster, path
-from gpushare_cli.check.result import Finding, fine, wrong
+from gpushare_cli.check.result import CheckResult, failed, ok
 
 PROBE: Final = "gpu-share-check-"
 PROBE_DRIVER: Final = f"check.{contract.GROUP}"
@@ -20,7 +20,7 @@ PARTS: Final = "kube-apiserver, kube-scheduler, kube-controller-manager and all 
 Json = Mapping[str, Any]
 
 
-def consumable_capacity(api: Cluster) -> Finding:
+def consumable_capacity(api: Cluster) -> CheckResult:
     """Whether parts of a GPU can be asked for, and a GPU be given to several."""
     kept: Json
     try:
@@ -30,16 +30,16 @@ def consumable_capacity(api: Cluster) -> Finding:
     return _judged(CONSUMABLE, kept, "every share takes a whole GPU")
 
 
-def device_taints(api: Cluster) -> Finding:
+def device_taints(api: Cluster) -> CheckResult:
     """Whether a GPU that is ill can be kept from new pods."""
     return _judged(TAINTS, {"taints": _device(api).get("taints")}, "new pods are given GPUs that are ill")
 
 
-def _judged(gate: str, kept: Json, so: str) -> Finding:
+def _judged(gate: str, kept: Json, so: str) -> CheckResult:
     dropped = [name for name, value in kept.items() if not value]
     if not dropped:
-        return fine()
-    return wrong(f"the API server drops {', '.join(dropped)}: {so}", f"switch the feature gate {gate} on in {PARTS}")
+        return ok()
+    return failed(f"the API server drops {', '.join(dropped)}: {so}", f"switch the feature gate {gate} on in {PARTS}")
 
 
 def _unless_forbidden(error: ClusterError, instead: Callable[[], Json | None]) -> Json:

@@ -16,13 +16,14 @@ from enforcer.status.node_status import NAME
 from gpushare import contract
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare_cli import node_status
-from gpushare_cli.check.result import Checker, Finding, fine, warning, wrong
+from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
+from gpushare_cli.options import STATE_DIRECTORY
+from gpushare_cli.top import stale
 
-Verdict = Callable[[str], Finding]
+MakeResult = Callable[[str], CheckResult]
 CATEGORY: Final = "this machine"
 SOCKETS: Final = (contract.REGISTRATION_SOCKET, contract.DRIVER_SOCKET)
 KNOCK_SECONDS: Final = 2.0
-STALE_SECONDS: Final = 10.0
 NVML_SECONDS: Final = 30.0
 """A driver that nobody uses may have to set up every GPU first; one that hangs would keep us for ever."""
 
@@ -31,7 +32,7 @@ NVML_SECONDS: Final = 30.0
 class Folders:
     """Where the agent, the kubelet and the container runtime meet on a node."""
 
-    state: Path = Path("/var/lib/gpu-share")
+    state: Path = STATE_DIRECTORY
     kubelet: Path = Path("/var/lib/kubelet")
     cdi: Path = Path("/var/run/cdi")
 
@@ -41,12 +42,12 @@ def checkers(folders: Folders, driver: DriverRoot, *, required: bool) -> list[Ch
 
     The agent's own questions are asked where it is expected, or has been: nobody's laptop lacks one.
     """
-    bad = wrong if required else warning
+    bad = failed if required else warning
     agent = _of_agent(folders, bad) if required or (folders.state / NAME).exists() else []
     return [*_of_machine(driver, bad), *agent]
 
 
-def _of_machine(driver: DriverRoot, bad: Verdict) -> list[Checker]:
+def _of_machine(driver: DriverRoot, bad: MakeResult) -> list[Checker]:
     return [
         Checker(
             category=CATEGORY,
@@ -69,7 +70,7 @@ def _of_machine(driver: DriverRoot, bad: Verdict) -> list[Checker]:
     ]
 
 
-def _of_agent(folders: Folders, bad: Verdict) -> list[Checker]:
+def _of_agent(folders: Folders, bad: MakeResult) -> list[Checker]:
     return [
         Checker(
             category=CATEGORY,
@@ -92,24 +93,23 @@ def _of_agent(folders: Folders, bad: Verdict) -> list[Checker]:
     ]
 
 
-def agent(state: Path, bad: Verdict) -> Finding:
+def agent(state: Path, bad: MakeResult) -> CheckResult:
     """Read the agent's status: whether it runs, and what it says hinders it."""
     try:
         found = node_status.load(state)
     except GpuShareError as error:
         return bad(error.message)
-    age = found.age(node_status.now())
-    if age is None or age > STALE_SECONDS:
+    if stale(found):
         return bad(f"it does not run: {state / NAME} is old")
     if found.problems:
         return warning("; ".join(found.problems), "gpu-share top shows what it sees")
-    return fine(f"{len(found.gpus)} GPUs seen")
+    return ok(f"{len(found.gpus)} GPUs seen")
 
 
-def sockets(root: Path, bad: Verdict) -> Finding:
+def sockets(root: Path, bad: MakeResult) -> CheckResult:
     """Knock at the driver's two doors: the kubelet finds it by the one and prepares claims by the other."""
     missing = [f"{file}: {why}" for file in map(root.joinpath, SOCKETS) if (why := _shut(file))]
-    return bad("; ".join(missing)) if missing else fine(f"below {root}")
+    return bad("; ".join(missing)) if missing else ok(f"below {root}")
 
 
 def _shut(file: Path) -> str:
@@ -123,14 +123,14 @@ def _shut(file: Path) -> str:
     return ""
 
 
-def cdi(folder: Path, bad: Verdict) -> Finding:
+def cdi(folder: Path, bad: MakeResult) -> CheckResult:
     """Look for the folder that claims' specs are written to, and count ours."""
     if not folder.is_dir():
         return bad(f"{folder} is not there")
-    return fine(f"{folder}, {len(list(folder.glob(f'{contract.CDI_FILE_PREFIX}*.json')))} claims prepared")
+    return ok(f"{folder}, {len(list(folder.glob(f'{contract.CDI_FILE_PREFIX}*.json')))} claims prepared")
 
 
-def gpus(reader: GpuReader, bad: Verdict) -> Finding:
+def gpus(reader: GpuReader, bad: MakeResult) -> CheckResult:
     """Ask NVML for its GPUs."""
     try:
         found = reader.gpus()
@@ -140,22 +140,22 @@ def gpus(reader: GpuReader, bad: Verdict) -> Finding:
         reader.close()
     if not found:
         return bad("the driver is there, and no GPU")
-    return fine(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
+    return ok(", ".join(f"{gpu.model} {gpu.memory_mib} MiB" for gpu in found))
 
 
-def mps(driver: DriverRoot, bad: Verdict) -> Finding:
+def mps(driver: DriverRoot, bad: MakeResult) -> CheckResult:
     """Tell where the MPS control program is: below the driver's root, or on the PATH."""
     try:
         where = shutil.which(str(driver.program()))
     except MpsError as error:
         return bad(error.message)
-    return fine(where) if where else bad(f"{PROGRAM} is not on the PATH")
+    return ok(where) if where else bad(f"{PROGRAM} is not on the PATH")
 
 
-def pid_namespace(proc: Path, bad: Verdict) -> Finding:
+def pid_namespace(proc: Path, bad: MakeResult) -> CheckResult:
     """Tell whether processes here have the numbers the driver knows them by."""
     try:
         initial = in_initial_pid_namespace(proc)
     except OSError as error:
         return bad(f"cannot be read: {error.strerror}")
-    return fine() if initial else bad("this is a container's own")
+    return ok() if initial else bad("this is a container's own")

@@ -14,7 +14,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One answer: what was found, and what to do about it, if anything.
 
     ``last``: the rest of its category cannot be asked.
@@ -32,20 +32,20 @@ class Checker:
 
     category: str
     description: str
-    ask: Callable[[], Finding]
+    ask: Callable[[], CheckResult]
     hint: str = ""
 
 
-def fine(detail: str = "") -> Finding:
+def ok(detail: str = "") -> CheckResult:
     """Answer that all is well."""
-    return Finding(level=Level.OK, detail=detail)
+    return CheckResult(level=Level.OK, detail=detail)
 
 
-def warning(detail: str, hint: str = "") -> Finding:
+def warning(detail: str, hint: str = "") -> CheckResult:
     """Answer that somebody should look at this."""
-    return Finding(level=Level.WARNING, detail=detail, hint=hint)
+    return CheckResult(level=Level.WARNING, detail=detail, hint=hint)
 
 
-def wrong(detail: str, hint: str = "") -> Finding:
+def failed(detail: str, hint: str = "") -> CheckResult:
     """Answer that the product cannot work like this."""
-    return Finding(level=Level.WRONG, detail=detail, hint=hint)
+    return CheckResult(level=Level.WRONG, detail=detail, hint=hint)

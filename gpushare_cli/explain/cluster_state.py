@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpushare import contract
-from gpushare.claim_messages import sentence
+from gpushare.claim_messages import claim_in_use_message
 from gpushare.main_container import main_container
-from gpushare.pod_claims import claim_names, uses
+from gpushare.pod_claims import claim_names, containers, uses
 from gpushare.quantity import format_mib
+from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli.explain import mps_file
-from gpushare_cli.explain.raw import Object
-from gpushare_cli.explain.raw import mapping as _mapping
-from gpushare_cli.explain.raw import objects as _list
-from gpushare_cli.explain.raw import text as _text
-from gpushare_cli.terminal import NOT_AVAILABLE, table
+from gpushare_cli.terminal import NOT_AVAILABLE, clean, table
 from webhook.mutation.settings import DEFAULT_SCHEDULERS
 
 COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
@@ -45,7 +42,7 @@ HINTS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class PodRecord:
     """One pod, its claims by name (``None``: they may not be read), and its Events (``None``: likewise).
 
     ``schedulers`` are the profiles of Kubernetes' own scheduler.
@@ -58,7 +55,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class AllocatedShare:
     """What one request of a claim was given; ``limits`` are the driver's entries of the containers that use it.
 
     ``requested`` is the MiB of this request as the driver has it, ``reserved`` those of all of its pod on that GPU.
@@ -73,82 +70,82 @@ class Given:
     reserved: int = 0
 
 
-def shares(found: Recorded) -> bool:
+def has_share(found: PodRecord) -> bool:
     """Tell whether a pod has a share of a GPU, or is to have one; also by a claim of its owner's."""
-    labels = _mapping(_mapping(found.pod, "metadata"), "labels")
-    asked = any(each.get("name") == contract.CLAIM for each in _list(_spec(found.pod), "resourceClaims"))
+    labels = mapping(mapping(found.pod, "metadata"), "labels")
+    asked = any(each.get("name") == contract.CLAIM for each in objects(_spec(found.pod), "resourceClaims"))
     return contract.MANAGED_LABEL in labels or asked or any(map(_is_ours, _claims(found)))
 
 
 def _is_ours(claim: Object) -> bool:
     """Tell whether a claim holds devices of ours, or asks for a GPU of ours; the scheduler's say no amount."""
-    allocation = _mapping(_mapping(claim, "status"), "allocation")
-    results = _list(_mapping(allocation, "devices"), "results")
+    allocation = mapping(mapping(claim, "status"), "allocation")
+    results = objects(mapping(allocation, "devices"), "results")
     return any(each.get("driver") == contract.DRIVER for each in results) or next(_wanted(claim, ""), None) is not None
 
 
-def explained(found: Recorded) -> tuple[bool, list[str]]:
+def explain(found: PodRecord) -> tuple[bool, list[str]]:
     """Return whether the pod is fine, and the lines about it."""
-    metadata = _mapping(found.pod, "metadata")
+    metadata = mapping(found.pod, "metadata")
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    if not shares(found):
+    if not has_share(found):
         return True, [f"{name} has no share of a GPU: no annotation and no claim of it asks for one"]
-    hindrances, told = [*_taken(found), *_hindrances(found)], _told(found)
+    hindrances, events = [*_taken(found), *_hindrances(found)], _own_events(found)
     lines = [
         f"{name}: {_where(found.pod)}",
         *table(COLUMNS, list(_rows(found))),
         *_limits(found),
         *_with_hints(hindrances),
         *_wide(found),
-        *_events(told),
+        *_events(events),
         *_unknown(found),
     ]
-    fine = not hindrances and not (told and told[-1].get("type") == "Warning")
-    return fine, [_clean(lines[0]), *(f"  {_clean(line)}" for line in lines[1:])]
+    fine = not hindrances and not (events and events[-1].get("type") == "Warning")
+    return fine, [clean(lines[0]), *(f"  {clean(line)}" for line in lines[1:])]
 
 
-def _limits(found: Recorded) -> Iterator[str]:
+def _limits(found: PodRecord) -> Iterator[str]:
     """Whether its limits are in force, as the node's agent says in the claims' status."""
     mine = [claim for claim in _claims(found) if not _holder(found, claim)]
-    for entry in (each for claim in mine for each in _list(_mapping(claim, "status"), "devices")):
-        for condition in _list(entry, "conditions"):
+    for entry in (each for claim in mine for each in objects(mapping(claim, "status"), "devices")):
+        for condition in objects(entry, "conditions"):
             if entry.get("driver") == contract.DRIVER and condition.get("type") == contract.LIMIT_IN_FORCE:
-                yield f"limit {_text(condition, 'reason')}: {_text(condition, 'message')}"
+                yield f"limit {text(condition, 'reason')}: {text(condition, 'message')}"
 
 
-def _claims(found: Recorded) -> list[Object]:
+def _claims(found: PodRecord) -> list[Object]:
     claims = found.claims or {}
     return [claims[name] for name in claim_names(found.pod) if name in claims]
 
 
-def _holder(found: Recorded, claim: Object) -> Object:
+def _holder(found: PodRecord, claim: Object) -> Object:
     """What the driver wrote of the pod that a claim was prepared for, where that is another one; else nothing."""
-    uid = _mapping(found.pod, "metadata").get("uid")
-    entries = (_mapping(each, "data") for each in _list(_mapping(claim, "status"), "devices"))
+    uid = mapping(found.pod, "metadata").get("uid")
+    entries = (mapping(each, "data") for each in objects(mapping(claim, "status"), "devices"))
     return next((each for each in entries if each.get("podUid") not in {None, uid}), {})
 
 
-def _taken(found: Recorded) -> Iterator[str]:
+def _taken(found: PodRecord) -> Iterator[str]:
     """Claims that another pod has: this one may hold nothing of them, whatever stands in its annotations."""
     for claim in _claims(found):
         if holder := _holder(found, claim):
-            users = _list(_mapping(claim, "status"), "reservedFor")
+            users = objects(mapping(claim, "status"), "reservedFor")
             gone = all(user.get("uid") != holder.get("podUid") for user in users)
             who = "this pod may hold 0 MiB of it and is ended when it holds any"
-            name = _text(_mapping(claim, "metadata"), "name")
-            yield f"{Reason.CLAIM_TAKEN}: {sentence(name, _text(holder, 'pod'), who, gone=gone)}"
+            name = text(mapping(claim, "metadata"), "name")
+            yield f"{Reason.CLAIM_TAKEN}: {claim_in_use_message(name, text(holder, 'pod'), who, gone=gone)}"
 
 
 def _where(pod: Object) -> str:
-    phase = _text(_status(pod), "phase") or "Unknown"
-    node = _text(_spec(pod), "nodeName")
+    phase = text(_status(pod), "phase") or "Unknown"
+    node = text(_spec(pod), "nodeName")
     return f"{phase} on node {node}" if node else f"{phase}, on no node yet"
 
 
-def _rows(found: Recorded) -> Iterator[tuple[object, ...]]:
+def _rows(found: PodRecord) -> Iterator[tuple[object, ...]]:
     states = {each.get("name"): each for each in _statuses(found.pod)}
-    for container in _containers(found.pod):
-        name = _text(container, "name")
+    for container in containers(found.pod):
+        name = text(container, "name")
         if name == contract.SIDECAR:
             continue
         given = [each for claim, request in _used(found, container) for each in given_of(claim, request)]
@@ -163,18 +160,18 @@ def _rows(found: Recorded) -> Iterator[tuple[object, ...]]:
         )
 
 
-def _nothing(found: Recorded, container: Object) -> str:
+def _nothing(found: PodRecord, container: Object) -> str:
     """Why there is nothing to show as given."""
-    ours = {contract.CLAIM, *(_text(each, "name") for each in _list(_spec(found.pod), "resourceClaims"))}
-    if not any(_text(used, "name") in ours for used in _list(_mapping(container, "resources"), "claims")):
+    ours = {contract.CLAIM, *(text(each, "name") for each in objects(_spec(found.pod), "resourceClaims"))}
+    if not any(text(used, "name") in ours for used in objects(mapping(container, "resources"), "claims")):
         return "no GPU"
     return "not known" if found.claims is None else "nothing yet"
 
 
-def _asked(found: Recorded, container: Object) -> str:
+def _asked(found: PodRecord, container: Object) -> str:
     """What its annotations say as they stand now; where they say nothing, its request of the claim."""
-    annotations = _mapping(_mapping(found.pod, "metadata"), "annotations")
-    name, apps = _text(container, "name"), _list(_spec(found.pod), "containers")
+    annotations = mapping(mapping(found.pod, "metadata"), "annotations")
+    name, apps = text(container, "name"), objects(_spec(found.pod), "containers")
     main = main_container(annotations, apps) if apps else ""
 
     def written(wide: str, prefix: str) -> object:
@@ -191,29 +188,29 @@ def _asked(found: Recorded, container: Object) -> str:
 
 
 def _wanted(claim: Object, name: str) -> Iterator[str]:
-    for request in _list(_mapping(_mapping(claim, "spec"), "devices"), "requests"):
-        exactly = _mapping(request, "exactly")
+    for request in objects(mapping(mapping(claim, "spec"), "devices"), "requests"):
+        exactly = mapping(request, "exactly")
         if exactly.get("deviceClassName") == contract.DEVICE_CLASS and name in {"", request.get("name")}:
-            capacity = _mapping(_mapping(exactly, "capacity"), "requests")
+            capacity = mapping(mapping(exactly, "capacity"), "requests")
             memory, compute = capacity.get(contract.CAPACITY_MEMORY), capacity.get(contract.CAPACITY_COMPUTE)
             yield ", ".join([*([str(memory)] if memory else []), *([f"{compute}%"] if compute else [])])
 
 
-def _amounts(container: Object, given: Sequence[Given]) -> str:
+def _amounts(container: Object, given: Sequence[AllocatedShare]) -> str:
     """What it may use: as the driver froze it, else as the webhook wrote it, else all that the claim holds for it."""
-    name = _text(container, "name")
+    name = text(container, "name")
     frozen = [(each, one) for one in given for each in one.limits if each.get("container") == name]
     low = ", low priority" if any(each.priority == "low" for each in given) else ""
     if frozen:
         return "; ".join(_frozen(each, one) for each, one in frozen) + low
-    variables = {each.get("name"): each.get("value") for each in _list(container, "env")}
+    variables = {each.get("name"): each.get("value") for each in objects(container, "env")}
     memory, compute = variables.get(contract.MEMORY_MIB), variables.get(contract.MPS_THREAD_PERCENTAGE)
     if isinstance(memory, str) and memory.isascii() and memory.isdigit():
         return _amount(int(memory), compute)
     return "; ".join(f"{each.memory}, {each.compute}" for each in given)
 
 
-def _frozen(limit: Object, given: Given) -> str:
+def _frozen(limit: Object, given: AllocatedShare) -> str:
     """One limit; with what its pod reserved of that GPU where its own request is of another amount."""
     mib = limit.get("memoryMiB")
     reserved = 0 if given.requested in {None, mib} else given.reserved
@@ -226,25 +223,25 @@ def _amount(mib: object, compute: object) -> str:
     return f"{memory}, {compute}%" if compute else f"{memory}, no cap"
 
 
-def given_of(claim: Object, request: str) -> Iterator[Given]:
+def given_of(claim: Object, request: str) -> Iterator[AllocatedShare]:
     """Yield what a request of a claim was allocated on our GPUs; an empty name is every request."""
-    status = _mapping(claim, "status")
-    about = {_share(each): _mapping(each, "data") for each in _list(status, "devices")}
-    for result in _list(_mapping(_mapping(status, "allocation"), "devices"), "results"):
-        consumed = _mapping(result, "consumedCapacity")
-        name = _text(result, "request").partition("/")[0]
+    status = mapping(claim, "status")
+    about = {_share(each): mapping(each, "data") for each in objects(status, "devices")}
+    for result in objects(mapping(mapping(status, "allocation"), "devices"), "results"):
+        consumed = mapping(result, "consumedCapacity")
+        name = text(result, "request").partition("/")[0]
         data = about.get(_share(result), {})
         # A MIG instance is not consumed in parts: it is known by what the driver wrote.
         if result.get("driver") != contract.DRIVER or not (consumed or data.get("uuid")) or request not in {"", name}:
             continue
         compute = consumed.get(contract.CAPACITY_COMPUTE)
         mode = data.get("mode")
-        yield Given(
+        yield AllocatedShare(
             memory=str(consumed.get(contract.CAPACITY_MEMORY) or _instance(data)),
             compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
             where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in {None, "mps"} else ""),
-            limits=tuple(_list(data, "limits")),
-            priority=_text(data, "priority"),
+            limits=tuple(objects(data, "limits")),
+            priority=text(data, "priority"),
             requested=data.get("memoryMiB"),
             reserved=sum(_whole(each) for each in about.values() if each.get("uuid") == data.get("uuid")),
         )
@@ -264,18 +261,18 @@ def _share(entry: Object) -> tuple[object, ...]:
     return entry.get("pool"), entry.get("device"), entry.get("shareID")
 
 
-def _used(found: Recorded, container: Object) -> Iterator[tuple[Object, str]]:
+def _used(found: PodRecord, container: Object) -> Iterator[tuple[Object, str]]:
     """The claims a container uses, with the request (empty: all of them)."""
     claims = found.claims or {}
     for each in uses(found.pod):
-        if each.container == _text(container, "name") and each.claim in claims:
+        if each.container == text(container, "name") and each.claim in claims:
             yield claims[each.claim], each.request
 
 
 def state_of(status: Object) -> str:
     """Say how a container stands, from its entry in the pod's status."""
-    state = _mapping(status, "state")
-    waiting, ended = _mapping(state, "waiting"), _mapping(state, "terminated")
+    state = mapping(status, "state")
+    waiting, ended = mapping(state, "waiting"), mapping(state, "terminated")
     said = "not started"
     if "running" in state:
         said = "running"
@@ -287,25 +284,25 @@ def state_of(status: Object) -> str:
     return f"{said}, restarts: {count}" if isinstance(count, int) and count else said
 
 
-def _hindrances(found: Recorded) -> Iterator[str]:
+def _hindrances(found: PodRecord) -> Iterator[str]:
     """What keeps the pod from running, in the words of those who say it."""
     status = _status(found.pod)
-    for condition in _list(status, "conditions"):
+    for condition in objects(status, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield f"not placed: {_text(condition, 'message')}"
-    name, known = _text(_spec(found.pod), "schedulerName"), ", ".join(found.schedulers)
+            yield f"not placed: {text(condition, 'message')}"
+    name, known = text(_spec(found.pod), "schedulerName"), ", ".join(found.schedulers)
     waits = status.get("phase") == "Pending" and not _spec(found.pod).get("nodeName")
     if waits and name not in {"", *found.schedulers}:
         yield f"schedulerName is {name}: only Kubernetes' own scheduler places shares ({known})"
     for each in _statuses(found.pod):
-        waiting = _mapping(_mapping(each, "state"), "waiting")
-        if _text(waiting, "message"):
-            yield f"container {each.get('name')} waits: {_text(waiting, 'message')}"
+        waiting = mapping(mapping(each, "state"), "waiting")
+        if text(waiting, "message"):
+            yield f"container {each.get('name')} waits: {text(waiting, 'message')}"
     failed = {each.get("name") for each in _statuses(found.pod) if _has_failed(each)} - {contract.SIDECAR}
-    for container in _containers(found.pod):
+    for container in containers(found.pod):
         if container.get("name") in failed:
             yield from mps_file.hindrances(found.pod, container, [claim for claim, _ in _used(found, container)])
-    reasons = [text for key in ("reason", "message") if (text := _text(status, key))]
+    reasons = list(filter(None, (text(status, "reason"), text(status, "message"))))
     if status.get("phase") == "Failed" and reasons:
         yield f"failed: {': '.join(reasons)}"
     if status.get("phase") == "Pending":
@@ -315,16 +312,16 @@ def _hindrances(found: Recorded) -> Iterator[str]:
 
 def _has_failed(status: Object) -> bool:
     """Whether a container does not run, and its last run ended by an error."""
-    ends = (_mapping(_mapping(status, key), "terminated") for key in ("state", "lastState"))
-    return "running" not in _mapping(status, "state") and any(end.get("exitCode") for end in ends)
+    ends = (mapping(mapping(status, key), "terminated") for key in ("state", "lastState"))
+    return "running" not in mapping(status, "state") and any(end.get("exitCode") for end in ends)
 
 
-def _is_trouble(event: Object, found: Recorded) -> bool:
+def _is_trouble(event: Object, found: PodRecord) -> bool:
     """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
     reason = event.get("reason")
     if reason == NO_CLAIM:
-        return found.claims is not None and len(found.claims) < len(_list(_spec(found.pod), "resourceClaims"))
-    return reason in TROUBLE or (reason == "Unhealthy" and NOT_READY in _text(event, "message"))
+        return found.claims is not None and len(found.claims) < len(objects(_spec(found.pod), "resourceClaims"))
+    return reason in TROUBLE or (reason == "Unhealthy" and NOT_READY in text(event, "message"))
 
 
 def _with_hints(hindrances: Sequence[str]) -> Iterator[str]:
@@ -333,35 +330,33 @@ def _with_hints(hindrances: Sequence[str]) -> Iterator[str]:
         yield from [f"  {hint}" for words, hint in HINTS.items() if words in said][:1]
 
 
-def _wide(found: Recorded) -> Iterator[str]:
+def _wide(found: PodRecord) -> Iterator[str]:
     """What a container that asks for several GPUs waits for beside room."""
-    annotations = _mapping(_mapping(found.pod, "metadata"), "annotations")
+    annotations = mapping(mapping(found.pod, "metadata"), "annotations")
     wide = [key for key, value in annotations.items() if key == contract.GPUS or key.startswith(contract.GPUS_OF)
             if value != "1"]  # fmt: skip
-    if wide and not _text(_spec(found.pod), "nodeName"):
+    if wide and not text(_spec(found.pod), "nodeName"):
         where = f"shares them by turns (node label {contract.NODE_MODE}: {contract.TIME_SLICING})"
         yield f"  {wide[0]}: only a node that {where} and has room on so many of them can take it"
 
 
-def _about(found: Recorded) -> list[Object]:
+def _about(found: PodRecord) -> list[Object]:
     """The Events about this very pod, and not one of its name before it; oldest first."""
-    uid = _mapping(found.pod, "metadata").get("uid")
-    return sorted(
-        (each for each in found.events or () if _mapping(each, "involvedObject").get("uid") == uid), key=_time
-    )
+    uid = mapping(found.pod, "metadata").get("uid")
+    return sorted((each for each in found.events or () if mapping(each, "involvedObject").get("uid") == uid), key=_time)
 
 
-def _told(found: Recorded) -> list[Object]:
+def _own_events(found: PodRecord) -> list[Object]:
     return [each for each in _about(found) if each.get("reportingComponent") == ENFORCER]
 
 
-def _events(told: Sequence[Object]) -> Iterator[str]:
-    kills = [each for each in told if each.get("action") == KILL]
+def _events(events: Sequence[Object]) -> Iterator[str]:
+    kills = [each for each in events if each.get("action") == KILL]
     yield from (f"last kill: {_event(each)}" for each in kills[-1:])
-    yield from (_event(each) for each in told[-TOLD:] if each not in kills[-1:])
+    yield from (_event(each) for each in events[-TOLD:] if each not in kills[-1:])
 
 
-def _unknown(found: Recorded) -> Iterator[str]:
+def _unknown(found: PodRecord) -> Iterator[str]:
     """What the reader may not read, and who can change that."""
     if found.claims is None:
         yield "you may not read its claims, so what was given is not known; ask for the ClusterRole gpu-share-view"
@@ -370,7 +365,7 @@ def _unknown(found: Recorded) -> Iterator[str]:
 
 
 def _event(event: Object) -> str:
-    return f"{_time(event)} {_text(event, 'reason')}: {_text(event, 'message')}"
+    return f"{_time(event)} {text(event, 'reason')}: {text(event, 'message')}"
 
 
 def _time(event: Object) -> str:
@@ -379,21 +374,12 @@ def _time(event: Object) -> str:
 
 def _statuses(pod: Object) -> list[Object]:
     status = _status(pod)
-    return [*_list(status, "initContainerStatuses"), *_list(status, "containerStatuses")]
-
-
-def _containers(pod: Object) -> list[Object]:
-    return [*_list(_spec(pod), "initContainers"), *_list(_spec(pod), "containers")]
+    return [*objects(status, "initContainerStatuses"), *objects(status, "containerStatuses")]
 
 
 def _spec(pod: Object) -> Object:
-    return _mapping(pod, "spec")
+    return mapping(pod, "spec")
 
 
 def _status(pod: Object) -> Object:
-    return _mapping(pod, "status")
-
-
-def _clean(text: str) -> str:
-    """Tenants' texts must not drive a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return mapping(pod, "status")

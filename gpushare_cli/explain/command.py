@@ -14,14 +14,15 @@ from gpushare.kube_client import Cluster, namespace_of
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 from gpushare_cli import node_status, top
-from gpushare_cli.explain.cluster_state import explained
+from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.inject import command, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Judge
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
 from gpushare_cli.node_status import GpuUse, NodeStatus, Use
-from gpushare_cli.terminal import NOT_AVAILABLE, table
+from gpushare_cli.options import STATE_DIRECTORY, add_cluster, pod_name
+from gpushare_cli.terminal import NOT_AVAILABLE, some, table
 from webhook.mutation.podview import read_pod
 from webhook.mutation.resourceclaims import template_for
 
@@ -48,13 +49,12 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("pod", nargs="?", metavar="[NAMESPACE/]POD", help="a pod of the cluster, or of this node")
     parser.add_argument("-f", "--filename", metavar="FILE", help="a manifest; - is stdin")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+    add_cluster(parser)
     parser.add_argument(
         "--state",
         type=Path,
         metavar="DIR",
-        help=f"ask this node's enforcer: its state directory ({top.STATE_DIRECTORY})",
+        help=f"ask this node's enforcer: its state directory ({STATE_DIRECTORY})",
     )
     command.add_policy_options(parser)
 
@@ -69,14 +69,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_cluster(args: argparse.Namespace) -> int:
-    namespace, _, name = args.pod.rpartition("/")
-    namespace = namespace or args.namespace or namespace_of(args.kubeconfig, args.context)
+    namespace, name = pod_name(args.pod, args.namespace)
+    namespace = namespace or namespace_of(args.kubeconfig, args.context)
     try:
         api = Cluster.connect(args.kubeconfig, args.context)
     except ClusterError as error:
         raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
     found = recorded(api, namespace, name)
-    good, lines = explained(replace(found, schedulers=command.settings(args).scheduler_names))
+    good, lines = explain(replace(found, schedulers=command.settings(args).scheduler_names))
     print("\n".join(lines))
     return 0 if good else 1
 
@@ -169,15 +169,13 @@ def _on_node(args: argparse.Namespace) -> int:
 
 
 def _names(args: argparse.Namespace, use: Use) -> bool:
-    namespace, _, name = args.pod.rpartition("/")
-    namespace = namespace or args.namespace
+    namespace, name = pod_name(args.pod, args.namespace)
     return use.pod == name and (not namespace or use.namespace == namespace)
 
 
 def _problems(args: argparse.Namespace, status: NodeStatus) -> Iterator[str]:
     """What the enforcer complains of that names the pod: one that was given nothing is in no other list."""
-    namespace, _, name = args.pod.rpartition("/")
-    named = f"{namespace or args.namespace or ''}/{name} "
+    named = "/".join(pod_name(args.pod, args.namespace)) + " "
     yield from (problem for problem in status.problems if named in problem)
 
 
@@ -208,8 +206,7 @@ def _use(gpu: GpuUse, use: Use) -> Iterator[str]:
 def _processes(use: Use) -> str:
     """Say which processes hold memory there, the largest first."""
     each = [f"pid {pid} {NOT_AVAILABLE if held is None else format_mib(held)}" for pid, held in use.processes]
-    more = f", and {len(each) - NAMED} more" if len(each) > NAMED else ""
-    return f"processes: {len(each)}, the largest first: {', '.join(each[:NAMED])}{more}"
+    return f"processes: {len(each)}, the largest first: {some(each, NAMED)}"
 
 
 def _indented(lines: list[str]) -> list[str]:

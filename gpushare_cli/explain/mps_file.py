@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from gpushare import contract
+from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.shared_memory import ROOT, barred, brings_memory, user_of
-from gpushare_cli.explain.raw import Object, mapping, objects, text
 
 
 def hindrances(pod: Object, container: Object, claims: Sequence[Object]) -> Iterator[str]:

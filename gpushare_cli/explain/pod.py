@@ -7,7 +7,8 @@ from typing import Any, Final, TypeVar
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.pod_claims import claim_names
-from gpushare_cli.explain.cluster_state import Recorded
+from gpushare_cli.api_errors import HIDDEN
+from gpushare_cli.explain.cluster_state import PodRecord
 
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -15,10 +16,9 @@ READ: Final = (
     "involvedObject", "reason", "message", "action", "type", "reportingComponent", "eventTime", "lastTimestamp",
 )  # fmt: skip
 """What is read of an Event."""
-HIDDEN: Final = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED})
 
 
-def recorded(api: Cluster, namespace: str, name: str) -> Recorded:
+def recorded(api: Cluster, namespace: str, name: str) -> PodRecord:
     """Read a pod, its claims and its Events: what the ``view`` role lets a tenant read, and nothing else.
 
     Raises:
@@ -31,7 +31,7 @@ def recorded(api: Cluster, namespace: str, name: str) -> Recorded:
     about = f"involvedObject.uid={pod['metadata']['uid']}"
     where = path(CORE_V1, "events", namespace=namespace)
     events = _allowed(lambda: [_kept(each) for each in api.listing(where, fieldSelector=about)])
-    return Recorded(pod=pod, claims=claims, events=events)
+    return PodRecord(pod=pod, claims=claims, events=events)
 
 
 def _kept(event: Object) -> Object:

@@ -14,13 +14,14 @@ from gpushare.checks import Check, collect
 from gpushare.errors import ConfigError, Problem, QuantityError, RequestError
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
+from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
 from gpushare_cli.inject import custom_workloads, rewrite
-from gpushare_cli.inject.kube_yaml import dump
 from gpushare_cli.inject.manifest import Document, read, split
 from gpushare_cli.inject.rewrite import Judge, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
 from gpushare_cli.inject.yaml_hints import no_string
+from gpushare_cli.inject.yaml_writer import dump
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import is_of_other_gpus, is_own
 from webhook.mutation.mutate import Mutation, mutate_pod
@@ -240,14 +241,14 @@ def _values(documents: Sequence[Document]) -> list[Any]:
 
 def _policies(values: Sequence[Any]) -> dict[str, Annotations]:
     """Return the annotations of every Namespace that are strings, by name; a later document wins."""
-    found = {name: _mapping(metadata.get("annotations")) for name, metadata in _namespaces(values)}
+    found = {name: mapping(metadata, "annotations") for name, metadata in _namespaces(values)}
     return {name: {key: value for key, value in each.items() if isinstance(value, str)} for name, each in found.items()}
 
 
 def no_strings(values: Sequence[Any]) -> Iterator[Problem]:
     """Find annotations of ours, of Namespaces, that YAML did not read as strings."""
     for name, metadata in _namespaces(values):
-        for key, value in _mapping(metadata.get("annotations")).items():
+        for key, value in mapping(metadata, "annotations").items():
             if contract.is_ours(key) and not isinstance(value, str):
                 field = f"Namespace {name}: metadata.annotations[{key}]"
                 yield Problem(field, no_string(key, value), Reason.INVALID_NAMESPACE)
@@ -255,13 +256,13 @@ def no_strings(values: Sequence[Any]) -> Iterator[Problem]:
 
 def _closed(values: Sequence[Any]) -> frozenset[str]:
     """Return the Namespaces that did not opt in."""
-    labels = {name: _mapping(metadata.get("labels")) for name, metadata in _namespaces(values)}
+    labels = {name: mapping(metadata, "labels") for name, metadata in _namespaces(values)}
     return frozenset(name for name, given in labels.items() if given.get(contract.NAMESPACE_LABEL) != "true")
 
 
 def _namespaces(values: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for item in (item for value in values for item in objects(value, NAMESPACE)):
-        metadata = _mapping(item.get("metadata"))
+        metadata = mapping(item, "metadata")
         yield str(metadata.get("name")), metadata
 
 
@@ -270,7 +271,7 @@ def _claims(values: Sequence[Any], namespace: str, of: Counts) -> dict[str, froz
     found: dict[str, frozenset[str]] = {}
     for prefix, kind in (("claim", CLAIM), ("template", CLAIM_TEMPLATE)):
         for item in (item for value in values for item in objects(value, kind)):
-            metadata = _mapping(item.get("metadata"))
+            metadata = mapping(item, "metadata")
             if _counts(of, item, template=kind == CLAIM_TEMPLATE):
                 where = str(metadata.get("namespace") or namespace)
                 found[where] = found.get(where, frozenset()) | {f"{prefix}/{metadata.get('name')}"}
@@ -282,11 +283,6 @@ def _counts(of: Counts, item: Mapping[str, Any], *, template: bool) -> bool:
         return of(item, template=template)
     except (AttributeError, TypeError):  # shaped as no claim is: the API server will refuse it, we need not
         return False
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    """Read an object; what has another shape, the API server will refuse."""
-    return value if isinstance(value, dict) else {}
 
 
 def _as_it_came(text: str, results: Sequence[Result]) -> str:

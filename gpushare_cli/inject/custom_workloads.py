@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.raw_objects import mapping
 from gpushare_cli.inject.workloads import is_known
 
 KINDS: Final = frozenset(
@@ -68,7 +69,6 @@ def _asks(key: str) -> bool:
 
 
 def _label(item: Mapping[str, Any], kind: str) -> str:
-    metadata = item.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = mapping(item, "metadata")
     named = [str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)]
     return f"{kind} {'/'.join(named)}".strip()

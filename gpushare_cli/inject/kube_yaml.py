@@ -1,7 +1,6 @@
 """YAML as Kubernetes reads it: the scalars of ``sigs.k8s.io/yaml``, no duplicate keys, string keys, plain JSON data.
 
 PyYAML on its own differs where it hurts: it makes ``12:30`` an integer, a date an object, and leaves ``1e3`` a string.
-What is written here is quoted wherever any common YAML reader would take a string for something else.
 """
 
 import math
@@ -37,7 +36,6 @@ _PLAIN: Final = {
     "merge": (r"<<$", "<"),
     "null": (r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
 }
-_ELSEWHERE: Final[Any] = yaml.resolver.Resolver()
 _SHAPES: Final[dict[str, tuple[type[yaml.Node], str]]] = {
     **{f"{_TAG}{name}": (yaml.ScalarNode, "one value") for name in ("null", "bool", "int", "float", "str")},
     f"{_TAG}seq": (yaml.SequenceNode, "a list"),
@@ -90,28 +88,12 @@ class _Loader(_Base):  # type: ignore[misc] # one of two bases, the C one where 
         return found
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes block style, keeps the order of keys, quotes what another reader could misread."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, Any]]] = {}  # noqa: RUF012 - PyYAML's own shape
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Never write anchors: a rewritten document is plain."""
-        del data
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    if style is None and _ELSEWHERE.resolve(yaml.ScalarNode, text, (True, False)) != f"{_TAG}str":
-        style = "'"
-    return dumper.represent_scalar(f"{_TAG}str", text, style=style)
-
-
 for _name, (_pattern, _first) in _PLAIN.items():
-    for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(f"{_TAG}{_name}", Pattern(_pattern, MAX_BYTES), list(_first))
-_Dumper.add_representer(str, _text)
+    _Loader.add_implicit_resolver(f"{_TAG}{_name}", Pattern(_pattern, MAX_BYTES), list(_first))
+
+
+_OURS: Final[Any] = _Loader("")
+_ELSEWHERE: Final[Any] = yaml.resolver.Resolver()
 
 
 def long_number(digits: str) -> str:
@@ -209,10 +191,9 @@ def top(node: yaml.Node | None, key: str) -> str:
     return ""
 
 
-def dump(value: Any) -> str:
-    """Write plain data as YAML: block style, order of keys kept, long lines left long."""
-    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
-    return text
+def is_plain(text: str) -> bool:
+    """Return whether any common YAML reader takes a text for a string where it is not quoted."""
+    return all(each.resolve(yaml.ScalarNode, text, (True, False)) == f"{_TAG}str" for each in (_OURS, _ELSEWHERE))
 
 
 class Misplaced(RequestError):

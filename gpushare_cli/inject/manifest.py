@@ -6,7 +6,7 @@ rewritten leaves exactly as it came. JSON documents may follow one another in on
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,8 @@ import yaml
 
 from gpushare.errors import RequestError
 from gpushare.patterns import Pattern
-from gpushare_cli.inject.kube_yaml import MAX_BYTES, MAX_DIGITS, construct, dump, long_number, no_number, parse, top
+from gpushare_cli.inject.kube_yaml import MAX_BYTES, MAX_DIGITS, construct, long_number, no_number, parse, top
+from gpushare_cli.inject.yaml_writer import patched
 
 _SEPARATOR: Final = Pattern(r"---(?:[ \t\r\n]|\Z)", 4)
 _LEAD: Final = Pattern(r"(?u:(?:---(?=\s|\Z))?(?:\s|#[^\n]*)*)", MAX_BYTES)
@@ -46,11 +47,18 @@ class Document:
         """Return the document as plain JSON data. Raises ``RequestError`` with the line of what cannot be."""
         return self.value if self.json else construct(self.node)
 
-    def render(self, value: Any) -> str:
-        """Write another value in this document's place, in its format, with its separator and leading comments."""
+    def render(self, operations: Sequence[Mapping[str, Any]], value: Any) -> str:
+        """Write the document with a JSON patch applied: in its format, with its separator and its comments.
+
+        Args:
+            operations: of the patch.
+            value: what the document is after it.
+        """
         if self.json:
             return self.text[: _lead(self.text)] + json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        text = _header(self.text) + dump(value)
+        source = self.text.replace("\r\n", "\n")
+        header = _header(source)
+        text = header + patched(source.removeprefix(header), operations, value)
         return text.replace("\n", "\r\n") if "\r\n" in self.text else text
 
 
@@ -178,7 +186,7 @@ def _lead(text: str) -> int:
 def _header(text: str) -> str:
     """Return the separator line and the comments before the first content, without what shares a line with them."""
     kept: list[str] = []
-    for line in text.replace("\r\n", "\n").splitlines(keepends=True):
+    for line in text.splitlines(keepends=True):
         bare = line.strip()
         if _SEPARATOR.match(line[:4]):
             rest = bare[3:].strip()

@@ -11,11 +11,13 @@ import jsonpatch
 
 from gpushare import contract, namespace_policy
 from gpushare.errors import PolicyDenied, Problem, RequestError
+from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
-from gpushare_cli.inject.kube_yaml import Misplaced, dump
+from gpushare_cli.inject.kube_yaml import Misplaced
 from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
 from gpushare_cli.inject.yaml_hints import no_string
+from gpushare_cli.inject.yaml_writer import dump
 from webhook.mutation.annotation_keys import field_of
 from webhook.mutation.mutate import Mutation
 from webhook.mutation.resourceclaims import template_for
@@ -54,12 +56,17 @@ class Result:
     @property
     def rewritten(self) -> bool:
         """Tell whether any pod of the document was changed."""
-        return any(change.patch for change in self.changes)
+        return bool(self.operations)
+
+    @property
+    def operations(self) -> list[dict[str, Any]]:
+        """Return the patch of the whole document."""
+        return _operations(self.changes)
 
     @property
     def text(self) -> str:
         """Return the document as it goes out: its own bytes when nothing changed."""
-        return self.document.render(self.after) if self.rewritten else self.document.text
+        return self.document.render(self.operations, self.after) if self.rewritten else self.document.text
 
 
 def rewrite(
@@ -140,13 +147,17 @@ def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> R
     if problems:
         raise PolicyDenied.of(problems, complete=complete)
     # All at once: each application copies the whole document.
-    operations = [dict(op) for change in changes for op in change.patch]
+    operations = _operations(changes)
     after = jsonpatch.apply_patch(before, operations) if operations else before
     shares = {change.place.path for change in changes if change.reason in SHARES}
     templates = tuple(template for place in pods(after) if place.path in shares for template in _template(place))
     return Result(
         number=number, document=document, before=before, after=after, changes=tuple(changes), templates=templates
     )
+
+
+def _operations(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    return [dict(op) for change in changes for op in change.patch]
 
 
 def change_of(place: PodPlace, judge: Judge, namespace: str) -> Change:
@@ -189,10 +200,8 @@ def _no_strings(pod: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(field_of(key), no_string(key, value), Reason.INVALID_VALUE)
 
 
-def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> dict[str, Any]:
-    metadata = pod.get("metadata")
-    found = metadata.get(kind) if isinstance(metadata, dict) else None
-    return found if isinstance(found, dict) else {}
+def _annotations(pod: Mapping[str, Any], kind: str = "annotations") -> Mapping[str, Any]:
+    return mapping(mapping(pod, "metadata"), kind)
 
 
 def _misplaced(place: PodPlace) -> Iterator[str]:
@@ -229,22 +238,14 @@ def with_templates(results: Sequence[Result]) -> Iterator[Result]:
             if key not in seen:
                 seen.add(key)
                 wanted.append(template)
-        yield Result(
-            number=result.number,
-            document=result.document,
-            before=result.before,
-            after=result.after,
-            changes=result.changes,
-            templates=tuple(wanted),
-        )
+        yield replace(result, templates=tuple(wanted))
 
 
 def _identity(document: Document) -> tuple[str, str, str] | None:
     kind = document.top("kind")
     if kind != "ResourceClaimTemplate":
         return None
-    metadata = document.load().get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = mapping(document.load(), "metadata")
     return kind, str(metadata.get("namespace", "")), str(metadata.get("name", ""))
 
 

@@ -4,6 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpushare.raw_objects import mapping
+from gpushare.raw_objects import objects as items_of
+
 DEFAULT_NAMESPACE: Final = "default"
 
 _TEMPLATE: Final = ("spec", "template")
@@ -82,8 +85,8 @@ def objects(value: Any, *kinds: tuple[str, str]) -> Iterator[Mapping[str, Any]]:
     if (_group(version), kind) in kinds:
         yield value
     elif (of := _items_kind(_group(version), kind)) is not None and isinstance(value.get("items"), list):
-        for item in value["items"]:
-            yield from objects({"apiVersion": version, "kind": of} | _mapping(item), *kinds)
+        for item in items_of(value, "items"):
+            yield from objects({"apiVersion": version, "kind": of, **item}, *kinds)
 
 
 def _places(value: Any, path: tuple[str | int, ...], version: str, kind: str) -> Iterator[PodPlace]:
@@ -103,7 +106,7 @@ def _places(value: Any, path: tuple[str | int, ...], version: str, kind: str) ->
 def _place(
     owner: Mapping[str, Any], pod: Mapping[str, Any], kind: str, path: tuple[str | int, ...], steps: tuple[str, ...]
 ) -> PodPlace:
-    metadata = _mapping(owner.get("metadata"))
+    metadata = mapping(owner, "metadata")
     name = metadata.get("name") or metadata.get("generateName") or "(no name)"
     named = metadata.get("namespace")
     return PodPlace(
@@ -112,7 +115,7 @@ def _place(
         kind=kind,
         name=str(name),
         named=str(named) if named else None,
-        annotations=_mapping(metadata.get("annotations")),
+        annotations=mapping(metadata, "annotations"),
         pod=pod,
     )
 
@@ -132,9 +135,5 @@ def _group(api_version: str) -> str:
 
 def _follow(value: Any, steps: tuple[str, ...]) -> Any:
     for step in steps:
-        value = _mapping(value).get(step)
+        value = value.get(step) if isinstance(value, dict) else None
     return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
-from gpushare.informer import Follower
+from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, path
 from tests.e2e import pods
 from tests.e2e.pods import Object
@@ -22,7 +22,7 @@ class Last:
     def __init__(self, site: Site, namespace: str) -> None:
         self.of: dict[str, Object] = {}
         self.stopped = threading.Event()
-        follower = Follower(
+        follower = Informer(
             site.cluster, path(CORE_V1, PODS, namespace=namespace), lambda _: None, self._event, lambda _: None
         )
         threading.Thread(target=follower.run, args=(self.stopped.is_set,), daemon=True).start()

@@ -68,6 +68,9 @@ def test_from_a_workstation_the_record_is_read_through_the_api_server_and_fits_t
     assert (code, "1 anchors fit" in said.out) == (0, True), said
     assert main(["audit", "show", *reach, "-n", namespace, "--pod", killed, "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[:4] == site.records(namespace, killed)[:4]
+    assert main(["audit", "follow", *reach, "-n", namespace, "--pod", killed, "-o", "json", "--for", "10"]) == 0
+    followed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert followed[:4] == site.records(namespace, killed)[:4], "as the enforcer printed them"
 
 
 def test_afterwards_the_tenants_can_be_deleted(site: Site, namespace: str, killed: str) -> None:

@@ -32,7 +32,7 @@ from enforcer.quota.informer import Books, follow_quotas
 from enforcer.status.messages import Notice
 from enforcer.status.metrics import Metrics
 from gpushare import kube_client as road
-from gpushare.informer import Follower
+from gpushare.informer import Informer
 from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
 from tests.safety.apiserver import FAULTS, WELL, ApiServer, Object
@@ -150,8 +150,8 @@ def wait_for(true: Callable[[], bool], why: str) -> None:
 def _fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Scaled: a call waits 0.5 s, a list or a watch as long for each word, and a new attempt 0.2 s at most."""
     monkeypatch.setattr(road, "WATCH_SILENCE", 0.5)
-    monkeypatch.setattr(Follower, "MIN_DELAY", 0.02)
-    monkeypatch.setattr(Follower, "MAX_DELAY", 0.2)
+    monkeypatch.setattr(Informer, "MIN_DELAY", 0.02)
+    monkeypatch.setattr(Informer, "MAX_DELAY", 0.2)
     defaults = Cluster._call.__kwdefaults__ or {}
     monkeypatch.setattr(Cluster._call, "__kwdefaults__", {**defaults, "timeout": 0.5})
     monkeypatch.setattr(road, "BODY_SECONDS", 1.0)

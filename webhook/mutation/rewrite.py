@@ -15,7 +15,7 @@ from gpushare.errors import Problem
 from gpushare.fields import check_number, mapping, objects
 from gpushare.host_access import normal, within
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import pinned_limit, same_amount, shown
+from gpushare.quantity import pinned_limit, same_quantity, shown
 from gpushare.reasons import Reason
 from webhook.mutation import sidecar_merge, sidecar_spec, sidecar_validation
 from webhook.mutation.annotations import Share, ShareRequest
@@ -267,7 +267,7 @@ def _asks_for_its_limits(container: Container) -> bool:
     resources = mapping(container.raw.get("resources"), f"{container.field}.resources")
     limits = mapping(resources.get("limits"), f"{container.field}.resources.limits")
     requests = {**limits, **mapping(resources.get("requests"), f"{container.field}.resources.requests")}
-    return all(limits.get(name) and same_amount(requests[name], limits[name]) for name in ("cpu", "memory"))
+    return all(limits.get(name) and same_quantity(requests[name], limits[name]) for name in ("cpu", "memory"))
 
 
 def _add_volume(spec: Object) -> Check[None]:

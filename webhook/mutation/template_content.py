@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from gpushare.quantity import exact
+from gpushare.quantity import exact_value
 from webhook.mutation.resourceclaims import Request, template_spec
 
 
@@ -31,6 +31,6 @@ def _request(request: Mapping[str, Any]) -> tuple[str, ...]:
     exactly = request.get("exactly") or {}
     amounts = (exactly.get("capacity") or {}).get("requests") or {}
     selectors = [(each.get("cel") or {}).get("expression") for each in exactly.get("selectors") or ()]
-    alike = {key: exact(value) for key, value in sorted(amounts.items())}
+    alike = {key: exact_value(value) for key, value in sorted(amounts.items())}
     count = (exactly.get("allocationMode", "ExactCount"), exactly.get("count", 1), exactly.get("adminAccess") or False)
     return (str(request.get("name")), str(exactly.get("deviceClassName")), repr(alike), repr(selectors), repr(count))

@@ -12,7 +12,7 @@ from gpushare.errors import Problem
 from gpushare.fields import check_number, mapping
 from gpushare.host_access import HostAccess
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.quantity import exact, shown
+from gpushare.quantity import exact_value, shown
 from gpushare.shared_memory import brings_memory
 from webhook.mutation.podview import Container, Json, PodView
 from webhook.mutation.settings import Settings
@@ -143,5 +143,5 @@ def _whole_amounts(container: Container, resources: Json, part: str, field: str)
 
 def _is_zero(value: Any) -> bool:
     if isinstance(value, str):
-        return exact(value) == 0
+        return exact_value(value) == 0
     return value is None or value == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError
-from gpushare.informer import Follower
+from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from tests.integration.controlplane.bed import CLAIMS, PODS, TEMPLATES
 from tests.load.scale.fleet import offered
@@ -32,14 +32,14 @@ class Feed:
     def __init__(self, cluster: Cluster, where: str, tell: Tell) -> None:
         self._tell, self._stopped, self._known = tell, threading.Event(), dict[str, Object]()
         self.listed = threading.Event()
-        follower = Follower(cluster, where, self._on_list, self._on_event, self._on_error)
+        follower = Informer(cluster, where, self._on_list, self._on_event, self._on_error)
         threading.Thread(target=self._run, args=(follower,), daemon=True).start()
 
     def stop(self) -> None:
         """Tell nothing more. The thread ends with its next event, or with the watch."""
         self._stopped.set()
 
-    def _run(self, follower: Follower) -> None:
+    def _run(self, follower: Informer) -> None:
         with suppress(_Enough):
             follower.run(self._stopped.is_set)
 

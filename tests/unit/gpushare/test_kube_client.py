@@ -12,7 +12,7 @@ import pytest
 
 from gpushare import kube_client as road
 from gpushare.errors import ClusterError
-from gpushare.informer import Follower
+from gpushare.informer import Informer
 from gpushare.kube_client import CORE_V1, Cluster, path
 from tests.support.patience import patient
 
@@ -203,7 +203,7 @@ def test_a_large_event_in_many_pieces_is_put_together_once(cluster: Cluster, ser
 def test_a_follower_watches_from_the_end_of_a_list_that_nobody_read(cluster: Cluster, server: Any) -> None:
     server.answers = [_stream([1, 2], version="9"), (200, [_event("ADDED", 10)])]
     events: list[str] = []
-    follower = Follower(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
+    follower = Informer(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
     follower.run(stopped=lambda: bool(events))
 
     assert parse_qs(urlsplit(server.seen[1][0]).query)["resourceVersion"] == ["9"]
@@ -235,6 +235,29 @@ def test_a_watch_that_falls_silent_is_given_up(cluster: Cluster, server: Any, mo
         forgotten.set()
 
 
+def test_a_log_is_followed_line_by_line_until_its_container_ends(cluster: Cluster, server: Any) -> None:
+    server.answers = [(200, [b"one\ntw", b"o\n", b"three\n"])]
+    assert list(cluster.follow_log("p", "n", "c")) == [b"one", b"two", b"three"]
+    asked = urlsplit(server.seen[0][0])
+    assert asked.path == "/api/v1/namespaces/n/pods/p/log"
+    assert parse_qs(asked.query) == {"container": ["c"], "follow": ["true"]}
+
+
+def test_a_log_that_breaks_off_is_an_error_and_one_that_falls_silent_ends(
+    cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers = [(200, [b"one\n", BROKEN])]
+    lines = cluster.follow_log("p", "n", "c")
+    assert next(lines) == b"one"
+    with pytest.raises(ClusterError, match="/log broke off"):
+        next(lines)
+    end = threading.Event()
+    monkeypatch.setattr(road, "LOG_SILENCE", 0.1)
+    server.answers = [(200, [b"one\n", end])]
+    assert list(cluster.follow_log("p", "n", "c")) == [b"one"]
+    end.set()
+
+
 def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, server: Any) -> None:
     gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}}
     server.answers = [
@@ -246,7 +269,7 @@ def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, se
     lists: list[int] = []
     events: list[str] = []
     errors: list[ClusterError] = []
-    follower = Follower(
+    follower = Informer(
         cluster,
         "/pods",
         lambda items: lists.append(len(list(items))),
@@ -271,7 +294,7 @@ def test_a_follower_lists_again_when_its_version_is_too_old(cluster: Cluster, se
 def test_an_answer_that_makes_no_sense_is_a_failure_and_not_the_end(
     cluster: Cluster, server: Any, answer: tuple[int, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Follower, "MIN_DELAY", 0.01)
+    monkeypatch.setattr(Informer, "MIN_DELAY", 0.01)
     server.answers = [answer, _stream([1]), (200, [{"type": "ADDED"}]), _stream([1]), (200, [_event("ADDED", 2)])]
     events: list[str] = []
     errors: list[ClusterError] = []
@@ -279,7 +302,7 @@ def test_an_answer_that_makes_no_sense_is_a_failure_and_not_the_end(
     def on_list(items: Iterator[dict[str, Any]]) -> None:
         events.extend(item["metadata"]["name"] for item in items)
 
-    follower = Follower(cluster, "/pods", on_list, lambda kind, _: events.append(kind), errors.append)
+    follower = Informer(cluster, "/pods", on_list, lambda kind, _: events.append(kind), errors.append)
     follower.run(stopped=lambda: "ADDED" in events)
     assert events == ["p1", "p1", "ADDED"]
     assert len(errors) == 2
@@ -304,18 +327,18 @@ def test_an_event_without_an_end_is_not_kept(cluster: Cluster, server: Any, monk
 def test_bookmarks_move_the_version_and_nothing_else(cluster: Cluster, server: Any) -> None:
     server.answers = [_stream([1]), (200, [_event("BOOKMARK", 50)]), (200, [_event("ADDED", 51)])]
     events: list[str] = []
-    follower = Follower(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
+    follower = Informer(cluster, "/pods", lambda _: None, lambda kind, _: events.append(kind), lambda _: None)
     follower.run(stopped=lambda: bool(events))
     assert events == ["ADDED"]
     assert parse_qs(urlsplit(server.seen[2][0]).query)["resourceVersion"] == ["50"]
 
 
-class Resuming(Follower):
+class Resuming(Informer):
     RESUMES = True
     MIN_DELAY = 0.01
 
 
-def _broken(server: Any, kind: type[Follower], cluster: Cluster, *first: Any) -> tuple[list[str], list[str]]:
+def _broken(server: Any, kind: type[Informer], cluster: Cluster, *first: Any) -> tuple[list[str], list[str]]:
     """A watch breaks off after what came first; returns what was asked for up to the next event, and what was seen."""
     server.answers = [
         _stream([1]),
@@ -347,7 +370,7 @@ def test_one_that_got_nowhere_begins_with_a_list(cluster: Cluster, server: Any) 
 def test_where_lists_are_short_each_begins_with_one(
     cluster: Cluster, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Follower, "MIN_DELAY", 0.01)
-    asked, seen = _broken(server, Follower, cluster, _event("ADDED", 8))
+    monkeypatch.setattr(Informer, "MIN_DELAY", 0.01)
+    asked, seen = _broken(server, Informer, cluster, _event("ADDED", 8))
 
     assert (asked, seen) == (["list", "7", "list", "30"], ["ADDED", "MODIFIED"])

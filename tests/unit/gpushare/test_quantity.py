@@ -24,7 +24,7 @@ from gpushare.quantity import (
     parse_percent,
     parse_profile,
     profile_mib,
-    same_amount,
+    same_quantity,
 )
 from gpushare.reasons import Reason
 
@@ -133,8 +133,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     ],
 )
 def test_amounts_of_kubernetes_are_compared_by_value(one: object, other: object, same: bool) -> None:  # noqa: FBT001
-    assert same_amount(one, other) is same
-    assert same_amount(other, one) is same
+    assert same_quantity(one, other) is same
+    assert same_quantity(other, one) is same
 
 
 @pytest.mark.parametrize("text", ["1g.5gb", "7g.80gb", "1c.3g.40gb", "1g.10gb+me", "1g.12gb+me.all", "4g.141gb"])

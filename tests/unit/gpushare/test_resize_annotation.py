@@ -4,20 +4,20 @@ from hypothesis import strategies as st
 
 from gpushare import contract
 from gpushare.errors import QuantityError
-from gpushare.resize_annotation import Wish, parse_wish, wishes, write_wish
+from gpushare.resize_annotation import ResizeRequest, format_request, parse_request, requests_in
 
 
 @pytest.mark.parametrize(
     ("text", "wish"),
     [
-        ("3Gi", Wish(3072)),
-        ("3072Mi;force", Wish(3072, force=True)),
-        ("1.5Gi;id=5f3a", Wish(1536)),
-        ("512Mi;force;id=0", Wish(512, force=True)),
+        ("3Gi", ResizeRequest(3072)),
+        ("3072Mi;force", ResizeRequest(3072, force=True)),
+        ("1.5Gi;id=5f3a", ResizeRequest(1536)),
+        ("512Mi;force;id=0", ResizeRequest(512, force=True)),
     ],
 )
-def test_an_amount_is_enough_and_two_words_may_follow(text: str, wish: Wish) -> None:
-    assert parse_wish(text) == wish
+def test_an_amount_is_enough_and_two_words_may_follow(text: str, wish: ResizeRequest) -> None:
+    assert parse_request(text) == wish
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ def test_an_amount_is_enough_and_two_words_may_follow(text: str, wish: Wish) -> 
 )  # fmt: skip
 def test_anything_else_is_refused_with_a_sentence(text: object) -> None:
     with pytest.raises(QuantityError, match=r"write|did you mean"):
-        parse_wish(text)
+        parse_request(text)
 
 
 @given(st.integers(1, 2**40), st.booleans(), st.from_regex(r"[0-9a-z]{1,16}", fullmatch=True))
 def test_what_is_written_is_read(mib: int, force: bool, mark: str) -> None:  # noqa: FBT001
-    assert parse_wish(write_wish(Wish(mib, force), mark)) == Wish(mib, force)
+    assert parse_request(format_request(ResizeRequest(mib, force), mark)) == ResizeRequest(mib, force)
 
 
 def test_wishes_are_found_by_their_container() -> None:
     annotations = {f"{contract.RESIZE_OF}main": "3Gi", contract.MEMORY: "4Gi", "RESIZE.gpu-share.io/x": "1Gi"}
-    assert wishes(annotations) == {"main": "3Gi"}
+    assert requests_in(annotations) == {"main": "3Gi"}

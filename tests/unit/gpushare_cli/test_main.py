@@ -10,7 +10,7 @@ from enforcer.audit.log import KillLog
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare_cli import main as cli
-from gpushare_cli.completion import bash, fish, words
+from gpushare_cli.completion import SHELLS, script
 from gpushare_cli.main import PARTS, VERBS, main
 
 
@@ -124,11 +124,30 @@ def test_version_is_one_line(asked: str, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.startswith("gpu-share ")
 
 
-def test_completion_knows_verbs_processes_and_options() -> None:
-    found = words()
-    assert {*VERBS, *PARTS} == set(found)
-    assert "--templates" in found["inject"]
-    assert "bash" in found["completion"]
-    assert "-a inject" in fish(found)
-    script = bash(found) + "\nCOMP_WORDS=(gpu-share inject --templ); COMP_CWORD=2; _gpu_share; echo ${COMPREPLY[@]}"
-    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout == "--templates\n"
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ins", []),
+        ("inj", ["inject"]),
+        ("inject --templ", ["--templates"]),
+        ("inject -o ", ["yaml", "json", "patch", "diff"]),
+        ("inject -f /proc/self/stat", ["/proc/self/stat", "/proc/self/statm", "/proc/self/status"]),
+        ("audit ver", ["verify"]),
+        ("audit show --kind AR", ["ARMED"]),
+        ("completion ", ["bash", "fish", "zsh"]),
+        ("resize --dry", ["--dry-run"]),
+    ],
+)
+def test_verbs_options_values_and_files_are_completed(line: str, words: list[str]) -> None:
+    asked = f"COMP_WORDS=(gpu-share {line}" + ("'')" if line.endswith(" ") else ")")
+    ask = f"{asked}; COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _shtab_gpu_share; printf '%s\\n' ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", f"{script('bash')}\n{ask}"], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == sorted(words)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_completes_the_program_by_its_name(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl-gpu_share"])
+    made = script(shell)
+    assert "kubectl" not in made.replace("kubectl apply", "")
+    assert all(verb in made for verb in VERBS)

@@ -12,9 +12,9 @@ from enforcer.dra.resize import Bounds, Now, answered
 from gpushare.contract import RESIZE_OF
 from gpushare.errors import ClusterError
 from gpushare.kube_client import Cluster
-from gpushare.resize_annotation import parse_wish
+from gpushare.resize_annotation import parse_request
 from gpushare_cli import resize
-from gpushare_cli.explain.cluster_state import explained
+from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.main import main
 from tests.unit.gpushare_cli.explain.test_pod import Api, load
@@ -85,8 +85,8 @@ def test_lowered_it_says_before_after_reserved_and_when(cluster: Any, capsys: py
         "this pod, and no later one of its name"
     )
     (wish,) = body["metadata"]["annotations"].values()
-    assert parse_wish(wish).memory_mib == 3072
-    fine, lines = explained(recorded(api, "explained-1", "running"))
+    assert parse_request(wish).memory_mib == 3072
+    fine, lines = explain(recorded(api, "explained-1", "running"))
     assert fine
     assert "3Gi, 25% (4Gi reserved)" in lines[2]
 
@@ -217,10 +217,3 @@ def test_an_agent_that_does_not_answer_is_waited_for_no_longer_than_told(
     code, text = said(capsys, POD, "main", "3Gi", "--timeout", "0.05")
     assert code == 1
     assert "the agent of node explained has not answered within 0.05 s; what was asked stays on the pod" in text
-
-
-def test_its_options_are_completed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.strip().startswith("resize)")]
-    assert "--dry-run" in line
-    assert "--force" in line

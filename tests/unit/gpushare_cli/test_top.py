@@ -200,7 +200,7 @@ def test_processes_are_counted_and_named_with_what_they_hold_the_largest_first(
     assert main(["explain", "tts", "--state", str(tmp_path)]) == 0
     (line,) = [line.strip() for line in capsys.readouterr().out.splitlines() if "processes" in line]
     assert line.startswith("processes: 23, the largest first: pid 22 22Mi, pid 21 21Mi, ")
-    assert line.endswith("pid 3 3Mi, and 3 more")
+    assert line.endswith("pid 3 3Mi and 3 more")
 
 
 def test_memory_that_no_process_accounts_for_is_explained_where_it_grew(

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gpushare.informer import Follower
+from gpushare.informer import Informer
 from tests.unit.webhook.claim_templates.test_references import managed, template
 from tests.unit.webhook.controlled import Clock, Server, make, settle
 from tests.unit.webhook.test_caches import claim, namespace
@@ -25,7 +25,7 @@ class Seen:
         made = informers.followers(cast("Cluster", None), self.namespaces, self.claims, self.controller, Metrics())
         self.by_kind = {each._where.rpartition("/")[2]: each for each in made}
 
-    def __getitem__(self, kind: str) -> Follower:
+    def __getitem__(self, kind: str) -> Informer:
         return self.by_kind[kind]
 
     def listed(self, **lists: list[dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from enforcer.quota.from_claims import container_ids, literal
 from enforcer.quota.kept_fields import MOST_USES, kept_pod, too_many
 from gpushare import contract
 from gpushare.pod_claims import claim_names, uses
-from gpushare.resize_annotation import wishes
+from gpushare.resize_annotation import requests_in
 from tests.unit.enforcer.dra.objects import by_hand, container, namespace, pod, using
 
 SMALL = 200_000
@@ -56,7 +56,7 @@ def test_all_that_is_read_of_a_pod_is_kept(made: Any) -> None:
     assert container_ids(kept) == container_ids(made)
     assert list(failures_of(kept)) == list(failures_of(made))
     assert running(kept) == running(made)
-    assert wishes(kept["metadata"]["annotations"]) == wishes(made["metadata"]["annotations"])
+    assert requests_in(kept["metadata"]["annotations"]) == requests_in(made["metadata"]["annotations"])
     assert quotas_of_prepared((), [kept], [namespace()], ()) == quotas_of_prepared((), [made], [namespace()], ())
     for section in ("initContainers", "containers"):
         whole = {each["name"]: each for each in made["spec"].get(section) or ()}

@@ -16,7 +16,7 @@ from enforcer.audit.log import KillLog, segments
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
 from gpushare_cli.audit import filters
-from gpushare_cli.audit.filters import COLUMNS, Wanted, csv_cells, csv_line, row
+from gpushare_cli.audit.filters import COLUMNS, RecordFilter, csv_cells, csv_line, row
 from gpushare_cli.main import main
 from tests.unit.gpushare_cli.killlog import run, write
 
@@ -41,14 +41,14 @@ RECORDS = st.fixed_dictionaries(
 )  # fmt: skip
 ASKED = st.none() | NAMES
 WANTED = st.builds(
-    Wanted,
+    RecordFilter,
     namespace=ASKED, pod=ASKED, container=ASKED, node=ASKED,
     kinds=st.frozensets(st.sampled_from(["WARNED", "OUTCOME"])), results=st.frozensets(RESULTS),
     since=st.none() | MOMENTS,
 )  # fmt: skip
 
 
-def plainly(wanted: Wanted, record: dict[str, Any]) -> bool:
+def plainly(wanted: RecordFilter, record: dict[str, Any]) -> bool:
     """What the filters mean, one sentence at a time."""
     pod: Any = record.get("pod")
     pod = pod if isinstance(pod, dict) else {}
@@ -66,10 +66,12 @@ def plainly(wanted: Wanted, record: dict[str, Any]) -> bool:
     )
 
 
-@example(wanted=Wanted(results=frozenset({"Killed"})), record={"kind": "OUTCOME", "time": "t", "result": {"Killed": 1}})
+@example(
+    wanted=RecordFilter(results=frozenset({"Killed"})), record={"kind": "OUTCOME", "time": "t", "result": {"Killed": 1}}
+)
 @given(wanted=WANTED, record=RECORDS)
-def test_filters_take_what_they_say_of_records_of_any_shape(wanted: Wanted, record: dict[str, Any]) -> None:
-    assert wanted.takes(record) == plainly(wanted, record)
+def test_filters_take_what_they_say_of_records_of_any_shape(wanted: RecordFilter, record: dict[str, Any]) -> None:
+    assert wanted.matches(record) == plainly(wanted, record)
 
 
 @given(record=RECORDS)

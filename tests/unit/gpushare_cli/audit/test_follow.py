@@ -1,6 +1,5 @@
 """``gpu-share audit follow``: each record once, as it comes, of this machine or of all nodes."""
 
-import math
 import shutil
 import threading
 import time
@@ -17,7 +16,7 @@ from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import Cluster
 from gpushare_cli.audit import follow
 from gpushare_cli.audit.tail import Tail
-from gpushare_cli.main import main
+from tests.support.patience import holds_within
 from tests.unit.gpushare_cli.killlog import Nodes, run, write
 
 
@@ -105,10 +104,8 @@ def test_a_segment_alone_is_followed_and_a_folder_of_none_is_wrong_use(name: str
     write(tmp_path, 2)
     (alone,) = segments(tmp_path / "audit")
     copy = shutil.copy(alone, tmp_path / name)
-    for after, expected in ((0, [1, 2]), (1, [2]), (2, [])):
-        words = ("--log", copy, "--for", "0", "-o", "raw", "--after", after)
-        code, out, _ = run(capsys, "follow", *words)
-        assert (code, [read(line.encode() + b"\n")["seq"] for line in out.splitlines()]) == (0, expected)
+    code, out, _ = run(capsys, "follow", "--log", copy, "--for", "0", "-o", "json")
+    assert (code, [read(line.encode() + b"\n")["seq"] for line in out.splitlines()]) == (0, [1, 2])
     (tmp_path / "empty").mkdir()
     code, out, err = run(capsys, "follow", "--log", tmp_path / "empty", "--for", "0")
     assert (code, out, "no file kills-*.jsonl is there" in err) == (2, "", True)
@@ -125,65 +122,25 @@ def test_the_log_of_a_folder_that_was_moved_aside_is_followed_from_its_first_rec
     assert list(tail.read()) == []
 
 
-@pytest.mark.parametrize("after", range(21))
-def test_after_a_record_only_what_comes_behind_it_is_read(after: int, tmp_path: Path) -> None:
-    write(tmp_path, 20)
-    tail = Tail(tmp_path / "audit", after)
-    assert [read(line)["seq"] for line in tail.read()] == list(range(after + 1, 21))
-    with KillLog(tmp_path / "audit") as log:
-        log.append(Kind.WARNED, {})
-    assert [read(line)["seq"] for line in tail.read()] == [21]
-
-
 def test_records_that_went_before_they_were_shown_are_said_to_be_missing(tmp_path: Path, capsys: Any) -> None:
     write(tmp_path, 12)
     first, second, third, _ = segments(tmp_path / "audit")
     first.unlink()
     assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (0, ""), "what went before we came"
-    tail = Tail(tmp_path / "audit")
-    list(tail.read())
-    assert tail.missing == []
     third.unlink()
     said = (
         "gpu-share: records 7 to 9 are not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'\n"
     )
     assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (1, said)
     second.unlink()
-    code, out, err = run(capsys, "follow", "--state", tmp_path, "--for", "0", "--after", "8", "--pod", "nobody's")
-    assert (code, out.count("\n"), err) == (1, 1, said.replace("records 7 to 9 are", "record 9 is"))
-    assert run(capsys, "follow", "--state", tmp_path, "--for", "0", "--after", "9")[::2] == (0, "")
-
-
-def test_segments_before_the_record_are_not_even_opened(tmp_path: Path) -> None:
-    write(tmp_path, 20)
-    first, *_ = segments(tmp_path / "audit")
-    first.unlink()
-    first.symlink_to("/dev/zero")
-    assert [read(line)["seq"] for line in Tail(tmp_path / "audit", 19).read()] == [20]
-
-
-@pytest.mark.parametrize(("after", "seqs"), [(9, [1, 2, 3]), (5, [1, 2, 3]), (4, []), (3, [])])
-def test_a_log_that_ends_long_before_the_record_is_another_one(after: int, seqs: list[int], tmp_path: Path) -> None:
-    """One record back is the same: a disk that was full, and the last record was taken back."""
-    write(tmp_path, 3)
-    assert [read(line)["seq"] for line in Tail(tmp_path / "audit", after).read()] == seqs
-
-
-def test_what_agents_are_asked_for_is_there_and_ends_by_itself(tmp_path: Path, capfdbinary: Any) -> None:
-    write(tmp_path, 3)
-    (file,) = segments(tmp_path / "audit")
-    file.write_bytes(file.read_bytes() + b"rubbish\n")
-    third, rubbish = file.read_bytes().splitlines(keepends=True)[2:]
-    assert main(["audit", "follow", "--output=raw", "--after=2", "--for=0", f"--state={tmp_path}"]) == 0
-    assert capfdbinary.readouterr() == (third + rubbish, b"")
+    assert run(capsys, "follow", "--state", tmp_path, "--for", "0")[::2] == (0, "")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-A", "--after", "3"], "leave"), (["-A", "--log", "x"], "leave"), (["-A", "-o", "raw"], "leave"),
-        (["-o", "raw", "--pod", "x"], "leave"), (["--for", "-1"], "whole number"), (["--after", "1e3"], "whole number"),
-        (["--after", "\u0663"], "whole number"),
+        (["-A", "--log", "x"], "leave"), (["--for", "-1"], "whole number"), (["--for", "1e3"], "whole number"),
+        (["--for", "\u0663"], "whole number"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_followed_is_wrong_use(words: list[str], said: str, tmp_path: Path, capsys: Any) -> None:
@@ -214,7 +171,8 @@ class Watched(Nodes):
         self.ends: Callable[[], None] = interrupted
         monkeypatch.setattr(Cluster, "connect", lambda *_: self)
         monkeypatch.setattr(follow, "FOLLOW_SECONDS", 0.01)
-        monkeypatch.setattr(follow, "LOOK_AROUND", 0.01)
+        monkeypatch.setattr(follow, "RETRY_SECONDS", 0.01)
+        monkeypatch.setattr(follow, "REFRESH_SECONDS", 0.01)
         show, warn = follow.Printer.show, follow.warn
         monkeypatch.setattr(follow.Printer, "show", lambda *words: self._heard(show, *words))
         monkeypatch.setattr(follow, "warn", lambda text: self._heard(warn, text))
@@ -284,7 +242,7 @@ def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missi
     nodes.steps = [("gpu-1 2", more_than_stays), ("gpu-1 5", lambda: passed.append(passed.pop() + 1000.0))]
     nodes.ends = nothing
     code, _, err = run(capsys, "follow", "-A", "--for", "900")
-    said = "record 3 is not there: removed as the oldest are, or deleted; run 'gpu-share audit verify'"
+    said = "record 3 is not in the pod's log; 'gpu-share audit show -A' reads them from the node"
     assert (code, err) == (1, f"gpu-share: node gpu-1: {said}\n")
 
 
@@ -293,20 +251,10 @@ def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
 ) -> None:
     for name in ("gpu-1", "gpu-2"):
         nodes.node(name)
-    failed = threading.Event()
-    run_, turns = nodes._following, []
-
-    def following(pod: str, words: Any) -> Any:
-        turns.append((pod, words[-1]))
-        if [each for each, _ in turns].count("agent-gpu-2") > 6:
-            failed.set()
-        return run_(pod, words)
-
-    monkeypatch.setattr(nodes, "_following", following)
-    nodes.broken["agent-gpu-2"] = "the kubelet is away"
+    nodes.broken["agent-gpu-2"] = ClusterError("the kubelet is away", 502)
 
     def come_back() -> None:
-        assert failed.wait(60)
+        assert holds_within(lambda: nodes.followed.count("agent-gpu-2") > 6, 60, pause=0.01)
         del nodes.broken["agent-gpu-2"]
 
     nodes.steps = [
@@ -316,11 +264,10 @@ def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
     code, _, err = run(capsys, "follow", "-A")
     assert code == 130
     assert err == (
-        "gpu-share: node gpu-2: its log cannot be followed: the kubelet is away; it is tried again until it can\n"
+        "gpu-share: node gpu-2: its log cannot be followed: the kubelet is away; retrying\n"
         "gpu-share: node gpu-2: its log is followed again\n"
     )
     assert [each for each in nodes.said if each.startswith("gpu-2 ")] == ["gpu-2 1", "gpu-2 2", "gpu-2 3"]
-    assert {seconds for pod, seconds in turns[:6] if pod == "agent-gpu-2"} == {"--for=0"}, "it is soon known"
 
 
 def test_a_node_that_comes_later_and_an_agent_that_is_replaced_are_followed_too(
@@ -329,9 +276,8 @@ def test_a_node_that_comes_later_and_an_agent_that_is_replaced_are_followed_too(
     nodes.node("gpu-1")
 
     def replace() -> None:
-        monkeypatch.setattr(follow, "LOOK_AROUND", math.inf)  # the one that fails looks by itself
         pod = nodes.pods[0]
-        nodes.broken["agent-gpu-1"] = "no such pod"
+        nodes.broken["agent-gpu-1"] = ClusterError("no such pod", 404)
         nodes.states["agent-new"] = nodes.folder / "gpu-1"
         nodes.pods[0] = {**pod, "metadata": {**pod["metadata"], "name": "agent-new"}}
         nodes.more("gpu-1")
@@ -356,7 +302,7 @@ def test_an_api_server_that_goes_away_later_ends_nothing(
     monkeypatch.setattr(nodes, "list", listed)
 
     def go() -> None:
-        nodes.broken["agent-gpu-1"] = "the API server does not answer"
+        nodes.broken["agent-gpu-1"] = ClusterError("the API server does not answer")
         away.set()
 
     def come_back() -> None:
@@ -370,16 +316,32 @@ def test_an_api_server_that_goes_away_later_ends_nothing(
     assert run(capsys, "follow", "-A") == (1, "", "gpu-share: the API server does not answer\n")
 
 
-def test_lines_of_a_node_that_are_no_records_are_counted_and_cost_the_exit_code(
-    nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_was_begun_anew_is_followed_from_its_first_record(nodes: Watched, capsys: Any) -> None:
+    nodes.node("gpu-1")
+
+    def begin_anew() -> None:
+        nodes.said.clear()
+        (nodes.folder / "new").mkdir()
+        nodes.more("new")
+        nodes.states["agent-gpu-1"] = nodes.folder / "new"
+
+    nodes.steps = [("gpu-1 2", begin_anew), ("gpu-1 1", nothing)]
+    code, out, _ = run(capsys, "follow", "-A", "-o", "json")
+    assert (code, [read(line.encode() + b"\n")["seq"] for line in out.splitlines()]) == (130, [1, 2, 1])
+
+
+def test_what_an_enforcer_prints_beside_its_records_is_not_shown(nodes: Watched, capsys: Any) -> None:
     nodes.node("gpu-1")
     (file,) = segments(nodes.folder / "gpu-1" / "audit")
-    file.write_bytes(file.read_bytes() + b"\x1b[31mrubbish\n")
-    passed = [0.0]
-    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
-    nodes.steps = [("no records", lambda: passed.append(passed.pop() + 1000.0))]
-    nodes.ends = nothing
-    code, out, err = run(capsys, "follow", "-A", "--for", "900")
-    assert (code, "rubbish" in out) == (1, False)
-    assert err == "gpu-share: node gpu-1: 1 lines are no records; run 'gpu-share audit verify'\n"
+    first, second = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(first + b"\x1b[31mrubbish\n" + b'{"seq":9,"kind":"made up"}\n' + second)
+    nodes.steps = [("gpu-1 2", nothing)]
+    code, out, err = run(capsys, "follow", "-A", "-o", "json")
+    assert (code, out.encode(), err) == (130, first + second, "")
+
+
+def test_enforcers_that_print_no_records_cannot_be_followed(nodes: Watched, capsys: Any) -> None:
+    nodes.node("gpu-1")
+    nodes.pods[0]["spec"]["containers"][0]["args"].append("--records-to=none")
+    code, out, err = run(capsys, "follow", "-A")
+    assert (code, out, "use 'gpu-share audit show -A'" in err) == (1, "", True)

@@ -23,7 +23,7 @@ from gpushare.kube_client import Cluster
 from gpushare_cli import node_status
 from gpushare_cli.check import cluster, command
 from gpushare_cli.check import node as checks_node
-from gpushare_cli.check.result import Checker, Level, fine, warning, wrong
+from gpushare_cli.check.result import Checker, Level, failed, ok, warning
 from gpushare_cli.main import main
 from gpushare_cli.terminal import Terminal
 
@@ -161,7 +161,7 @@ def test_a_labelled_node_that_offers_nothing_is_named() -> None:
     nodes: list[Any] = [{"metadata": {"name": f"n{number}"}} for number in range(9)]
     slices = [{"spec": {"nodeName": "n0", "devices": []}}]
     found = cluster.nodes(Api({"nodes": nodes, "resourceslices": slices}))  # type: ignore[arg-type]
-    assert (found.level, found.detail) == ("warning", "9; without a ResourceSlice: n1, n2, n3, n4, n5, ...")
+    assert (found.level, found.detail) == ("warning", "9; without a ResourceSlice: n1, n2, n3, n4, n5 and 3 more")
     found = cluster.nodes(Api({"nodes": nodes[:1], "resourceslices": slices}))  # type: ignore[arg-type]
     assert (found.level, found.detail) == ("ok", "1")
 
@@ -170,14 +170,14 @@ def test_the_kubelets_way_to_the_driver_is_tried(short: Path) -> None:
     registry, plugin = (short / name for name in checks_node.SOCKETS)
     for file in (registry, plugin):
         file.parent.mkdir(parents=True)
-    assert "No such file" in checks_node.sockets(short, wrong).detail
+    assert "No such file" in checks_node.sockets(short, failed).detail
     with closing(listening(registry)):
         plugin.touch()
-        found = checks_node.sockets(short, wrong)
+        found = checks_node.sockets(short, failed)
         assert (found.level, found.detail) == ("wrong", f"{plugin}: Connection refused")
         plugin.unlink()
         with closing(listening(plugin)):
-            assert checks_node.sockets(short, wrong).level == "ok"
+            assert checks_node.sockets(short, failed).level == "ok"
     assert "Connection refused" in checks_node.sockets(short, warning).detail, "a socket left behind is no socket"
 
 
@@ -196,10 +196,10 @@ def listening(file: Path) -> socket.socket:
 
 
 def test_prepared_claims_are_counted_in_the_cdi_folder(tmp_path: Path) -> None:
-    assert checks_node.cdi(tmp_path / "none", wrong).level == "wrong"
+    assert checks_node.cdi(tmp_path / "none", failed).level == "wrong"
     for name in ("gpu-share.io-1.json", "gpu-share.io-2.json", "nvidia.yaml"):
         (tmp_path / name).touch()
-    assert checks_node.cdi(tmp_path, wrong).detail == f"{tmp_path}, 2 claims prepared"
+    assert checks_node.cdi(tmp_path, failed).detail == f"{tmp_path}, 2 claims prepared"
 
 
 @pytest.mark.parametrize(
@@ -207,10 +207,10 @@ def test_prepared_claims_are_counted_in_the_cdi_folder(tmp_path: Path) -> None:
     [(0, [], "ok", "0 GPUs"), (60, [], "wrong", "does not run"), (0, ["the disk is full"], "warning", "disk is full")],
 )
 def test_the_agent_has_to_run_unhindered(age: int, problems: list[str], level: str, says: str, tmp_path: Path) -> None:
-    assert checks_node.agent(tmp_path, wrong).level == "wrong"
+    assert checks_node.agent(tmp_path, failed).level == "wrong"
     written = (node_status.now() - timedelta(seconds=age)).isoformat()
     (tmp_path / "status.json").write_text(json.dumps({"time": written, "problems": problems}))
-    found = checks_node.agent(tmp_path, wrong)
+    found = checks_node.agent(tmp_path, failed)
     assert (found.level, says in found.detail) == (level, True)
 
 
@@ -290,23 +290,23 @@ def test_this_machine_is_judged_by_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "self/ns").mkdir(parents=True)
     assert checks_node.pid_namespace(tmp_path, warning).level == "warning"
     (tmp_path / "self/ns/pid").touch()
-    assert checks_node.pid_namespace(tmp_path, wrong).level == "wrong"
+    assert checks_node.pid_namespace(tmp_path, failed).level == "wrong"
 
 
 def test_the_mps_program_is_looked_for_where_the_driver_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "--driver-root (chart value driverRoot)" in checks_node.mps(DriverRoot(tmp_path), wrong).detail
+    assert "--driver-root (chart value driverRoot)" in checks_node.mps(DriverRoot(tmp_path), failed).detail
     program = tmp_path / "usr/bin" / PROGRAM
     program.parent.mkdir(parents=True)
     program.touch(0o755)
-    assert checks_node.mps(DriverRoot(tmp_path), wrong).detail == str(program)
+    assert checks_node.mps(DriverRoot(tmp_path), failed).detail == str(program)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert checks_node.mps(DriverRoot(), wrong).detail == f"{PROGRAM} is not on the PATH"
+    assert checks_node.mps(DriverRoot(), failed).detail == f"{PROGRAM} is not on the PATH"
 
 
 QUESTIONS = [
-    Checker(category="one", description="first", ask=lambda: fine("yes")),
-    Checker(category="one", description="second", ask=lambda: replace(wrong("no"), last=True), hint="do this"),
-    Checker(category="one", description="never asked", ask=fine),
+    Checker(category="one", description="first", ask=lambda: ok("yes")),
+    Checker(category="one", description="second", ask=lambda: replace(failed("no"), last=True), hint="do this"),
+    Checker(category="one", description="never asked", ask=ok),
     Checker(category="two", description="third", ask=lambda: warning("so so")),
 ]
 

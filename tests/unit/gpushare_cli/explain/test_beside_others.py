@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare_cli.explain.cluster_state import Recorded, explained
+from gpushare_cli.explain.cluster_state import PodRecord, explain
 from tests.unit.gpushare_cli.explain.test_pod import load, told
 
 
@@ -20,10 +20,10 @@ def test_a_scheduler_that_places_no_shares_is_named(
 ) -> None:
     content = load("waiting")
     content["pod"]["spec"]["schedulerName"] = scheduler
-    _, lines = explained(Recorded(**content, schedulers=schedulers))
+    _, lines = explain(PodRecord(**content, schedulers=schedulers))
     assert any("schedulerName is" in line for line in lines) is named
     content["pod"]["spec"]["nodeName"] = "n1"
-    _, lines = explained(Recorded(**content, schedulers=schedulers))
+    _, lines = explain(PodRecord(**content, schedulers=schedulers))
     assert not any("schedulerName is" in line for line in lines)
 
 

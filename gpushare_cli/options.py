@@ -1,0 +1,35 @@
+"""Options and arguments that several verbs have."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from gpushare.errors import ConfigError
+
+STATE_DIRECTORY: Final = Path("/var/lib/gpu-share")
+
+
+def add_state(parser: argparse.ArgumentParser) -> None:
+    """Add where the enforcer keeps its state."""
+    what = "the enforcer's state directory (%(default)s)"
+    parser.add_argument("--state", type=Path, default=STATE_DIRECTORY, metavar="DIR", help=what)
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add how to reach the cluster."""
+    parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
+
+
+def pod_name(pod: str, namespace: str | None) -> tuple[str, str]:
+    """Read ``POD`` or ``NAMESPACE/POD``; the namespace is empty where none is given.
+
+    Raises:
+        ConfigError: it is neither, or two namespaces are given.
+    """
+    before, slash, name = pod.rpartition("/")
+    if not name or "/" in before or (slash and not before):
+        raise ConfigError(f"{pod!r:.200} is no pod; write POD or NAMESPACE/POD")
+    if before and namespace and before != namespace:
+        raise ConfigError(f"{pod} names namespace {before}, and -n {namespace}; leave one out")
+    return before or namespace or "", name
