@@ -125,6 +125,7 @@ class Agent:
         """Whether quotas and problems were asked for with success. Before, nobody is judged: what a restart has to take
         over of grace periods would be judged by no quota, and forgotten."""
         self._remembered, self._kept = b"", Future[None]()
+        self._unkept = ""
         self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
         self._pending: dict[Future[Result], Verdict] = {}
@@ -220,8 +221,12 @@ class Agent:
         try:
             files.replace(self._folder / state_file.NAME, data)
         except OSError as error:
-            log.warning("grace periods not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            if str(error) != self._unkept:
+                log.warning("grace periods not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            self._unkept = str(error)
             self._remembered = b""  # the next look tries again
+        else:
+            self._unkept = ""
 
     def _carry_out(self, kept: Future[None], verdict: Verdict) -> Result:
         """Act, once a restart would know of it; on a disk that refuses all the same, on one that says nothing not.
