@@ -9,10 +9,10 @@ enforcer forgives it.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from enforcer.detection.kill_history import Place
+from enforcer.detection.kill_history import ContainerKey
 from enforcer.quota.types import Quota
 
-DebtKey = tuple[Place, str]
+DebtKey = tuple[ContainerKey, str]
 """Pod UID and container name, and the UUID of the GPU."""
 
 

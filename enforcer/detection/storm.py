@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from enforcer.detection.doubt import is_mistake
-from enforcer.detection.kill_history import Kill, Tenant, tenant_of
+from enforcer.detection.kill_history import RecentKill, Tenant, tenant_of
 from enforcer.quota.types import Quota
 
 CALM: Final = 60.0
@@ -49,7 +49,7 @@ class Present:
 def opened(
     wanted: AbstractSet[Tenant],
     present: Present,
-    kills: Sequence[Kill],
+    kills: Sequence[RecentKill],
     now: float,
     most: int,
     window: float,
@@ -64,7 +64,7 @@ def opened(
 
 
 def is_storm(
-    wanted: AbstractSet[Tenant], present: Present, kills: Sequence[Kill], now: float, most: int, window: float
+    wanted: AbstractSet[Tenant], present: Present, kills: Sequence[RecentKill], now: float, most: int, window: float
 ) -> bool:
     """Return whether the kills that are wanted are too many of what runs here.
 

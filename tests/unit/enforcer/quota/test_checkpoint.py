@@ -126,7 +126,7 @@ def test_a_thread_that_comes_late_with_an_older_file_is_put_right(
 ) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(BOTH)
-    usual, read, go = files.read, threading.Event(), threading.Event()
+    usual, read, go = files.read_regular_file, threading.Event(), threading.Event()
 
     def slow(path: Path, most: int) -> bytes:
         data = usual(path, most)
