@@ -33,9 +33,12 @@ KUBELET: Final = "/var/lib/kubelet"
 ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "gpu-share-system"
 TEAM: Final = "asr"
-SLOW: Final = " --set webhook.replicas=1 --set agent.poll=2 --timeout=5m" if virtual() else ""
-"""Without KVM a processor does a tenth of the work: a virtual node has one webhook, and samples are rarer."""
-OPTIONS: Final = f"--set simulate.enabled=true{SLOW}"
+SLOW: Final = (
+    " --set webhook.replicas=1 --set agent.poll=5 --timeout=5m"
+    " --set sidecar.resources.requests.cpu=50m --set sidecar.resources.limits.cpu=1000m"
+)
+"""Without KVM a processor does a twentieth of the work: a virtual node has one webhook, rarer samples, faster sidecars."""
+OPTIONS: Final = f"--set simulate.enabled=true{SLOW if virtual() else ''}"
 SECONDS: Final = 60.0
 OUT_OF_REACH: Final = "failed calling webhook"
 OUT_OF_REACH_SECONDS: Final = 150.0

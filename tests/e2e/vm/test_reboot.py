@@ -103,9 +103,7 @@ def nothing_terminates(site: Site, namespace: str) -> None:
     )
 
 
-def test_shares_come_back_on_the_gpu_of_their_claim(
-    site: Site, vm: VmNode, namespace: str, gpus: list[str]
-) -> None:
+def test_shares_come_back_on_the_gpu_of_their_claim(site: Site, vm: VmNode, namespace: str, gpus: list[str]) -> None:
     for number in range(REBOOTS):
         site.run(namespace, pods.pod(f"leaving-{number}", "hold", "256Mi"))
         boot, before = vm.boot_id(), allocated(site, namespace)
@@ -119,9 +117,7 @@ def test_shares_come_back_on_the_gpu_of_their_claim(
     figure("40", "reboots (clean and by reset) after which a pod was stuck or had another GPU", f"0 in {REBOOTS}")
 
 
-def test_gpus_in_another_order_are_the_same_devices(
-    site: Site, vm: VmNode, namespace: str, gpus: list[str]
-) -> None:
+def test_gpus_in_another_order_are_the_same_devices(site: Site, vm: VmNode, namespace: str, gpus: list[str]) -> None:
     before = uuids(site)
     in_order(vm, gpus[::-1])
     vm.reset()
@@ -156,7 +152,9 @@ def test_a_share_whose_gpu_is_missing_is_refused_with_the_reason(
 
 def refused(site: Site, namespace: str, name: str, device: str) -> bool:
     """Whether an Event of the pod says that the node does not have its device."""
-    return any(f"{device} of pool" in note and "does not have" in note for note in site.events(namespace, name).values())
+    return any(
+        f"{device} of pool" in note and "does not have" in note for note in site.events(namespace, name).values()
+    )
 
 
 def test_no_record_is_lost_when_power_fails_during_a_kill(
