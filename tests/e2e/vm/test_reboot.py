@@ -1,6 +1,7 @@
 """The node reboots with shares running, in order and by its reset button, also with other hardware afterwards."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from gpushare import contract
 from gpushare.kube_client import RESOURCE_V1, path
 from tests.e2e import pinned, pods
+from tests.e2e.pods import Object
 from tests.e2e.site import STATE, Site, ready
 from tests.support.extent import figure, trials
 from tests.testbed.vm.node import VmNode
@@ -83,16 +85,33 @@ def rows(site: Site, namespace: str, name: str) -> set[tuple[str, int]]:
     return {(row["gpu"], row["usedMib"]) for row in mine if row["usedMib"]}
 
 
-def back(site: Site, vm: VmNode, namespace: str, gpus: dict[int, str]) -> None:
+def started(pods_: list[Object]) -> set[str]:
+    """Containers that have been started, by the runtime's ids: a pod counts as ready until its node is up again."""
+    statuses = [each for pod in pods_ for each in pod["status"].get("containerStatuses") or []]
+    return {each["containerID"] for each in statuses if each.get("containerID")}
+
+
+@contextmanager
+def coming_back(site: Site, vm: VmNode, namespace: str, gpus: Mapping[int, str]) -> Iterator[None]:
     """Wait until the tenants of these GPUs run again, each with its own memory on its own GPU and no other."""
+    before, boot = started([*site.agents(), *site.pods(namespace)]), vm.boot_id()
+    yield
+
+    def again(pod: Object) -> bool:
+        return ready(pod) and not started([pod]) & before
+
     vm.wait_ready()
-    site.until("the enforcer is ready", site.agent_ready, AGAIN)
+    assert vm.boot_id() != boot
+    site.until("the enforcer is ready", lambda: [again(each) for each in site.agents()] == [True], AGAIN)
     for number, gpu in gpus.items():
-        name = f"steady-{number}"
-        site.until(f"{name} runs again", lambda name=name: ready(site.bed.pod(namespace, name)), AGAIN)  # type: ignore[misc] # bound now
-        assert site.environ(namespace, name)["CUDA_VISIBLE_DEVICES"] == gpu
-        site.until(f"{name} has its memory", lambda name=name: rows(site, namespace, name), AGAIN)  # type: ignore[misc] # bound now
-        assert {each for each, _ in rows(site, namespace, name)} == {gpu}
+        came_back(site, namespace, f"steady-{number}", gpu, again)
+
+
+def came_back(site: Site, namespace: str, name: str, gpu: str, again: Callable[[Object], bool]) -> None:
+    site.until(f"{name} runs again", lambda: again(site.bed.pod(namespace, name)), AGAIN)
+    assert site.environ(namespace, name)["CUDA_VISIBLE_DEVICES"] == gpu
+    size = SIZES[int(name[-1])]
+    site.until(f"{name} has its memory", lambda: rows(site, namespace, name) == {(gpu, size)}, AGAIN)
 
 
 def nothing_terminates(site: Site, namespace: str) -> None:
@@ -106,30 +125,30 @@ def nothing_terminates(site: Site, namespace: str) -> None:
 def test_shares_come_back_on_the_gpu_of_their_claim(site: Site, vm: VmNode, namespace: str, gpus: list[str]) -> None:
     for number in range(REBOOTS):
         site.run(namespace, pods.pod(f"leaving-{number}", "hold", "256Mi"))
-        boot, before = vm.boot_id(), allocated(site, namespace)
-        site.remove(namespace, f"leaving-{number}")
-        (vm.reboot if number % 2 else vm.reset)()
-        back(site, vm, namespace, dict(enumerate(gpus)))
+        before = allocated(site, namespace)
+        with coming_back(site, vm, namespace, dict(enumerate(gpus))):
+            site.remove(namespace, f"leaving-{number}")
+            (vm.reboot if number % 2 else vm.reset)()
         nothing_terminates(site, namespace)
-        assert vm.boot_id() != boot
         assert allocated(site, namespace).items() <= before.items()
         assert site.leftovers() == []
     figure("40", "reboots (clean and by reset) after which a pod was stuck or had another GPU", f"0 in {REBOOTS}")
 
 
 def test_gpus_in_another_order_are_the_same_devices(site: Site, vm: VmNode, namespace: str, gpus: list[str]) -> None:
+    site.until("both GPUs are published", lambda: len(uuids(site)) == len(gpus))
     before = uuids(site)
-    in_order(vm, gpus[::-1])
-    vm.reset()
-    back(site, vm, namespace, dict(enumerate(gpus)))
+    with coming_back(site, vm, namespace, dict(enumerate(gpus))):
+        in_order(vm, gpus[::-1])
+        vm.reset()
     assert [line.split("uuid=")[1].split()[0] for line in machine(vm)] == gpus[::-1]
-    assert uuids(site) == before
+    site.until("the devices are the same", lambda: uuids(site) == before)
 
 
 def test_shares_come_back_under_another_driver(site: Site, vm: VmNode, namespace: str, gpus: list[str]) -> None:
-    in_order(vm, gpus)
-    without_power(site, vm, f"simulate.driver={NEWER}")
-    back(site, vm, namespace, dict(enumerate(gpus)))
+    with coming_back(site, vm, namespace, dict(enumerate(gpus))):
+        in_order(vm, gpus)
+        without_power(site, vm, f"simulate.driver={NEWER}")
     assert f"driver={NEWER}" in vm.run("cat", MACHINE)
 
 
@@ -139,14 +158,14 @@ def test_a_share_whose_gpu_is_missing_is_refused_with_the_reason(
     """Its pod waits and names the device. It can be deleted, or comes back once the GPU has."""
     pinned.tenant(site, namespace, "leaves", gpus[1], "hold", "256Mi")
     missing = next(name for name, uuid in uuids(site).items() if uuid == gpus[1])
-    without_power(site, vm, f"simulate.driver={DRIVER},simulate.gpus=1")
-    back(site, vm, namespace, {0: gpus[0]})
+    with coming_back(site, vm, namespace, {0: gpus[0]}):
+        without_power(site, vm, f"simulate.driver={DRIVER},simulate.gpus=1")
     for name in ("steady-1", "leaves"):
         site.until(f"{name} is refused", lambda name=name: refused(site, namespace, name, missing), AGAIN)  # type: ignore[misc] # bound now
         assert not rows(site, namespace, name)
     site.delete(namespace, "leaves", AGAIN)
-    without_power(site, vm, "simulate.gpus=2")
-    back(site, vm, namespace, dict(enumerate(gpus)))
+    with coming_back(site, vm, namespace, dict(enumerate(gpus))):
+        without_power(site, vm, "simulate.gpus=2")
     nothing_terminates(site, namespace)
 
 
@@ -165,9 +184,9 @@ def test_no_record_is_lost_when_power_fails_during_a_kill(
         site.run(namespace, pods.pod(name, *GREEDY))
         site.record(namespace, name, "INTENT")
         acknowledged = site.records(namespace, name)
-        vm.cut()
-        vm.power_on()
-        back(site, vm, namespace, dict(enumerate(gpus)))
+        with coming_back(site, vm, namespace, dict(enumerate(gpus))):
+            vm.cut()
+            vm.power_on()
         kept = site.records(namespace, name)
         assert kept[: len(acknowledged)] == acknowledged, "what was read from the log is still there"
         assert "ok:" in site.in_agent("gpu-share audit verify")
