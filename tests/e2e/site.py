@@ -37,8 +37,8 @@ SLOW: Final = (
     " --set webhook.replicas=1 --set agent.poll=5 --timeout=5m"
     " --set sidecar.resources.requests.cpu=50m --set sidecar.resources.limits.cpu=1000m"
 )
-"""Without KVM a processor does a twentieth of the work: a virtual node has one webhook, rarer samples, faster sidecars."""
-OPTIONS: Final = f"--set simulate.enabled=true{SLOW if virtual() else ''}"
+"""For a virtual node, whose processor does a twentieth of the work: one webhook, rarer samples, faster sidecars."""
+OPTIONS: Final = "--set simulate.enabled=true" + (SLOW if virtual() else "")
 SECONDS: Final = 60.0
 OUT_OF_REACH: Final = "failed calling webhook"
 OUT_OF_REACH_SECONDS: Final = 150.0

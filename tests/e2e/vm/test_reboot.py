@@ -76,6 +76,7 @@ def allocated(site: Site, namespace: str) -> dict[str, list[str]]:
     return {
         claim["metadata"]["name"]: [each["device"] for each in claim["status"]["allocation"]["devices"]["results"]]
         for claim in claims
+        if "allocation" in claim["status"]
     }
 
 
