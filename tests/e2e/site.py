@@ -18,7 +18,7 @@ from tests.e2e import breaking, deviceplugin, readme
 from tests.e2e.pods import MAIN, Object
 from tests.e2e.version import SIMULATOR_IMAGE
 from tests.integration.controlplane.bed import PODS, Bed
-from tests.support.patience import holds_within, patient
+from tests.support.patience import holds_within, patient, stretched
 from tests.testbed.cluster.binaries import Group, find_all
 from tests.testbed.cluster.controlplane import TENANT
 from tests.testbed.cluster.node import Node
@@ -33,9 +33,12 @@ KUBELET: Final = "/var/lib/kubelet"
 ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "gpu-share-system"
 TEAM: Final = "asr"
-SLOW: Final = " --set webhook.replicas=1 --set agent.poll=2" if virtual() else ""
-"""Without KVM a processor does a tenth of the work: a virtual node has one webhook, and samples are rarer."""
-OPTIONS: Final = f"--set simulate.enabled=true{SLOW}"
+SLOW: Final = (
+    " --set webhook.replicas=1 --set agent.poll=5 --timeout=5m"
+    " --set sidecar.resources.requests.cpu=50m --set sidecar.resources.limits.cpu=1000m"
+)
+"""For a virtual node, whose processor does a twentieth of the work: one webhook, rarer samples, faster sidecars."""
+OPTIONS: Final = "--set simulate.enabled=true" + (SLOW if virtual() else "")
 SECONDS: Final = 60.0
 OUT_OF_REACH: Final = "failed calling webhook"
 OUT_OF_REACH_SECONDS: Final = 150.0
@@ -71,7 +74,7 @@ class Site:
             AssertionError: it failed; with its output and the ends of the logs.
         """
         done = subprocess.run(
-            ["bash", "-c", command], cwd=self.work, env=self._environment(), capture_output=True, text=True,
+            ["bash", "-c", stretched(command)], cwd=self.work, env=self._environment(), capture_output=True, text=True,
             timeout=patient(seconds), check=False,
         )  # fmt: skip
         if check and done.returncode:

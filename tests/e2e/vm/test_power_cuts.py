@@ -30,7 +30,8 @@ def test_no_power_cut_loses_what_was_acknowledged_or_leaves_a_signal_without_its
     assert found["resumed"] > CUTS / 10, "and again after a trouble was over"
     what = f"0 in {CUTS} cuts, {found['signals']:,} signals"
     figure("40", "power cuts: signals without a durable INTENT", what)
-    what = f"0 of {found['records']:,} records and {found['claims']:,} claims; {found['torn']} torn lines recorded"
+    torn = f"{found.get('torn', 0)} torn lines recorded"
+    what = f"0 of {found['records']:,} records and {found['claims']:,} claims; {torn}"
     befell = ", ".join(f"{kind} {found.get(kind, 0)}" for kind in KINDS)
     figure("40", "power cuts: what befell disk and clock before them", befell)
     figure("40", "power cuts: acknowledged records or claims lost", what)

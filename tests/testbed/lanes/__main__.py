@@ -2,7 +2,8 @@
 
 With ``--planes`` it runs those that need control planes alone; ``make integration`` does so. On the newest version it
 runs all of them. On older versions it runs the files of ``BY_VERSION``, or all with ``GPU_SHARE_TESTS=full``. With the
-word ``vm`` instead of files it runs what is for a virtual node; ``make e2e ARGS=vm`` does so.
+word ``vm`` instead of files it runs what is for a virtual node; ``make e2e ARGS=vm`` does so. Files of
+``tests/e2e/vm`` alone get a virtual node as well.
 
 Each lane writes into ``.build/lanes``; a line now and then says where each is. Where tests of one or two files failed,
 those run once more by themselves, and what passes then is told as flaky at the end; it has failed all the same. Exit
@@ -39,9 +40,9 @@ def main(argv: Sequence[str]) -> int:
     asked = _parser().parse_args(argv)
     marked = lanes.marked(ROOT)
     files = [file for file, node in marked.items() if node is not bool(asked.planes)]
-    virtual = asked.files == [lanes.VM]
+    virtual = lanes.for_vm(asked.files)
     usual = [file for file in files if virtual or not file.startswith(lanes.VM_FOLDER)]
-    chosen = [*dict.fromkeys(usual if virtual else asked.files or usual)]
+    chosen = [*dict.fromkeys(usual if asked.files == [lanes.VM] else asked.files or usual)]
     if unknown := [file for file in chosen if file not in files]:
         print("\n".join(_unfit(file, marked) for file in unknown), file=sys.stderr)
         return WRONG_USE

@@ -137,6 +137,11 @@ def on_planes(files: Sequence[str], versions: Sequence[str], *, full: bool) -> l
     return lanes
 
 
+def for_vm(asked: Sequence[str]) -> bool:
+    """Whether a virtual node is asked for: by its word, or by nothing but files that need one."""
+    return bool(asked) and all(each == VM or each.startswith(VM_FOLDER) for each in asked)
+
+
 def on_vm(files: Iterable[str]) -> list[Lane]:
     """One lane with a virtual node: the files that need one, and those of ``ON_VM``."""
     mine = [file for file in files if file.startswith(VM_FOLDER) or file in ON_VM]

@@ -15,6 +15,9 @@ version = 3
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = "docker.io/{PAUSE_IMAGE}"
 
+[plugins.'io.containerd.cri.v1.runtime']
+stats_collect_period = "60s"
+
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ["/usr/lib/cni"]
 

@@ -112,3 +112,16 @@ def test_a_virtual_node_has_one_lane_with_its_own_files_and_those_chosen_for_it(
     assert lane[0].virtual
     assert not any(session.virtual for session in sessions(lanes.on_nodes(ON_NODES, 3)))
     assert lanes.on_vm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "virtual"),
+    [
+        (["vm"], True),
+        (["tests/e2e/vm/test_reboot.py"], True),
+        (["tests/e2e/vm/test_reboot.py", "tests/e2e/test_kill.py"], False),
+        ([], False),
+    ],
+)
+def test_its_own_files_alone_ask_for_a_virtual_node_too(asked: list[str], *, virtual: bool) -> None:
+    assert lanes.for_vm(asked) is virtual
