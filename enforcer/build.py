@@ -1,5 +1,6 @@
 """The parts that ``main`` wires: what runs beside the loop, its problems and its readiness."""
 
+import argparse
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +26,12 @@ from enforcer.quota.informer import PodListener
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import LimitStatus, Mode, Quota
 from enforcer.resourceslices.availability import GpuAvailability
-from enforcer.status.events import NodeEvent
+from enforcer.status.events import NodeEvent, NodeEventRecorder
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.unattributed import Growth
 from gpushare.errors import GpuShareError
+from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -147,3 +149,17 @@ class LogEventRecorder:
     def notify(self, notice: UserMessage) -> None:
         """Write it."""
         log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
+
+
+def sharing_modes(
+    options: argparse.Namespace, cluster: Cluster | None, changed: threading.Event | None
+) -> SharingModeController:
+    """Return what decides how GPUs are shared: the flags alone, or with a cluster also the label of the node."""
+    if options.no_mps:
+        return SharingModeController.fixed(Mode.TIME_SLICING)
+    if cluster is None:
+        return SharingModeController.fixed(options.mode)
+    reporter = NodeEventRecorder(cluster, options.node)
+    return SharingModeController(
+        options.mode, lambda said: reporter.report(NodeEvent(Reason.MODE_UNKNOWN, said)), changed
+    )

@@ -103,13 +103,8 @@ def _parser() -> argparse.ArgumentParser:
         help="who keeps memory limits, where that can work (%(default)s)",
     )  # fmt: skip
     add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
-    add(
-        "--max-kills",
-        type=int,
-        default=DetectorConfig().kills,
-        metavar="N",
-        help="containers acted upon a minute (%(default)s)",
-    )
+    kills = DetectorConfig().kills
+    add("--max-kills", type=int, default=kills, metavar="N", help="containers killed a minute (%(default)s)")
     debt = Terms()
     add("--debt-credit", type=float, default=debt.credit, metavar="S", help="debt without consequence (%(default)s)")
     add("--debt-refill", type=float, default=debt.refill, metavar="S", help="all of it comes back in (%(default)s)")

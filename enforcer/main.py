@@ -20,7 +20,7 @@ from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespa
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.writer import AuditWriter, record_writer
-from enforcer.build import LogEventRecorder, Seeing, Side
+from enforcer.build import LogEventRecorder, Seeing, Side, sharing_modes
 from enforcer.detection.debt import Terms
 from enforcer.detection.types import DetectorConfig
 from enforcer.dra.plugin import DraPlugin, DraPluginConfig
@@ -47,8 +47,6 @@ from enforcer.oom.reporter import OomReporter, call_both
 from enforcer.pod_deletion.client_release import departing, released_in_time
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.informer import QuotaInformer, follow_quotas
-from enforcer.quota.sharing_mode_controller import SharingModeController
-from enforcer.quota.types import Mode
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention import Allocatable
 from enforcer.resourceslices.controller import SliceController, Turns
@@ -57,7 +55,7 @@ from enforcer.resourceslices.kill_log_anchor import start_anchor_publisher
 from enforcer.runtime import capabilities, lock
 from enforcer.runtime.background import run_periodically
 from enforcer.runtime.logs import configure_logging
-from enforcer.status.events import NodeEvent, NodeEventRecorder, PodEventRecorder
+from enforcer.status.events import NodeEventRecorder, PodEventRecorder
 from enforcer.status.messages import EventSink
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
@@ -115,9 +113,8 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         _open(kill_log, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
-        watch = UsageSampler(
-            reader or side.nvml, attributor, side.gpus_changed, alive=is_alive, together=side.nvml.look
-        )
+        nvml = reader or side.nvml
+        watch = UsageSampler(nvml, attributor, side.gpus_changed, alive=is_alive, together=side.nvml.look)
         side.hindrances.append(lambda: watch.problem)
         kernels: Kernels = side.nvml.ran_kernels if reader is None else lambda *_: None
         unattributed = keep_sampling(lambda: watch.latest, kernels, side.stopped)
@@ -168,8 +165,8 @@ def _agent(
         watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
         look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
         tell_pods=call_both(call_both(inquest.look, MpsClients(pods).look), pods.write),
-        standing=lambda: side.now(watch.latest), findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
-        growth=seeing.growth,
+        standing=lambda: side.now(watch.latest), findings=inquest.findings, tell_operators=side.tell_operators,
+        proven=lambda: prover.proven, growth=seeing.growth,
     )  # fmt: skip
     debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll)
     rules = DetectorConfig(kills=options.max_kills, max_gap=max(DetectorConfig().max_gap, 4 * options.poll), debt=debt)
@@ -250,21 +247,8 @@ def _know_sharing(options: argparse.Namespace, cluster: Cluster | None, side: Si
     """Learn which GPUs may be shared, and how."""
     side.sharing = GpuAvailability(cluster, options.node, _others(options))
     side.problems.append(lambda: list(side.sharing.problems()))
-    side.modes = _modes(options, cluster, side.sharing.healed)
+    side.modes = sharing_modes(options, cluster, side.sharing.healed)
     side.complain(lambda: side.modes.problem)
-
-
-def _modes(
-    options: argparse.Namespace, cluster: Cluster | None, changed: threading.Event | None
-) -> SharingModeController:
-    if options.no_mps:
-        return SharingModeController.fixed(Mode.TIME_SLICING)
-    if cluster is None:
-        return SharingModeController.fixed(options.mode)
-    reporter = NodeEventRecorder(cluster, options.node)
-    return SharingModeController(
-        options.mode, lambda said: reporter.report(NodeEvent(Reason.MODE_UNKNOWN, said)), changed
-    )
 
 
 def _mps(

@@ -45,7 +45,7 @@ class EvidenceSource(Protocol):
     def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
         """List the MPS clients of these GPUs; those whose daemon does not say are left out."""
 
-    def said(self, pid: int, start: int) -> EnvironLimit | None:
+    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
         """What a process said of its limit; ``None`` where that cannot be read."""
 
 
@@ -244,7 +244,7 @@ class NodeEvidence:
         """See ``enforcer.limits.verifier.Eyes``."""
         return self._limiter.read(quota)
 
-    def said(self, pid: int, start: int) -> EnvironLimit | None:
+    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
         """See ``enforcer.limits.verifier.Eyes``."""
         return self._environments.limit_of(pid, start)
 

@@ -50,7 +50,7 @@ class Node:
         self.asked.append(set(gpus))
         return {gpu: pids for gpu, pids in self.mps.items() if gpu in gpus}
 
-    def said(self, pid: int, start: int) -> EnvironLimit | None:
+    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
         return self.environ.get(pid, EnvironLimit(4096))
 
     def views(self) -> list[GpuSnapshot]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps.desired_daemons import QUIET, DaemonConfig, DaemonPlan, PlannerInputs, DaemonPlanner, ShareableGpus
+from enforcer.mps.desired_daemons import QUIET, DaemonConfig, DaemonPlan, DaemonPlanner, PlannerInputs, ShareableGpus
 from enforcer.mps.launcher import folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import whole_gib
