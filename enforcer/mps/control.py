@@ -51,7 +51,7 @@ class NullObserver:
     hung = False
 
     def look(self, ours: int) -> None:
-        """See ``Lookout``."""
+        """See ``StallObserver``."""
 
 
 class MpsControl:

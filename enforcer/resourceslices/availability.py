@@ -56,7 +56,7 @@ class GpuAvailability:
         """Begin to look after health, from a thread that ends with the process.
 
         Args:
-            views: see ``Doctor``, as for the next two.
+            views: see ``GpuHealthMonitor``, as for the next two.
             examiner: see there.
             failures: what is wrong with daemons.
             changed: set when the offer has to be made again at once.

@@ -129,7 +129,7 @@ class TimedMps:
 
 
 class KnownHolders:
-    """``Eyes`` for a process that is to be ended in any case: what NVML shows of it is another experiment's matter."""
+    """``UsageSource`` for a process that is to be ended in any case: what NVML shows of it is another experiment's matter."""
 
     def __init__(self, holder: ProcessUsage, attributor: Membership) -> None:
         self._holder, self._attributor = holder, attributor
@@ -140,7 +140,7 @@ class KnownHolders:
 
 
 class Silent:
-    """A ``Sink`` that keeps what owners would be told."""
+    """A ``EventSink`` that keeps what owners would be told."""
 
     def __init__(self) -> None:
         self.notices: list[UserMessage] = []

@@ -23,7 +23,7 @@ from tests.unit.enforcer.test_main import BASE
 GIVE_UP = """
 import json, subprocess, sys, threading
 from enforcer.runtime import capabilities
-left = capabilities.keep_only({capabilities.Right.KILL, capabilities.Right.SYS_PTRACE})
+left = capabilities.limit_to({capabilities.Capability.KILL, capabilities.Capability.SYS_PTRACE})
 found = []
 thread = threading.Thread(target=lambda: found.append(sorted(capabilities.effective())))
 thread.start()
@@ -47,18 +47,18 @@ BOUNDED = """
 import ctypes, json, sys, threading
 from pathlib import Path
 from enforcer.runtime import capabilities
-from enforcer.nvml.worker_process import Kept
+from enforcer.nvml.worker_process import WorkerProcess
 
 def started():
-    kept = Kept([sys.executable, "-c", "import sys; sys.stdin.read()"])
+    kept = WorkerProcess([sys.executable, "-c", "import sys; sys.stdin.read()"])
     found.append(sorted(capabilities.effective(Path(f"/proc/{kept.pid}/status"))))
     kept.end(60)
 
 libc = ctypes.CDLL(None, use_errno=True)
-left = capabilities.effective() - {capabilities.Right.SETPCAP}
+left = capabilities.effective() - {capabilities.Capability.SETPCAP}
 header = (ctypes.c_uint32 * 2)(capabilities._VERSION_3, 0)
 assert libc.capset(header, (ctypes.c_uint32 * 6)(*capabilities._data(left))) == 0
-found = [sorted(capabilities.keep_only({capabilities.Right.KILL, capabilities.Right.SYS_PTRACE}))]
+found = [sorted(capabilities.limit_to({capabilities.Capability.KILL, capabilities.Capability.SYS_PTRACE}))]
 for _ in range(2):  # the first one, and one started again from whatever thread finds it ended
     thread = threading.Thread(target=started)
     thread.start()
@@ -104,14 +104,14 @@ def test_the_agent_keeps_what_the_parts_that_run_need(
         kept.append(wanted)
         raise ConfigError("far enough")
 
-    monkeypatch.setattr(capabilities, "keep_only", keep_only)
+    monkeypatch.setattr(capabilities, "limit_to", keep_only)
     assert main([*BASE, "--state", str(tmp_path), "--drop-capabilities", *options], reader=Reader()) == 2
     assert {right.name for right in kept[0]} == {"KILL", "SYS_PTRACE", "SYS_ADMIN", *more}
     assert not (tmp_path / "lock").exists(), "before anything else"
 
 
 def test_they_are_kept_unless_told_otherwise(monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setattr(capabilities, "keep_only", pytest.fail)
+    monkeypatch.setattr(capabilities, "limit_to", pytest.fail)
     monkeypatch.setattr(program, "_serve", lambda _, __, side: stop(side))
     options = ["--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--no-mps"]
     options += ["--allow-any-pid-namespace"]
