@@ -129,7 +129,7 @@ class TimedMps:
 
 
 class KnownHolders:
-    """``UsageSource`` for a process that is to be ended in any case: what NVML shows of it is another experiment's matter."""
+    """A ``UsageSource`` for a process that is ended in any case: another experiment tests what NVML shows of it."""
 
     def __init__(self, holder: ProcessUsage, attributor: Membership) -> None:
         self._holder, self._attributor = holder, attributor
