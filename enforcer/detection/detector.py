@@ -1,7 +1,7 @@
 """Detect containers over quota, and decide when to kill. A state machine; time is an argument. Pure.
 
 Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, and
-lets the grace period run. A blind moment decides nothing and costs nobody time; after a long one grace begins anew.
+lets the grace period run. A blind moment decides nothing and costs nobody time; after a long one a new grace period begins.
 Violations that end in time add up to a debt (``enforcer.detection.debt``). One node makes so many kills of a namespace
 a minute. Where most of a node would be killed, the breaker opens (``enforcer.detection.storm``).
 """
@@ -85,7 +85,7 @@ def evaluate(
     owed = debts.aged({**state.debts, **owed}, now, rules.debt)
     state = replace(state, cases=cases, debts=owed, within=within, ended=ended)
     state = _breaker(state, due, quotas, now, rules)
-    if state.open or state.cases is not cases:  # or has just closed by itself: everybody begins anew
+    if state.open or state.cases is not cases:  # or has just closed by itself: all begin a new grace period
         return state, (*verdicts, *(_suspended(due, cases) if state.open else ()))
     pods = {pod for pod, _ in busy}  # one attempt on a pod at a time: none keeps the others waiting
     state, sentences = _sentences([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)

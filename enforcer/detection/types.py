@@ -73,7 +73,7 @@ class ViolationState:
 
 @dataclass(frozen=True, slots=True)
 class DetectorState:
-    """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be.
+    """All that the detector remembers: cases, when it decided to kill lately, and until when it lets a place be.
 
     A place stays in ``cooling`` for the breaker's window after that: who was acted upon lately comes after the others.
     ``open`` is the breaker's; ``opening`` says who opened it, and is ``None`` where an operator did. ``trips`` is who
@@ -94,7 +94,7 @@ class DetectorState:
 
 
 class Decision(StrEnum):
-    """What the judge says."""
+    """What the detector decides."""
 
     ARMED = "Armed"
     """Over quota in one sample: the grace period has begun."""
