@@ -1,7 +1,7 @@
 """Detect containers over quota, and decide when to kill. A state machine; time is an argument. Pure.
 
 Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, and
-lets the grace period run. A blind moment decides nothing and costs nobody time; after a long one a new grace period begins.
+lets the grace period run. A sample without a reading decides nothing; after a long gap a new grace period begins.
 Violations that end in time add up to a debt (``enforcer.detection.debt``). One node makes so many kills of a namespace
 a minute. Where most of a node would be killed, the breaker opens (``enforcer.detection.storm``).
 """
