@@ -5,6 +5,7 @@ never had a thread.
 """
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -26,11 +27,14 @@ LAST: Final = 80
 
 def main(argv: list[str]) -> int:
     mount, folder, patience = argv
+    parent = os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the neighbours are ended on the way out
     left = [json.loads(line) for line in sys.stdin]
     while left:
         with bed(Path(mount), Path(folder)) as made:
             while left:
+                if os.getppid() != parent:
+                    return 1  # nobody reads what is found
                 if _play(made, left.pop(0), float(patience)).harmed:
                     break  # the neighbours are not what they were: others come in
     return 0
