@@ -271,10 +271,10 @@ def _agent(patient: Patient, kill_log: AuditWriter) -> EnforcementLoop:
 
 
 def _tell_decisions(patient: Patient) -> None:
-    judge = vars(loop)["judge"]
+    evaluate = vars(loop)["evaluate"]
 
     def told(*args: Any, **more: Any) -> Any:
-        state, verdicts = judge(*args, **more)
+        state, verdicts = evaluate(*args, **more)
         for verdict in verdicts:
             if verdict.decision is Decision.KILL:
                 patient.trace.tell("decided", container=verdict.quota.container_id)
@@ -282,7 +282,7 @@ def _tell_decisions(patient: Patient) -> None:
                     patient.moments.reached(Moment.AFTER_DECISION)
         return state, verdicts
 
-    vars(loop)["judge"] = told
+    vars(loop)["evaluate"] = told
 
 
 def _registry() -> CollectorRegistry:
