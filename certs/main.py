@@ -15,6 +15,7 @@ import structlog
 from certs import kube_store, rotation_plan
 from certs.rotation import CertificateRotator
 from certs.store import DirectoryStore, locked
+from gpushare import defaults
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare.kube_client import Cluster
 from gpushare.patterns import Pattern
@@ -85,13 +86,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--webhook-configuration", action="append", default=[], metavar="NAME", help="keep its caBundle; repeatable")
     add("--dns", default="", metavar="A,B", help="names the server is called by")
     add("--ip", default="", metavar="X,Y", help="addresses the server is called by")
-    add("--ca-days", type=int, default=365, metavar="N", help="life of the CA (365)")
+    add("--ca-days", type=int, default=defaults.CA_DAYS, metavar="N", help="life of the CA (%(default)s)")
     add(
         "--leaf-days",
         type=int,
-        default=rotation_plan.MAX_LEAF_DAYS,
+        default=defaults.LEAF_DAYS,
         metavar="N",
-        help="life of the serving certificate (30)",
+        help="life of the serving certificate (%(default)s)",
     )
     add("--settle", type=_seconds, default=300.0, metavar="S", help="how long a bundle is out before it is used (300)")
     add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")

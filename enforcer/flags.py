@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.audit.retention import Retention
-from enforcer.detection.debt import Terms
-from enforcer.detection.types import DetectorConfig
-from enforcer.kill.process_kill import KillTimeouts
 from enforcer.limits.backend import RequestedBackend
 from enforcer.nvml.device_health import Effect
 from enforcer.nvml.driver_root import HERE
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import Order
+from gpushare import defaults
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.memory_fraction import Reserve, parse_reserve
@@ -75,53 +73,52 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--node", default=os.environ.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
-    add("--state", type=Path, default=Path("/var/lib/gpu-share"), help="checkpoint, status and kill log (%(default)s)")
-    add("--run", type=Path, default=Path("/run/gpu-share"), help="MPS pipes and logs (%(default)s)")
-    add("--poll", type=float, default=0.5, metavar="S", help="seconds between looks (%(default)s)")
+    add("--state", type=Path, help="checkpoint, status and kill log (%(default)s)")
+    add("--run", type=Path, help="MPS pipes and logs (%(default)s)")
+    add("--poll", type=float, metavar="S", help="seconds between samples (%(default)s)")
     add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
     add("--no-enforce", action="store_true", help="warn only, end nobody")
     add(
-        "--mode", type=Mode, choices=list(Mode), default=Mode.MPS,
+        "--mode", type=Mode, choices=list(Mode),
         help=f"how GPUs are shared where the node has no label {NODE_MODE} (%(default)s)",
     )  # fmt: skip
     add("--no-mps", action="store_true", help="run no MPS daemons: time-slicing, whatever mode and label say")
     add("--no-dra", action="store_true", help="serve no kubelet: quotas come from allocated claims as they are")
-    add("--kubelet-root", type=Path, default=Path("/var/lib/kubelet"), help="the kubelet's directory (%(default)s)")
-    add("--cdi-root", type=Path, default=Path("/var/run/cdi"), help="where CDI specs go (%(default)s)")
+    add("--kubelet-root", type=Path, help="the kubelet's directory (%(default)s)")
+    add("--cdi-root", type=Path, help="where CDI specs go (%(default)s)")
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
     add(
-        "--health-taint", type=Effect, choices=list(Effect), default=Effect.NO_SCHEDULE,
+        "--health-taint", type=Effect, choices=list(Effect),
         help="taint of a GPU that is not well (%(default)s)",
     )  # fmt: skip
-    add("--mps-seconds", type=float, default=30.0, metavar="S", help="seconds between looks at MPS (%(default)s)")
+    add("--mps-seconds", type=float, metavar="S", help="seconds between looks at MPS (%(default)s)")
     add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
     add("--mps-shared-memory", action="store_true", help="clients of MPS get the /dev/shm of `gpu-share mps`")
-    add("--proof", type=float, default=30.0, metavar="S", help="seconds between proofs that limits hold (%(default)s)")
+    add("--proof", type=float, metavar="S", help="seconds between proofs that limits hold (%(default)s)")
     add(
-        "--limit-backend", type=RequestedBackend, choices=list(RequestedBackend), default=RequestedBackend.AUTO,
+        "--limit-backend", type=RequestedBackend, choices=list(RequestedBackend),
         help="who keeps memory limits, where that can work (%(default)s)",
     )  # fmt: skip
     add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
-    kills = DetectorConfig().kills
-    add("--max-kills", type=int, default=kills, metavar="N", help="containers killed a minute (%(default)s)")
-    debt = Terms()
-    add("--debt-credit", type=float, default=debt.credit, metavar="S", help="debt without consequence (%(default)s)")
-    add("--debt-refill", type=float, default=debt.refill, metavar="S", help="all of it comes back in (%(default)s)")
-    add("--term-wait", type=float, default=KillTimeouts().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
+    add("--max-kills", type=int, metavar="N", help="containers killed a minute (%(default)s)")
+    add("--debt-credit", type=float, metavar="S", help="debt without consequence (%(default)s)")
+    add("--debt-refill", type=float, metavar="S", help="all of it comes back in (%(default)s)")
+    add("--term-wait", type=float, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
     add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
     add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
     _add_offers(parser)
     _add_outlets(parser)
     _add_keeping(parser)
+    parser.set_defaults(**defaults.ENFORCER)
     return parser
 
 
 def _add_offers(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--order", type=Order, choices=list(Order), default=Order.BINPACK, help="which GPU first (%(default)s)")
-    add("--compute-overcommit", default="1", metavar="N", help="how many times over compute is offered (%(default)s)")
+    add("--order", type=Order, choices=list(Order), help="which GPU first (%(default)s)")
+    add("--compute-overcommit", metavar="N", help="how many times over compute is offered (%(default)s)")
     add(
         "--memory-reserve", default="", metavar="X",
         help="what programs leave unused of a limit, such as 1Gi or 6%% (512Mi, or 4%% where that is more)",
@@ -132,7 +129,7 @@ def _add_offers(parser: argparse.ArgumentParser) -> None:
 def _add_outlets(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--metrics", default="", metavar="HOST:PORT", help="serve metrics there (default: nowhere)")
-    add("--log-level", choices=LEVELS, default="info", help="(%(default)s)")
+    add("--log-level", choices=LEVELS, help="(%(default)s)")
     add(
         "--records-to", choices=["stdout", "none"], default="stdout",
         help="where a copy of each record of the kill log goes, for whoever collects logs (%(default)s)",
@@ -140,12 +137,9 @@ def _add_outlets(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_keeping(parser: argparse.ArgumentParser) -> None:
-    kept = Retention()
-    for unit, default, what in (
-        ("mib", kept.mib, "MiB"), ("segments", kept.segments, "segments of 4 MiB"), ("days", kept.days, "days"),
-    ):  # fmt: skip
+    for unit, what in (("mib", "MiB"), ("segments", "segments of 4 MiB"), ("days", "days")):
         parser.add_argument(
-            f"--audit-keep-{unit}", type=int, default=default, metavar="N",
+            f"--audit-keep-{unit}", type=int, metavar="N",
             help=f"{what} of the kill log that are kept before the present segment; 0: no limit (%(default)s)",
         )  # fmt: skip
 

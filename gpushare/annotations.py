@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare import contract
+from gpushare.annotation_table import PREFIX_OF
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +18,14 @@ class Asked:
 
 def asked(annotations: Mapping[str, Any], main: str) -> tuple[dict[str, Asked], dict[str, Asked]]:
     """Collect who asks for memory and who for compute, by container; its own annotation wins over the pod-wide one."""
-    memory = _asked(annotations, main, contract.MEMORY, contract.MEMORY_OF)
-    return memory, _asked(annotations, main, contract.COMPUTE, contract.COMPUTE_OF)
+    return by_container(annotations, main, contract.MEMORY), by_container(annotations, main, contract.COMPUTE)
 
 
-def instances(annotations: Mapping[str, Any], main: str) -> dict[str, Asked]:
-    """Collect who asks for a MIG instance, by container; its own annotation wins over the pod-wide one."""
-    return _asked(annotations, main, contract.MIG_PROFILE, contract.MIG_PROFILE_OF)
-
-
-def several(annotations: Mapping[str, Any], main: str) -> dict[str, Asked]:
-    """Collect who asks for a number of GPUs, by container; its own annotation wins over the pod-wide one."""
-    return _asked(annotations, main, contract.GPUS, contract.GPUS_OF)
-
-
-def _asked(annotations: Mapping[str, Any], main: str, wide: str, prefix: str) -> dict[str, Asked]:
-    found = {main: Asked(wide, annotations[wide])} if wide in annotations else {}
+def by_container(annotations: Mapping[str, Any], main: str, key: str) -> dict[str, Asked]:
+    """Collect the containers for which an annotation asks; the one with a container's name wins over ``key``."""
+    prefix = PREFIX_OF[key]
+    found = {main: Asked(key, annotations[key])} if key in annotations else {}
     named = {
-        key.removeprefix(prefix): Asked(key, value) for key, value in annotations.items() if key.startswith(prefix)
+        each.removeprefix(prefix): Asked(each, value) for each, value in annotations.items() if each.startswith(prefix)
     }
     return found | named

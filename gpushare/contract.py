@@ -37,8 +37,6 @@ MIG_PROFILE_OF: Final = f"mig-profile.{GROUP}/"
 """Prefix: ``mig-profile.gpu-share.io/<container>``."""
 GPUS_OF: Final = f"gpus.{GROUP}/"
 """Prefix: ``gpus.gpu-share.io/<container>``."""
-CONTAINER_PREFIXES: Final = (MEMORY_OF, COMPUTE_OF, MIG_PROFILE_OF, GPUS_OF)
-POD_ANNOTATIONS: Final = (MEMORY, COMPUTE, PRIORITY, GPU_MODEL, SAME_GPU, MIG_PROFILE, GPUS)
 
 # Namespace annotations: what an operator writes.
 DEFAULT_MEMORY: Final = f"{GROUP}/default-memory"
@@ -59,21 +57,6 @@ ALLOWED_CAPABILITIES: Final = f"{GROUP}/driver-capabilities"
 """What containers may ask of NVIDIA's toolkit in ``NVIDIA_DRIVER_CAPABILITIES``, comma-separated."""
 FRAMEWORKS: Final = f"{GROUP}/frameworks"
 """``none``: no variables of frameworks are set; else those that are set beside the usual ones, comma-separated."""
-NAMESPACE_ANNOTATIONS: Final = (
-    DEFAULT_MEMORY,
-    DEFAULT_COMPUTE,
-    MAX_MEMORY,
-    MAX_COMPUTE,
-    ON_EXCEED,
-    GRACE_PERIOD,
-    TOLERANCE,
-    DEBT_CREDIT,
-    DEBT_REFILL,
-    OWN_CLAIMS,
-    HOST_PATHS,
-    ALLOWED_CAPABILITIES,
-    FRAMEWORKS,
-)
 
 # Node annotation: narrows which GPUs of a labelled node are shared (UUIDs or indices, comma-separated).
 NODE_GPUS: Final = f"{GROUP}/gpus"

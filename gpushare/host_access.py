@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any, Final
 
-from gpushare import contract
+from gpushare import contract, defaults
 from gpushare.checks import Check, guarded, independent
 from gpushare.errors import MAX_PROBLEMS, Problem
 from gpushare.fields import MAX_ENTRIES, boolean, mapping, objects, strings
@@ -39,7 +39,7 @@ OF_EVERY_NODE: Final = (
     "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet",
 )  # fmt: skip
 """Host paths by which a pod controls other containers, or what they get of a GPU."""
-OUR_OWN: Final = ("/var/lib/gpu-share", "/run/gpu-share")
+OUR_OWN: Final = (defaults.STATE_DIRECTORY, defaults.RUN_DIRECTORY)
 """Where the chart keeps audit log, checkpoints and MPS pipes unless its values say otherwise."""
 MAX_PATH: Final = 4096
 """Linux' longest path."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.annotation_table import CONTAINER_PREFIXES, PREFIX_OF
 
 Object = Mapping[str, Any]
 PROXIES: Final = frozenset(
@@ -54,13 +55,6 @@ PREFIXES: Final = (
     "jfs-mount",  # JuiceFS
 )
 """Beginnings of such names that the inserting program completes."""
-_WIDE: Final = {
-    contract.MEMORY: contract.MEMORY_OF,
-    contract.MIG_PROFILE: contract.MIG_PROFILE_OF,
-    contract.COMPUTE: contract.COMPUTE_OF,
-    contract.GPUS: contract.GPUS_OF,
-}
-"""Each pod-wide annotation of an amount, and the prefix of the one that names a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +110,13 @@ def is_proxy(name: object) -> bool:
 
 def key_for(annotations: Mapping[str, Any], name: str) -> str:
     """Return the annotation that gives a container by its name what the pod's annotations give the main one."""
-    prefix = next((prefix for wide, prefix in _WIDE.items() if wide in annotations), contract.MEMORY_OF)
+    prefix = next((prefix for wide, prefix in PREFIX_OF.items() if wide in annotations), contract.MEMORY_OF)
     return prefix + name
 
 
 def amounts(annotations: Mapping[str, Any]) -> int:
     """Count the pod-wide annotations of an amount."""
-    return sum(wide in annotations for wide in _WIDE)
+    return sum(wide in annotations for wide in PREFIX_OF)
 
 
 def uses_our_claim(container: Object) -> bool:
@@ -138,12 +132,12 @@ def _first(names: Collection[str], default: object) -> str:
 
 
 def _named(annotations: Mapping[str, Any], name: str) -> bool:
-    return any(prefix + name in annotations for prefix in contract.CONTAINER_PREFIXES)
+    return any(prefix + name in annotations for prefix in CONTAINER_PREFIXES)
 
 
 def _is_open(annotations: Mapping[str, Any]) -> bool:
     """Tell whether some annotation means the main container, or none says which container shares."""
-    return _stands_wide(annotations) or not any(key.startswith(contract.CONTAINER_PREFIXES) for key in annotations)
+    return _stands_wide(annotations) or not any(key.startswith(CONTAINER_PREFIXES) for key in annotations)
 
 
 def _stands_wide(annotations: Mapping[str, Any]) -> bool:
@@ -153,5 +147,5 @@ def _stands_wide(annotations: Mapping[str, Any]) -> bool:
 def _lacks(annotations: Mapping[str, Any], name: str) -> bool:
     """Tell whether some amount stands pod-wide and not for this container by its name; an instance lacks none."""
     return contract.MIG_PROFILE_OF + name not in annotations and any(
-        wide in annotations and prefix + name not in annotations for wide, prefix in _WIDE.items()
+        wide in annotations and prefix + name not in annotations for wide, prefix in PREFIX_OF.items()
     )

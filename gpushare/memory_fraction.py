@@ -6,6 +6,7 @@ The reserve is for what the memory budget of a framework leaves out: CUDA contex
 from dataclasses import dataclass
 from typing import Final
 
+from gpushare import defaults
 from gpushare.errors import QuantityError
 from gpushare.quantity import parse_memory, parse_percent
 
@@ -21,8 +22,8 @@ class Reserve:
     half, the default is whole for limits of 1 GiB and more.
     """
 
-    mib: int = 512
-    percent: int = 4
+    mib: int = defaults.RESERVE_MIB
+    percent: int = defaults.RESERVE_PERCENT
 
     def of(self, limit_mib: int) -> int:
         """Return the MiB that a limit keeps in reserve; a part of a MiB counts as one."""

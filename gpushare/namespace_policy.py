@@ -3,32 +3,21 @@
 Read as strictly as a pod's annotations: a ceiling with a typing error is no ceiling, so it refuses pods until mended.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, Self
 
 from gpushare import contract
+from gpushare.annotation_table import OF_NAMESPACES
 from gpushare.checks import Check, attempt, collect, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
-from gpushare.framework_variables import ON_REQUEST
-from gpushare.host_access import OF_EVERY_NODE, normal, overlaps
-from gpushare.quantity import format_mib, parse_debt, parse_duration, parse_memory, parse_percent, shown
+from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 
 FIELD: Final = "namespace "
 """What the field of a namespace begins with, where it stands beside those of a pod."""
-ON_EXCEED_VALUES: Final = ("kill", "kill-container", "warn")
-ANY: Final = "any"
-"""Of ``gpu-share.io/own-claims``."""
-CAPABILITIES: Final = ("compute", "utility", "compat32", "display", "graphics", "ngx", "video")
-"""Those that NVIDIA's container toolkit knows, without ``all``."""
-NONE: Final = "none"
-"""Of ``gpu-share.io/frameworks``."""
-MAX_LIST: Final = 4096
-"""Characters of a list in an annotation."""
-MAX_PATHS: Final = 64
 KEY_COMPARED: Final = 80
 """Characters of an unknown key that are compared with the known ones; difflib's cost grows with their cube."""
 
@@ -41,12 +30,6 @@ class NamespacePolicy:
     default_compute: int | None = None
     max_memory_mib: int | None = None
     max_compute: int | None = None
-    on_exceed: str = "kill"
-    grace_seconds: float | None = None
-    tolerance_mib: int | None = None
-    tolerance_percent: int | None = None
-    debt_credit: float | None = None
-    debt_refill: float | None = None
     any_claims: bool = False
     host_paths: tuple[str, ...] | None = None
     driver_capabilities: tuple[str, ...] = tuple(contract.DRIVER_CAPABILITIES.split(","))
@@ -95,13 +78,14 @@ def field_of(key: str) -> str:
 
 
 def _read(key: str, value: object) -> dict[str, Any]:
-    reader = _READERS.get(key)
-    if reader is None:
+    row = OF_NAMESPACES.get(key)
+    if row is None:
         raise _invalid(key, _unknown_key(key))
     try:
-        return reader(value)
+        read = row.type.parse(value)
     except QuantityError as error:
         raise _invalid(key, error.message) from error
+    return {_FIELDS[key]: read} if key in _FIELDS else {}
 
 
 def _unknown_key(key: str) -> str:
@@ -109,8 +93,8 @@ def _unknown_key(key: str) -> str:
         return "is a label of namespaces and no annotation; move it to metadata.labels"
     if key == contract.MANAGED_LABEL:
         return "is a label of pods, which gpu-share itself sets; remove it"
-    near = get_close_matches(key[:KEY_COMPARED], contract.NAMESPACE_ANNOTATIONS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(contract.NAMESPACE_ANNOTATIONS)}"
+    near = get_close_matches(key[:KEY_COMPARED], OF_NAMESPACES, 1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(OF_NAMESPACES)}"
     return f"no such annotation of a namespace; {hint}"
 
 
@@ -131,71 +115,14 @@ def _invalid(key: str, message: str) -> PolicyDenied:
     return PolicyDenied(field_of(key), message, Reason.INVALID_NAMESPACE)
 
 
-def _on_exceed(value: object) -> dict[str, Any]:
-    if not isinstance(value, str) or value not in ON_EXCEED_VALUES:
-        raise QuantityError(f"{shown(str(value))} is none of {', '.join(ON_EXCEED_VALUES)}")
-    return {"on_exceed": value}
-
-
-def _tolerance(value: object) -> dict[str, Any]:
-    if isinstance(value, str) and value.endswith("%"):
-        return {"tolerance_percent": parse_percent(value)}
-    return {"tolerance_mib": parse_memory(value)}
-
-
-def _own_claims(value: object) -> dict[str, Any]:
-    if value != ANY:
-        raise QuantityError(f"{shown(str(value))} is not {ANY!r}; write {ANY!r}, or remove the annotation")
-    return {"any_claims": True}
-
-
-def _host_paths(value: object) -> dict[str, Any]:
-    paths = _words(value)
-    for path in paths:
-        if not path.startswith("/") or len(paths) > MAX_PATHS:
-            raise QuantityError(f"{shown(path)}: write at most {MAX_PATHS} absolute paths, such as /data,/scratch")
-        if overlaps(normal(path), OF_EVERY_NODE):
-            raise QuantityError(f"{shown(path)} reaches what the node's own programs keep; remove it from the list")
-    return {"host_paths": tuple(normal(path) for path in paths)}
-
-
-def _driver_capabilities(value: object) -> dict[str, Any]:
-    found = _words(value)
-    for each in found:
-        if each not in CAPABILITIES:
-            raise QuantityError(f"{shown(each)} is none of {', '.join(CAPABILITIES)}")
-    return {"driver_capabilities": tuple(dict.fromkeys(found))}
-
-
-def _frameworks(value: object) -> dict[str, Any]:
-    found = _words(value)
-    for each in found:
-        if each not in ON_REQUEST and found != [NONE]:
-            raise QuantityError(f"{shown(each)} is none of {', '.join(ON_REQUEST)}; or write {NONE!r} alone")
-    return {"frameworks": None if found == [NONE] else tuple(dict.fromkeys(found))}
-
-
-def _words(value: object) -> list[str]:
-    """Read a comma-separated list of at least one word."""
-    text = value if isinstance(value, str) else ""
-    words = [word.strip(" ") for word in text.split(",")] if len(text) <= MAX_LIST else []
-    if not words or not all(words):
-        raise QuantityError(f"{shown(str(value)[:MAX_LIST])} is not a list of words with commas between them")
-    return words
-
-
-_READERS: Final[dict[str, Callable[[object], dict[str, Any]]]] = {
-    contract.DEFAULT_MEMORY: lambda value: {"default_memory_mib": parse_memory(value)},
-    contract.DEFAULT_COMPUTE: lambda value: {"default_compute": parse_percent(value)},
-    contract.MAX_MEMORY: lambda value: {"max_memory_mib": parse_memory(value)},
-    contract.MAX_COMPUTE: lambda value: {"max_compute": parse_percent(value)},
-    contract.ON_EXCEED: _on_exceed,
-    contract.GRACE_PERIOD: lambda value: {"grace_seconds": parse_duration(value)},
-    contract.TOLERANCE: _tolerance,
-    contract.DEBT_CREDIT: lambda value: {"debt_credit": parse_debt(value)},
-    contract.DEBT_REFILL: lambda value: {"debt_refill": parse_debt(value)},
-    contract.OWN_CLAIMS: _own_claims,
-    contract.HOST_PATHS: _host_paths,
-    contract.ALLOWED_CAPABILITIES: _driver_capabilities,
-    contract.FRAMEWORKS: _frameworks,
+_FIELDS: Final = {
+    contract.DEFAULT_MEMORY: "default_memory_mib",
+    contract.DEFAULT_COMPUTE: "default_compute",
+    contract.MAX_MEMORY: "max_memory_mib",
+    contract.MAX_COMPUTE: "max_compute",
+    contract.OWN_CLAIMS: "any_claims",
+    contract.HOST_PATHS: "host_paths",
+    contract.ALLOWED_CAPABILITIES: "driver_capabilities",
+    contract.FRAMEWORKS: "frameworks",
 }
+"""What is kept here. The enforcer reads the others from its own copy of the annotations."""

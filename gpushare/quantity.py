@@ -7,6 +7,7 @@ nobody meant. Everything here is ASCII, matched whole, and refused with the valu
 from fractions import Fraction
 from typing import Final
 
+from gpushare import defaults
 from gpushare.errors import QuantityError
 from gpushare.patterns import Pattern
 
@@ -21,8 +22,7 @@ MAX_GPUS: Final = 16
 """No node has more GPUs."""
 MAX_DEBT: Final = 86_400.0
 """Seconds."""
-DEFAULT_MIN_MIB: Final = 512
-"""Below this nothing runs: the CUDA context alone takes 256 to 512 MiB."""
+DEFAULT_MIN_MIB: Final = defaults.MIN_MEMORY_MIB
 
 GIB: Final = 1024
 """MiB of one."""

@@ -34,6 +34,7 @@ VERBS: Final = {
     "resize": "change what a running container may hold, within what its pod reserved",
     "audit": "show the kill log and verify its chain",
     "breaker": "say whether a storm of kills stopped enforcement on this node, and start it again",
+    "annotations": "print every annotation and label: its values, its default, and what reads it",
     "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",

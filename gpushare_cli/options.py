@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Final
 
+from gpushare import defaults
 from gpushare.errors import ConfigError
 
-STATE_DIRECTORY: Final = Path("/var/lib/gpu-share")
+STATE_DIRECTORY: Final = Path(defaults.STATE_DIRECTORY)
 
 
 def add_state(parser: argparse.ArgumentParser) -> None:

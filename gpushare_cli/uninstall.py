@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from enforcer.runtime import lock
-from gpushare import contract
+from gpushare import contract, defaults
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
@@ -34,10 +34,10 @@ SECRETS: Final = ("gpu-share-webhook-tls", "gpu-share-webhook-tls-ca")
 HASH_DIGITS: Final = 16
 
 PLACES: Final = {
-    "--state": ("state", "/var/lib/gpu-share"),
-    "--run": ("run_folder", "/run/gpu-share"),
-    "--kubelet-root": ("kubelet_root", "/var/lib/kubelet"),
-    "--cdi-root": ("cdi_root", "/var/run/cdi"),
+    "--state": ("state", defaults.STATE_DIRECTORY),
+    "--run": ("run_folder", defaults.RUN_DIRECTORY),
+    "--kubelet-root": ("kubelet_root", defaults.KUBELET_ROOT),
+    "--cdi-root": ("cdi_root", defaults.CDI_ROOT),
 }
 
 Object = Mapping[str, Any]
@@ -80,7 +80,9 @@ def add_parser(subparsers: Any) -> None:
         "when", choices=("before", "after", "node"), help="the release is there, or gone; a node's files"
     )
     parser.add_argument("--namespace", default="gpu-share-system", metavar="NS", help="our namespace (%(default)s)")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="how long to wait (%(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=defaults.UNINSTALL_SECONDS, metavar="S", help="how long to wait (%(default)s)"
+    )
     parser.add_argument("--ignore-claims", action="store_true", help="go on while claims of our classes exist")
     parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     for option, (name, default) in PLACES.items():

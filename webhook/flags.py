@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 import yaml
 
+from gpushare import defaults
 from gpushare.errors import ConfigError
 from webhook.mutation.settings import VARIABLES, Settings
 
@@ -61,7 +62,7 @@ class Options:
             clients=_clients(get(f"{PREFIX}CLIENT_CA", ""), get(f"{PREFIX}CLIENT_NAME", "")),
             kubeconfig=get(f"{PREFIX}KUBECONFIG"),
             namespaces=Path(text) if (text := get(f"{PREFIX}NAMESPACES")) else None,
-            retention=_seconds("--retention", get(f"{PREFIX}RETENTION", "300")),
+            retention=_seconds("--retention", get(f"{PREFIX}RETENTION", str(defaults.RETENTION_SECONDS))),
             settings=Settings.from_environment(values),
         )
 
@@ -92,9 +93,9 @@ _FLAGS: Final = {
     "client-name": "common name that a client's certificate needs as well (default: any)",
     "kubeconfig": "how to reach the API server (default: the pod's service account, else the user's own)",
     "namespaces": "file of Namespace objects to use instead of an API server; no claim templates are written then",
-    "retention": "seconds an unused claim template stays (default 300)",
+    "retention": f"seconds an unused claim template stays (default {defaults.RETENTION_SECONDS})",
     "image": "image of the sidecar",
-    "log-level": "debug, info, warning or error (default info)",
+    "log-level": f"debug, info, warning or error (default {defaults.LOG_LEVEL})",
 }
 
 

@@ -17,6 +17,7 @@ import structlog
 from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.audit.kill_records import touched
 from enforcer.kill.pidfd_target import Victim
+from gpushare import defaults
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 
@@ -77,7 +78,7 @@ class KillTimeouts:
     After ``total`` nobody else is taken on: a round that has begun comes to its end.
     """
 
-    term: float = 2.0
+    term: float = defaults.TERMINATION_TIMEOUT
     kill: float = 5.0
     rounds: int = 5
     total: float = 30.0

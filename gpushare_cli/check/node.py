@@ -13,7 +13,7 @@ from enforcer.nvml.driver_root import PROGRAM, DriverRoot
 from enforcer.nvml.types import GpuReader
 from enforcer.nvml.worker_process import command
 from enforcer.status.node_status import NAME
-from gpushare import contract
+from gpushare import contract, defaults
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare_cli import node_status
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
@@ -33,8 +33,8 @@ class Folders:
     """Where the agent, the kubelet and the container runtime meet on a node."""
 
     state: Path = STATE_DIRECTORY
-    kubelet: Path = Path("/var/lib/kubelet")
-    cdi: Path = Path("/var/run/cdi")
+    kubelet: Path = Path(defaults.KUBELET_ROOT)
+    cdi: Path = Path(defaults.CDI_ROOT)
 
 
 def checkers(folders: Folders, driver: DriverRoot, *, required: bool) -> list[Checker]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpushare import contract
+from gpushare import contract, defaults
 from gpushare.claim_messages import claim_in_use_message
 from gpushare.main_container import main_container
 from gpushare.pod_claims import claim_names, containers, uses
@@ -17,7 +17,6 @@ from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.reasons import Reason
 from gpushare_cli.explain import mps_file
 from gpushare_cli.terminal import NOT_AVAILABLE, clean, table
-from webhook.mutation.settings import DEFAULT_SCHEDULERS
 
 COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
 ENFORCER: Final = f"{contract.DRIVER}/enforcer"
@@ -51,7 +50,7 @@ class PodRecord:
     pod: Object
     claims: Mapping[str, Object] | None
     events: Sequence[Object] | None
-    schedulers: Sequence[str] = DEFAULT_SCHEDULERS
+    schedulers: Sequence[str] = defaults.SCHEDULER_NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.annotation_table import of_pod
 from gpushare.raw_objects import mapping
 from gpushare_cli.inject.workloads import is_known
 
@@ -57,15 +58,11 @@ def _asking(item: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     while waiting:
         path, found = waiting.pop()
         if isinstance(found, dict):
-            if any(isinstance(key, str) and _asks(key) for key in found):
+            if any(isinstance(key, str) and of_pod(key) for key in found):
                 yield path
             waiting += [((*path, str(key)), each) for key, each in found.items()]
         elif isinstance(found, list):
             waiting += [(path, each) for each in found]
-
-
-def _asks(key: str) -> bool:
-    return key in contract.POD_ANNOTATIONS or key.startswith(contract.CONTAINER_PREFIXES)
 
 
 def _label(item: Mapping[str, Any], kind: str) -> str:

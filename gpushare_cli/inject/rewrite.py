@@ -10,6 +10,7 @@ from typing import Any, Final
 import jsonpatch
 
 from gpushare import contract, namespace_policy
+from gpushare.annotation_table import of_pod
 from gpushare.errors import PolicyDenied, Problem, RequestError
 from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
@@ -209,7 +210,7 @@ def _misplaced(place: PodPlace) -> Iterator[str]:
     for key in _annotations(place.pod, "labels"):
         if contract.is_ours(key) and key != contract.MANAGED_LABEL:
             field = f"{place.field}.metadata.labels".removeprefix(".")
-            asks = key in contract.POD_ANNOTATIONS or key.startswith(contract.CONTAINER_PREFIXES)
+            asks = of_pod(key) is not None
             yield f"{field}[{key}] does nothing there; {'make it an annotation' if asks else 'remove it'}"
     if place.path == place.owner_path:
         return

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
+from gpushare.annotation_table import CONTAINER_PREFIXES
 from gpushare.errors import GpuShareError
 from gpushare.namespace_policy import NamespacePolicy
 from tests.support import extent, reviews
@@ -105,7 +106,7 @@ FAMILIES: dict[str, Family] = {
     "many quotes": lambda n: pod(main={"command": ['"' * n]}),
     "annotations of ours": lambda n: pod(annotations={f"{contract.MEMORY_OF}c{each}": "1Gi" for each in range(n)}),
     "annotations of ours, all known": lambda n: containers(
-        lambda _: {}, **{prefix + f"c{each}": "1Gi" for prefix in contract.CONTAINER_PREFIXES for each in range(64)}
+        lambda _: {}, **{prefix + f"c{each}": "1Gi" for prefix in CONTAINER_PREFIXES for each in range(64)}
     ),
     "annotations of others": lambda n: pod(annotations={f"k{each}": "" for each in range(n)}),
     "annotations of devices": lambda n: pod(annotations={f"cdi.k8s.i{each}": "" for each in range(n)}),

@@ -9,23 +9,16 @@ import pytest
 from enforcer.mps.event_reporter import IncidentCollector
 from enforcer.mps.incidents import IncidentLog
 from enforcer.status.metrics import Latest, Metrics
-from gpushare import contract
 from gpushare.reasons import Reason
 from gpushare_cli.main import build_parser
+from tests.support import annotations
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TEXT: Final = (ROOT / "docs" / "reference.md").read_text()
-TABLE: Final = TEXT.partition("\n## Annotations and labels\n")[2].partition("\n## ")[0]
-KEYS: Final = (
-    contract.NAMESPACE_LABEL, contract.NODE_MODE, contract.NODE_GPUS, contract.MANAGED_LABEL, contract.LEFT_OUT,
-    contract.KILL_LOG, *contract.POD_ANNOTATIONS, *contract.NAMESPACE_ANNOTATIONS,
-    *(f"{prefix}<container>" for prefix in (*contract.CONTAINER_PREFIXES, contract.RESIZE_OF)),
-)  # fmt: skip
 
 
-@pytest.mark.parametrize("key", dict.fromkeys(KEYS))
-def test_every_key_is_in_the_table(key: str) -> None:
-    assert f"`{key}" in TABLE
+def test_the_tables_of_annotations_are_those_of_the_code() -> None:
+    assert annotations.page() == TEXT, "run make golden"
 
 
 def test_every_way_to_read_the_kill_log_is_in_its_table() -> None:

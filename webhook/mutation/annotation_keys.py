@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from gpushare import contract
+from gpushare.annotation_table import CONTAINER_PREFIXES, OF_PODS, TABLE
 from gpushare.checks import Check
 from gpushare.errors import Problem
 from gpushare.quantity import shown
@@ -21,7 +22,6 @@ MAX_COMPARED: Final = 16
 """Containers with whose names a mistyped name is compared."""
 MAX_SEARCHES: Final = 5
 """Mistyped keys of one pod for which a similar one is searched."""
-_PREFIXES: Final = contract.CONTAINER_PREFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ def read_keys(pod: PodView) -> Check[Keys]:
 
 
 def _is_unknown(names: Sequence[str], key: str) -> bool:
-    if not contract.is_ours(key) or key in contract.POD_ANNOTATIONS:
+    if not contract.is_ours(key) or key in OF_PODS:
         return False
     prefix, name = _split(key)
-    return prefix not in _PREFIXES or name not in names
+    return prefix not in CONTAINER_PREFIXES or name not in names
 
 
 def _split(key: str) -> tuple[str, str]:
@@ -77,21 +77,21 @@ def _names(pod: PodView) -> list[str]:
 
 def _near(names: Sequence[str], key: str) -> str:
     """Find the annotation that a mistyped key means; empty if none is near, or if the key is known elsewhere."""
-    if key.startswith(contract.RESIZE_OF) or key in _ELSEWHERE:
+    if _known_elsewhere(key):
         return ""
     prefix, name = _split(key)
-    if prefix in _PREFIXES:
+    if prefix in CONTAINER_PREFIXES:
         near = get_close_matches(name[:MAX_NAME], _comparable(names)[:MAX_COMPARED], 1)
         return prefix + near[0] if near else ""
     comparable = _comparable(names)[:MAX_HINTS]
-    known = [*contract.POD_ANNOTATIONS, *(prefix + name for prefix in _PREFIXES for name in comparable)]
+    known = [*OF_PODS, *(prefix + name for prefix in CONTAINER_PREFIXES for name in comparable)]
     return next(iter(get_close_matches(key[:KEY_SHOWN].lower(), known, 1)), "")
 
 
 def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Problem:
     prefix, name = _split(key)
     hint = f"remove it, because {near} is there as well" if taken else f"did you mean {near}?"
-    if prefix in _PREFIXES:
+    if prefix in CONTAINER_PREFIXES:
         hint = hint if near else f"it has {', '.join(_comparable(names)[:MAX_HINTS])}"
         message = f"the pod has no container named {shown(name)}; {hint}"
         return Problem(field_of(key), message, Reason.UNKNOWN_CONTAINER)
@@ -100,29 +100,20 @@ def _unknown(names: Sequence[str], key: str, near: str, *, taken: bool) -> Probl
 
 
 def _known_elsewhere(key: str) -> str:
+    """Say what a key of ours is that pods do not have as an annotation; empty for an unknown one."""
+    share = f"ask for a share with {contract.MEMORY}: 4Gi"
     if key.startswith(contract.RESIZE_OF):
-        return f"changes the quota of a container that runs; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
-    return _ELSEWHERE.get(key, "")
+        return f"changes the quota of a container that runs; remove it, and {share}"
+    rows = [row for row in TABLE if row.key == key]
+    objects = " and ".join(f"{row.on}s" for row in rows)
+    if any(row.label for row in rows):
+        return f"is a label of {objects}; remove it, and {share}"
+    return f"is an annotation of {objects}; remove it from the pod" if rows else ""
 
 
 def _known() -> str:
-    return ", ".join((*contract.POD_ANNOTATIONS, *(f"{prefix}<container>" for prefix in _PREFIXES)))
+    return ", ".join((*OF_PODS, *(f"{prefix}<container>" for prefix in CONTAINER_PREFIXES)))
 
 
 def _comparable(names: Iterable[str]) -> list[str]:
     return [name for name in names if len(name) <= MAX_NAME]
-
-
-_ELSEWHERE: Final = {
-    **dict.fromkeys(
-        contract.NAMESPACE_ANNOTATIONS,
-        "is an annotation of namespaces, set by the operator; remove it from the pod",
-    ),
-    contract.NAMESPACE_LABEL: (
-        f"is a label of namespaces and nodes; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
-    ),
-    contract.MANAGED_LABEL: (
-        f"is a label, which gpu-share itself sets; remove it, and ask for a share with {contract.MEMORY}: 4Gi"
-    ),
-}
-"""Keys of our domain that belong to another object than a pod."""

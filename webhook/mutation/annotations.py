@@ -3,39 +3,27 @@
 Everything a person may have mistyped is refused here, with the field, the value and what to write instead.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from gpushare import contract, main_container, namespace_policy
-from gpushare.annotations import Asked, asked, instances, several
+from gpushare.annotation_table import PREFIX_OF, of_pod
+from gpushare.annotations import Asked, by_container
 from gpushare.checks import Check, attempt, collect, traced, values_of
 from gpushare.errors import PolicyDenied, Problem, QuantityError
 from gpushare.namespace_policy import NamespacePolicy
-from gpushare.patterns import Pattern
-from gpushare.quantity import format_mib, parse_gpus, parse_memory, parse_percent, parse_profile, profile_mib, shown
+from gpushare.quantity import format_mib, profile_mib, shown
 from gpushare.reasons import Reason
 from webhook.mutation.annotation_keys import KEY_SHOWN, MAX_NAME, field_of, read_keys
 from webhook.mutation.podview import Container, Kind, PodView
 from webhook.mutation.settings import Settings
 
-_MODEL: Final = Pattern(r"[A-Za-z0-9 ._-]{1,63}", 63)
-PRIORITIES: Final = {"low": "gives way to others on its GPU", "normal": "the default"}
-SAME_GPU: Final = {"true": "the default: one GPU for all its containers", "false": "each may have another GPU"}
-"""Values of two annotations, and what they do."""
-_BOOLEANS: Final = {
-    **dict.fromkeys(("yes", "y", "on", "1", "t"), "true"),
-    **dict.fromkeys(("no", "n", "off", "0", "f"), "false"),
-}
-"""What people write for true and false."""
 SHOWN_WHOLE: Final = 22
 """Longest name of a container that a warning shows whole, beside another such name."""
-T = TypeVar("T")
 UNREADABLE: Final = "?"
 """Profile of a MIG instance in a plan that is not complete."""
-MAX_MODELS: Final = 16
-"""The API server refuses a selector of more than 10 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +70,8 @@ def requests_share(annotations: Mapping[str, Any]) -> bool:
 def asking(pod: PodView) -> frozenset[str]:
     """Name the containers for which a pod that asks wants something, whether they exist or not."""
     main = _main(pod)
-    named = [read(pod.annotations, main.name) for read in (instances, several)]
-    return frozenset().union(*asked(pod.annotations, main.name), *named) or frozenset({main.name})
+    named = [by_container(pod.annotations, main.name, key) for key in PREFIX_OF]
+    return frozenset().union(*named) or frozenset({main.name})
 
 
 def main_name(pod: PodView) -> str:
@@ -114,7 +102,7 @@ def _plan(pod: PodView, policy: NamespacePolicy, settings: Settings) -> Check[Sh
     names = wanted.names() or {choice.name}
     yield from _doubts(pod, choice, shares=choice.name in names)
     shares = yield from values_of(_share(each, wanted, limits) for each in pod.containers if each.name in names)
-    priority = yield from attempt(partial(_choice, pod, contract.PRIORITY, PRIORITIES))
+    priority = yield from attempt(partial(_choice, pod, contract.PRIORITY))
     models = yield from attempt(partial(read_models, pod.annotations))
     same_gpu = yield from attempt(partial(_same_gpu, pod, shares))
     yield from limits.capped(names - wanted.compute.keys() - wanted.profile.keys())
@@ -134,15 +122,8 @@ def read_models(annotations: Mapping[str, Any]) -> tuple[str, ...]:
         PolicyDenied: an empty name, or one with other than letters, digits, space, dot, dash and underscore.
     """
     value = annotations.get(contract.GPU_MODEL)
-    if value is None:
-        return ()
-    names = [name.strip(" ") for name in value.split(",", MAX_MODELS)] if isinstance(value, str) else [""]
-    bad = next((name for name in names[:MAX_MODELS] if not _MODEL.fullmatch(name)), None)
-    if bad is not None or len(names) > MAX_MODELS:
-        problem = f"is more than {MAX_MODELS} models" if bad is None else "is no model of a GPU"
-        message = f'{shown(bad or str(value))} {problem}; write for example "H100" or "H100,A100"'
-        raise PolicyDenied(field_of(contract.GPU_MODEL), message, Reason.INVALID_VALUE)
-    return tuple(sorted({name.lower() for name in names}))
+    models: tuple[str, ...] = () if value is None else _read(Asked(contract.GPU_MODEL, value))
+    return models
 
 
 def _main(pod: PodView) -> main_container.Choice:
@@ -188,13 +169,11 @@ class _Wanted:
 
     @classmethod
     def of(cls, annotations: Mapping[str, Any], main: str) -> Self:
-        memory, compute = asked(annotations, main)
-        profile, gpus = instances(annotations, main), several(annotations, main)
         return cls(
-            memory=memory,
-            compute=compute,
-            profile=profile,
-            gpus=gpus,
+            memory=by_container(annotations, main, contract.MEMORY),
+            compute=by_container(annotations, main, contract.COMPUTE),
+            profile=by_container(annotations, main, contract.MIG_PROFILE),
+            gpus=by_container(annotations, main, contract.GPUS),
             main=main,
             keys={*filter(contract.is_ours, annotations)},
         )
@@ -204,8 +183,9 @@ class _Wanted:
 
     def keys_of_share(self, container: str) -> list[str]:
         """Return the annotations that ask for a container's share; its own wins over the pod-wide one."""
-        own = [prefix + container for prefix in (contract.MEMORY_OF, contract.COMPUTE_OF, contract.GPUS_OF)]
-        wide = [contract.MEMORY, contract.COMPUTE, contract.GPUS] if container == self.main else []
+        amounts = (contract.MEMORY, contract.COMPUTE, contract.GPUS)
+        own = [PREFIX_OF[key] + container for key in amounts]
+        wide = amounts if container == self.main else ()
         return [key for key in (*own, *wide) if key in self.keys]
 
 
@@ -245,7 +225,7 @@ class _Limits:
             field, mib = namespace_policy.field_of(contract.DEFAULT_MEMORY), self.policy.default_memory_mib or 0
         else:
             field = field_of(asked.key)
-            read = yield from attempt(partial(_read, asked, parse_memory))
+            read = yield from attempt(partial(_read, asked))
             if read is None:
                 return 0
             mib = read
@@ -269,13 +249,13 @@ class _Limits:
         if asked is None:
             # No word about compute is the whole GPU, which a ceiling forbids.
             return self.policy.default_compute or self.policy.max_compute
-        percent = _read(asked, parse_percent)
+        percent: int = _read(asked)
         if message := self.policy.above_compute(percent):
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return percent
 
     def gpus(self, asked: Asked | None) -> int:
-        count = 1 if asked is None else _read(asked, parse_gpus)
+        count: int = 1 if asked is None else _read(asked)
         if asked is not None and count > 1 and self.settings.several_gpus == "refuse":
             message = (
                 f"{count} GPUs for one container cannot be had: GPUs are shared through MPS here, and a process has "
@@ -287,7 +267,7 @@ class _Limits:
 
     def profile(self, asked: Asked) -> str:
         """Read the profile of a MIG instance."""
-        profile = _read(asked, parse_profile)
+        profile: str = _read(asked)
         if message := self.policy.above_memory(profile_mib(profile), profile):
             raise PolicyDenied(field_of(asked.key), message, Reason.ABOVE_MAXIMUM)
         return profile
@@ -299,9 +279,11 @@ class _Limits:
             yield f"{contract.MAX_COMPUTE} of this namespace caps compute at {ceiling}%: {', '.join(names)}"
 
 
-def _read(asked: Asked, parse: Callable[[object], T]) -> T:
+def _read(asked: Asked) -> Any:
+    row = of_pod(asked.key)
+    assert row is not None, "read_keys left out unknown keys"
     try:
-        return parse(asked.value)
+        return row.type.parse(asked.value)
     except QuantityError as error:
         raise PolicyDenied(field_of(asked.key), error.message, error.reason) from error
 
@@ -311,7 +293,7 @@ def _same_gpu(pod: PodView, shares: Iterable[Share]) -> str | None:
     wide = next((each for each in shares if each.gpus > 1), None)
     value = pod.annotations.get(contract.SAME_GPU)
     if wide is None or value in (None, "false"):
-        return _choice(pod, contract.SAME_GPU, SAME_GPU)
+        return _choice(pod, contract.SAME_GPU)
     message = (
         f"{shown(str(value))} holds the pod to one GPU, but container {wide.container:.{MAX_NAME}} asks for "
         f"{wide.gpus}; remove it"
@@ -329,14 +311,7 @@ def _no_memory(container: Container, *, main: bool) -> Problem:
     return Problem(field_of(key), message, Reason.MEMORY_MISSING)
 
 
-def _choice(pod: PodView, key: str, allowed: Mapping[str, str]) -> str | None:
+def _choice(pod: PodView, key: str) -> str | None:
     value = pod.annotations.get(key)
-    if value is None or value in tuple(allowed):
-        return value
-    word = str(value).strip().lower()
-    meant = word if word in allowed else _BOOLEANS.get(word)
-    choices = " or ".join(f'"{each}" ({does})' for each, does in allowed.items())
-    advice = f'"{meant}"' if meant in allowed else choices
-    neither = " nor ".join(f'"{each}"' for each in allowed)
-    message = f"{shown(str(value))} is neither {neither}; write {advice}"
-    raise PolicyDenied(field_of(key), message, Reason.INVALID_VALUE)
+    word: str | None = None if value is None else _read(Asked(key, value))
+    return word

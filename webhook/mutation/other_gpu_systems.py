@@ -8,6 +8,7 @@ from collections.abc import Container as Collection
 from typing import Final
 
 from gpushare import contract
+from gpushare.annotation_table import PREFIX_OF
 from gpushare.checks import Check, independent
 from gpushare.errors import Problem
 from gpushare.fields import mapping, objects
@@ -59,12 +60,6 @@ ANNOTATIONS: Final = {
     "kubeshare/gpu_limit": contract.COMPUTE,
 }
 """Pod annotation of another system, and the annotation that asks for the same here."""
-_OF_CONTAINER: Final = {
-    contract.MEMORY: contract.MEMORY_OF,
-    contract.COMPUTE: contract.COMPUTE_OF,
-    contract.GPUS: contract.GPUS_OF,
-}
-"""Prefix of the annotation that names a container; there is none for the priority, which is of the whole pod."""
 NAME_SHOWN: Final = 19
 """So many characters of a container's name fit into a warning twice."""
 _KEY_SHOWN: Final = 80
@@ -124,7 +119,7 @@ def _requested(container: Container) -> list[str]:
 
 def _instead(annotation: str, container: Container, main: str) -> str:
     """Name the annotation that replaces a resource of a container."""
-    prefix = _OF_CONTAINER.get(annotation)
+    prefix = PREFIX_OF.get(annotation)
     if container.name == main or prefix is None:
         return f"{annotation} replaces it"
     name = container.name if len(container.name) <= NAME_SHOWN else "<container>"

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self, get_args
 
+from gpushare import defaults
 from gpushare.errors import ConfigError, QuantityError
 from gpushare.host_access import OUR_OWN
 from gpushare.patterns import Pattern
-from gpushare.quantity import DEFAULT_MIN_MIB, WHOLE_GPU_PERCENT, parse_memory, parse_overcommit
+from gpushare.quantity import WHOLE_GPU_PERCENT, parse_memory, parse_overcommit
 
 DEFAULT_TOLERATIONS: Final[tuple[dict[str, str], ...]] = (
     {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
 )
 """GPU nodes are usually tainted, and a share is no extended resource that would be tolerated by itself."""
-DEFAULT_SCHEDULERS: Final = ("default-scheduler",)
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 
@@ -53,20 +53,20 @@ class Settings:
 
     image: str = "gpu-share:0.1.0"
     image_pull_policy: str = "IfNotPresent"
-    min_memory_mib: int = DEFAULT_MIN_MIB
+    min_memory_mib: int = defaults.MIN_MEMORY_MIB
     max_memory_mib: int | None = None
     tolerations: tuple[dict[str, Any], ...] = DEFAULT_TOLERATIONS
     runtime_class: str | None = None
-    across_nodes: AcrossNodes = "none"
-    root_tenants: Permission = "allow"
+    across_nodes: AcrossNodes = defaults.ACROSS_NODES
+    root_tenants: Permission = defaults.ROOT_TENANTS
     several_gpus: Permission = "allow"
     most_compute: int = WHOLE_GPU_PERCENT
     sidecar_requests: dict[str, str] = field(default_factory=_requests)
     sidecar_limits: dict[str, str] = field(default_factory=_limits)
-    log_level: str = "info"
+    log_level: str = defaults.LOG_LEVEL
     protected_paths: tuple[str, ...] = OUR_OWN
     host_network: bool = False
-    scheduler_names: tuple[str, ...] = DEFAULT_SCHEDULERS
+    scheduler_names: tuple[str, ...] = defaults.SCHEDULER_NAMES
 
     @classmethod
     def from_environment(cls, environment: Environment) -> Self:

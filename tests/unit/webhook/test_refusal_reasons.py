@@ -32,7 +32,12 @@ KUBERNETES: Final = frozenset(
     ]
 )
 """``metav1.StatusReason``. client-go reads these before the code: ``IsConflict`` of a 403 is true."""
-SENT: Final = ("webhook/mutation", "gpushare/namespace_policy.py", "gpushare/quantity.py", "gpushare/annotations.py")
+SENT: Final = (
+    "webhook/mutation",
+    "gpushare/namespace_policy.py",
+    "gpushare/quantity.py",
+    "gpushare/annotation_values.py",
+)
 """Where a refusal is made. What is not answered (``review.errored``) carries no Status."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
+from gpushare.annotation_table import OF_NAMESPACES, OF_PODS
 from gpushare_cli.main import main
 from tests.unit.gpushare_cli.injecting import NAMESPACE, Run
 from tests.unit.gpushare_cli.streams import pod, text, wrapped
@@ -28,7 +29,7 @@ from tests.unit.gpushare_cli.streams import pod, text, wrapped
         ("gpus.gpu-share.io/main: 17", 'write for example "2"'),
         ("gpu-share.io/same-gpu: 0", 'write for example "true" or "false"'),
         ("gpu-share.io/priority: 1", "write for example low or normal"),
-        ("gpu-share.io/gpu-model: 100", 'write for example "H100" or "H100,A100"'),
+        ("gpu-share.io/gpu-model: 100", "write for example H100 or H100,A100"),
         ("gpu-share.io/mig-profile: 1", "write for example 1g.10gb"),
         ("gpu-share.io/memry: 1", "write one, in quotes"),
         ("gpu-share.io/memory: " + "9" * 5000, "a number of 5000 digits; write a smaller one"),
@@ -45,7 +46,7 @@ def test_what_yaml_reads_as_something_else_than_a_string_is_refused(inject: Run,
 
 ADVISED = [
     (key, value)
-    for key in (*contract.POD_ANNOTATIONS, "memory.gpu-share.io/main", "compute.gpu-share.io/main")
+    for key in (*OF_PODS, "memory.gpu-share.io/main", "compute.gpu-share.io/main")
     for value in ("4096", "true", "[4Gi]", "9" * 300)
 ]
 
@@ -60,7 +61,7 @@ def test_what_is_advised_instead_of_no_string_is_accepted(inject: Run, key: str,
     assert (code, err) == (0, err), (advice, err)
 
 
-@pytest.mark.parametrize("key", contract.NAMESPACE_ANNOTATIONS)
+@pytest.mark.parametrize("key", OF_NAMESPACES)
 @pytest.mark.parametrize("value", ["5", "true", "[4Gi]"])
 def test_what_is_advised_on_a_namespace_is_accepted(inject: Run, key: str, value: str) -> None:
     bare = key.partition("/")[2]

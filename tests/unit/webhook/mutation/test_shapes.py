@@ -159,7 +159,7 @@ BOTH = 'write "true" (the default: one GPU for all its containers) or "false" (e
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("same-gpu", "no", 'is neither "true" nor "false"; write "false"'),
+        ("same-gpu", "no", 'is not "true" or "false"; write "false"'),
         ("same-gpu", " OFF", 'write "false"'),
         ("same-gpu", "0", 'write "false"'),
         ("same-gpu", "yes", 'write "true"'),
@@ -167,7 +167,7 @@ BOTH = 'write "true" (the default: one GPU for all its containers) or "false" (e
         ("priority", "high", 'write "low" (gives way to others on its GPU) or "normal" (the default)'),
         ("priority", "no", 'write "low" (gives way to others on its GPU) or "normal" (the default)'),
         ("priority", "Low", 'write "low"'),
-        ("managed", "true", "is a label, which gpu-share itself sets; remove it, and ask for a share with"),
+        ("managed", "true", "is a label of pods; remove it, and ask for a share with"),
     ],
 )
 def test_a_word_that_means_nothing_is_answered_with_those_that_do(key: str, value: str, says: str) -> None:

@@ -1,0 +1,277 @@
+"""The annotations and labels of our domain as one table. Pure.
+
+The parsers, the hints for mistyped keys, docs/reference.md and ``gpu-share annotations`` come from it. A test compares
+the chart's policies with it. A new annotation is a name in ``gpushare.contract`` and a row here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from gpushare import contract, defaults
+from gpushare.annotation_values import (
+    choice,
+    parse_any,
+    parse_capabilities,
+    parse_frameworks,
+    parse_models,
+    parse_paths,
+    parse_tolerance,
+)
+from gpushare.errors import QuantityError
+from gpushare.quantity import parse_debt, parse_duration, parse_gpus, parse_memory, parse_percent, parse_profile
+from gpushare.resize_annotation import parse_request
+
+CONTAINER: Final = "<container>"
+"""Ends a key that names a container."""
+WRONG: Final = "?"
+"""No annotation has this value: the message about it is the one in the table."""
+
+
+class Object(StrEnum):
+    """What carries the annotation."""
+
+    POD = "pod"
+    RUNNING_POD = "running pod"
+    NAMESPACE = "namespace"
+    NODE = "node"
+    RESOURCE_SLICE = "ResourceSlice"
+
+
+class Reader(StrEnum):
+    """What acts on the annotation; ``COMMAND_LINE`` where a command does so by itself. Commands show all of them."""
+
+    WEBHOOK = "webhook"
+    ENFORCER = "enforcer"
+    POLICY = "admission policy"
+    COMMAND_LINE = "gpu-share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueType:
+    """What an annotation may hold. ``parse`` raises ``QuantityError``; ``str`` leaves the check to the reader."""
+
+    name: str
+    examples: tuple[str, ...] = ()
+    parse: Callable[[object], Any] = str
+
+    @property
+    def message(self) -> str:
+        """The message about a wrong value, which is shown as ``'?'``."""
+        try:
+            self.parse(WRONG)
+        except QuantityError as error:
+            return error.message
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """One row. ``container_prefix`` begins the key that asks the same for a container by its name.
+
+    ``default`` is what holds without the annotation; empty for nothing.
+    """
+
+    key: str
+    on: Object
+    type: ValueType
+    read_by: tuple[Reader, ...]
+    meaning: str
+    default: str = ""
+    container_prefix: str = ""
+    label: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key, and that of a container."""
+        return (self.key, self.container_prefix + CONTAINER) if self.container_prefix else (self.key,)
+
+    @property
+    def place(self) -> str:
+        """The object, and whether the key is a label there."""
+        return f"{self.on} (label)" if self.label else str(self.on)
+
+
+_MEMORY: Final = ValueType(name="memory", examples=("4Gi",), parse=parse_memory)
+_PERCENT: Final = ValueType(name="percentage", examples=("25%",), parse=parse_percent)
+_GPU_COUNT: Final = ValueType(name="number from 1 to 16", examples=("2",), parse=parse_gpus)
+_PROFILE: Final = ValueType(name="MIG profile", examples=("1g.10gb",), parse=parse_profile)
+_MODELS: Final = ValueType(name="list of GPU models", examples=("H100", "H100,A100"), parse=parse_models)
+_RESIZE: Final = ValueType(name="resize request", examples=("3Gi", "3Gi;force"), parse=parse_request)
+_DURATION: Final = ValueType(name="duration", examples=("5s",), parse=parse_duration)
+_DEBT: Final = ValueType(name="duration from 1s to 24h", examples=("10s", "5m"), parse=parse_debt)
+_TOLERANCE: Final = ValueType(name="memory or percentage", examples=("256Mi", "5%"), parse=parse_tolerance)
+_PATHS: Final = ValueType(name="list of host paths", examples=("/mnt/models,/scratch",), parse=parse_paths)
+_CAPABILITIES: Final = ValueType(
+    name="list of driver capabilities", examples=("compute,utility,video",), parse=parse_capabilities
+)
+_FRAMEWORKS: Final = ValueType(
+    name="list of frameworks, or none", examples=("jax", "torch", "none"), parse=parse_frameworks
+)
+_ANY: Final = ValueType(name="any", examples=("any",), parse=parse_any)
+_GPU_LIST: Final = ValueType(name="list of UUIDs or indices", examples=("0,1",))
+_TRUE: Final = ValueType(name="true", examples=("true",))
+_MODE: Final = ValueType(name="mps or time-slicing or mig", examples=("mps", "time-slicing", "mig"))
+_REASONS: Final = ValueType(name="JSON object, UUID to reason")
+_HEAD: Final = ValueType(name="number and hash of an audit record")
+
+
+def _one_of(**options: str) -> ValueType:
+    words = {word.replace("_", "-"): does for word, does in options.items()}
+    return ValueType(name=" or ".join(words), examples=tuple(words), parse=choice(words))
+
+
+_WEBHOOK: Final = (Reader.WEBHOOK,)
+_ENFORCER: Final = (Reader.ENFORCER,)
+_SHARE: Final = (Reader.WEBHOOK, Reader.ENFORCER)
+_MAXIMUM: Final = (Reader.WEBHOOK, Reader.ENFORCER, Reader.POLICY)
+_POLICY: Final = (Reader.WEBHOOK, Reader.POLICY)
+
+TABLE: Final = (
+    Annotation(
+        key=contract.MEMORY, container_prefix=contract.MEMORY_OF, on=Object.POD, type=_MEMORY, read_by=_SHARE,
+        default="default-memory of the namespace", meaning="GPU memory of a container's share",
+    ),
+    Annotation(
+        key=contract.COMPUTE, container_prefix=contract.COMPUTE_OF, on=Object.POD, type=_PERCENT, read_by=_SHARE,
+        default="default-compute, else max-compute of the namespace, else no limit",
+        meaning="percent of one GPU's SMs, a limit",
+    ),
+    Annotation(
+        key=contract.MIG_PROFILE, container_prefix=contract.MIG_PROFILE_OF, on=Object.POD, type=_PROFILE,
+        read_by=_WEBHOOK, meaning="a MIG instance of that profile instead of a share",
+    ),
+    Annotation(
+        key=contract.GPUS, container_prefix=contract.GPUS_OF, on=Object.POD, type=_GPU_COUNT, read_by=_WEBHOOK,
+        default="1", meaning="the number of GPUs of which a container has a share each",
+    ),
+    Annotation(
+        key=contract.PRIORITY, on=Object.POD, read_by=_SHARE, default="normal", meaning="MPS priority",
+        type=_one_of(low="gives way to others on its GPU", normal="the default"),
+    ),
+    Annotation(
+        key=contract.GPU_MODEL, on=Object.POD, type=_MODELS, read_by=_WEBHOOK, default="any model",
+        meaning="models of GPUs that the pod may have; each is a whole word of the GPU's name",
+    ),
+    Annotation(
+        key=contract.SAME_GPU, on=Object.POD, read_by=_WEBHOOK, default="true",
+        type=_one_of(
+            true="the default: one GPU for all its containers", false="each may have another GPU"
+        ),
+        meaning="whether all containers of the pod have one GPU",
+    ),
+    Annotation(
+        key=contract.RESIZE_OF + CONTAINER, on=Object.RUNNING_POD, type=_RESIZE,
+        read_by=(Reader.ENFORCER, Reader.POLICY),
+        meaning="another quota for that container (gpu-share resize); needs the right to update podresizes",
+    ),
+    Annotation(
+        key=contract.MANAGED_LABEL, on=Object.POD, label=True, type=_TRUE, read_by=_POLICY,
+        meaning="set by the webhook: the pod was rewritten into a share",
+    ),
+    Annotation(
+        key=contract.NAMESPACE_LABEL, on=Object.NAMESPACE, label=True, type=_TRUE, read_by=_MAXIMUM,
+        meaning="the namespace opts in",
+    ),
+    Annotation(
+        key=contract.DEFAULT_MEMORY, on=Object.NAMESPACE, type=_MEMORY, read_by=_POLICY,
+        meaning="memory of a container with a share that asks for no amount",
+    ),
+    Annotation(
+        key=contract.DEFAULT_COMPUTE, on=Object.NAMESPACE, type=_PERCENT, read_by=_POLICY,
+        meaning="compute of a container with a share that asks for no percentage",
+    ),
+    Annotation(
+        key=contract.MAX_MEMORY, on=Object.NAMESPACE, type=_MEMORY, read_by=_MAXIMUM,
+        meaning=f"maximum of each container; a ResourceQuota on {contract.DEVICE_CLASS}.deviceclass.resource.k8s.io/"
+        "devices limits the number of containers",
+    ),
+    Annotation(
+        key=contract.MAX_COMPUTE, on=Object.NAMESPACE, type=_PERCENT, read_by=_MAXIMUM,
+        meaning="maximum of each container, and the limit of one that asks for no compute",
+    ),
+    Annotation(
+        key=contract.ON_EXCEED, on=Object.NAMESPACE, read_by=_SHARE, default=defaults.ON_EXCEED,
+        type=_one_of(
+            kill="ends processes until the container is within its quota",
+            kill_container="ends the whole container", warn="only warns",
+        ),
+        meaning="what the enforcer does with a container over its quota",
+    ),
+    Annotation(
+        key=contract.GRACE_PERIOD, on=Object.NAMESPACE, type=_DURATION, read_by=_SHARE,
+        default=f"{defaults.GRACE_SECONDS:g}s", meaning="time over quota before a kill",
+    ),
+    Annotation(
+        key=contract.TOLERANCE, on=Object.NAMESPACE, type=_TOLERANCE, read_by=_SHARE,
+        default=f"{defaults.TOLERANCE_MIB}Mi or {defaults.TOLERANCE_PERCENT}%, whichever is more",
+        meaning="usage above the quota that has no consequence",
+    ),
+    Annotation(
+        key=contract.DEBT_CREDIT, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
+        default=f"{defaults.ENFORCER['debt_credit']:g}s (chart: agent.debt.creditSeconds)",
+        meaning="how much of short violations adds up without consequence",
+    ),
+    Annotation(
+        key=contract.DEBT_REFILL, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
+        default=f"{defaults.ENFORCER['debt_refill']:g}s (chart: agent.debt.refillSeconds)",
+        meaning="the time in which the whole credit comes back",
+    ),
+    Annotation(
+        key=contract.OWN_CLAIMS, on=Object.NAMESPACE, type=_ANY, read_by=_MAXIMUM,
+        meaning="claims written by hand and extended resources may ask for any amount of GPUs, also for no amount",
+    ),
+    Annotation(
+        key=contract.HOST_PATHS, on=Object.NAMESPACE, type=_PATHS, read_by=_SHARE,
+        default="any but those of the node's own programs", meaning="the only host paths that sharing pods may mount",
+    ),
+    Annotation(
+        key=contract.ALLOWED_CAPABILITIES, on=Object.NAMESPACE, type=_CAPABILITIES, read_by=_SHARE,
+        default=contract.DRIVER_CAPABILITIES,
+        meaning="what containers may ask for in NVIDIA_DRIVER_CAPABILITIES",
+    ),
+    Annotation(
+        key=contract.FRAMEWORKS, on=Object.NAMESPACE, type=_FRAMEWORKS, read_by=_SHARE,
+        meaning="frameworks that get variables on request; none: no "
+        "framework gets variables",
+    ),
+    Annotation(
+        key=contract.NODE_LABEL, on=Object.NODE, label=True, type=_TRUE, read_by=_ENFORCER,
+        meaning="the node's GPUs may be shared",
+    ),
+    Annotation(
+        key=contract.NODE_MODE, on=Object.NODE, label=True, type=_MODE, read_by=_ENFORCER,
+        default=f"{defaults.ENFORCER['mode']} (chart: agent.mode)", meaning="how the node's GPUs are shared",
+    ),
+    Annotation(
+        key=contract.NODE_GPUS, on=Object.NODE, type=_GPU_LIST, read_by=_ENFORCER, default="all",
+        meaning="which of the node's GPUs are shared",
+    ),
+    Annotation(
+        key=contract.LEFT_OUT, on=Object.RESOURCE_SLICE, type=_REASONS, read_by=(Reader.COMMAND_LINE,),
+        meaning="set by the enforcer: GPUs that are not published, and why",
+    ),
+    Annotation(
+        key=contract.KILL_LOG, on=Object.RESOURCE_SLICE, type=_HEAD,
+        read_by=(Reader.ENFORCER, Reader.POLICY, Reader.COMMAND_LINE),
+        meaning="set by the enforcer: the head of the node's audit log",
+    ),
+)  # fmt: skip
+
+
+def _annotations(*objects: Object) -> dict[str, Annotation]:
+    return {row.key: row for row in TABLE if row.on in objects and not row.label}
+
+
+OF_PODS: Final = _annotations(Object.POD)
+OF_NAMESPACES: Final = _annotations(Object.NAMESPACE)
+PREFIX_OF: Final = {row.key: row.container_prefix for row in OF_PODS.values() if row.container_prefix}
+"""Each annotation that means the main container, and what begins the one that names a container."""
+CONTAINER_PREFIXES: Final = tuple(PREFIX_OF.values())
+_BY_PREFIX: Final = {row.container_prefix: row for row in OF_PODS.values() if row.container_prefix}
+
+
+def of_pod(key: str) -> Annotation | None:
+    """Find the row of a pod's annotation, whether it names a container or not; ``None`` for an unknown one."""
+    return OF_PODS.get(key) or _BY_PREFIX.get(key[: key.find("/") + 1])

@@ -1,0 +1,110 @@
+"""Read the values of annotations that are no plain quantity. Pure.
+
+Each parser takes the value as it is, and raises ``QuantityError`` with the value and what to write instead.
+``gpushare.annotation_table`` says which annotation has which parser.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gpushare.errors import QuantityError
+from gpushare.framework_variables import ON_REQUEST
+from gpushare.host_access import OF_EVERY_NODE, normal, overlaps
+from gpushare.patterns import Pattern
+from gpushare.quantity import parse_memory, parse_percent, shown
+from gpushare.reasons import Reason
+
+CAPABILITIES: Final = ("compute", "utility", "compat32", "display", "graphics", "ngx", "video")
+"""Those that NVIDIA's container toolkit knows, without ``all``."""
+ANY: Final = "any"
+"""Of ``gpu-share.io/own-claims``."""
+NONE: Final = "none"
+"""Of ``gpu-share.io/frameworks``."""
+MAX_LIST: Final = 4096
+"""Characters of a list in an annotation."""
+MAX_PATHS: Final = 64
+MAX_MODELS: Final = 16
+"""The API server refuses a selector of more than 10 KiB."""
+_MODEL: Final = Pattern(r"[A-Za-z0-9 ._-]{1,63}", 63)
+_BOOLEANS: Final = {
+    **dict.fromkeys(("yes", "y", "on", "1", "t"), "true"),
+    **dict.fromkeys(("no", "n", "off", "0", "f"), "false"),
+}
+"""What people write for true and false."""
+
+
+def choice(options: Mapping[str, str]) -> Callable[[object], str]:
+    """Make the parser of one word out of several; ``options`` says what each does."""
+
+    def parse(value: object) -> str:
+        if isinstance(value, str) and value in options:
+            return value
+        word = str(value).strip().lower()
+        meant = word if word in options else _BOOLEANS.get(word)
+        described = " or ".join(f'"{each}" ({does})' for each, does in options.items())
+        advice = f'"{meant}"' if meant in options else described
+        known = " or ".join(f'"{each}"' for each in options)
+        raise QuantityError(f"{shown(str(value))} is not {known}; write {advice}", Reason.INVALID_VALUE)
+
+    return parse
+
+
+def parse_models(value: object) -> tuple[str, ...]:
+    """Read models of GPUs with commas between them: lower-case names, sorted, each once."""
+    names = [name.strip(" ") for name in value.split(",", MAX_MODELS)] if isinstance(value, str) else [""]
+    bad = next((name for name in names[:MAX_MODELS] if not _MODEL.fullmatch(name)), None)
+    if bad is not None or len(names) > MAX_MODELS:
+        problem = f"is more than {MAX_MODELS} models" if bad is None else "is no model of a GPU"
+        message = f'{shown(bad or str(value))} {problem}; write for example "H100" or "H100,A100"'
+        raise QuantityError(message, Reason.INVALID_VALUE)
+    return tuple(sorted({name.lower() for name in names}))
+
+
+def parse_any(value: object) -> bool:
+    """Read the word ``any``."""
+    if value != ANY:
+        raise QuantityError(f"{shown(str(value))} is not {ANY!r}; write {ANY!r}, or remove the annotation")
+    return True
+
+
+def parse_tolerance(value: object) -> int:
+    """Read MiB, or percent where the value ends in ``%``."""
+    return parse_percent(value) if isinstance(value, str) and value.endswith("%") else parse_memory(value)
+
+
+def parse_paths(value: object) -> tuple[str, ...]:
+    """Read absolute host paths that tenants may mount."""
+    paths = _words(value)
+    for path in paths:
+        if not path.startswith("/") or len(paths) > MAX_PATHS:
+            raise QuantityError(f"{shown(path)}: write at most {MAX_PATHS} absolute paths, such as /data,/scratch")
+        if overlaps(normal(path), OF_EVERY_NODE):
+            raise QuantityError(f"{shown(path)} reaches what the node's own programs keep; remove it from the list")
+    return tuple(normal(path) for path in paths)
+
+
+def parse_capabilities(value: object) -> tuple[str, ...]:
+    """Read driver capabilities of NVIDIA's container toolkit."""
+    found = _words(value)
+    for each in found:
+        if each not in CAPABILITIES:
+            raise QuantityError(f"{shown(each)} is none of {', '.join(CAPABILITIES)}")
+    return tuple(dict.fromkeys(found))
+
+
+def parse_frameworks(value: object) -> tuple[str, ...] | None:
+    """Read the frameworks that get variables on request; ``None``: no framework gets any."""
+    found = _words(value)
+    for each in found:
+        if each not in ON_REQUEST and found != [NONE]:
+            raise QuantityError(f"{shown(each)} is none of {', '.join(ON_REQUEST)}; or write {NONE!r} alone")
+    return None if found == [NONE] else tuple(dict.fromkeys(found))
+
+
+def _words(value: object) -> list[str]:
+    """Read a comma-separated list of at least one word."""
+    text = value if isinstance(value, str) else ""
+    words = [word.strip(" ") for word in text.split(",")] if len(text) <= MAX_LIST else []
+    if not words or not all(words):
+        raise QuantityError(f"{shown(str(value)[:MAX_LIST])} is not a list of words with commas between them")
+    return words

@@ -1,0 +1,50 @@
+"""``gpu-share annotations``: every annotation and label, its values, its default, and what reads it."""
+
+import argparse
+import json
+from typing import Any, Final
+
+from gpushare.annotation_table import TABLE, Annotation
+from gpushare_cli.exit_codes import FINE
+from gpushare_cli.terminal import table
+
+HEADERS: Final = ("KEY", "ON", "VALUE", "DEFAULT", "READ BY")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "annotations",
+        help="print every annotation and label: its values, its default, and what reads it",
+        description="Print every annotation and label of gpu-share. JSON has meanings, examples and messages as well.",
+    )
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="(%(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    as_json = args.output == "json"
+    print(json.dumps([_object(row) for row in TABLE], indent=2) if as_json else "\n".join(table(HEADERS, _lines())))
+    return FINE
+
+
+def _lines() -> list[tuple[str, ...]]:
+    return [
+        (key, row.place, row.type.name, row.default or "none", ", ".join(row.read_by))
+        for row in TABLE
+        for key in row.keys
+    ]
+
+
+def _object(row: Annotation) -> dict[str, Any]:
+    return {
+        "keys": row.keys,
+        "object": row.on,
+        "label": row.label,
+        "value": row.type.name,
+        "examples": row.type.examples,
+        "default": row.default,
+        "readBy": row.read_by,
+        "meaning": row.meaning,
+        "message": row.type.message,
+    }
