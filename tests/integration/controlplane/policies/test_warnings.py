@@ -114,8 +114,8 @@ def _namespace(world: World, labels: Mapping[str, str], annotations: Mapping[str
 TEMPLATE: Final = {"CronJob": "spec.jobTemplate.spec.template.metadata.annotations"}
 IN_A_TEMPLATE: Final = "spec.template.metadata.annotations"
 
-NOT_OPTED_IN: Final = (({MEMORY: "4Gi"}, {}), ({}, {MEMORY: "4Gi"}))
-MISPLACED: Final = (
+NOT_OPTED_IN: Final[tuple[tuple[dict[str, str], dict[str, str]], ...]] = (({MEMORY: "4Gi"}, {}), ({}, {MEMORY: "4Gi"}))
+MISPLACED: Final[tuple[tuple[dict[str, str], dict[str, str]], ...]] = (
     ({}, {MEMORY: "4Gi"}),
     ({}, {f"{MEMORY_OF}main": "4Gi"}),
     ({MEMORY: "4Gi"}, {COMPUTE: "20%"}),
