@@ -99,9 +99,10 @@ def rewrite(
 
 
 def numbered(documents: Sequence[Document]) -> Iterator[tuple[int, Document]]:
-    """Count documents as a person does: from 1, and what is empty between two separators is none."""
-    number = 1
+    """Count the documents of each file as a person does: from 1, and what is empty between two separators is none."""
+    number, file = 1, None
     for document in documents:
+        number, file = (number if document.file == file else 1), document.file
         yield number, document
         number += not _empty(document)
 
@@ -132,7 +133,7 @@ def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
         return document.load()
     except Misplaced as error:
         start = document.line - (document.node.start_mark.line if document.node is not None else 0)
-        raise RequestError(f"document {number}, line {start + error.line}: {error.message}") from None
+        raise RequestError(f"{document.place(number)}, line {start + error.line}: {error.message}") from None
 
 
 def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> Result:
@@ -185,7 +186,7 @@ def _located(
     error: PolicyDenied, document: Document, number: int, place: PodPlace, namespace: str
 ) -> Iterator[Problem]:
     """Yield the problems of a pod with their place in the stream; those of its namespace have none."""
-    where = f"document {number} ({place.label}, line {document.line})"
+    where = f"{document.place(number)} ({place.label}, line {document.line})"
     for problem in error.problems:
         field = f"{where}: {'.'.join(part for part in (place.field, problem.field) if part)}"
         if problem.field.startswith(namespace_policy.FIELD):
@@ -250,15 +251,17 @@ def _identity(document: Document) -> tuple[str, str, str] | None:
 
 
 def stream(results: Sequence[Result]) -> str:
-    """Join the documents again, each claim template before the document that names it."""
+    """Join the documents again, each claim template before the document that names it, and files apart."""
     pieces: list[str] = []
-    after_json = False
+    after_json, file = False, None
     for result in results:
         like = result.document
+        apart, file = bool(result.templates) or file not in (None, like.file), like.file
         for template in result.templates:
             pieces.append(_apart(pieces, _written(template, like=like), json_pair=after_json and like.json))
             after_json = like.json
-        pieces.append(_apart(pieces, result.text, json_pair=like.json) if result.templates else result.text)
+        pair = like.json and (after_json or bool(result.templates))
+        pieces.append(_apart(pieces, result.text, json_pair=pair) if apart else result.text)
         after_json = like.json
     return "".join(pieces)
 
