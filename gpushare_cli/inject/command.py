@@ -15,12 +15,14 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
+from gpushare_cli import pod_paths
 from gpushare_cli.inject import custom_workloads, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Judge, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
 from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.inject.yaml_writer import dump
+from gpushare_cli.pod_paths import Steps
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import is_of_other_gpus, is_own
 from webhook.mutation.mutate import Mutation, mutate_pod
@@ -39,7 +41,8 @@ class Counts(Protocol):
 
 _DESCRIPTION: Final = f"""\
 Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pods, Deployments, StatefulSets,
-DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them. Everything else comes out exactly as it went in.
+DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them; with --pod-at in objects of other APIs as well. Everything
+else comes out exactly as it went in.
 
 Namespace documents in the stream supply the defaults and ceilings of their pods. Nothing is written when any pod
 is refused; all problems of all pods are listed, each with document and field.
@@ -69,6 +72,8 @@ def add_parser(subparsers: Any) -> None:
         choices=("yaml", "json", "patch", "diff"),
         help="default: each document in the format it came in",
     )
+    what = "where objects of other APIs have pod templates, such as spec.workerGroupSpecs[*].template"
+    parser.add_argument("--pod-at", metavar="PATH", action="append", default=[], help=what)
     parser.add_argument("--templates", action="store_true", help="add the ResourceClaimTemplates the pods name")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="of a diff")
     add_policy_options(parser)
@@ -95,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
     """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
     texts = files.texts(files.found(args.filename, recursive=args.recursive))
     results = rewritten(files.documents(texts), args)
-    later = list(made_later(results))
-    for line in (*warnings(results), *later, *(() if later else _nothing_asks(results))):
+    later = list(made_later(results, paths(args)))
+    for line in (*warnings(results), *unmatched(results, args), *later, *(() if later else _nothing_asks(results))):
         print(line, file=sys.stderr)
     if args.templates:
         results = list(rewrite.with_templates(results))
@@ -109,7 +114,12 @@ def run(args: argparse.Namespace) -> int:
 def rewritten(documents: Sequence[Document], args: argparse.Namespace) -> list[Result]:
     """Rewrite documents with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
     values = _around(args) + rewrite.readable(documents)
-    return rewrite.rewrite(documents, judge_for(values, args), args.namespace, no_strings(values))
+    return rewrite.rewrite(documents, judge_for(values, args), args.namespace, no_strings(values), paths(args))
+
+
+def paths(args: argparse.Namespace) -> list[Steps]:
+    """Return where objects of other APIs have pods. Raises ``ConfigError``."""
+    return [pod_paths.parse(path) for path in args.pod_at]
 
 
 def known_values(documents: Sequence[Document], args: argparse.Namespace) -> list[Any]:
@@ -192,7 +202,16 @@ def warnings(results: Iterable[Result]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def made_later(results: Iterable[Result]) -> Iterator[str]:
+def unmatched(results: Iterable[Result], args: argparse.Namespace) -> Iterator[str]:
+    """Yield one line for each ``--pod-at`` that leads to no pod template."""
+    places = [change.place for result in results for change in result.changes]
+    found = [place.path[len(place.owner_path) :] for place in places]
+    for path, steps in zip(args.pod_at, paths(args), strict=True):
+        if not any(pod_paths.matches(steps, each) for each in found):
+            yield f"warning: --pod-at {path}: no object that asks for a share has a pod template there"
+
+
+def made_later(results: Iterable[Result], at: Sequence[Steps] = ()) -> Iterator[str]:
     """Yield one line for each object that asks for shares and whose pods do not exist yet."""
     for result in results:
         if contract.GROUP in result.document.text:
@@ -200,7 +219,7 @@ def made_later(results: Iterable[Result]) -> Iterator[str]:
                 value = rewrite.load(result.document, result.number, any_kind=True)
             except RequestError:  # an object of another kind, which only its own controller has to be able to read
                 continue
-            yield from custom_workloads.notes(value)
+            yield from custom_workloads.notes(value, at)
 
 
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
 from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.inject.yaml_writer import dump
+from gpushare_cli.pod_paths import Steps
 from webhook.mutation.annotation_keys import field_of
 from webhook.mutation.mutate import Mutation
 from webhook.mutation.resourceclaims import template_for
@@ -70,7 +71,11 @@ class Result:
 
 
 def rewrite(
-    documents: Sequence[Document], judge: Judge, namespace: str | None = None, known: Iterable[Problem] = ()
+    documents: Sequence[Document],
+    judge: Judge,
+    namespace: str | None = None,
+    known: Iterable[Problem] = (),
+    at: Sequence[Steps] = (),
 ) -> list[Result]:
     """Rewrite every document, or none.
 
@@ -79,6 +84,7 @@ def rewrite(
         judge: what decides on one pod.
         namespace: the namespace of pods that name none; ``default`` when absent.
         known: problems of the stream that are reported before those of its pods.
+        at: where objects of unknown kinds have pods.
 
     Raises:
         PolicyDenied: pods are refused, or documents cannot be read; of each problem, document and field are named.
@@ -87,7 +93,7 @@ def rewrite(
     problems, complete = list(known), True
     for number, document in numbered(documents):
         try:
-            results.append(_rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE))
+            results.append(_rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE, at))
         except PolicyDenied as error:
             problems += error.problems
             complete &= error.complete
@@ -136,10 +142,10 @@ def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
         raise RequestError(f"{document.place(number)}, line {start + error.line}: {error.message}") from None
 
 
-def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> Result:
-    before = load(document, number)
+def _rewrite(document: Document, number: int, judge: Judge, namespace: str, at: Sequence[Steps]) -> Result:
+    before = load(document, number, any_kind=bool(at) and contract.GROUP in document.text)
     changes, problems, complete = list[Change](), list[Problem](), True
-    for place in pods(before):
+    for place in pods(before, at):
         try:
             changes.append(change_of(place, judge, place.named or namespace))
         except PolicyDenied as error:
@@ -151,7 +157,7 @@ def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> R
     operations = _operations(changes)
     after = jsonpatch.apply_patch(before, operations) if operations else before
     shares = {change.place.path for change in changes if change.reason in SHARES}
-    templates = tuple(template for place in pods(after) if place.path in shares for template in _template(place))
+    templates = tuple(template for place in pods(after, at) if place.path in shares for template in _template(place))
     return Result(
         number=number, document=document, before=before, after=after, changes=tuple(changes), templates=templates
     )
