@@ -1,5 +1,6 @@
 """The parts that ``main`` wires: what runs beside the loop, its problems and its readiness."""
 
+import argparse
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -9,27 +10,28 @@ from itertools import chain
 import structlog
 
 from enforcer.attribution.cgroup import Attributor
-from enforcer.attribution.snapshot import View
-from enforcer.attribution.usage import Watch
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.usage import UsageSampler
 from enforcer.limits.backend import Backend
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.incidents import Incidents
+from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.manager import MpsManager
-from enforcer.mps.supervisor import MpsKeeper
-from enforcer.nvml.client import RemoteReader
-from enforcer.nvml.device_health import Standing
+from enforcer.mps.supervisor import MpsSupervisor
+from enforcer.nvml.client import NvmlClient
+from enforcer.nvml.device_health import GpuConditions
 from enforcer.nvml.driver_root import HERE
 from enforcer.nvml.types import Gpu
 from enforcer.nvml.worker_process import command
 from enforcer.quota.informer import PodListener
-from enforcer.quota.sharing_mode_controller import GpuModes
-from enforcer.quota.types import Mode, Proven, Quota
-from enforcer.resourceslices.availability import Sharing
-from enforcer.status.events import NodeNews
-from enforcer.status.messages import Notice
+from enforcer.quota.sharing_mode_controller import SharingModeController
+from enforcer.quota.types import LimitStatus, Mode, Quota
+from enforcer.resourceslices.availability import GpuAvailability
+from enforcer.status.events import NodeEvent, NodeEventRecorder
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.unattributed import Growth
 from gpushare.errors import GpuShareError
+from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -39,21 +41,21 @@ log = structlog.get_logger()
 class Side:
     """What runs beside the loop, and what hinders it."""
 
-    nvml: RemoteReader = field(default_factory=lambda: RemoteReader(command(HERE)))
+    nvml: NvmlClient = field(default_factory=lambda: NvmlClient(command(HERE)))
     """The door to the GPUs."""
     stopped: threading.Event = field(default_factory=threading.Event)
     problems: list[Callable[[], Sequence[str]]] = field(default_factory=list)
     serves: Callable[[str], bool] = bool
     """Whether a GPU's MPS daemon takes clients; without daemons nobody waits for one."""
-    mps: tuple[MpsManager, MpsKeeper] | None = None
+    mps: tuple[MpsManager, MpsSupervisor] | None = None
     """The daemons, where there are any."""
     backends: Callable[[], Mapping[str, Backend]] = dict
     """Who keeps limits on which GPU."""
-    incidents: Incidents = field(default_factory=Incidents)
+    incidents: IncidentLog = field(default_factory=IncidentLog)
     """What happened to them."""
-    news: deque[NodeNews] = field(default_factory=lambda: deque(maxlen=64))
+    news: deque[NodeEvent] = field(default_factory=lambda: deque(maxlen=64))
     """What operators are to be told beside that."""
-    announce: Callable[[str, Sequence[tuple[Quota, Proven]]], bool] = lambda *_: True
+    announce: Callable[[str, Sequence[tuple[Quota, LimitStatus]]], bool] = lambda *_: True
     """Says of a claim, by UID, whether its limits are in force; false where that has to be said again."""
     exceeding: Callable[[], frozenset[str]] = frozenset
     """Namespaces of which several pods were killed lately."""
@@ -61,12 +63,12 @@ class Side:
     """Which GPUs claims are on; ``None`` until that is known."""
     wakes: list[threading.Event] = field(default_factory=list)
     """Set when other GPUs are there than before."""
-    sharing: Sharing = field(default_factory=lambda: Sharing(None, "", tuple))
+    sharing: GpuAvailability = field(default_factory=lambda: GpuAvailability(None, "", tuple))
     """Which GPUs may be shared."""
-    modes: GpuModes = field(default_factory=GpuModes.fixed)
+    modes: SharingModeController = field(default_factory=SharingModeController.fixed)
     """How they are."""
 
-    tell: Callable[[Notice], None] = lambda _: None
+    tell: Callable[[UserMessage], None] = lambda _: None
     """Takes what owners of pods are to be told."""
     listeners: list[PodListener] = field(default_factory=list)
     """Who wants to see this node's pods."""
@@ -77,7 +79,7 @@ class Side:
         """Say why no share can be had here yet; ``None`` where one can."""
         return next((why for get in self.hindrances if (why := get()) is not None), None)
 
-    def standing(self, gpus: Sequence[Gpu]) -> Standing:
+    def standing(self, gpus: Sequence[Gpu]) -> GpuConditions:
         """Say all that is to be known of these GPUs beside what they hold. May take seconds."""
         return replace(self.sharing.standing(gpus), backends=self.backends())
 
@@ -86,7 +88,7 @@ class Side:
         for event in self.wakes:
             event.set()
 
-    def now(self, views: Sequence[View]) -> Standing:
+    def now(self, views: Sequence[GpuSnapshot]) -> GpuConditions:
         """Say all that is known of the GPUs that were seen, without looking."""
         ways, gpus = self.modes.now(), [view.gpu for view in views if not view.gpu.mig_enabled]
         modes = {gpu.uuid: str(mode) for gpu in gpus if (mode := ways.of(gpu.uuid)) is not None}
@@ -100,7 +102,7 @@ class Side:
         """Say which daemons do not serve."""
         return {} if self.mps is None else self.mps[1].failures
 
-    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, Proven]]) -> bool:
+    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Say whether a claim's limits are in force, to whoever announces that by now; see ``announce``."""
         return self.announce(claim_uid, proofs)
 
@@ -119,7 +121,7 @@ class Side:
 
     def tell_operators(self, reason: Reason, note: str) -> None:
         """Have operators told, from a thread that may wait for the API server."""
-        self.news.append(NodeNews(reason, note, warning=reason is not Reason.RECOVERED))
+        self.news.append(NodeEvent(reason, note, warning=reason is not Reason.RECOVERED))
 
     def complain(self, get: Callable[[], str | None]) -> None:
         """Ask this for a problem after every look."""
@@ -134,16 +136,30 @@ class Side:
 class Seeing:
     """What is seen, by whom, and what is counted."""
 
-    watch: Watch
+    watch: UsageSampler
     attributor: Attributor
     metrics: Metrics
     growth: Callable[[], Mapping[str, Growth]] = dict
     """Of memory that no process accounts for, by GPU."""
 
 
-class LoggedNotices:
+class LogEventRecorder:
     """Without an API server, notices go to the log alone."""
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         """Write it."""
         log.info("notice", reason=str(notice.reason), pod=notice.quota.pod, note=notice.note)
+
+
+def sharing_modes(
+    options: argparse.Namespace, cluster: Cluster | None, changed: threading.Event | None
+) -> SharingModeController:
+    """Return what decides how GPUs are shared: the flags alone, or with a cluster also the label of the node."""
+    if options.no_mps:
+        return SharingModeController.fixed(Mode.TIME_SLICING)
+    if cluster is None:
+        return SharingModeController.fixed(options.mode)
+    reporter = NodeEventRecorder(cluster, options.node)
+    return SharingModeController(
+        options.mode, lambda said: reporter.report(NodeEvent(Reason.MODE_UNKNOWN, said)), changed
+    )

@@ -8,9 +8,9 @@ from typing import Final
 
 from enforcer.audit.retention import Retention
 from enforcer.detection.debt import Terms
-from enforcer.detection.types import Rules
-from enforcer.kill.process_kill import Patience
-from enforcer.limits.backend import Wanted
+from enforcer.detection.types import DetectorConfig
+from enforcer.kill.process_kill import KillTimeouts
+from enforcer.limits.backend import RequestedBackend
 from enforcer.nvml.device_health import Effect
 from enforcer.nvml.driver_root import HERE
 from enforcer.quota.types import Mode
@@ -99,17 +99,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--mps-shared-memory", action="store_true", help="clients of MPS get the /dev/shm of `gpu-share mps`")
     add("--proof", type=float, default=30.0, metavar="S", help="seconds between proofs that limits hold (%(default)s)")
     add(
-        "--limit-backend", type=Wanted, choices=list(Wanted), default=Wanted.AUTO,
+        "--limit-backend", type=RequestedBackend, choices=list(RequestedBackend), default=RequestedBackend.AUTO,
         help="who keeps memory limits, where that can work (%(default)s)",
     )  # fmt: skip
     add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
-    add(
-        "--max-kills", type=int, default=Rules().kills, metavar="N", help="containers acted upon a minute (%(default)s)"
-    )
+    kills = DetectorConfig().kills
+    add("--max-kills", type=int, default=kills, metavar="N", help="containers killed a minute (%(default)s)")
     debt = Terms()
     add("--debt-credit", type=float, default=debt.credit, metavar="S", help="debt without consequence (%(default)s)")
     add("--debt-refill", type=float, default=debt.refill, metavar="S", help="all of it comes back in (%(default)s)")
-    add("--term-wait", type=float, default=Patience().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
+    add("--term-wait", type=float, default=KillTimeouts().term, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
     add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
     add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")

@@ -12,27 +12,27 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.attribution.snapshot import View
-from enforcer.attribution.usage import Watch
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.kill_records import warning_fields
 from enforcer.audit.log import utc_now
 from enforcer.audit.record import Kind
-from enforcer.audit.writer import Scribe
+from enforcer.audit.writer import AuditWriter
 from enforcer.detection import kill_history, nvml_outage, state_file
-from enforcer.detection.detector import judge, namespaces_exceeding, place_of, settle
-from enforcer.detection.types import Decision, Rules, State, Verdict
-from enforcer.kill.circuit_breaker import Breaker
-from enforcer.kill.executor import Executor, Result
-from enforcer.nvml.device_health import Standing
-from enforcer.quota.types import OnExceed, Proven, Quota
+from enforcer.detection.detector import container_key, evaluate, namespaces_exceeding, record_kill_result
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
+from enforcer.kill.circuit_breaker import CircuitBreaker
+from enforcer.kill.executor import KillExecutor, KillResult
+from enforcer.nvml.device_health import GpuConditions
+from enforcer.quota.types import LimitStatus, OnExceed, Quota
 from enforcer.runtime import files
-from enforcer.runtime.background import Aside
+from enforcer.runtime.background import BackgroundExecutor
 from enforcer.status import messages, node_status
-from enforcer.status.dedup import Episodes, Spell
-from enforcer.status.messages import Sink
+from enforcer.status.dedup import EventDeduplicator, Repetition
+from enforcer.status.messages import EventSink
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
-from enforcer.status.node_status_file import Editions, StatusFile
+from enforcer.status.node_status_file import StatusCache, StatusFile
 from enforcer.status.unattributed import Growth
 from gpushare.errors import NvmlError, RecordError
 from gpushare.reasons import Reason
@@ -61,39 +61,39 @@ def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
         return ""
 
 
-def boot_clock() -> float:
+def boottime() -> float:
     """Seconds since boot, sleep included: no clock that anybody sets."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class LoopDependencies:
     """What an agent is made of."""
 
-    watch: Watch
+    watch: UsageSampler
     quotas: Callable[[], Sequence[Quota]]
-    executor: Executor
-    kill_log: Scribe
-    sink: Sink
+    executor: KillExecutor
+    kill_log: AuditWriter
+    sink: EventSink
     metrics: Metrics
     problems: Callable[[], Sequence[str]] = tuple
     look_after: Callable[[], object] = tuple
-    """See ``Executor.look_after``."""
+    """See ``KillExecutor.look_after``."""
     tell_pods: Callable[[Snapshot], object] = id
     """Bring the pods' own status files up to date; by default there are none."""
     tell_operators: Callable[[Reason, str], object] = lambda *_: None
     """Say what lasts of blindness: its reason, and a sentence."""
     findings: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What was found of containers that failed; see ``enforcer.oom.reporter``."""
-    standing: Callable[[], Standing] = Standing
+    standing: Callable[[], GpuConditions] = GpuConditions
     """What is known of the GPUs beside what they hold."""
     growth: Callable[[], Mapping[str, Growth]] = dict
     """Of memory that no process accounts for, by GPU: to be shown, and no more."""
-    proven: Callable[[], Mapping[tuple[str, str], Proven]] = dict
+    proven: Callable[[], Mapping[tuple[str, str], LimitStatus]] = dict
     """What is known of each limit, by container id and GPU."""
 
 
-class Agent:
+class EnforcementLoop:
     """One node's enforcer.
 
     Args:
@@ -109,16 +109,16 @@ class Agent:
         self,
         node: str,
         state: Path,
-        parts: Parts,
+        parts: LoopDependencies,
         *,
-        rules: Rules | None = None,
+        rules: DetectorConfig | None = None,
         enforcing: bool = True,
-        clock: Callable[[], float] = boot_clock,
+        clock: Callable[[], float] = boottime,
     ) -> None:
         self._node, self._folder, self._parts = node, state, parts
-        self._rules, self._enforcing, self._clock = rules or Rules(), enforcing, clock
+        self._rules, self._enforcing, self._clock = rules or DetectorConfig(), enforcing, clock
         self._boot = boot_id()
-        self._disk = Aside(f"the disk of {state}")
+        self._disk = BackgroundExecutor(f"the disk of {state}")
         self._quotas: tuple[Quota, ...] = ()
         self._told: tuple[str, ...] = ()
         self._knows = False
@@ -128,12 +128,12 @@ class Agent:
         self._unkept = ""
         self._state = self._recall()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="act")
-        self._pending: dict[Future[Result], Verdict] = {}
-        self._file, self._editions = StatusFile(state), Editions()
+        self._pending: dict[Future[KillResult], KillDecision] = {}
+        self._file, self._editions = StatusFile(state), StatusCache()
         self._sight: nvml_outage.Sight = {}
-        self._armed: dict[kill_history.Place, float] = {}
-        self._episodes = Episodes()
-        self._breaker = Breaker(state, self._disk)
+        self._armed: dict[kill_history.ContainerKey, float] = {}
+        self._episodes = EventDeduplicator()
+        self._breaker = CircuitBreaker(state, self._disk)
 
     def run(self, stopped: threading.Event, interval: float) -> None:
         """Look every ``interval`` seconds until stopped; then wait for what is being acted upon.
@@ -167,13 +167,13 @@ class Agent:
         state = self._state
         return frozenset() if state.open else namespaces_exceeding(state)
 
-    def _judge(self, views: Sequence[View], now: float) -> Sequence[Verdict]:
+    def _judge(self, views: Sequence[GpuSnapshot], now: float) -> Sequence[KillDecision]:
         readings = {view.gpu.uuid: view.reading for view in views}
         warned = (replace(each, on_exceed=OnExceed.WARN) for each in self._quotas)
         judged = self._quotas if self._enforcing else tuple(warned)
-        pursued = {place_of(verdict.quota) for verdict in self._pending.values()}
+        pursued = {container_key(verdict.quota) for verdict in self._pending.values()}
         told = self._breaker.told(self._state)
-        self._state, verdicts = judge(told, judged, readings, now, self._rules, pursued=pursued)
+        self._state, verdicts = evaluate(told, judged, readings, now, self._rules, pursued=pursued)
         self._breaker.keep(self._state)
         self._remember()  # first: should we die over a kill, the next enforcer counts it
         return verdicts
@@ -190,21 +190,21 @@ class Agent:
         if self._knows:
             self._remember()
 
-    def _recall(self) -> State:
+    def _recall(self) -> DetectorState:
         try:
-            data = files.read(self._folder / state_file.NAME, state_file.MAX_BYTES)
+            data = files.read_regular_file(self._folder / state_file.NAME, state_file.MAX_BYTES)
         except FileNotFoundError:
-            return State()
+            return DetectorState()
         except OSError as error:
             log.warning(
                 "grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=str(error)
             )
-            return State()
+            return DetectorState()
         found = state_file.decode(data, self._boot, self._clock()) if self._boot else None
         if found is None:
             why = "it cannot be read, or is of another boot or version"
             log.warning("grace periods start anew", reason=str(Reason.INTERRUPTED), file=state_file.NAME, error=why)
-        return found or State()
+        return found or DetectorState()
 
     def _remember(self) -> None:
         """Keep what a restart must not lose. It may be lost with the machine: that ends the processes as well.
@@ -214,7 +214,7 @@ class Agent:
         data = state_file.encode(self._state, self._boot)
         if data != self._remembered:
             self._remembered, kept = data, partial(self._keep, data)
-            self._kept = self._disk.do("memory", kept)
+            self._kept = self._disk.submit("memory", kept)
         self._disk.wait(self._kept)
 
     def _keep(self, data: bytes) -> None:
@@ -228,7 +228,7 @@ class Agent:
         else:
             self._unkept = ""
 
-    def _carry_out(self, kept: Future[None], verdict: Verdict) -> Result:
+    def _carry_out(self, kept: Future[None], verdict: KillDecision) -> KillResult:
         """Act, once a restart would know of it; on a disk that refuses all the same, on one that says nothing not.
 
         The breaker's file may have been there already, and the disk too slow to say so in time.
@@ -238,10 +238,10 @@ class Agent:
         except TimeoutError:
             log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=self._disk.problem)
             self._parts.sink.notify(messages.unrecorded(verdict))
-            return Result(Reason.RECORD_UNWRITABLE)
-        return Result(Reason.BREAKER_OPEN) if self._breaker.stands else self._parts.executor.carry_out(verdict)
+            return KillResult(Reason.RECORD_UNWRITABLE)
+        return KillResult(Reason.BREAKER_OPEN) if self._breaker.stands else self._parts.executor.carry_out(verdict)
 
-    def _look(self) -> tuple[View, ...]:
+    def _look(self) -> tuple[GpuSnapshot, ...]:
         try:
             views = self._parts.watch.look()
             problems = {view.gpu.uuid: view.problem for view in views if view.problem is not None}
@@ -254,18 +254,18 @@ class Agent:
             self._say(change)
         return views
 
-    def _say(self, change: nvml_outage.Change) -> None:
+    def _say(self, change: nvml_outage.OutageChange) -> None:
         """Say once when sight is lost and once when it is back; operators hear what lasts."""
-        back = change.turn is nvml_outage.Turn.BACK
+        back = change.turn is nvml_outage.Transition.BACK
         reason = Reason.RECOVERED if back else change.blind.reason
         if back:
             log.info("sight is back", reason=str(reason), gpu=change.gpu)
-        elif change.turn is nvml_outage.Turn.LOST:
+        elif change.turn is nvml_outage.Transition.LOST:
             log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
-        if (note := nvml_outage.told(change, self._clock())) is not None:
+        if (note := nvml_outage.operator_message(change, self._clock())) is not None:
             self._parts.tell_operators(reason, note)
 
-    def _decide(self, verdict: Verdict) -> None:
+    def _decide(self, verdict: KillDecision) -> None:
         quota = verdict.quota
         spell = self._episodes.heard(verdict, self._clock())
         armed = verdict.decision is Decision.ARMED and self._arms(verdict)
@@ -284,24 +284,24 @@ class Agent:
         if verdict.decision is Decision.KILL:
             self._pending[self._workers.submit(self._carry_out, self._kept, verdict)] = verdict
 
-    def _tell(self, verdict: Verdict, spell: Spell) -> None:
+    def _tell(self, verdict: KillDecision, spell: Repetition) -> None:
         if (words := messages.DECIDED.get(verdict.decision)) is not None:
             self._parts.sink.notify(words(verdict, spell))
         if verdict.decision in {Decision.WARNED, Decision.IN_DEBT}:
             self._record(Kind.WARNED, verdict, spell.times)
 
-    def _arms(self, verdict: Verdict) -> bool:
+    def _arms(self, verdict: KillDecision) -> bool:
         """Whether to try the disk when grace begins: that it is dead is known before somebody is to be ended.
 
         Once in a while for each place is enough: who goes over and back with every sample does not fill the disk.
         """
-        now, place = self._clock(), place_of(verdict.quota)
+        now, place = self._clock(), container_key(verdict.quota)
         self._armed = {each: at for each, at in self._armed.items() if now - at < self._rules.window}
         fresh = place not in self._armed
         self._armed.setdefault(place, now)
         return fresh
 
-    def _record(self, kind: Kind, verdict: Verdict, times: int = 1) -> None:
+    def _record(self, kind: Kind, verdict: KillDecision, times: int = 1) -> None:
         self._parts.kill_log.post(kind, warning_fields(self._node, verdict, times), self._unrecorded)
 
     def _unrecorded(self, error: RecordError) -> None:
@@ -312,9 +312,9 @@ class Agent:
         for future in [future for future in self._pending if future.done()]:
             verdict = self._pending.pop(future)
             acted = self._took(future, verdict)
-            self._state = settle(self._state, verdict.quota, now, self._rules, acted=acted)
+            self._state = record_kill_result(self._state, verdict.quota, now, self._rules, acted=acted)
 
-    def _took(self, future: Future[Result], verdict: Verdict) -> bool:
+    def _took(self, future: Future[KillResult], verdict: KillDecision) -> bool:
         """Report one result; whether anything was done."""
         if future.cancelled():
             return False
@@ -335,7 +335,7 @@ class Agent:
         )  # fmt: skip
         return result.acted
 
-    def _report(self, views: Sequence[View], quotas: Sequence[Quota], now: float) -> None:
+    def _report(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], now: float) -> None:
         snapshot = Snapshot(
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views,
             quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,

@@ -16,52 +16,50 @@ from typing import Final
 import structlog
 
 from enforcer.attribution.cgroup import Attributor
-from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespace, lives
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import FOLDER, KillLog
-from enforcer.audit.writer import Scribe, records_to
-from enforcer.build import LoggedNotices, Seeing, Side
+from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespace, is_alive
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import FOLDER, AuditLog
+from enforcer.audit.writer import AuditWriter, record_writer
+from enforcer.build import LogEventRecorder, Seeing, Side, sharing_modes
 from enforcer.detection.debt import Terms
-from enforcer.detection.types import Rules
-from enforcer.dra.plugin import KubeletSide, Setup
+from enforcer.detection.types import DetectorConfig
+from enforcer.dra.plugin import DraPlugin, DraPluginConfig
 from enforcer.dra.podresources import allocatable
 from enforcer.flags import parse
-from enforcer.kill.circuit_breaker import unless_open
-from enforcer.kill.executor import Executor, Tools
-from enforcer.kill.process_kill import MpsClient, NoMps, Patience
-from enforcer.limits.applier import Limiter
+from enforcer.kill.circuit_breaker import guard_quota_source
+from enforcer.kill.executor import KillDependencies, KillExecutor
+from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
+from enforcer.limits.applier import LimitApplier
 from enforcer.limits.cgroup_paths import CgroupFolders
-from enforcer.limits.verifier import NodeEyes, Outlets, Prover, keep_limits, keep_proving
-from enforcer.loop import Agent, Parts
-from enforcer.mps.desired_daemons import MpsTools, Roster, Shared, Sources
-from enforcer.mps.event_reporter import keep_telling
-from enforcer.mps.launcher import HostPod
+from enforcer.limits.verifier import LimitVerifier, NodeEvidence, VerifierSinks, start_limit_applier, start_verifier
+from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.mps.desired_daemons import DaemonConfig, DaemonPlanner, PlannerInputs, ShareableGpus
+from enforcer.mps.event_reporter import start_incident_reporter
+from enforcer.mps.launcher import HostPodLauncher
 from enforcer.mps.log_tailer import LogTail
 from enforcer.mps.manager import MpsManager
-from enforcer.mps.supervisor import MpsKeeper
-from enforcer.nvml.client import RemoteReader
+from enforcer.mps.supervisor import MpsSupervisor
+from enforcer.nvml.client import NvmlClient
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.types import GpuReader
 from enforcer.nvml.worker_process import command
-from enforcer.oom.reporter import Inquest, both
+from enforcer.oom.reporter import OomReporter, call_both
 from enforcer.pod_deletion.client_release import departing, released_in_time
 from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.informer import Books, follow_quotas
-from enforcer.quota.sharing_mode_controller import GpuModes
-from enforcer.quota.types import Mode
-from enforcer.resourceslices.availability import Sharing
+from enforcer.quota.informer import QuotaInformer, follow_quotas
+from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention import Allocatable
-from enforcer.resourceslices.controller import Offering, Turns
+from enforcer.resourceslices.controller import SliceController, Turns
 from enforcer.resourceslices.devices import InventoryPolicy
-from enforcer.resourceslices.kill_log_anchor import keep_anchored
+from enforcer.resourceslices.kill_log_anchor import start_anchor_publisher
 from enforcer.runtime import capabilities, lock
-from enforcer.runtime.background import every
-from enforcer.runtime.logs import log_to_stderr
-from enforcer.status.events import NodeNews, NodeReporter, PodEvents
-from enforcer.status.messages import Sink
+from enforcer.runtime.background import run_periodically
+from enforcer.runtime.logs import configure_logging
+from enforcer.status.events import NodeEventRecorder, PodEventRecorder
+from enforcer.status.messages import EventSink
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
-from enforcer.status.pod_status_files import PodFiles
+from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import Kernels, keep_sampling
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, RecordError
@@ -87,7 +85,7 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
     """
     try:
         options = parse(argv)
-        log_to_stderr(options.log_level)
+        configure_logging(options.log_level)
         return _run(options, reader, attributor or CgroupAttributor())
     except ConfigError as error:
         sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
@@ -98,24 +96,25 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
 
 
 def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attributor) -> int:
-    side = Side(nvml=RemoteReader(command(options.driver_root)))
+    side = Side(nvml=NvmlClient(command(options.driver_root)))
     with ExitStack() as stack:
         if options.drop_capabilities:
-            capabilities.keep_needed(daemons=not (options.no_mps or options.mps_host))
-        hold = stack.enter_context(lock.held(options.state, wait=True))
+            capabilities.drop_unneeded(daemons=not (options.no_mps or options.mps_host))
+        hold = stack.enter_context(lock.acquire_lock(options.state, wait=True))
         _check_namespace(options)
-        written = KillLog(options.state / FOLDER, retention=options.retention)
-        kill_log = Scribe(written, options.node, lost=hold.lost)
+        written = AuditLog(options.state / FOLDER, retention=options.retention)
+        kill_log = AuditWriter(written, options.node, lost=hold.lost)
         stack.callback(kill_log.close)
         side.complain(lambda: written.shortage)
         stack.callback(side.nvml.stop)
         side.complain(lambda: side.nvml.problem)
         if options.records_to == "stdout":
-            written.listeners.append(records_to(sys.stdout))
+            written.listeners.append(record_writer(sys.stdout))
         _open(kill_log, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
-        watch = Watch(reader or side.nvml, attributor, side.gpus_changed, alive=lives, together=side.nvml.look)
+        nvml = reader or side.nvml
+        watch = UsageSampler(nvml, attributor, side.gpus_changed, alive=is_alive, together=side.nvml.look)
         side.hindrances.append(lambda: watch.problem)
         kernels: Kernels = side.nvml.ran_kernels if reader is None else lambda *_: None
         unattributed = keep_sampling(lambda: watch.latest, kernels, side.stopped)
@@ -125,24 +124,26 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         _know_sharing(options, cluster, side)
         mps = _mps(options, watch, cluster, checkpoint, side)
         limiter = _limits(options, watch, checkpoint, side)
-        pods = PodFiles(options.run, sink, side.ready)
+        pods = PodStatusWriter(options.run, sink, side.ready)
         side.complain(lambda: pods.problem)
         side.tell = pods.notify
-        outlets = Outlets(notify=pods.notify, changed=side.prove)
-        prover = Prover(NodeEyes(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)
-        in_force = unless_open(options.state, checkpoint.in_force)
-        tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods, in_force=in_force)
+        outlets = VerifierSinks(notify=pods.notify, changed=side.prove)
+        prover = LimitVerifier(NodeEvidence(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)
+        in_force = guard_quota_source(options.state, checkpoint.in_force)
+        tools = KillDependencies(
+            eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods, in_force=in_force
+        )
         agent = _agent(options, seeing, checkpoint, tools, pods, prover, side)
         side.exceeding = agent.exceeding
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
             _join_cluster(stack, options, cluster, checkpoint, seeing, side)
-            anchor = keep_anchored(written, cluster, options.node, side.stopped)
+            anchor = start_anchor_publisher(written, cluster, options.node, side.stopped)
             side.complain(lambda: anchor.problem)
-        keep_proving(prover, options.proof, side.stopped)
-        every(LOCK_SECONDS, "lock", partial(hold.stop_when_lost, side.stopped), side.stopped)
+        start_verifier(prover, options.proof, side.stopped)
+        run_periodically(LOCK_SECONDS, "lock", partial(hold.stop_when_lost, side.stopped), side.stopped)
         _serve(agent, options, side)
-        if isinstance(sink, PodEvents):
+        if isinstance(sink, PodEventRecorder):
             sink.flush(FLUSH_SECONDS)
         return FINE if hold.lost() is None else NOT_FINE
 
@@ -151,37 +152,39 @@ def _agent(
     options: argparse.Namespace,
     seeing: Seeing,
     checkpoint: Checkpoint,
-    tools: Tools,
-    pods: PodFiles,
-    prover: Prover,
+    tools: KillDependencies,
+    pods: PodStatusWriter,
+    prover: LimitVerifier,
     side: Side,
-) -> Agent:
+) -> EnforcementLoop:
     """Make the loop, and what listens to the ends of containers beside it."""
-    watch, executor = seeing.watch, Executor(options.node, tools, Patience(term=options.term_wait))
-    inquest = Inquest(pods, seeing.metrics)
+    watch, executor = seeing.watch, KillExecutor(options.node, tools, KillTimeouts(term=options.term_wait))
+    inquest = OomReporter(pods, seeing.metrics)
     side.listeners.append(inquest)
-    parts = Parts(
+    parts = LoopDependencies(
         watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
         look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
-        tell_pods=both(both(inquest.look, MpsClients(pods).look), pods.write), standing=lambda: side.now(watch.latest),
-        findings=inquest.findings, tell_operators=side.tell_operators, proven=lambda: prover.proven,
-        growth=seeing.growth,
+        tell_pods=call_both(call_both(inquest.look, MpsClients(pods).look), pods.write),
+        standing=lambda: side.now(watch.latest), findings=inquest.findings, tell_operators=side.tell_operators,
+        proven=lambda: prover.proven, growth=seeing.growth,
     )  # fmt: skip
     debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll)
-    rules = Rules(kills=options.max_kills, max_gap=max(Rules().max_gap, 4 * options.poll), debt=debt)
-    return Agent(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
+    rules = DetectorConfig(kills=options.max_kills, max_gap=max(DetectorConfig().max_gap, 4 * options.poll), debt=debt)
+    return EnforcementLoop(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
 
 
 def _tell_operators(
     stack: ExitStack, options: argparse.Namespace, cluster: Cluster | None, metrics: Metrics, side: Side
 ) -> None:
     """Report what happens to daemons, and serve metrics and readiness."""
-    keep_telling(side.incidents, side.news, NodeReporter(cluster, options.node), metrics.registry, side.stopped)
+    start_incident_reporter(
+        side.incidents, side.news, NodeEventRecorder(cluster, options.node), metrics.registry, side.stopped
+    )
     if options.address is not None:
         stack.callback(metrics_server.serve("--metrics", options.address, metrics.registry, side.hindrance))
 
 
-def _serve(agent: Agent, options: argparse.Namespace, side: Side) -> None:
+def _serve(agent: EnforcementLoop, options: argparse.Namespace, side: Side) -> None:
     stopped_by_signal(side.stopped)
     log.info(
         "watching", reason=str(Reason.ENFORCER_STARTED), node=options.node, state=str(options.state),
@@ -204,7 +207,7 @@ def _check_namespace(options: argparse.Namespace) -> None:
         raise ConfigError(message, Reason.NOT_INITIAL_PID_NAMESPACE)
 
 
-def _open(kill_log: Scribe, side: Side) -> None:
+def _open(kill_log: AuditWriter, side: Side) -> None:
     """Open the kill log. While it cannot be written nobody is killed, but everything is still watched."""
     try:
         kill_log.open()
@@ -213,10 +216,10 @@ def _open(kill_log: Scribe, side: Side) -> None:
     side.complain(lambda: kill_log.problem)
 
 
-def _sink(cluster: Cluster | None, node: str) -> Sink:
+def _sink(cluster: Cluster | None, node: str) -> EventSink:
     if cluster is None:
-        return LoggedNotices()
-    events = PodEvents(cluster, node)
+        return LogEventRecorder()
+    events = PodEventRecorder(cluster, node)
     events.start()
     return events
 
@@ -242,50 +245,41 @@ def _policy(options: argparse.Namespace) -> InventoryPolicy:
 
 def _know_sharing(options: argparse.Namespace, cluster: Cluster | None, side: Side) -> None:
     """Learn which GPUs may be shared, and how."""
-    side.sharing = Sharing(cluster, options.node, _others(options))
+    side.sharing = GpuAvailability(cluster, options.node, _others(options))
     side.problems.append(lambda: list(side.sharing.problems()))
-    side.modes = _modes(options, cluster, side.sharing.healed)
+    side.modes = sharing_modes(options, cluster, side.sharing.healed)
     side.complain(lambda: side.modes.problem)
 
 
-def _modes(options: argparse.Namespace, cluster: Cluster | None, changed: threading.Event | None) -> GpuModes:
-    if options.no_mps:
-        return GpuModes.fixed(Mode.TIME_SLICING)
-    if cluster is None:
-        return GpuModes.fixed(options.mode)
-    reporter = NodeReporter(cluster, options.node)
-    return GpuModes(options.mode, lambda said: reporter.report(NodeNews(Reason.MODE_UNKNOWN, said)), changed)
-
-
 def _mps(
-    options: argparse.Namespace, watch: Watch, cluster: Cluster | None, checkpoint: Checkpoint, side: Side
+    options: argparse.Namespace, watch: UsageSampler, cluster: Cluster | None, checkpoint: Checkpoint, side: Side
 ) -> MpsClient:
     """Start the daemons' keeper. NVML and the driver may come later."""
     if options.no_mps:
-        return NoMps()
+        return NullMpsClient()
     manager = MpsManager()
-    sources = Sources(
+    sources = PlannerInputs(
         gpus=lambda: [view.gpu for view in watch.look()],
-        shared=Shared(cluster, options.node, side.sharing.contested, side.modes),
+        shared=ShareableGpus(cluster, options.node, side.sharing.contested, side.modes),
         modes=side.modes,
         policy=partial(_policy, options),
         claimed=partial(_claimed, checkpoint, side),
         tools=partial(_tools, options, side),
     )
-    keeper = MpsKeeper(manager, Roster(manager, options.run, sources))
+    keeper = MpsSupervisor(manager, DaemonPlanner(manager, options.run, sources))
     side.problems.append(lambda: list(keeper.problems()))
     side.serves, side.mps = keeper.serves, (manager, keeper)
     side.wakes.append(side.modes.changed)
-    every(options.mps_seconds, "mps-logs", LogTail(options.run, lambda: manager.daemons).look, side.stopped)
-    every(options.mps_seconds, "mps", keeper.turn, side.stopped, side.modes.changed)
+    run_periodically(options.mps_seconds, "mps-logs", LogTail(options.run, lambda: manager.daemons).look, side.stopped)
+    run_periodically(options.mps_seconds, "mps", keeper.turn, side.stopped, side.modes.changed)
     return manager
 
 
-def _tools(options: argparse.Namespace, side: Side) -> MpsTools:
+def _tools(options: argparse.Namespace, side: Side) -> DaemonConfig:
     """Find what daemons are run with; asked again each time, for a driver may be upgraded. Raises ``MpsError``."""
     driver = DriverRoot(options.driver_root)
-    launcher = HostPod(options.run) if options.mps_host else None
-    return MpsTools(
+    launcher = HostPodLauncher(options.run) if options.mps_host else None
+    return DaemonConfig(
         side.nvml,
         driver.program(),
         driver.environment(options.run),
@@ -300,20 +294,20 @@ def _claimed(checkpoint: Checkpoint, side: Side) -> frozenset[str] | None:
     return None if claims is None else claims | {quota.gpu for quota in checkpoint.read()}
 
 
-def _limits(options: argparse.Namespace, watch: Watch, checkpoint: Checkpoint, side: Side) -> Limiter:
-    limiter = Limiter(side.nvml, CgroupFolders(), options.limit_backend, side.through_mps)
+def _limits(options: argparse.Namespace, watch: UsageSampler, checkpoint: Checkpoint, side: Side) -> LimitApplier:
+    limiter = LimitApplier(side.nvml, CgroupFolders(), options.limit_backend, side.through_mps)
     side.problems.append(lambda: list(limiter.problems()))
     side.backends = limiter.backends
-    keep_limits(limiter, watch, checkpoint.read, side.stopped)
+    start_limit_applier(limiter, watch, checkpoint.read, side.stopped)
     return limiter
 
 
 def _kubelet(
     options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, seeing: Seeing, side: Side
-) -> KubeletSide:
+) -> DraPlugin:
     """Start serving the kubelet: before anything is offered, so that no pod comes for a claim nobody prepares."""
-    kubelet = KubeletSide(
-        Setup(
+    kubelet = DraPlugin(
+        DraPluginConfig(
             node=options.node,
             state=options.state,
             run=options.run,
@@ -355,7 +349,7 @@ def _join_cluster(
     kubelet = None if options.no_dra else _kubelet(options, cluster, checkpoint, seeing, side)
     if kubelet is not None:
         stack.callback(kubelet.stop)
-    books = Books(options.node) if kubelet is None else kubelet.books
+    books = QuotaInformer(options.node) if kubelet is None else kubelet.books
     books.listeners.extend(side.listeners)
     if side.mps is not None:
         departures = departing(books, cluster, side.stopped)
@@ -370,13 +364,13 @@ def _keep_offering(
     cluster: Cluster,
     checkpoint: Checkpoint,
     seeing: Seeing,
-    kubelet: KubeletSide | None,
+    kubelet: DraPlugin | None,
     side: Side,
 ) -> None:
     own = _own_pods(options, seeing)
     if kubelet is None:
         side.modes.follow(dict)  # without prepared claims nobody says how a GPU was shared
-    offering = Offering(cluster, options.node, _policy(options), side.standing, own, side.servers, side.modes)
+    offering = SliceController(cluster, options.node, _policy(options), side.standing, own, side.servers, side.modes)
     side.complain(lambda: offering.problem)
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
     changed = threading.Event() if kubelet is None else kubelet.registered
@@ -389,7 +383,7 @@ def _own_pods(options: argparse.Namespace, seeing: Seeing) -> Callable[[], froze
     """Name the pods that MPS's servers may be in: ours and the daemons' host. What they hold is taken off anyway."""
 
     def found() -> frozenset[str]:
-        pids = [os.getpid(), HostPod(options.run).pid() if options.mps_host else None]
+        pids = [os.getpid(), HostPodLauncher(options.run).pid() if options.mps_host else None]
         seen = [seeing.attributor.identify(pid) for pid in pids if pid is not None]
         return frozenset(each.owner.pod_uid for each in seen if each is not None and each.owner is not None)
 

@@ -14,9 +14,9 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from enforcer.dra.allocation import containers
-from enforcer.dra.prepared_claim import Granted, Limit, Prepared
-from enforcer.dra.resize import Bounds, check_known, gpus_of, limit_of, resized
-from enforcer.quota.from_claims import Terms, mib_of
+from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
+from enforcer.dra.resize import ResizeBounds, check_known, gpus_of, limit_of, resized
+from enforcer.quota.from_claims import Terms, parse_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, QuantityError, ResizeRefused
 from gpushare.kube_client import CORE_V1, MERGE_PATCH, RESOURCE_V1, Cluster, namespace_of, path
@@ -43,7 +43,7 @@ class Target:
     namespace: str
     pod: Object
     container: str
-    claim: Prepared
+    claim: PreparedClaim
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Target:
         return path(CORE_V1, "pods", self.pod["metadata"]["name"], self.namespace)
 
     @property
-    def limit(self) -> Limit:
+    def limit(self) -> ContainerLimit:
         """What it has now."""
         return limit_of(self.claim, self.container)
 
@@ -126,13 +126,13 @@ def found(api: Cluster, namespace: str, name: str, container: str) -> Target:
     raise ResizeRefused(f"{message} {namespace}/{name}", Reason.CLAIM_UNKNOWN)
 
 
-def prepared_of(claim: Object, pod: Object) -> Prepared | None:
+def prepared_of(claim: Object, pod: Object) -> PreparedClaim | None:
     """Read from a claim's status what its node froze; ``None`` where it says nothing of limits, or of another pod's."""
     status, metadata = claim.get("status") or {}, claim["metadata"]
     about = {_share(each): each.get("data") or {} for each in status.get("devices") or []}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
     order = {str(raw["name"]): number for number, (raw, _) in enumerate(containers(pod))}
-    granted, limits = [], list[Limit]()
+    granted, limits = [], list[ContainerLimit]()
     for each in results:
         data = about.get(_share(each), {})
         mine = data.get("podUid") in {None, pod["metadata"]["uid"]}
@@ -142,23 +142,23 @@ def prepared_of(claim: Object, pod: Object) -> Prepared | None:
     if not limits:
         return None
     limits.sort(key=lambda limit: order.get(limit.container, 0))
-    return Prepared(
+    return PreparedClaim(
         uid=metadata["uid"], namespace=metadata["namespace"], name=metadata["name"], pod=pod["metadata"]["name"],
         pod_uid=pod["metadata"]["uid"], granted=tuple(granted), limits=tuple(dict.fromkeys(limits)), terms=Terms(),
     )  # fmt: skip
 
 
-def _granted(result: Object, data: Mapping[str, Any]) -> Granted:
+def _granted(result: Object, data: Mapping[str, Any]) -> AllocatedDevice:
     consumed = result.get("consumedCapacity") or {}
-    return Granted(
+    return AllocatedDevice(
         request=result["request"].partition("/")[0], pool=result["pool"], device=result["device"],
         share_id=result.get("shareID"), gpu=str(data.get("uuid")),
-        memory_mib=mib_of(consumed.get(contract.CAPACITY_MEMORY)) or 0,
+        memory_mib=parse_mib(consumed.get(contract.CAPACITY_MEMORY)) or 0,
     )  # fmt: skip
 
 
-def _limit(granted: Granted, limit: Mapping[str, Any]) -> Limit:
-    return Limit(
+def _limit(granted: AllocatedDevice, limit: Mapping[str, Any]) -> ContainerLimit:
+    return ContainerLimit(
         container=limit["container"], request=granted.request, memory_mib=limit["memoryMiB"],
         compute=limit.get("computePercent"),
     )  # fmt: skip
@@ -192,7 +192,7 @@ def _asked(api: Cluster, target: Target, request: ResizeRequest, args: argparse.
         GpuShareError: the user may not, or nobody answers.
     """
     # The node knows more: the namespace's ceiling, and what the container holds. This saves hopeless requests.
-    resized(target.claim, target.pod, target.container, request.memory_mib, Bounds())
+    resized(target.claim, target.pod, target.container, request.memory_mib, ResizeBounds())
     asked = format_request(request, secrets.token_hex(MARK_BYTES))
     _write(api, target, asked, dry=args.dry_run)
     if args.dry_run:

@@ -144,7 +144,7 @@ def node(args: argparse.Namespace, clock: Clock) -> int:
     ends = clock.now() + clock.seconds
     while True:
         try:
-            with lock.held(args.state):
+            with lock.acquire_lock(args.state):
                 for each in files(args):
                     print(f"removed {each}" if _remove(each) else f"was gone already: {each}")
         except ConfigError as error:

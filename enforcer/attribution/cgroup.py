@@ -64,7 +64,7 @@ _FORMS: Final = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ContainerRef:
     """The container a process runs in: its pod's UID, and the runtime's 64 hex digits."""
 
     pod_uid: str
@@ -81,7 +81,7 @@ class Identity:
 
     pid: int
     start: int
-    owner: Owner | None
+    owner: ContainerRef | None
     cgroup_inode: int | None = None
     kernel_thread: bool = False
 
@@ -93,7 +93,7 @@ class Attributor(Protocol):
         """Look at a process now; ``None`` when it has ended."""
 
 
-def owner_of(text: str) -> Owner | None:
+def container_of(text: str) -> ContainerRef | None:
     """Read the text of ``/proc/<pid>/cgroup``: cgroup v1, v2 or both.
 
     Hierarchies that name no container (a controller the runtime does not use) are passed over; two that disagree, or a
@@ -104,21 +104,21 @@ def owner_of(text: str) -> Owner | None:
     return _known_owner(text) if len(text) <= SHORT else _owner(text)
 
 
-def _owner(text: str) -> Owner | None:
+def _owner(text: str) -> ContainerRef | None:
     lines = [line.split(":", 2) for line in text.split("\n") if line]
     if not all(len(line) == 3 and line[0].isascii() and line[0].isdigit() for line in lines):  # noqa: PLR2004
         return None
-    owners = {owner for _, _, path in lines if (owner := owner_in(path)) is not None}
+    owners = {owner for _, _, path in lines if (owner := container_in(path)) is not None}
     return owners.pop() if len(owners) == 1 else None
 
 
 _known_owner = lru_cache(maxsize=REMEMBERED)(_owner)
 
 
-def owner_in(path: str) -> Owner | None:
+def container_in(path: str) -> ContainerRef | None:
     """Read one cgroup path."""
     match = _match(path)
-    return None if match is None else Owner(match["uid"].replace("_", "-"), match["id"])
+    return None if match is None else ContainerRef(match["uid"].replace("_", "-"), match["id"])
 
 
 def container_cgroups(text: str) -> list[tuple[str, str]]:

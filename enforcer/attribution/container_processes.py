@@ -9,30 +9,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from enforcer.attribution.cgroup import Attributor, Identity, Owner
-from enforcer.attribution.procfs import DEAD, numbers, read_stat
+from enforcer.attribution.cgroup import Attributor, ContainerRef, Identity
+from enforcer.attribution.procfs import DEAD, namespace_pids, read_stat
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ContainerProcess:
     """One process of a container; ``numbers`` are its pids in each of its namespaces, from ours to its own."""
 
     identity: Identity
     numbers: tuple[int, ...]
 
 
-def members(attributor: Attributor, owner: Owner, proc: Path = Path("/proc")) -> list[Member]:
+def list_processes(attributor: Attributor, owner: ContainerRef, proc: Path = Path("/proc")) -> list[ContainerProcess]:
     """Find all processes of a container that there are now. A corpse is none."""
     found = []
     for folder in (each for each in proc.iterdir() if each.name.isascii() and each.name.isdigit()):
         pid = int(folder.name)
         identity = attributor.identify(pid) if _may_be_in(folder, owner) else None
-        if identity is not None and identity.owner == owner and (own := numbers(pid, proc)):
-            found.append(Member(identity, own))
+        if identity is not None and identity.owner == owner and (own := namespace_pids(pid, proc)):
+            found.append(ContainerProcess(identity, own))
     return found
 
 
-def first_of(family: Sequence[Member], cgroup_inode: int | None) -> Member | None:
+def init_process(family: Sequence[ContainerProcess], cgroup_inode: int | None) -> ContainerProcess | None:
     """Choose the first process of a container.
 
     Its namespace is the outermost of the container: none of the others is outside it. So neither a namespace that a
@@ -47,7 +47,7 @@ def first_of(family: Sequence[Member], cgroup_inode: int | None) -> Member | Non
     return found[0] if len(found) == 1 and found[0].identity.cgroup_inode == cgroup_inode else None
 
 
-def _may_be_in(folder: Path, owner: Owner) -> bool:
+def _may_be_in(folder: Path, owner: ContainerRef) -> bool:
     """Whether it is worth to read who this is: a machine has hundreds of processes, a container a few.
 
     One whose leader has ended may have threads that live on; in cgroup v1 its own file names no container any more.

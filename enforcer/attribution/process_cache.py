@@ -26,7 +26,7 @@ LINGER: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CachedIdentity:
     """What was found of a process: who it is, what its cgroup file said, and its cgroup's directory with its inode."""
 
     identity: Identity
@@ -36,7 +36,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Hold:
+class PinnedProcess:
     """One process: its pidfd, its cgroup file, whether it has ended (answered at once), and what was found of it.
 
     ``asked`` is when somebody asked about it last.
@@ -45,7 +45,7 @@ class Hold:
     pidfd: int
     cgroup: int
     ended: Callable[[int], list[tuple[int, int]]]
-    found: Found | None = None
+    found: CachedIdentity | None = None
     asked: float = 0.0
 
     @classmethod
@@ -64,7 +64,7 @@ class Hold:
         poll.register(pidfd, select.POLLIN)
         return cls(pidfd, cgroup, poll.poll)
 
-    def is_as(self, found: Found) -> bool:
+    def is_as(self, found: CachedIdentity) -> bool:
         """Whether it lives, its cgroup file says what it did, and that cgroup is still the same directory."""
         try:
             # Whether it lives comes last: all that was read before is its own then. What is longer than a page differs.
@@ -82,7 +82,7 @@ class Hold:
         os.close(self.cgroup)
 
 
-class Held:
+class ProcessCache:
     """All that are held on to, by pid. Safe to use from several threads.
 
     Args:
@@ -92,10 +92,10 @@ class Held:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._most = clock, _room()
         self._lock = threading.Lock()
-        self._holds: dict[int, Hold] = {}
+        self._holds: dict[int, PinnedProcess] = {}
         self._tidied = clock()
 
-    def still(self, pid: int) -> Identity | None:
+    def lookup(self, pid: int) -> Identity | None:
         """Return who has a pid, where that is one we hold and all is as it was; ``None``: it has to be made out."""
         with self._lock:
             now = self._clock()
@@ -115,7 +115,7 @@ class Held:
         """Whether no other can be held."""
         return len(self._holds) >= self._most
 
-    def keep(self, hold: Hold, found: Found | None) -> None:
+    def keep(self, hold: PinnedProcess, found: CachedIdentity | None) -> None:
         """Keep hold of a process, where what was found is still so; else let go.
 
         Args:

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self
 
-from enforcer.attribution.cgroup import REMEMBERED, SHORT, Identity, container_cgroups, owner_of
-from enforcer.attribution.process_cache import Found, Held, Hold
+from enforcer.attribution.cgroup import REMEMBERED, SHORT, Identity, container_cgroups, container_of
+from enforcer.attribution.process_cache import CachedIdentity, PinnedProcess, ProcessCache
 
 INITIAL_PID_NAMESPACE: Final = 4026531836
 """The inode of the host's own pid namespace: ``PROC_PID_INIT_INO`` of the kernel."""
@@ -54,19 +54,19 @@ class CgroupAttributor:
     def __init__(self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> None:
         # Texts: hundreds of times a second, to make one of a path costs as much as to look.
         self._proc, self._cgroup = str(proc), str(cgroup)
-        self._held = Held() if self._proc == PROC else None
+        self._held = ProcessCache() if self._proc == PROC else None
 
     def identify(self, pid: int) -> Identity | None:
         """Look at a process now; ``None`` when it has ended, also when only its corpse is left."""
         held = self._held
-        if held is not None and (known := held.still(pid)) is not None:
+        if held is not None and (known := held.lookup(pid)) is not None:
             return known
         identity, found = self._made_out(pid)
-        if held is not None and found is not None and not held.full and (hold := Hold.on(pid)) is not None:
+        if held is not None and found is not None and not held.full and (hold := PinnedProcess.on(pid)) is not None:
             held.keep(hold, self._made_out(pid)[1])
         return identity
 
-    def _made_out(self, pid: int) -> tuple[Identity | None, Found | None]:
+    def _made_out(self, pid: int) -> tuple[Identity | None, CachedIdentity | None]:
         """Look at a process; and what tells later that it is as it was, for one in a container."""
         stat = read_stat(f"{self._proc}/{pid}/stat")
         text = None if stat is None else self._cgroup_text(pid, stat)
@@ -74,27 +74,27 @@ class CgroupAttributor:
             return None, None
         folder, inode = self._directory(text)
         identity = Identity(
-            pid=pid, start=stat.start, owner=owner_of(text), cgroup_inode=inode, kernel_thread=stat.kernel_thread
+            pid=pid, start=stat.start, owner=container_of(text), cgroup_inode=inode, kernel_thread=stat.kernel_thread
         )
         said = text.encode("utf-8", "surrogateescape")
-        return identity, None if inode is None else Found(identity, said, folder, inode)
+        return identity, None if inode is None else CachedIdentity(identity, said, folder, inode)
 
     def _cgroup_text(self, pid: int, stat: Stat) -> str | None:
         own = _text(f"{self._proc}/{pid}/cgroup")
         if stat.state not in DEAD:
             return own
         # The leader has ended, other threads may live on: in cgroup v1 its own file then says "/", in v2 what it did.
-        said = own is not None and own.count("\n") == 1 and owner_of(own) is not None
+        said = own is not None and own.count("\n") == 1 and container_of(own) is not None
         found: list[str] = []
         for _ in range(TURNS):
             others = [task for task in _tasks(Path(self._proc, str(pid), "task")) if task.name != str(pid)]
             if said and others:
                 return own
             for text in filter(None, map(_living, others[:MOST_THREADS])):
-                if owner_of(text) is not None:
+                if container_of(text) is not None:
                     return text
                 found.append(text)
-            if len(found) > MOST_THREADS or not (others or lives(pid)):
+            if len(found) > MOST_THREADS or not (others or is_alive(pid)):
                 break
         return found[0] if found else None
 
@@ -187,7 +187,7 @@ class PidHandle:
         self.close()
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Tell whether a process has not ended, whatever /proc shows of it; true where the kernel cannot say."""
     try:
         handle = PidHandle.open(pid)
@@ -204,10 +204,10 @@ def leads_namespace(pid: int, proc: Path = Path("/proc")) -> bool:
 
     The host's own first process leads the host's; it is protected anyway.
     """
-    return numbers(pid, proc)[-1:] == (1,)
+    return namespace_pids(pid, proc)[-1:] == (1,)
 
 
-def numbers(pid: int, proc: Path = Path("/proc")) -> tuple[int, ...]:
+def namespace_pids(pid: int, proc: Path = Path("/proc")) -> tuple[int, ...]:
     """Its pid in each of its pid namespaces, from ours to its own; empty where it has ended."""
     return tuple(int(number) for number in _said(pid, "NSpid", proc).split())
 

@@ -12,7 +12,7 @@ from enforcer.nvml.types import GpuProcess
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class PidUsage:
     """One pid in NVML's list: MiB, how many of them are an earlier process's, and who has it.
 
     ``start`` is that process's, ``None`` where it has ended.
@@ -28,11 +28,11 @@ class Listed:
         return self.used_mib - self.left_mib
 
 
-Known = Mapping[int, Listed]
+Known = Mapping[int, PidUsage]
 """The list as it was, by pid."""
 
 
-def listed(before: Known, rows: Iterable[tuple[GpuProcess, Identity | None]]) -> dict[int, Listed]:
+def listed(before: Known, rows: Iterable[tuple[GpuProcess, Identity | None]]) -> dict[int, PidUsage]:
     """Take in one list: what is no longer in it has been given back.
 
     Args:
@@ -42,15 +42,15 @@ def listed(before: Known, rows: Iterable[tuple[GpuProcess, Identity | None]]) ->
     return {process.pid: _listed(before.get(process.pid), process.used_mib, who) for process, who in rows}
 
 
-def lasting(known: Known) -> dict[int, Listed]:
+def carry_over(known: Known) -> dict[int, PidUsage]:
     """What stays known over a time in which nobody looked: who had ended, not who lived."""
     return {pid: each for pid, each in known.items() if each.start is None or each.left_mib}
 
 
-def _listed(was: Listed | None, used: int, who: Identity | None) -> Listed:
+def _listed(was: PidUsage | None, used: int, who: Identity | None) -> PidUsage:
     if who is None:
-        return Listed(used, used, None)
+        return PidUsage(used, used, None)
     if was is None:
-        return Listed(used, 0, who.start)
+        return PidUsage(used, 0, who.start)
     left = was.left_mib if was.start == who.start else was.used_mib
-    return Listed(used, min(left, used), who.start)
+    return PidUsage(used, min(left, used), who.start)

@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 
 from enforcer.attribution.cgroup import Attributor, Identity
-from enforcer.attribution.snapshot import Holder, View
-from enforcer.attribution.stale_pids import Known, lasting, listed
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.attribution.stale_pids import Known, carry_over, listed
 from enforcer.nvml.types import Gpu, GpuProcess, GpuReader, GpuSample
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
@@ -25,7 +25,7 @@ Seen = tuple[Gpu, GpuSample, list[Identity | None]]
 """A GPU, what it held, and whose each process was."""
 
 
-class Watch:
+class UsageSampler:
     """Looks at GPUs, one question at a time, whoever asks.
 
     Args:
@@ -55,14 +55,14 @@ class Watch:
         """Number of the look at which each was read last."""
         self._known: dict[str, Known] = {}
         """What each GPU's list said last; see ``enforcer.attribution.stale_pids``."""
-        self._seen: dict[str, tuple[Seen, View]] = {}
+        self._seen: dict[str, tuple[Seen, GpuSnapshot]] = {}
         """What was put together last of what; where that is the same again, so is the view."""
-        self.latest: tuple[View, ...] = ()
+        self.latest: tuple[GpuSnapshot, ...] = ()
         """What was seen last."""
         self.problem: str | None = None
         """Why the GPUs cannot be counted, where they never could; ``None`` where they could."""
 
-    def look(self) -> tuple[View, ...]:
+    def look(self) -> tuple[GpuSnapshot, ...]:
         """Look at every GPU.
 
         Raises:
@@ -87,7 +87,7 @@ class Watch:
         """Those first that were not read for longest: where time is short, each has its turn."""
         return sorted(self._gpus, key=lambda gpu: self._read.get(gpu.uuid, 0))
 
-    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
+    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         """Who in one container holds how much of one GPU now; ``None`` when blind."""
         with self._lock:
             gpu = next((gpu for gpu in self._gpus if gpu.uuid == quota.gpu), None)
@@ -97,7 +97,7 @@ class Watch:
     def _enumerate(self) -> None:
         before = self._gpus
         try:
-            self._gpus = merged(before, self._reader.gpus())
+            self._gpus = merge_gpu_lists(before, self._reader.gpus())
             self.problem = None
         except NvmlError as error:
             if not before:
@@ -107,25 +107,25 @@ class Watch:
         if [gpu.uuid for gpu in before] != [gpu.uuid for gpu in self._gpus]:
             self._changed()
 
-    def _view(self, gpu: Gpu) -> View:
+    def _view(self, gpu: Gpu) -> GpuSnapshot:
         try:
             sample = self._reader.sample(gpu.uuid)
             whose = [self._who(process) for process in sample.processes]
         except NvmlError as error:
-            self._known[gpu.uuid] = lasting(self._known.get(gpu.uuid, {}))
+            self._known[gpu.uuid] = carry_over(self._known.get(gpu.uuid, {}))
             self._seen.pop(gpu.uuid, None)
-            return View(gpu=gpu, problem=error)
+            return GpuSnapshot(gpu=gpu, problem=error)
         seen = gpu, sample, whose
         last = self._seen.get(gpu.uuid)
         if last is None or last[0] != seen:
             last = self._seen[gpu.uuid] = seen, self._put_together(gpu, sample, whose)
         return last[1]
 
-    def _put_together(self, gpu: Gpu, sample: GpuSample, whose: Sequence[Identity | None]) -> View:
+    def _put_together(self, gpu: Gpu, sample: GpuSample, whose: Sequence[Identity | None]) -> GpuSnapshot:
         rows = list(zip(sample.processes, whose, strict=True))
         self._known[gpu.uuid] = known = listed(self._known.get(gpu.uuid, {}), rows)
-        holders = [Holder(who, known[process.pid].own_mib) for process, who in rows if who is not None]
-        return View(gpu=gpu, sample=sample, holders=tuple(holders))
+        holders = [ProcessUsage(who, known[process.pid].own_mib) for process, who in rows if who is not None]
+        return GpuSnapshot(gpu=gpu, sample=sample, holders=tuple(holders))
 
     def _who(self, process: GpuProcess) -> Identity | None:
         """Look who has a pid now; ``None``: nobody any more. Raises ``NvmlError``: somebody whom /proc does not show.
@@ -146,7 +146,7 @@ def _hidden(pid: int) -> NvmlError:
     )
 
 
-def merged(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def merge_gpu_lists(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Take in a count of the GPUs: one that was there stays, under its index, and is unreadable where it is gone.
 
     A GPU that falls off its bus leaves the count, and those behind it move up; an operator may have named some by

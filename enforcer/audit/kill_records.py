@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from enforcer.attribution.snapshot import Holder
-from enforcer.detection.types import Verdict
+from enforcer.attribution.snapshot import ProcessUsage
+from enforcer.detection.types import KillDecision
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 
@@ -14,7 +14,7 @@ NOT_DONE: Final = ("refused", "not permitted", str(Reason.CONTROL_BLOCKED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ProcessOutcome:
     """What became of one process that was to be ended. ``steps`` is what was tried on it, in order."""
 
     pid: int
@@ -42,12 +42,12 @@ KEPT: Final[tuple[str, ...]] = ("gpu", "pod", "container", "containerId")
 """What the answer to an INTENT that was left takes over from it."""
 
 
-def interrupted(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
+def interrupted_record(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write the answer to an INTENT that an enforcer died over."""
     return _answer(node, record, Reason.INTERRUPTED, "the enforcer ended before it could say what became of this")
 
 
-def called_off(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
+def cancelled_record(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write the answer to an INTENT that became durable when nobody waited for it any longer."""
     return _answer(node, record, Reason.RECORD_UNWRITABLE, "the disk took too long: nothing was done")
 
@@ -57,13 +57,13 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
     return {"node": node, **kept, "intent": record["seq"], "result": str(result), "note": note}
 
 
-def warning_fields(node: str, verdict: Verdict, times: int = 1) -> dict[str, Any]:
+def warning_fields(node: str, verdict: KillDecision, times: int = 1) -> dict[str, Any]:
     """What an ARMED or a WARNED record holds; ``times`` it happened since there was one like it."""
     held = {"usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
     return {**about(node, verdict.quota), **held, **_debt(verdict), **({"times": times} if times > 1 else {})}
 
 
-def _debt(verdict: Verdict) -> dict[str, Any]:
+def _debt(verdict: KillDecision) -> dict[str, Any]:
     """Write the debt, where half of the credit or more is used up."""
     return {"debt": f"{verdict.debt:.1f}s"} if verdict.debt else {}
 
@@ -81,7 +81,9 @@ def about(node: str, quota: Quota) -> dict[str, Any]:
     }
 
 
-def intent(node: str, verdict: Verdict, holders: Sequence[Holder], first: Sequence[Holder] = ()) -> dict[str, Any]:
+def intent_record(
+    node: str, verdict: KillDecision, holders: Sequence[ProcessUsage], first: Sequence[ProcessUsage] = ()
+) -> dict[str, Any]:
     """Write what an INTENT record holds.
 
     Args:
@@ -110,17 +112,17 @@ def intent(node: str, verdict: Verdict, holders: Sequence[Holder], first: Sequen
     }
 
 
-def _target(holder: Holder) -> dict[str, Any]:
+def _target(holder: ProcessUsage) -> dict[str, Any]:
     return {"pid": holder.identity.pid, "start": holder.identity.start, "usedMiB": holder.used_mib}
 
 
-def ending(holder: Holder, result: Reason, *steps: str) -> Ending:
+def process_outcome(holder: ProcessUsage, result: Reason, *steps: str) -> ProcessOutcome:
     """Say what became of one process, and by which steps."""
     identity = holder.identity
-    return Ending(pid=identity.pid, start=identity.start, used_mib=holder.used_mib, result=result, steps=steps)
+    return ProcessOutcome(pid=identity.pid, start=identity.start, used_mib=holder.used_mib, result=result, steps=steps)
 
 
-def shown(each: Ending) -> dict[str, Any]:
+def shown(each: ProcessOutcome) -> dict[str, Any]:
     """Write it as an OUTCOME record does."""
     return {
         "pid": each.pid,

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from enforcer.audit import recovery
-from enforcer.audit.record import GENESIS, MAX_BYTES, REMOVED, Head, Kind, head_of, read, seal
-from enforcer.audit.reserved_space import BYTES, Reserve
-from enforcer.audit.retention import Kept, Retention
+from enforcer.audit.record import GENESIS, MAX_BYTES, REMOVED, ChainHead, Kind, append_hash, head_of, read
+from enforcer.audit.reserved_space import BYTES, ReservedSpace
+from enforcer.audit.retention import Retention, SegmentInfo
 from enforcer.audit.segments import SUFFIX, LogFolder, first_of, lines_of, segment_name, segments
 from gpushare.errors import RecordError
 
-__all__ = ["FOLDER", "SUFFIX", "KillLog", "lines_of", "segment_name", "segments", "utc_now"]
+__all__ = ["FOLDER", "SUFFIX", "AuditLog", "lines_of", "segment_name", "segments", "utc_now"]
 
 FOLDER: Final = "audit"
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
@@ -44,7 +44,7 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class KillLog:
+class AuditLog:
     """Appends records. Safe to use from several threads; one process at a time (``enforcer.runtime.lock``).
 
     Args:
@@ -65,7 +65,7 @@ class KillLog:
         now: Callable[[], str] = utc_now,
     ) -> None:
         self._folder, self._segment_bytes, self._now = LogFolder(folder), segment_bytes, now
-        self._reserve = Reserve(self._folder, reserve_bytes)
+        self._reserve = ReservedSpace(self._folder, reserve_bytes)
         self._retention = retention or Retention()
         self._lock = threading.Lock()
         self._file: int | None = None
@@ -83,7 +83,7 @@ class KillLog:
         """Told of each record once it is durable, in the log's order; they neither wait nor fail."""
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ChainHead:
         """The last record's number and hash: the anchor to keep elsewhere."""
         return self._head
 
@@ -105,12 +105,12 @@ class KillLog:
             self._tend()
             return unfinished
 
-    def holds(self, head: Head) -> bool:
+    def holds(self, head: ChainHead) -> bool:
         """Tell whether a record is in the log with that hash. Raises ``OSError`` where the log cannot be read."""
         names = [file for file in segments(self._folder.path) if file.name <= segment_name(head.seq)]
         return any(head_of(record) == head for record in _records(names[-1:]))
 
-    def append(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
+    def append(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
         """Write one record and wait until it is durable. Returns the chain's new head.
 
         Raises:
@@ -140,7 +140,7 @@ class KillLog:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _ensure(self, write: Callable[[], Head]) -> Head:
+    def _ensure(self, write: Callable[[], ChainHead]) -> ChainHead:
         """Do it; where the disk is full, in the room set aside."""
         try:
             return write()
@@ -153,8 +153,8 @@ class KillLog:
         self._begin_segment(self._head.seq + 1)
         return write()
 
-    def _append(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
-        line, head = seal(self._head, kind, self._now(), fields)
+    def _append(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
+        line, head = append_hash(self._head, kind, self._now(), fields)
         full = self._size and self._size + len(line) > self._segment_bytes
         if self._file is None or full or self._doubtful:
             self._begin_segment(head.seq)
@@ -164,7 +164,7 @@ class KillLog:
             return self._put(kind, line, head)
         return self._say(kind, fields)
 
-    def _catch_up(self) -> Head:
+    def _catch_up(self) -> ChainHead:
         """Say what has to be said before anything else."""
         self._say_torn()
         self._prune()
@@ -174,7 +174,7 @@ class KillLog:
         if self._torn and (self._file is None or self._doubtful):
             self._begin_segment(self._head.seq + 1)
         while self._torn:
-            self._say(Kind.RECOVERED, recovery.lost(self._torn[0]))
+            self._say(Kind.RECOVERED, recovery.lost_fields(self._torn[0]))
             self._torn.popleft()
 
     def _prune(self) -> None:
@@ -186,10 +186,10 @@ class KillLog:
         self._say(Kind.PRUNED, {"note": "removed as the settings for keeping the log say", REMOVED: removed})
         self._doomed.extend(names)
 
-    def _say(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
-        return self._put(kind, *seal(self._head, kind, self._now(), fields))
+    def _say(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
+        return self._put(kind, *append_hash(self._head, kind, self._now(), fields))
 
-    def _put(self, kind: Kind, line: bytes, head: Head) -> Head:
+    def _put(self, kind: Kind, line: bytes, head: ChainHead) -> ChainHead:
         self._write(line)
         self._head = head
         for listener in self.listeners:
@@ -237,11 +237,11 @@ class KillLog:
             self._size = os.fstat(self._file).st_size
         self._doomed = deque(self._condemned(names))
 
-    def _mended(self, names: Sequence[str]) -> Head:
+    def _mended(self, names: Sequence[str]) -> ChainHead:
         """Where the chain ends, after what a crash left of unfinished lines was cut off."""
         for name in reversed(names):
             unwanted = self._head.seq + 1 if self._doubtful and name == self._name else None
-            head, rest = recovery.mend(self._folder, name, unwanted)
+            head, rest = recovery.repair_torn_tail(self._folder, name, unwanted)
             self._torn.extend([rest] if rest else [])
             if head is not None:
                 return head
@@ -251,7 +251,7 @@ class KillLog:
         """Names of the segments that are not to be kept, the oldest first."""
         names = [name for name in self._folder.names() if name <= self._name and name not in self._doomed]
         now, found = time.time(), [self._folder.found(name) for name in names]
-        kept = [Kept(each.st_size, now - each.st_mtime) for each in found]
+        kept = [SegmentInfo(each.st_size, now - each.st_mtime) for each in found]
         if not self._retention.surplus(kept[:-1]):
             return []
         # The record of it begins a segment, so that the present one counts too: else each restart would remove more.

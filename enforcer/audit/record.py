@@ -48,7 +48,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ChainHead:
     """Where a chain stands: the last record's number and hash. Numbers begin at 1."""
 
     seq: int
@@ -70,10 +70,10 @@ class Head:
         return f"{self.seq}:{self.hash}"
 
 
-GENESIS: Final = Head(0, "sha256:" + "0" * 64)
+GENESIS: Final = ChainHead(0, "sha256:" + "0" * 64)
 
 
-def seal(previous: Head, kind: Kind, time: str, fields: Mapping[str, Any]) -> tuple[bytes, Head]:
+def append_hash(previous: ChainHead, kind: Kind, time: str, fields: Mapping[str, Any]) -> tuple[bytes, ChainHead]:
     """Write the next record. Texts of any content and length are made to fit.
 
     Args:
@@ -99,7 +99,7 @@ def seal(previous: Head, kind: Kind, time: str, fields: Mapping[str, Any]) -> tu
         digest = digest_of(record)
         line = _dump({**record, HASH: digest}) + b"\n"
         if len(line) <= MAX_BYTES:
-            return line, Head(seq, digest)
+            return line, ChainHead(seq, digest)
     raise RecordError(f"a {kind} record has too many fields for {MAX_BYTES} bytes; record fewer")
 
 
@@ -133,9 +133,9 @@ def read(line: bytes) -> dict[str, Any]:
     return record
 
 
-def head_of(record: Mapping[str, Any]) -> Head:
+def head_of(record: Mapping[str, Any]) -> ChainHead:
     """Where the chain stands after this record."""
-    return Head(record["seq"], record[HASH])
+    return ChainHead(record["seq"], record[HASH])
 
 
 def digest_of(record: Mapping[str, Any]) -> str:
@@ -144,7 +144,7 @@ def digest_of(record: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyResult:
     """What verifying found: how many records hold, where the chain stands, and the first bad line if there is one.
 
     ``line`` counts from 1 over everything read; it is one past the end where something is missing there. ``beside`` is
@@ -152,7 +152,7 @@ class Verdict:
     """
 
     records: int
-    head: Head
+    head: ChainHead
     line: int | None = None
     problem: str | None = None
     beside: tuple[int, str] | None = None
@@ -163,7 +163,7 @@ class Verdict:
         return self.problem is None
 
 
-def verify(lines: Iterable[bytes], *, anchor: Head | None = None) -> Verdict:
+def verify(lines: Iterable[bytes], *, anchor: ChainHead | None = None) -> VerifyResult:
     """Check a log from its first record on.
 
     A log may begin with another record than the first where a PRUNED record in it accounts for all before it.
@@ -178,20 +178,20 @@ def verify(lines: Iterable[bytes], *, anchor: Head | None = None) -> Verdict:
         if (problem := reader.problem_of(line)) is not None:
             number = reader.records + 1
             if reader.accounted or any(map(reader.accounts, rest)):
-                return Verdict(reader.records, reader.head, number, problem)
-            return Verdict(0, GENESIS, 1, _gap(1, reader.base.seq + 1), (number, problem))
+                return VerifyResult(reader.records, reader.head, number, problem)
+            return VerifyResult(0, GENESIS, 1, _gap(1, reader.base.seq + 1), (number, problem))
     if not reader.accounted:
-        return Verdict(0, GENESIS, 1, _gap(1, reader.base.seq + 1))
+        return VerifyResult(0, GENESIS, 1, _gap(1, reader.base.seq + 1))
     if anchor is not None and not reader.anchored:
         line_number, problem = reader.unanchored(anchor)
-        return Verdict(reader.records, reader.head, line_number, problem)
-    return Verdict(reader.records, reader.head)
+        return VerifyResult(reader.records, reader.head, line_number, problem)
+    return VerifyResult(reader.records, reader.head)
 
 
 class _Reader:
     """Goes along a chain: ``base`` is what its first record follows, ``head`` where it stands."""
 
-    def __init__(self, anchor: Head | None) -> None:
+    def __init__(self, anchor: ChainHead | None) -> None:
         self._anchor = anchor
         self.base = self.head = GENESIS
         self.records = 0
@@ -203,7 +203,7 @@ class _Reader:
         try:
             record = read(line)
             if not self.records and record["seq"] > 1:
-                self._begin(Head(record["seq"] - 1, record["prev"]))
+                self._begin(ChainHead(record["seq"] - 1, record["prev"]))
             _follows(record, self.head)
             if self._anchor is not None and record["seq"] == self._anchor.seq:
                 _anchored(record[HASH], self._anchor)
@@ -222,7 +222,7 @@ class _Reader:
         except RecordError:
             return False
 
-    def unanchored(self, anchor: Head) -> tuple[int, str]:
+    def unanchored(self, anchor: ChainHead) -> tuple[int, str]:
         """The line where the anchor ought to stand, and why it does not."""
         if anchor.seq > self.head.seq:
             cut = f"the log ends at record {self.head.seq}, the anchor is record {anchor.seq}: its tail was cut off"
@@ -230,7 +230,7 @@ class _Reader:
         pruned = f"record {anchor.seq}, which the anchor names, was pruned with those up to {self.base.seq}"
         return 1, f"{pruned}; compare with a later anchor"
 
-    def _begin(self, base: Head) -> None:
+    def _begin(self, base: ChainHead) -> None:
         self.base = self.head = base
         self.accounted = False
         if self._anchor is not None and self._anchor.seq == base.seq:
@@ -238,7 +238,7 @@ class _Reader:
             self.anchored = True
 
 
-def _accounts(record: Mapping[str, Any], base: Head) -> bool:
+def _accounts(record: Mapping[str, Any], base: ChainHead) -> bool:
     """Whether a record says that everything up to ``base`` was removed. Removing may have been cut short by a crash.
 
     No record says it of itself, or of what comes after it.
@@ -254,7 +254,7 @@ def _gap(expected: int, seq: int) -> str:
     return f"{gap} missing here: deleted or moved; this is record {seq}"
 
 
-def _follows(record: Mapping[str, Any], head: Head) -> None:
+def _follows(record: Mapping[str, Any], head: ChainHead) -> None:
     seq, expected = record["seq"], head.seq + 1
     if seq > expected:
         raise RecordError(_gap(expected, seq))
@@ -264,7 +264,7 @@ def _follows(record: Mapping[str, Any], head: Head) -> None:
         raise RecordError(f"record {seq} does not follow the record before it: one of them was replaced")
 
 
-def _anchored(digest: str, anchor: Head) -> None:
+def _anchored(digest: str, anchor: ChainHead) -> None:
     if digest != anchor.hash:
         raise RecordError(f"record {anchor.seq} is not the one the anchor names: the log was replaced")
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 from typing import Any, Final
 
-from enforcer.audit.record import MAX_BYTES, Head, head_of, read
+from enforcer.audit.record import MAX_BYTES, ChainHead, head_of, read
 from enforcer.audit.segments import LogFolder
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
@@ -18,7 +18,7 @@ _HOLE: Final = b"\0"
 """What a block that never reached the disk reads as; no record holds it."""
 
 
-def mend(folder: LogFolder, name: str, unwanted: int | None = None) -> tuple[Head | None, bytes]:
+def repair_torn_tail(folder: LogFolder, name: str, unwanted: int | None = None) -> tuple[ChainHead | None, bytes]:
     """Where a segment leaves the chain, durably, and what was cut off its end; ``None`` where it holds no record.
 
     Args:
@@ -53,7 +53,7 @@ def _write_again(file: int, line: bytes, offset: int) -> None:
         line, offset = line[written:], offset + written
 
 
-def lost(rest: bytes) -> dict[str, Any]:
+def lost_fields(rest: bytes) -> dict[str, Any]:
     """What a RECOVERED record says of what was cut off."""
     note = "an unfinished line was cut off: a crash, or a disk that was full"
     digest = "sha256:" + hashlib.sha256(rest).hexdigest()

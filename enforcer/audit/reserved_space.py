@@ -24,7 +24,7 @@ def preallocate(file: int, size: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-class Reserve:
+class ReservedSpace:
     """The file set aside, in the log's own folder. It becomes the next segment where the disk has no room for one."""
 
     def __init__(self, folder: LogFolder, size: int = BYTES) -> None:

@@ -9,7 +9,7 @@ MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SegmentInfo:
     """A segment that nothing is added to any more: its size in bytes, and seconds since it was written to."""
 
     size: int
@@ -24,7 +24,7 @@ class Retention:
     mib: int = 256
     days: int = 0
 
-    def surplus(self, kept: Sequence[Kept]) -> int:
+    def surplus(self, kept: Sequence[SegmentInfo]) -> int:
         """How many are to be removed, from the first on.
 
         Too many, or too much, goes at once. For its age alone one goes at a time: a clock that was set to another

@@ -17,9 +17,9 @@ from typing import Any, Final, TextIO
 import structlog
 
 from enforcer.audit import kill_records
-from enforcer.audit.log import KillLog
-from enforcer.audit.record import Head, Kind
-from enforcer.runtime.logs import Outlet
+from enforcer.audit.log import AuditLog
+from enforcer.audit.record import ChainHead, Kind
+from enforcer.runtime.logs import NonBlockingStream
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 
@@ -31,12 +31,12 @@ MAX_WAITING: Final = 256
 """Records that may wait for the disk; beyond that, what nobody waits for is let go of."""
 
 Fields = Mapping[str, Any]
-Task = tuple[Future[Head], Callable[[], Head]]
+Task = tuple[Future[ChainHead], Callable[[], ChainHead]]
 
 
-def records_to(stream: TextIO) -> Callable[[Kind, bytes], None]:
+def record_writer(stream: TextIO) -> Callable[[Kind, bytes], None]:
     """Return who takes the kill log's records to a stream, each line as it stands there."""
-    outlet = Outlet(stream)
+    outlet = NonBlockingStream(stream)
 
     def took(_: Kind, line: bytes) -> None:
         outlet.write(line.decode("ascii"))
@@ -48,7 +48,7 @@ def _never() -> None:
     """Say that the log is ours alone."""
 
 
-class Scribe:
+class AuditWriter:
     """Writes to a kill log, one record after the other. Safe to use from several threads.
 
     Args:
@@ -59,7 +59,7 @@ class Scribe:
     """
 
     def __init__(
-        self, kill_log: KillLog, node: str, *, wait: float = WAIT_SECONDS, lost: Callable[[], str | None] = _never
+        self, kill_log: AuditLog, node: str, *, wait: float = WAIT_SECONDS, lost: Callable[[], str | None] = _never
     ) -> None:
         self._log, self._node, self._wait, self._lost = kill_log, node, wait, lost
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class Scribe:
         self._owed: deque[tuple[Kind, Fields]] = deque()
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ChainHead:
         """The last record's number and hash: the anchor to keep elsewhere."""
         return self._log.head
 
@@ -90,7 +90,7 @@ class Scribe:
         """
         self._in_time(self._do(self._settle))
 
-    def intent(self, fields: Fields) -> Head:
+    def intent(self, fields: Fields) -> ChainHead:
         """Write an INTENT. Returns the chain's head once it is durable.
 
         Raises:
@@ -98,7 +98,7 @@ class Scribe:
         """
         return self._in_time(self._do(partial(self._append, Kind.INTENT, fields)), partial(self._call_off, fields))
 
-    def answer(self, kind: Kind, fields: Fields) -> Head:
+    def answer(self, kind: Kind, fields: Fields) -> ChainHead:
         """Write what became of an INTENT. Returns the chain's head once it is durable.
 
         Raises:
@@ -130,30 +130,30 @@ class Scribe:
         except RecordError as error:
             log.critical("kill log left open", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
 
-    def _answer(self, kind: Kind, fields: Fields) -> Future[Head]:
+    def _answer(self, kind: Kind, fields: Fields) -> Future[ChainHead]:
         done = self._do(partial(self._append, kind, fields))
         done.add_done_callback(lambda _: None if done.exception() is None else self._owed.append((kind, fields)))
         return done
 
-    def _in_time(self, done: Future[Head], late: Callable[[Future[Head]], object] = id) -> Head:
+    def _in_time(self, done: Future[ChainHead], late: Callable[[Future[ChainHead]], object] = id) -> ChainHead:
         try:
             return done.result(self._wait)
         except TimeoutError as error:
             late(done)
             raise RecordError(f"the kill log's disk has not answered for {self._wait:g} s") from error
 
-    def _call_off(self, fields: Fields, done: Future[Head]) -> None:
+    def _call_off(self, fields: Fields, done: Future[ChainHead]) -> None:
         """Take an INTENT back that nobody waits for any longer: unasked, or answered once it is durable."""
         if not done.cancel():
             done.add_done_callback(partial(self._called_off, fields))
 
-    def _called_off(self, fields: Fields, done: Future[Head]) -> None:
+    def _called_off(self, fields: Fields, done: Future[ChainHead]) -> None:
         if done.exception() is None:
-            self._answer(Kind.ABORTED, kill_records.called_off(self._node, {**fields, "seq": done.result().seq}))
+            self._answer(Kind.ABORTED, kill_records.cancelled_record(self._node, {**fields, "seq": done.result().seq}))
 
-    def _do(self, task: Callable[[], Head]) -> Future[Head]:
+    def _do(self, task: Callable[[], ChainHead]) -> Future[ChainHead]:
         """Queue something for the writer. Where no thread can be started, it waits for the next who asks."""
-        done = Future[Head]()
+        done = Future[ChainHead]()
         with self._lock:
             self._tasks.append((done, task))
             if not self._busy:
@@ -181,11 +181,11 @@ class Scribe:
             self._busy = bool(self._tasks)
             return self._tasks.popleft() if self._busy else None
 
-    def _append(self, kind: Kind, fields: Fields) -> Head:
+    def _append(self, kind: Kind, fields: Fields) -> ChainHead:
         self._take_up()
         return self._log.append(kind, fields)
 
-    def _settle(self) -> Head:
+    def _settle(self) -> ChainHead:
         self._take_up()
         while self._owed:
             self._log.append(*self._owed[0])
@@ -198,10 +198,10 @@ class Scribe:
             raise RecordError(why)
         if not self._taken_up:
             left = self._log.open()
-            self._owed.extend((Kind.OUTCOME, kill_records.interrupted(self._node, record)) for record in left)
+            self._owed.extend((Kind.OUTCOME, kill_records.interrupted_record(self._node, record)) for record in left)
             self._taken_up = True
 
-    def _closed(self) -> Head:
+    def _closed(self) -> ChainHead:
         with suppress(RecordError):  # what cannot be written now the next start answers
             self._settle()
         self._log.close()

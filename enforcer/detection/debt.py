@@ -1,6 +1,6 @@
 """The debt of a container: seconds over quota that its grace periods did not punish. Pure.
 
-A container that comes back under its quota in time starts its next grace period anew. The debt does not: each sample
+A container that comes back under its quota in time has a new grace period next time. The debt does not: each sample
 over quota adds to it, and it shrinks evenly while the container is within its quota. The detector keeps one for each
 container and GPU, under the pod UID and the container's name, so that neither a restart of the container nor one of the
 enforcer forgives it.
@@ -9,10 +9,10 @@ enforcer forgives it.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from enforcer.detection.kill_history import Place
+from enforcer.detection.kill_history import ContainerKey
 from enforcer.quota.types import Quota
 
-DebtKey = tuple[Place, str]
+DebtKey = tuple[ContainerKey, str]
 """Pod UID and container name, and the UUID of the GPU."""
 
 

@@ -1,7 +1,7 @@
 """Detect containers over quota, and decide when to kill. A state machine; time is an argument. Pure.
 
 Per container and GPU: sums what all its processes hold, wants several samples in a row before it believes them, and
-lets the grace period run. A blind moment decides nothing and costs nobody time; after a long one grace begins anew.
+lets the grace period run. A sample without a reading decides nothing; after a long gap a new grace period begins.
 Violations that end in time add up to a debt (``enforcer.detection.debt``). One node makes so many kills of a namespace
 a minute. Where most of a node would be killed, the breaker opens (``enforcer.detection.storm``).
 """
@@ -11,13 +11,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import inf
 
-from enforcer.attribution.snapshot import Holder, Reading, total
+from enforcer.attribution.snapshot import ProcessUsage, UsageByContainer, total_mib
 from enforcer.detection import debt as debts
 from enforcer.detection import doubt, fresh, storm
 from enforcer.detection.debt import Debt, DebtKey
-from enforcer.detection.kill_history import Kill, Place, dated, tenant_of, without, younger
-from enforcer.detection.targets import targets
-from enforcer.detection.types import Case, Decision, Key, Phase, Rules, State, Verdict
+from enforcer.detection.kill_history import ContainerKey, RecentKill, excluding, prune_older, tenant_of, with_time
+from enforcer.detection.targets import select_victims
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, Key, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 
 
@@ -26,18 +26,18 @@ class _Due:
     """A container whose grace is over, and what it holds on the GPU in question."""
 
     quota: Quota
-    holders: tuple[Holder, ...]
+    holders: tuple[ProcessUsage, ...]
 
 
-def judge(
-    state: State,
+def evaluate(
+    state: DetectorState,
     quotas: Sequence[Quota],
-    readings: Mapping[str, Reading | None],
+    readings: Mapping[str, UsageByContainer | None],
     now: float,
-    rules: Rules,
+    rules: DetectorConfig,
     *,
-    pursued: AbstractSet[Place] = frozenset(),
-) -> tuple[State, tuple[Verdict, ...]]:
+    pursued: AbstractSet[ContainerKey] = frozenset(),
+) -> tuple[DetectorState, tuple[KillDecision, ...]]:
     """Take in one sample of every GPU.
 
     Args:
@@ -48,20 +48,22 @@ def judge(
         rules: how careful to be.
         pursued: whom somebody is acting upon still, also where the container has restarted meanwhile.
     """
-    cases: dict[Key, Case] = {}
+    cases: dict[Key, ViolationState] = {}
     owed: dict[DebtKey, Debt] = {}
-    within: dict[Place, float] = {}
-    verdicts: list[Verdict] = []
+    within: dict[ContainerKey, float] = {}
+    verdicts: list[KillDecision] = []
     due: list[_Due] = []
-    busy = {place_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).acting}.union(pursued)
+    busy = {container_key(quota) for quota in quotas if state.cases.get(_key(quota), ViolationState()).acting}.union(
+        pursued
+    )
     state = replace(_aged(state, busy, now, rules), thresholds=doubt.followed(state.thresholds, quotas, now))
     exceeding, ended = namespaces_exceeding(state), state.ended
     for quota in quotas:
         if quota.container_id is None:
             continue
-        key, place = _key(quota), place_of(quota)
+        key, place = _key(quota), container_key(quota)
         reading = readings.get(quota.gpu)
-        case = state.cases.get(key, Case())
+        case = state.cases.get(key, ViolationState())
         since = within.get(place, fresh.known_since(state.within, place, now))
         if reading is None:
             cases[key] = replace(case, blind=True)
@@ -73,7 +75,7 @@ def judge(
         verdicts += said
         within[place] = fresh.within_since(since, now, within=not cases[key].samples)
         if _ended_over(case, cases[key], quota) and now - since < fresh.SETTLED:
-            ended = (*ended, Kill(now, quota.namespace, place))
+            ended = (*ended, RecentKill(now, quota.namespace, place))
         debt = _charged(case, cases[key], quota, state, now, rules)
         new = quota.namespace in exceeding and fresh.is_fresh(within, place, now)
         cases[key], owed[debts.key_of(quota)], said = _indebted(cases[key], debt, quota, now, rules, new=new)
@@ -83,60 +85,66 @@ def judge(
     owed = debts.aged({**state.debts, **owed}, now, rules.debt)
     state = replace(state, cases=cases, debts=owed, within=within, ended=ended)
     state = _breaker(state, due, quotas, now, rules)
-    if state.open or state.cases is not cases:  # or has just closed by itself: everybody begins anew
+    if state.open or state.cases is not cases:  # or has just closed by itself: all begin a new grace period
         return state, (*verdicts, *(_suspended(due, cases) if state.open else ()))
     pods = {pod for pod, _ in busy}  # one attempt on a pod at a time: none keeps the others waiting
     state, sentences = _sentences([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
     return replace(state, cases=cases), (*verdicts, *sentences)
 
 
-def settle(state: State, quota: Quota, now: float, rules: Rules, *, acted: bool) -> State:
+def record_kill_result(
+    state: DetectorState, quota: Quota, now: float, rules: DetectorConfig, *, acted: bool
+) -> DetectorState:
     """Take in that acting on a KILL has ended; ``acted`` is false where nothing was done to the container.
 
     Either way the place is let be, so that what fails is not tried twice a second. What did nothing to anybody takes
     nothing from the breaker's budget.
     """
-    key, place = _key(quota), place_of(quota)
+    key, place = _key(quota), container_key(quota)
     case = state.cases.get(key)
     cases = state.cases if case is None else {**state.cases, key: replace(case, acting=False, acted=acted)}
-    kills = dated(state.kills, {place}, now) if acted else without(state.kills, place)
+    kills = with_time(state.kills, {place}, now) if acted else excluding(state.kills, place)
     until = now + (rules.spacing if acted else rules.cool_down)
     after = replace(state, cases=cases, kills=kills, cooling={**state.cooling, place: until})
     return replace(after, debts=debts.settled(state.debts, quota, now)) if acted else after
 
 
-def closed(state: State) -> State:
+def close_breaker(state: DetectorState) -> DetectorState:
     """Close the breaker: kills and debts are forgotten, and everybody has a full grace period again."""
     return replace(_anew(state), kills=(), debts={}, trips={}, ended=())
 
 
-def _anew(state: State) -> State:
-    cases = {key: Case(used_mib=case.used_mib, acting=case.acting) for key, case in state.cases.items()}
+def _anew(state: DetectorState) -> DetectorState:
+    cases = {key: ViolationState(used_mib=case.used_mib, acting=case.acting) for key, case in state.cases.items()}
     return replace(state, cases=cases, open=False, opening=None)
 
 
-def lately(state: State, now: float, rules: Rules, namespace: str | None = None) -> tuple[Kill, ...]:
+def recent_kills(
+    state: DetectorState, now: float, rules: DetectorConfig, namespace: str | None = None
+) -> tuple[RecentKill, ...]:
     """Pick the kills that count towards the most a node makes, of one namespace or of all, in order."""
     kills = (kill for kill in state.kills if not kill.free and namespace in {None, kill.namespace})
-    return younger(tuple(kills), rules.window, now)
+    return prune_older(tuple(kills), rules.window, now)
 
 
-def namespaces_exceeding(state: State) -> frozenset[str]:
+def namespaces_exceeding(state: DetectorState) -> frozenset[str]:
     """Name the namespaces of which so many pods were killed lately that new ones have no grace period."""
     return fresh.exceeding((*state.kills, *state.ended)) if state.kills or state.ended else frozenset()
 
 
-def has_no_grace(state: State, quota: Quota, now: float) -> bool:
+def has_no_grace(state: DetectorState, quota: Quota, now: float) -> bool:
     """Return whether a container is fresh and of such a namespace."""
-    return fresh.is_fresh(state.within or {}, place_of(quota), now) and quota.namespace in namespaces_exceeding(state)
+    return fresh.is_fresh(state.within or {}, container_key(quota), now) and quota.namespace in namespaces_exceeding(
+        state
+    )
 
 
-def place_of(quota: Quota) -> Place:
+def container_key(quota: Quota) -> ContainerKey:
     """Name what a cool-down belongs to."""
     return quota.pod_uid, quota.container
 
 
-def phase(state: State, quota: Quota, now: float) -> Phase:
+def phase(state: DetectorState, quota: Quota, now: float) -> Phase:
     """Say where a container stands."""
     case = state.cases.get((quota.container_id or "", quota.gpu))
     if quota.container_id is None or case is None:
@@ -145,24 +153,24 @@ def phase(state: State, quota: Quota, now: float) -> Phase:
         return Phase.ACTING
     if case.samples == 0:
         return Phase.WITHIN
-    if state.cooling.get(place_of(quota), now) > now:
+    if state.cooling.get(container_key(quota), now) > now:
         return Phase.COOLING_DOWN
     if case.held_back:
         return Phase.HELD_BACK
     return Phase.WARNED if case.warned else Phase.OVER
 
 
-def kill_in(quota: Quota, case: Case) -> float | None:
+def grace_remaining(quota: Quota, case: ViolationState) -> float | None:
     """Seconds of grace left; ``None`` where only a warning is wanted."""
     if quota.on_exceed is OnExceed.WARN:
         return None
     return 0.0 if case.graceless else max(0.0, quota.grace_seconds - case.over_for)
 
 
-def _aged(state: State, busy: AbstractSet[Place], now: float, rules: Rules) -> State:
+def _aged(state: DetectorState, busy: AbstractSet[ContainerKey], now: float, rules: DetectorConfig) -> DetectorState:
     """Forget what counts no more. What is still being carried out is of now."""
-    kills = younger(dated(state.kills, busy, now), rules.storm_window, now)
-    ended = younger(state.ended, rules.storm_window, now)
+    kills = prune_older(with_time(state.kills, busy, now), rules.storm_window, now)
+    ended = prune_older(state.ended, rules.storm_window, now)
     cooling = {place: until for place, until in state.cooling.items() if until + rules.window > now}
     return replace(state, kills=kills, ended=ended, cooling=cooling, trips=storm.remembered(state.trips, now))
 
@@ -171,39 +179,45 @@ def _key(quota: Quota) -> Key:
     return quota.container_id or "", quota.gpu
 
 
-def _look(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> tuple[Case, list[Verdict]]:
-    used = total(holders)
+def _look(
+    case: ViolationState, quota: Quota, holders: Sequence[ProcessUsage], now: float, rules: DetectorConfig
+) -> tuple[ViolationState, list[KillDecision]]:
+    used = total_mib(holders)
     if used > quota.ceiling_mib:
         return _over(_counted(case, quota, holders, now, rules), quota, rules)
-    said = [Verdict(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
-    return Case(used_mib=used, acting=case.acting), said if case.warned and not (case.acting or case.acted) else []
+    said = [KillDecision(decision=Decision.BACK_UNDER, quota=quota, used_mib=used, over_for=case.over_for)]
+    return ViolationState(used_mib=used, acting=case.acting), said if case.warned and not (
+        case.acting or case.acted
+    ) else []
 
 
-def _ended_over(before: Case, case: Case, quota: Quota) -> bool:
+def _ended_over(before: ViolationState, case: ViolationState, quota: Quota) -> bool:
     """Whether a container that was over quota, and would have been killed, holds nothing any more."""
     killed = before.acting or before.acted
     return before.warned and not killed and not case.used_mib and quota.on_exceed is not OnExceed.WARN
 
 
-def _counted(case: Case, quota: Quota, holders: Sequence[Holder], now: float, rules: Rules) -> Case:
+def _counted(
+    case: ViolationState, quota: Quota, holders: Sequence[ProcessUsage], now: float, rules: DetectorConfig
+) -> ViolationState:
     inode = max((each.identity.cgroup_inode or 0 for each in holders), default=0) or None
     lenient = quota.on_exceed is OnExceed.WARN
     if _is_stale(case, inode, now, rules) or (case.lenient and not lenient):
-        case = Case(acting=case.acting, acted=case.acted)
+        case = ViolationState(acting=case.acting, acted=case.acted)
     step = 0.0 if case.last is None or case.blind else max(now - case.last, 0.0)
     return replace(
-        case, used_mib=total(holders), samples=case.samples + 1, over_for=case.over_for + step, last=now, blind=False,
-        cgroup_inode=inode or case.cgroup_inode, lenient=lenient,
+        case, used_mib=total_mib(holders), samples=case.samples + 1, over_for=case.over_for + step, last=now,
+        blind=False, cgroup_inode=inode or case.cgroup_inode, lenient=lenient,
     )  # fmt: skip
 
 
-def _is_stale(case: Case, inode: int | None, now: float, rules: Rules) -> bool:
+def _is_stale(case: ViolationState, inode: int | None, now: float, rules: DetectorConfig) -> bool:
     """Whether what is known is of too long ago, or of a cgroup that is no more."""
     another = None not in {inode, case.cgroup_inode} and inode != case.cgroup_inode
     return another or (case.last is not None and now - case.last > rules.max_gap)
 
 
-def _over(case: Case, quota: Quota, rules: Rules) -> tuple[Case, list[Verdict]]:
+def _over(case: ViolationState, quota: Quota, rules: DetectorConfig) -> tuple[ViolationState, list[KillDecision]]:
     verdict = _verdict(Decision.ARMED, quota, case)
     said = [verdict] if case.samples == 1 else []
     if case.samples >= rules.samples and not case.warned:
@@ -211,7 +225,9 @@ def _over(case: Case, quota: Quota, rules: Rules) -> tuple[Case, list[Verdict]]:
     return case, said
 
 
-def _charged(before: Case, case: Case, quota: Quota, state: State, now: float, rules: Rules) -> Debt:
+def _charged(
+    before: ViolationState, case: ViolationState, quota: Quota, state: DetectorState, now: float, rules: DetectorConfig
+) -> Debt:
     """Return the debt after a sample. Where only a warning is wanted nobody owes anything."""
     debt = state.debts.get(debts.key_of(quota)) or Debt(at=now)
     if not case.samples or quota.on_exceed is OnExceed.WARN:
@@ -221,8 +237,8 @@ def _charged(before: Case, case: Case, quota: Quota, state: State, now: float, r
 
 
 def _indebted(
-    case: Case, debt: Debt, quota: Quota, now: float, rules: Rules, *, new: bool
-) -> tuple[Case, Debt, list[Verdict]]:
+    case: ViolationState, debt: Debt, quota: Quota, now: float, rules: DetectorConfig, *, new: bool
+) -> tuple[ViolationState, Debt, list[KillDecision]]:
     """Take the grace period from a container over quota with too much debt, or warn it; ``new`` ones have none."""
     if not case.samples:
         return case, debt, []
@@ -234,15 +250,19 @@ def _indebted(
     return case, replace(debt, warned=True), [replace(_verdict(Decision.IN_DEBT, quota, case), debt=debt.seconds)]
 
 
-def _is_due(case: Case, debt: Debt, quota: Quota, state: State, now: float, rules: Rules) -> bool:
+def _is_due(
+    case: ViolationState, debt: Debt, quota: Quota, state: DetectorState, now: float, rules: DetectorConfig
+) -> bool:
     """Whether nothing but the breaker stands between a container and its end."""
     enough = max(case.samples, debt.samples if case.graceless else 0) >= rules.samples
-    return enough and kill_in(quota, case) == 0 and state.cooling.get(place_of(quota), now) <= now
+    return enough and grace_remaining(quota, case) == 0 and state.cooling.get(container_key(quota), now) <= now
 
 
-def _breaker(state: State, due: Sequence[_Due], quotas: Sequence[Quota], now: float, rules: Rules) -> State:
+def _breaker(
+    state: DetectorState, due: Sequence[_Due], quotas: Sequence[Quota], now: float, rules: DetectorConfig
+) -> DetectorState:
     """Open the breaker, keep it as it is, or close what a storm has opened."""
-    over = {tenant_of(quota) for quota in quotas if state.cases.get(_key(quota), Case()).samples}
+    over = {tenant_of(quota) for quota in quotas if state.cases.get(_key(quota), ViolationState()).samples}
     present = storm.Present.of(quotas, over)
     if state.open:
         opening = None if state.opening is None else storm.watched(state.opening, present, now)
@@ -255,11 +275,11 @@ def _breaker(state: State, due: Sequence[_Due], quotas: Sequence[Quota], now: fl
     return replace(state, open=True, opening=opening, trips={**state.trips, **dict.fromkeys(opening.by, now)})
 
 
-def _suspended(due: Sequence[_Due], cases: dict[Key, Case]) -> list[Verdict]:
+def _suspended(due: Sequence[_Due], cases: dict[Key, ViolationState]) -> list[KillDecision]:
     return [said for each in due for said in _held_back(Decision.SUSPENDED, each.quota, cases)]
 
 
-def _held_back(decision: Decision, quota: Quota, cases: dict[Key, Case]) -> list[Verdict]:
+def _held_back(decision: Decision, quota: Quota, cases: dict[Key, ViolationState]) -> list[KillDecision]:
     """Note in the cases that somebody is let be, and say so once."""
     case = cases[_key(quota)]
     cases[_key(quota)] = replace(case, held_back=True)
@@ -267,19 +287,19 @@ def _held_back(decision: Decision, quota: Quota, cases: dict[Key, Case]) -> list
 
 
 def _sentences(
-    due: Sequence[_Due], cases: dict[Key, Case], state: State, now: float, rules: Rules
-) -> tuple[State, list[Verdict]]:
+    due: Sequence[_Due], cases: dict[Key, ViolationState], state: DetectorState, now: float, rules: DetectorConfig
+) -> tuple[DetectorState, list[KillDecision]]:
     """Kill as many as the minute allows, and note it in the cases; returns what is remembered, and what is said.
 
     Who was acted upon longest ago, or never, is first, then who is over for longest: a tenant whose containers are
     ended again and again does not use up the budget that would end another. A repeated kill takes nothing from it, nor
     does one of a fresh container without grace period.
     """
-    kills, chosen, said = state.kills, set[str](), list[Verdict]()
-    room = {name: rules.kills - len(lately(state, now, rules, name)) for name in {e.quota.namespace for e in due}}
-    turn = sorted(due, key=lambda e: (state.cooling.get(place_of(e.quota), -inf), -cases[_key(e.quota)].over_for))
+    kills, chosen, said = state.kills, set[str](), list[KillDecision]()
+    room = {name: rules.kills - len(recent_kills(state, now, rules, name)) for name in {e.quota.namespace for e in due}}
+    turn = sorted(due, key=lambda e: (state.cooling.get(container_key(e.quota), -inf), -cases[_key(e.quota)].over_for))
     for quota, holders in ((each.quota, each.holders) for each in turn):
-        case, place = cases[_key(quota)], place_of(quota)
+        case, place = cases[_key(quota)], container_key(quota)
         if quota.pod_uid in chosen:
             continue  # over on two GPUs, or in two containers: one after the other
         debt = state.debts.get(debts.key_of(quota), Debt())
@@ -289,15 +309,19 @@ def _sentences(
             said += _held_back(Decision.HELD_BACK, quota, cases)
         else:
             verdict = replace(_verdict(Decision.KILL, quota, case), debt=debt.seconds if debt.warned else 0.0)
-            said.append(replace(verdict, targets=targets(quota, holders), at=now, respawns=again))
+            said.append(replace(verdict, targets=select_victims(quota, holders), at=now, respawns=again))
             cases[_key(quota)] = replace(case, acting=True, held_back=False)
             room[quota.namespace] -= not free
             chosen.add(quota.pod_uid)
-            kills = (*kills, Kill(now, quota.namespace, place, free))
+            kills = (*kills, RecentKill(now, quota.namespace, place, free))
     return replace(state, kills=kills), said
 
 
-def _verdict(decision: Decision, quota: Quota, case: Case) -> Verdict:
-    return Verdict(
-        decision=decision, quota=quota, used_mib=case.used_mib, over_for=case.over_for, kill_in=kill_in(quota, case)
+def _verdict(decision: Decision, quota: Quota, case: ViolationState) -> KillDecision:
+    return KillDecision(
+        decision=decision,
+        quota=quota,
+        used_mib=case.used_mib,
+        over_for=case.over_for,
+        kill_in=grace_remaining(quota, case),
     )

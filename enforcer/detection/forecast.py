@@ -5,8 +5,8 @@ from typing import Final
 from enforcer.detection import debt as debts
 from enforcer.detection import fresh
 from enforcer.detection.debt import Debt
-from enforcer.detection.detector import has_no_grace, kill_in, lately, phase, place_of
-from enforcer.detection.types import Case, Phase, Rules, State
+from enforcer.detection.detector import container_key, grace_remaining, has_no_grace, phase, recent_kills
+from enforcer.detection.types import DetectorConfig, DetectorState, Phase, ViolationState
 from enforcer.quota.types import Quota
 
 RESET: Final = "gpu-share breaker --reset"
@@ -17,21 +17,21 @@ _SAID: Final = {
 }
 
 
-def describe(state: State, quota: Quota, now: float, rules: Rules) -> str:
+def describe(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> str:
     """Say where a container stands and why, and when it will be stopped if nothing changes."""
-    case = state.cases.get((quota.container_id or "", quota.gpu), Case())
+    case = state.cases.get((quota.container_id or "", quota.gpu), ViolationState())
     where = phase(state, quota, now)
     said = _SAID.get(where) or f"{_over(where, case, rules)}{_end(state, quota, case, now, rules)}"
     said += _debt(state, quota, now, rules)
     return f"{quota.container} holds {case.used_mib} MiB of {quota.memory_mib} MiB and {said}"
 
 
-def owed(state: State, quota: Quota, now: float) -> float:
+def owed(state: DetectorState, quota: Quota, now: float) -> float:
     """Return a container's debt on a GPU, in seconds."""
     return debts.left(state.debts.get(debts.key_of(quota)) or Debt(), now)
 
 
-def _debt(state: State, quota: Quota, now: float, rules: Rules) -> str:
+def _debt(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> str:
     """Say what is left of the credit where it counts, and that there is no second grace period."""
     debt, credit = state.debts.get(debts.key_of(quota)), rules.debt.credit_of(quota)
     seconds = owed(state, quota, now)
@@ -44,45 +44,45 @@ def _debt(state: State, quota: Quota, now: float, rules: Rules) -> str:
     return f"; {seconds:.1f}s of the {credit:.1f}s that it may be over quota again and again are used up"
 
 
-def _over(where: Phase, case: Case, rules: Rules) -> str:
+def _over(where: Phase, case: ViolationState, rules: DetectorConfig) -> str:
     if where is Phase.OVER:
         return f"was seen over its quota and is being watched: {case.samples} of {rules.samples} samples in a row"
     acted = " and was acted upon lately" if where is Phase.COOLING_DOWN else ""
     return f"is over its quota for {case.over_for:.1f}s{acted}"
 
 
-def stops_in(state: State, quota: Quota, now: float, rules: Rules) -> float | None:
+def seconds_until_kill(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> float | None:
     """Seconds until a container over its quota is stopped; ``None`` where it is not over, or will not be stopped."""
-    case = state.cases.get((quota.container_id or "", quota.gpu), Case())
-    grace = kill_in(quota, case)
+    case = state.cases.get((quota.container_id or "", quota.gpu), ViolationState())
+    grace = grace_remaining(quota, case)
     if not case.samples or grace is None or state.open:
         return None
-    cool = state.cooling.get(place_of(quota), now) - now
+    cool = state.cooling.get(container_key(quota), now) - now
     return max(grace, cool, _room_in(state, quota, now, rules))
 
 
-def _room_in(state: State, quota: Quota, now: float, rules: Rules) -> float:
+def _room_in(state: DetectorState, quota: Quota, now: float, rules: DetectorConfig) -> float:
     """Seconds until this node may make another kill of that namespace; one without a grace period need not wait."""
     debt = state.debts.get(debts.key_of(quota))
     if debt is not None and debts.killed_lately(debt, now, rules.debt):
         return 0.0
     if has_no_grace(state, quota, now):
         return 0.0
-    kills = lately(state, now, rules, quota.namespace)
+    kills = recent_kills(state, now, rules, quota.namespace)
     return 0.0 if len(kills) < rules.kills else kills[-rules.kills].at + rules.window - now
 
 
-def _end(state: State, quota: Quota, case: Case, now: float, rules: Rules) -> str:
+def _end(state: DetectorState, quota: Quota, case: ViolationState, now: float, rules: DetectorConfig) -> str:
     """What comes of it, and in how many seconds."""
-    if kill_in(quota, case) is None:
+    if grace_remaining(quota, case) is None:
         return "; only a warning is wanted"
-    left = stops_in(state, quota, now, rules)
+    left = seconds_until_kill(state, quota, now, rules)
     if left is None and state.opening is not None:
         return f"; nobody is stopped here: the breaker is open until what opened it is over, or `{RESET}` on this node"
     if left is None:
         return f"; nobody is stopped here: the breaker is open until an operator says `{RESET}` on this node"
     if 0 < left == _room_in(state, quota, now, rules):
-        kills = len(lately(state, now, rules, quota.namespace))
+        kills = len(recent_kills(state, now, rules, quota.namespace))
         made = f"this node made {kills} kills of {quota.namespace} in {rules.window:.0f}s"
         return f", not to be stopped for {left:.1f}s: {made}"
     return f", to be stopped in {left:.1f}s unless it frees {case.used_mib - quota.ceiling_mib} MiB"

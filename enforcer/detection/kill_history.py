@@ -7,9 +7,9 @@ from operator import attrgetter
 
 from enforcer.quota.types import Quota
 
-Place = tuple[str, str]
+ContainerKey = tuple[str, str]
 """Pod UID and container name: what stays the same when a container restarts."""
-Tenant = tuple[str, Place]
+Tenant = tuple[str, ContainerKey]
 """A place and, before it, its namespace."""
 
 
@@ -19,7 +19,7 @@ def tenant_of(quota: Quota) -> Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class RecentKill:
     """One decision to kill: whom, and when; while it is being carried out that is now.
 
     ``free``: the container was killed lately before, or is fresh in a namespace of which several pods were; such a kill
@@ -28,7 +28,7 @@ class Kill:
 
     at: float
     namespace: str
-    place: Place
+    place: ContainerKey
     free: bool = False
 
     @property
@@ -37,22 +37,22 @@ class Kill:
         return self.namespace, self.place
 
 
-def younger(kills: Sequence[Kill], seconds: float, now: float) -> tuple[Kill, ...]:
+def prune_older(kills: Sequence[RecentKill], seconds: float, now: float) -> tuple[RecentKill, ...]:
     """Keep those of that many seconds, in order."""
     return tuple(sorted((kill for kill in kills if now - kill.at < seconds), key=attrgetter("at")))
 
 
-def dated(kills: Sequence[Kill], places: AbstractSet[Place], at: float) -> tuple[Kill, ...]:
+def with_time(kills: Sequence[RecentKill], places: AbstractSet[ContainerKey], at: float) -> tuple[RecentKill, ...]:
     """Give the last kill of each of those places another time."""
     last = _last(kills, places)
     return tuple(replace(kill, at=at) if number in last else kill for number, kill in enumerate(kills))
 
 
-def without(kills: Sequence[Kill], place: Place) -> tuple[Kill, ...]:
+def excluding(kills: Sequence[RecentKill], place: ContainerKey) -> tuple[RecentKill, ...]:
     """Take the last kill of a place away."""
     last = _last(kills, {place})
     return tuple(kill for number, kill in enumerate(kills) if number not in last)
 
 
-def _last(kills: Sequence[Kill], places: AbstractSet[Place]) -> AbstractSet[int]:
+def _last(kills: Sequence[RecentKill], places: AbstractSet[ContainerKey]) -> AbstractSet[int]:
     return {*{kill.place: number for number, kill in enumerate(kills) if kill.place in places}.values()}

@@ -15,7 +15,7 @@ EVERYWHERE: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Blind:
+class NvmlOutage:
     """One GPU's: ``since`` when (boot clock, seconds), why as of the last look, and whether operators know."""
 
     since: float
@@ -24,11 +24,11 @@ class Blind:
     told: bool = False
 
 
-Sight = Mapping[str, Blind]
+Sight = Mapping[str, NvmlOutage]
 """The GPUs that cannot be read, by UUID or ``EVERYWHERE``."""
 
 
-class Turn(StrEnum):
+class Transition(StrEnum):
     """What became of the sight of a GPU."""
 
     LOST = "Lost"
@@ -38,15 +38,15 @@ class Turn(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OutageChange:
     """One turn; ``blind`` is what is or was known of it."""
 
     gpu: str
-    turn: Turn
-    blind: Blind
+    turn: Transition
+    blind: NvmlOutage
 
 
-def looked(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tuple[Sight, tuple[Change, ...]]:
+def looked(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tuple[Sight, tuple[OutageChange, ...]]:
     """Take in one look.
 
     Args:
@@ -55,36 +55,38 @@ def looked(before: Sight, problems: Mapping[str, NvmlError], now: float) -> tupl
         now: seconds on the boot clock.
     """
     after = {gpu: _met(before.get(gpu), problem, now) for gpu, problem in problems.items()}
-    lost = [Change(gpu, Turn.LOST, blind) for gpu, blind in after.items() if gpu not in before]
+    lost = [OutageChange(gpu, Transition.LOST, blind) for gpu, blind in after.items() if gpu not in before]
     stay = [
-        Change(gpu, Turn.STAYS_LOST, blind) for gpu, blind in after.items() if blind.told and not _knew(before, gpu)
+        OutageChange(gpu, Transition.STAYS_LOST, blind)
+        for gpu, blind in after.items()
+        if blind.told and not _knew(before, gpu)
     ]
-    back = [Change(gpu, Turn.BACK, blind) for gpu, blind in before.items() if gpu not in after]
+    back = [OutageChange(gpu, Transition.BACK, blind) for gpu, blind in before.items() if gpu not in after]
     return after, (*lost, *stay, *back)
 
 
-def _met(before: Blind | None, problem: NvmlError, now: float) -> Blind:
+def _met(before: NvmlOutage | None, problem: NvmlError, now: float) -> NvmlOutage:
     since = now if before is None else before.since
-    return Blind(since, problem.reason, problem.message, now - since >= TOLD_AFTER)
+    return NvmlOutage(since, problem.reason, problem.message, now - since >= TOLD_AFTER)
 
 
 def _knew(before: Sight, gpu: str) -> bool:
     return gpu in before and before[gpu].told
 
 
-def told(change: Change, now: float) -> str | None:
+def operator_message(change: OutageChange, now: float) -> str | None:
     """Say what operators are to read; ``None`` where it is nothing to them."""
     who = "no GPU of this node" if change.gpu == EVERYWHERE else f"GPU {change.gpu}"
     where = "anywhere" if change.gpu == EVERYWHERE else "on it"
-    if change.turn is Turn.STAYS_LOST:
+    if change.turn is Transition.STAYS_LOST:
         cannot = "can be read" if change.gpu == EVERYWHERE else "cannot be read"
         return f"{who} {cannot}, and nobody {where} is held to a quota: {change.blind.why}"
-    if change.turn is Turn.BACK and change.blind.told:
+    if change.turn is Transition.BACK and change.blind.told:
         return f"GPUs can be read again, after {now - change.blind.since:.0f} s: {change.gpu}"
     return None
 
 
-def sentence(container: str, blind: Blind | None, now: float) -> str:
+def sentence(container: str, blind: NvmlOutage | None, now: float) -> str:
     """Say of a container what blindness means to it."""
     why = "" if blind is None else f" for {max(0.0, now - blind.since):.0f} s ({blind.reason}: {blind.why})"
     return f"{container} is not judged and nothing of it is stopped: its GPU could not be read{why}"

@@ -1,4 +1,4 @@
-"""What the judge must not forget when the enforcer starts again: running grace periods, debts, recent kills. Pure.
+"""What the detector must not forget when the enforcer starts again: running grace periods, debts, recent kills. Pure.
 
 Times are seconds since boot and hold for one boot only. Of each container over its quota there are its id, its cgroup's
 inode, the samples in a row, for how long it was over and when it was last seen so: the judge takes up there, unless
@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from enforcer.detection.debt import Debt, DebtKey
 from enforcer.detection.doubt import Threshold
-from enforcer.detection.kill_history import Kill, Place, Tenant
+from enforcer.detection.kill_history import ContainerKey, RecentKill, Tenant
 from enforcer.detection.storm import Opening
-from enforcer.detection.types import Case, Key, Rules, State
+from enforcer.detection.types import DetectorConfig, DetectorState, Key, ViolationState
 
 NAME: Final = "judge.json"
 VERSION: Final = 4
@@ -23,7 +23,7 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 """A longer file is none of ours."""
 
 
-def encode(state: State, boot_id: str) -> bytes:
+def encode(state: DetectorState, boot_id: str) -> bytes:
     """Write what is worth remembering; a container that is within its quota is not."""
     cases = [_row(key, case) for key, case in state.cases.items() if case.samples]
     content = {
@@ -44,7 +44,7 @@ def _whose(tenant: Tenant) -> dict[str, Any]:
     return {"namespace": namespace, "podUid": uid, "container": name}
 
 
-def _kill_row(kill: Kill) -> dict[str, Any]:
+def _kill_row(kill: RecentKill) -> dict[str, Any]:
     return {**_whose(kill.tenant), "at": kill.at, "free": kill.free}
 
 
@@ -66,7 +66,7 @@ def _opening_row(opening: Opening) -> dict[str, Any]:
     return {"by": by, "pods": sorted(opening.pods), "calm": opening.calm}
 
 
-def _row(key: Key, case: Case) -> dict[str, Any]:
+def _row(key: Key, case: ViolationState) -> dict[str, Any]:
     return {
         "containerId": key[0], "gpu": key[1], "cgroupInode": case.cgroup_inode, "samples": case.samples,
         "overFor": case.over_for, "last": case.last, "blind": case.blind, "warned": case.warned,
@@ -74,7 +74,7 @@ def _row(key: Key, case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def decode(data: bytes, boot_id: str, now: float) -> State | None:
+def decode(data: bytes, boot_id: str, now: float) -> DetectorState | None:
     """Read it back; ``None`` where it is not what ``encode`` writes, or of another boot.
 
     Times that lie ahead are cut to now, so that a file that lies can shorten nobody's grace period by them, and
@@ -86,7 +86,7 @@ def decode(data: bytes, boot_id: str, now: float) -> State | None:
             return None
         cases = {(_text(row, "containerId"), _text(row, "gpu")): _case(row, now) for row in content["cases"]}
         cooling = {_place(row): _until(row, now) for row in content["cooling"]}
-        return State(
+        return DetectorState(
             cases=cases, kills=tuple(_kill(row, now) for row in content["kills"]),
             ended=tuple(_kill(row, now) for row in content["ended"]), cooling=cooling,
             debts=dict(_debt(row, now) for row in content["debts"]), opening=_opening(content["opening"], now),
@@ -98,26 +98,26 @@ def decode(data: bytes, boot_id: str, now: float) -> State | None:
         return None
 
 
-def _case(row: Mapping[str, Any], now: float) -> Case:
+def _case(row: Mapping[str, Any], now: float) -> ViolationState:
     inode, samples = row["cgroupInode"], _whole(row["samples"])
     last, over_for = min(_number(row["last"]), now), _number(row["overFor"])
     if over_for > last or not samples:
         raise ValueError
-    return Case(
+    return ViolationState(
         samples=samples, over_for=over_for, last=last, blind=row["blind"] is True, warned=row["warned"] is True,
         lenient=row["lenient"] is True, cgroup_inode=None if inode is None else _whole(inode),
     )  # fmt: skip
 
 
-def _kill(row: Mapping[str, Any], now: float) -> Kill:
-    return Kill(min(_number(row["at"]), now), *_tenant(row), free=row["free"] is True)
+def _kill(row: Mapping[str, Any], now: float) -> RecentKill:
+    return RecentKill(min(_number(row["at"]), now), *_tenant(row), free=row["free"] is True)
 
 
 def _tenant(row: Mapping[str, Any]) -> Tenant:
     return _text(row, "namespace"), _place(row)
 
 
-def _place(row: Mapping[str, Any]) -> Place:
+def _place(row: Mapping[str, Any]) -> ContainerKey:
     return _text(row, "podUid"), _text(row, "container")
 
 
@@ -143,7 +143,7 @@ def _opening(row: Mapping[str, Any] | None, now: float) -> Opening | None:
 
 
 def _until(row: Mapping[str, Any], now: float) -> float:
-    longest = Rules()
+    longest = DetectorConfig()
     return min(_number(row["until"]), now + max(longest.cool_down, longest.spacing))
 
 

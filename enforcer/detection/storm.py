@@ -1,12 +1,13 @@
 """When so many containers are due that the mistake is rather ours or the operator's, and when that is over. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from enforcer.detection.doubt import is_mistake
-from enforcer.detection.kill_history import Kill, Tenant, tenant_of
+from enforcer.detection.kill_history import RecentKill, Tenant, tenant_of
 from enforcer.quota.types import Quota
 
 CALM: Final = 60.0
@@ -49,7 +50,7 @@ class Present:
 def opened(
     wanted: AbstractSet[Tenant],
     present: Present,
-    kills: Sequence[Kill],
+    kills: Sequence[RecentKill],
     now: float,
     most: int,
     window: float,
@@ -64,14 +65,14 @@ def opened(
 
 
 def is_storm(
-    wanted: AbstractSet[Tenant], present: Present, kills: Sequence[Kill], now: float, most: int, window: float
+    wanted: AbstractSet[Tenant], present: Present, kills: Sequence[RecentKill], now: float, most: int, window: float
 ) -> bool:
     """Return whether the kills that are wanted are too many of what runs here.
 
-    That is more containers than ``most``, if they are most of all and their namespaces most of all: a tenant that is
-    most of neither cannot bring it about alone. Or none of at least two is within its quota or was spared, and that
-    makes more kills than ``most``, of which ``OF_ONE`` of a container count. A kill counts for as long as its pod is
-    there, and for ``window`` seconds.
+    That is more containers than ``most``, if they are most of all and the namespaces that they are most of are most of
+    all: a tenant that is most of neither cannot bring it about alone, nor with one violation among a neighbour's
+    containers. Or none of at least two is within its quota or was spared, and that makes more kills than ``most``, of
+    which ``OF_ONE`` of a container count. A kill counts for as long as its pod is there, and for ``window`` seconds.
     """
     if not wanted:
         return False
@@ -84,9 +85,15 @@ def is_storm(
     if len(hit) == 1:
         return False
     if len(hit) > most and is_most(hit, there):
-        return is_most({namespace for namespace, _ in hit}, {namespace for namespace, _ in there})
+        return is_most(_concerned(hit, there), {namespace for namespace, _ in there})
     counted = sum(min(lately.count(each) + (each in wanted), OF_ONE) for each in hit)
     return counted > most and there <= hit | present.over
+
+
+def _concerned(hit: AbstractSet[Tenant], there: AbstractSet[Tenant]) -> set[str]:
+    """Return the namespaces most of whose containers are hit."""
+    hits, all_of = (Counter(namespace for namespace, _ in each) for each in (hit, there))
+    return {namespace for namespace, count in hits.items() if 2 * count > all_of[namespace]}
 
 
 def is_most(some: AbstractSet[object], everything: AbstractSet[object]) -> bool:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from enforcer.attribution.snapshot import Holder
+from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.detection import debt as debts
 from enforcer.detection import doubt, storm
 from enforcer.detection.debt import Debt, DebtKey
-from enforcer.detection.kill_history import Kill, Place, Tenant
+from enforcer.detection.kill_history import ContainerKey, RecentKill, Tenant
 from enforcer.quota.types import Quota
 
 Key = tuple[str, str]
@@ -16,7 +16,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class DetectorConfig:
     """How careful to be. Times in seconds.
 
     ``max_gap`` is the longest time between two looks that still counts; after a longer one nobody knows what happened
@@ -49,7 +49,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class ViolationState:
     """One container on one GPU: samples in a row over quota, seconds over it, when last seen over.
 
     ``blind``: its GPU could not be read since. ``cgroup_inode`` tells its cgroup from one made anew under its name.
@@ -72,8 +72,8 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """All that the judge remembers: cases, when it decided to kill lately, and until when it lets a place be.
+class DetectorState:
+    """All that the detector remembers: cases, when it decided to kill lately, and until when it lets a place be.
 
     A place stays in ``cooling`` for the breaker's window after that: who was acted upon lately comes after the others.
     ``open`` is the breaker's; ``opening`` says who opened it, and is ``None`` where an operator did. ``trips`` is who
@@ -81,20 +81,20 @@ class State:
     first sample: what runs then is not fresh. ``ended`` are fresh containers that ended over quota.
     """
 
-    cases: Mapping[Key, Case] = field(default_factory=dict)
-    kills: tuple[Kill, ...] = ()
-    cooling: Mapping[Place, float] = field(default_factory=dict)
+    cases: Mapping[Key, ViolationState] = field(default_factory=dict)
+    kills: tuple[RecentKill, ...] = ()
+    cooling: Mapping[ContainerKey, float] = field(default_factory=dict)
     open: bool = False
     debts: Mapping[DebtKey, Debt] = field(default_factory=dict)
     opening: storm.Opening | None = None
     trips: Mapping[Tenant, float] = field(default_factory=dict)
-    within: Mapping[Place, float] | None = None
-    ended: tuple[Kill, ...] = ()
+    within: Mapping[ContainerKey, float] | None = None
+    ended: tuple[RecentKill, ...] = ()
     thresholds: Mapping[DebtKey, doubt.Threshold] = field(default_factory=dict)
 
 
 class Decision(StrEnum):
-    """What the judge says."""
+    """What the detector decides."""
 
     ARMED = "Armed"
     """Over quota in one sample: the grace period has begun."""
@@ -111,7 +111,7 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class KillDecision:
     """One decision about one container on one GPU.
 
     ``targets`` are the processes to end, largest first; ``kill_in`` the seconds left, ``None`` where only a warning is
@@ -124,7 +124,7 @@ class Verdict:
     used_mib: int
     over_for: float = 0.0
     kill_in: float | None = None
-    targets: tuple[Holder, ...] = ()
+    targets: tuple[ProcessUsage, ...] = ()
     at: float = 0.0
     respawns: bool = False
     debt: float = 0.0

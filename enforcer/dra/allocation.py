@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from enforcer.dra import permission
-from enforcer.dra.prepared_claim import Granted, Limit, Prepared
+from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
 from enforcer.nvml.types import Gpu
-from enforcer.quota.from_claims import Object, literal, mib_of, number_of, terms_of
+from enforcer.quota.from_claims import Object, env_int, parse_int, parse_mib, parse_policy
 from enforcer.resourceslices.devices import STATUS_DEVICE
 from gpushare import contract
 from gpushare.annotations import Asked, asked
@@ -32,7 +32,7 @@ NORMAL: Final = "normal"
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ContainerUse:
     """A container that uses a request of the claim; ``own`` where through the entry that the webhook writes.
 
     ``granted`` is that request's, one for each of its GPUs.
@@ -40,7 +40,7 @@ class Use:
 
     raw: Object
     kind: str
-    granted: tuple[Granted, ...]
+    granted: tuple[AllocatedDevice, ...]
     own: bool
 
     @property
@@ -70,7 +70,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PrepareRequest:
     """A claim, the pod that uses it, and the pod's namespace.
 
     ``host`` is what of the node its pods may reach; the namespace's own list of paths is added here.
@@ -82,7 +82,7 @@ class Ask:
     host: HostAccess = NOTHING_LISTED
 
 
-def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
+def compute_limits(node: str, ask: PrepareRequest, devices: Mapping[str, Gpu]) -> PreparedClaim:
     """Work out what a claim's containers may hold.
 
     Args:
@@ -104,7 +104,7 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
     _check_sums(ask, used, limits, granted)
     check_variables(used, limits)
     metadata, pod = ask.claim["metadata"], ask.pod["metadata"]
-    return Prepared(
+    return PreparedClaim(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -112,7 +112,7 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
         pod_uid=pod["uid"],
         granted=granted,
         limits=limits,
-        terms=terms_of(ask.namespace["metadata"].get("annotations") or {}),
+        terms=parse_policy(ask.namespace["metadata"].get("annotations") or {}),
         low_priority=_low_priority(ask.pod),
         own_shared_memory=tuple(sorted({use.request for use in used if brings_memory(use.raw)})),
         driver_capabilities=permission.driver_capabilities(
@@ -121,7 +121,7 @@ def prepare(node: str, ask: Ask, devices: Mapping[str, Gpu]) -> Prepared:
     )
 
 
-def user_of(claim: Object) -> Mapping[str, Any]:
+def reserved_pod(claim: Object) -> Mapping[str, Any]:
     """Name the one pod a claim is reserved for.
 
     Raises:
@@ -141,7 +141,7 @@ def check_user(node: str, claim: Object, pod: Object) -> None:
     Raises:
         PrepareError: it is another.
     """
-    user = user_of(claim)
+    user = reserved_pod(claim)
     if pod["metadata"]["uid"] != user["uid"]:
         message = f"claim {_named(claim)} is reserved for pod {user['name']} of UID {user['uid']}, which is gone"
         raise PrepareError(message, Reason.CLAIM_UNKNOWN)
@@ -150,7 +150,7 @@ def check_user(node: str, claim: Object, pod: Object) -> None:
         raise PrepareError(message, Reason.CLAIM_UNKNOWN)
 
 
-def granted_of(node: str, claim: Object, devices: Mapping[str, Gpu]) -> tuple[Granted, ...]:
+def granted_of(node: str, claim: Object, devices: Mapping[str, Gpu]) -> tuple[AllocatedDevice, ...]:
     """Read what a claim was allocated of this node's devices.
 
     Raises:
@@ -167,15 +167,15 @@ def granted_of(node: str, claim: Object, devices: Mapping[str, Gpu]) -> tuple[Gr
     return granted
 
 
-def of_requests(granted: Sequence[Granted]) -> dict[str, tuple[Granted, ...]]:
+def of_requests(granted: Sequence[AllocatedDevice]) -> dict[str, tuple[AllocatedDevice, ...]]:
     """Sort what was granted by request, in the order it came."""
-    found: dict[str, tuple[Granted, ...]] = {}
+    found: dict[str, tuple[AllocatedDevice, ...]] = {}
     for each in granted:
         found[each.request] = (*found.get(each.request, ()), each)
     return found
 
 
-def _check_different(claim: Object, several: Sequence[Granted], devices: Mapping[str, Gpu]) -> None:
+def _check_different(claim: Object, several: Sequence[AllocatedDevice], devices: Mapping[str, Gpu]) -> None:
     """Refuse several devices of one request that a process cannot use together."""
     what = f"request {several[0].request} of claim {_named(claim)}"
     if len({each.gpu for each in several}) < len(several):
@@ -185,27 +185,27 @@ def _check_different(claim: Object, several: Sequence[Granted], devices: Mapping
         raise PrepareError(f"{what} holds several devices that are no whole GPUs; ask for one device in each request")
 
 
-def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> Granted:
+def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> AllocatedDevice:
     request, pool, device = result["request"].partition("/")[0], result["pool"], result["device"]
     if result.get("adminAccess"):
         raise PrepareError(f"request {request} asks for adminAccess, which is not served; remove it")
     if pool == node and device == STATUS_DEVICE:
-        return Granted(request=request, pool=pool, device=device, share_id=result.get("shareID"))
+        return AllocatedDevice(request=request, pool=pool, device=device, share_id=result.get("shareID"))
     if pool != node or device not in devices:
         known = ", ".join(sorted(devices)) or "none"
         message = f"request {request} holds device {device} of pool {pool}, which node {node} does not have ({known})"
         raise PrepareError(f"{message}; delete the pod, so that it is placed anew", Reason.CLAIM_UNKNOWN)
     gpu, consumed = devices[device], result.get("consumedCapacity") or {}
-    memory = mib_of(consumed.get(contract.CAPACITY_MEMORY))
+    memory = parse_mib(consumed.get(contract.CAPACITY_MEMORY))
     if gpu.parent is not None:
         memory = gpu.memory_mib - gpu.reserved_mib  # a MIG instance has one user, who has all of it
     if not memory:
         raise PrepareError(
             f"request {request} consumed no {contract.CAPACITY_MEMORY} of {device}; it cannot be limited"
         )
-    return Granted(
+    return AllocatedDevice(
         request=request, pool=pool, device=device, share_id=result.get("shareID"), gpu=gpu.uuid, memory_mib=memory,
-        compute=number_of(consumed.get(contract.CAPACITY_COMPUTE)) or 0, device_mib=gpu.memory_mib,
+        compute=parse_int(consumed.get(contract.CAPACITY_COMPUTE)) or 0, device_mib=gpu.memory_mib,
     )  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def containers(pod: Object) -> list[tuple[Object, str]]:
     return [*first, *((each, APP) for each in spec.get("containers") or [])]
 
 
-def _uses(ask: Ask, granted: Sequence[Granted]) -> Iterator[Use]:
+def _uses(ask: PrepareRequest, granted: Sequence[AllocatedDevice]) -> Iterator[ContainerUse]:
     gpus = of_requests([each for each in granted if each.gpu is not None])
     found: dict[str, list[tuple[str, bool]]] = {}
     for use in uses(ask.pod):
@@ -231,22 +231,22 @@ def _uses(ask: Ask, granted: Sequence[Granted]) -> Iterator[Use]:
             asks = ", ".join(request for request, _ in used)
             message = f"container {raw['name']} uses {len(used)} requests ({asks}) of claim {_named(ask.claim)}"
             raise PrepareError(f"{message}; name one of them, for a container uses one request")
-        yield from (Use(raw, kind, gpus[request], own) for request, own in used)
+        yield from (ContainerUse(raw, kind, gpus[request], own) for request, own in used)
 
 
-def _check_used(ask: Ask, used: Sequence[Use], granted: Sequence[Granted]) -> None:
+def _check_used(ask: PrepareRequest, used: Sequence[ContainerUse], granted: Sequence[AllocatedDevice]) -> None:
     """Refuse GPUs that no container uses: nobody would know what its quota is."""
     if not used and any(each.gpu is not None for each in granted):
         hint = "name the claim in resources.claims of a container"
         raise PrepareError(f"claim {_named(ask.claim)} holds a GPU that no container of the pod uses; {hint}")
 
 
-def _limits(pod: Object, uses: Sequence[Use]) -> tuple[Limit, ...]:
+def _limits(pod: Object, uses: Sequence[ContainerUse]) -> tuple[ContainerLimit, ...]:
     annotations = pod["metadata"].get("annotations") or {}
     apps = [raw for raw, kind in containers(pod) if kind == APP]
     memory, compute = asked(annotations, main_container(annotations, apps))
     return tuple(
-        Limit(
+        ContainerLimit(
             container=use.name,
             request=use.request,
             memory_mib=_memory(use, memory.get(use.name)),
@@ -256,23 +256,23 @@ def _limits(pod: Object, uses: Sequence[Use]) -> tuple[Limit, ...]:
     )
 
 
-def _memory(use: Use, wanted: Asked | None) -> int:
+def _memory(use: ContainerUse, wanted: Asked | None) -> int:
     """An annotation, else what the webhook wrote into the container (a namespace's default), else all of the request.
 
     A namespace's default is not read again: it may have changed since the claim was made.
     """
     if wanted is not None:
         return _read(wanted, parse_memory)
-    written = literal(use.raw, contract.MEMORY_MIB) if use.own else None
+    written = env_int(use.raw, contract.MEMORY_MIB) if use.own else None
     return written or use.memory_mib
 
 
-def _compute(use: Use, wanted: Asked | None) -> int | None:
+def _compute(use: ContainerUse, wanted: Asked | None) -> int | None:
     if wanted is not None:
         return _read(wanted, parse_percent)
-    if use.own and literal(use.raw, contract.MEMORY_MIB) is not None:
+    if use.own and env_int(use.raw, contract.MEMORY_MIB) is not None:
         # The webhook was here; a percentage that is not ours can only lower what the container gets.
-        return _least(literal(use.raw, contract.MPS_THREAD_PERCENTAGE), use.compute)
+        return _least(env_int(use.raw, contract.MPS_THREAD_PERCENTAGE), use.compute)
     return use.compute or None
 
 
@@ -297,10 +297,15 @@ def _low_priority(pod: Object) -> bool:
     return bool(value == LOW)
 
 
-def _check_sums(ask: Ask, uses: Sequence[Use], limits: Sequence[Limit], granted: Sequence[Granted]) -> None:
+def _check_sums(
+    ask: PrepareRequest,
+    uses: Sequence[ContainerUse],
+    limits: Sequence[ContainerLimit],
+    granted: Sequence[AllocatedDevice],
+) -> None:
     for gpu in sorted({gpu for use in uses for gpu in use.gpus}):
         here = [(use, limit) for use, limit in zip(uses, limits, strict=True) if gpu in use.gpus]
-        memory, compute = peak([(use.kind, limit.memory_mib, limit.compute or 0) for use, limit in here])
+        memory, compute = peak_usage([(use.kind, limit.memory_mib, limit.compute or 0) for use, limit in here])
         had = [each for each in granted if each.gpu == gpu]
         consumed, percent = sum(each.memory_mib for each in had), sum(each.compute for each in had)
         claim = f"claim {_named(ask.claim)}"
@@ -326,7 +331,7 @@ def _mismatch(pod: Object, said: str, *, annotated: bool) -> PrepareError:
     return PrepareError(message, Reason.CLAIM_MISMATCH)
 
 
-def peak(shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
+def peak_usage(shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
     """Most that is held at once: (MiB, percent).
 
     Args:
@@ -343,7 +348,7 @@ def peak(shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
     return memory, compute
 
 
-def check_variables(uses: Sequence[Use], limits: Sequence[Limit]) -> None:
+def check_variables(uses: Sequence[ContainerUse], limits: Sequence[ContainerLimit]) -> None:
     """Where containers with different limits use one request, each must state its own.
 
     CDI writes the same variables into all of them, so there it can only be silent about what differs.
@@ -373,7 +378,7 @@ def variable(container: Object, name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def still_fits(prepared: Prepared, node: str, claim: Object, devices: Mapping[str, Gpu]) -> bool:
+def still_valid(prepared: PreparedClaim, node: str, claim: Object, devices: Mapping[str, Gpu]) -> bool:
     """Tell whether a claim is still what it was when it was prepared: its pod uses it, same devices and amounts.
 
     Other pods may have joined since; that must not keep its own pod from starting again.

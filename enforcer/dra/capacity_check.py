@@ -5,14 +5,14 @@ The scheduler counts a claim as gone when its object is, which after a forced de
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from enforcer.attribution.snapshot import View
-from enforcer.dra.prepared_claim import Prepared
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare.errors import PrepareError
 from gpushare.quantity import format_mib
 from gpushare.reasons import Reason
 
 
-def has_processes(claim: Prepared, views: Iterable[View]) -> bool | None:
+def has_processes(claim: PreparedClaim, views: Iterable[GpuSnapshot]) -> bool | None:
     """Tell whether processes of a claim's pod are on its GPUs; ``None`` when blind."""
     mine = [view for view in views if view.gpu.uuid in claim.gpus]
     if any(view.sample is None for view in mine) or len(mine) < len(claim.gpus):
@@ -20,18 +20,18 @@ def has_processes(claim: Prepared, views: Iterable[View]) -> bool | None:
     return any(_is_of(claim, holder.identity.owner) for view in mine for holder in view.holders)
 
 
-def held_mib(claim: Prepared, view: View) -> int | None:
+def held_mib(claim: PreparedClaim, view: GpuSnapshot) -> int | None:
     """MiB that processes of a claim's pod hold of one GPU, ``None`` when blind."""
     if view.sample is None:
         return None
     return sum(holder.used_mib for holder in view.holders if _is_of(claim, holder.identity.owner))
 
 
-def check_room(
-    claim: Prepared,
-    prepared: Sequence[Prepared],
-    ending: Sequence[Prepared],
-    views: Mapping[str, View],
+def check_capacity(
+    claim: PreparedClaim,
+    prepared: Sequence[PreparedClaim],
+    ending: Sequence[PreparedClaim],
+    views: Mapping[str, GpuSnapshot],
     capacity: Mapping[str, int],
 ) -> None:
     """Make sure that a claim fits beside all that is not gone yet.
@@ -63,11 +63,11 @@ def check_room(
             )
 
 
-def _leaving(claim: Prepared, gpu: str, view: View | None) -> int:
+def _leaving(claim: PreparedClaim, gpu: str, view: GpuSnapshot | None) -> int:
     """What still counts of a claim that was undone: what its processes hold, or all of it while that is unknown."""
     held = None if view is None else held_mib(claim, view)
     return claim.on(gpu) if held is None else held
 
 
-def _is_of(claim: Prepared, owner: object) -> bool:
+def _is_of(claim: PreparedClaim, owner: object) -> bool:
     return getattr(owner, "pod_uid", None) == claim.pod_uid

@@ -8,7 +8,7 @@ is left to the variables each has of its own: Prepare has compared those with th
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from enforcer.dra.prepared_claim import Granted, Prepared, Seen
+from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim, Seen
 from enforcer.quota.types import Mode
 from gpushare import contract, framework_variables
 from gpushare.memory_fraction import Budget, Reserve, budget
@@ -31,13 +31,13 @@ def claim_of_file(name: str) -> str | None:
     return name.removeprefix(contract.CDI_FILE_PREFIX).removesuffix(".json")
 
 
-def device_id(claim: Prepared, request: str) -> str:
+def device_id(claim: PreparedClaim, request: str) -> str:
     """Name a request's device the way the kubelet is told it."""
     return f"{contract.CDI_KIND}={_device_name(claim, request)}"
 
 
 def document(
-    claim: Prepared,
+    claim: PreparedClaim,
     pipes: Mapping[str, str],
     status: str,
     shared_memory: str | None = None,
@@ -68,7 +68,7 @@ def document(
 
 
 def variables(
-    claim: Prepared, grants: Sequence[Granted], *, mps: bool, reserve: Reserve | None = None
+    claim: PreparedClaim, grants: Sequence[AllocatedDevice], *, mps: bool, reserve: Reserve | None = None
 ) -> dict[str, str]:
     """Return the variables of a request's containers, for all GPUs of the request.
 
@@ -114,7 +114,9 @@ def _mps_variables(memory: set[int], compute: set[int | None]) -> dict[str, str]
     return found
 
 
-def _budget(claim: Prepared, grants: Sequence[Granted], limit: int, *, mps: bool, reserve: Reserve) -> Budget:
+def _budget(
+    claim: PreparedClaim, grants: Sequence[AllocatedDevice], limit: int, *, mps: bool, reserve: Reserve
+) -> Budget:
     """Work out what each of these GPUs has for a container with this limit; where GPUs differ, what fits on all."""
     known = {each.gpu: each for each in claim.seen}
     seen = [known.get(each.gpu or "") or Seen(gpu="", total_mib=each.device_mib) for each in grants]
@@ -137,12 +139,16 @@ def names_devices(spec: object) -> frozenset[str]:
     return frozenset(str(each["name"]) for each in entries if isinstance(each, dict) and "name" in each)
 
 
-def _all_mps(grants: Sequence[Granted]) -> bool:
+def _all_mps(grants: Sequence[AllocatedDevice]) -> bool:
     return all(each.mode is Mode.MPS for each in grants)
 
 
 def _gpu_edits(
-    claim: Prepared, grants: Sequence[Granted], pipe: str | None, shared_memory: str | None, reserve: Reserve
+    claim: PreparedClaim,
+    grants: Sequence[AllocatedDevice],
+    pipe: str | None,
+    shared_memory: str | None,
+    reserve: Reserve,
 ) -> Object:
     found = variables(claim, grants, mps=pipe is not None, reserve=reserve)
     edits: Object = {"env": [f"{name}={value}" for name, value in found.items()]}
@@ -165,5 +171,5 @@ def _mount(host: str, inside: str, access: str) -> Object:
     return {"hostPath": host, "containerPath": inside, "options": list(options)}
 
 
-def _device_name(claim: Prepared, request: str) -> str:
+def _device_name(claim: PreparedClaim, request: str) -> str:
     return f"{claim.uid}-{request}"

@@ -14,7 +14,7 @@ import structlog
 import yaml
 
 from enforcer.dra import cdi
-from enforcer.dra.prepared_claim import Prepared, safe_uid
+from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
 from enforcer.quota.types import Mode
 from enforcer.runtime import files
 from gpushare import contract
@@ -33,7 +33,7 @@ LEAVING: Final = ".leaving-"
 STATUS: Final = "status"
 
 
-class NodeFiles:
+class CdiFileStore:
     """Writes and removes them. Everything may be done twice; raises ``OSError`` where the disk refuses.
 
     Args:
@@ -59,7 +59,7 @@ class NodeFiles:
         self._cdi, self._status, self._pipe = cdi_root, run / STATUS, pipe
         self._toolkit = ToolkitSpecs((cdi_root, ADMIN_CDI))
 
-    def write(self, claim: Prepared) -> dict[str, tuple[str, ...]]:
+    def write(self, claim: PreparedClaim) -> dict[str, tuple[str, ...]]:
         """Write what a claim's containers need; by request, the CDI devices to give them.
 
         NVIDIA's own device comes first: where both set a variable, ours is the last word.
@@ -136,7 +136,7 @@ class NodeFiles:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         folder.chmod(0o755)  # the sidecar is another user, whatever our umask
 
-    def _toolkit_devices(self, claim: Prepared, request: str) -> tuple[str, ...]:
+    def _toolkit_devices(self, claim: PreparedClaim, request: str) -> tuple[str, ...]:
         there = self._toolkit.devices()
         return tuple(cdi.toolkit_device(each.gpu) for each in claim.of(request) if each.gpu and each.gpu in there)
 
@@ -196,7 +196,7 @@ def put(path: Path, data: bytes) -> None:
         OSError: it could not be written; no half of it is left.
     """
     with suppress(OSError):
-        if files.read(path, len(data) + 1) == data:
+        if files.read_regular_file(path, len(data) + 1) == data:
             return
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")

@@ -1,4 +1,4 @@
-"""Prepared claims on disk, one file each: preparing one touches no other, and undoing works on a full disk.
+"""PreparedClaim claims on disk, one file each: preparing one touches no other, and undoing works on a full disk.
 
 ``claims/<uid>.json`` in the state directory is a claim that was prepared and not undone. ``claims/<uid>.ending`` is one
 that was undone while processes of its pod still held GPU memory: its content is the same, for it is renamed.
@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from enforcer.dra.prepared_claim import Prepared, decode, encode, safe_uid
+from enforcer.dra.prepared_claim import PreparedClaim, decode, encode, safe_uid
 from enforcer.quota.types import Mode
 from enforcer.runtime import files
 from enforcer.runtime.files import replace
@@ -34,8 +34,8 @@ class ClaimStore:
     def __init__(self, state: Path) -> None:
         self._folder: Final = state / FOLDER
         self._lock = threading.Lock()
-        self._prepared: dict[str, Prepared] = {}
-        self._ending: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedClaim] = {}
+        self._ending: dict[str, PreparedClaim] = {}
         self.unreadable: dict[str, str] = {}
         """By file name, why it cannot be read. Such a file stays until its claim is prepared again or undone."""
 
@@ -48,17 +48,17 @@ class ClaimStore:
             elif file.suffix in {PREPARED, ENDING}:
                 self._load(file)
 
-    def get(self, uid: str) -> Prepared | None:
+    def get(self, uid: str) -> PreparedClaim | None:
         """Find a prepared claim."""
         with self._lock:
             return self._prepared.get(uid)
 
-    def prepared(self) -> tuple[Prepared, ...]:
+    def prepared(self) -> tuple[PreparedClaim, ...]:
         """All that are prepared, in a stable order."""
         with self._lock:
             return tuple(self._prepared[uid] for uid in sorted(self._prepared))
 
-    def ending(self) -> tuple[Prepared, ...]:
+    def ending(self) -> tuple[PreparedClaim, ...]:
         """All that were undone while processes of theirs lived on."""
         with self._lock:
             return tuple(self._ending[uid] for uid in sorted(self._ending))
@@ -74,7 +74,7 @@ class ClaimStore:
         with self._lock:
             return frozenset(Path(name).stem for name in self.unreadable if name.endswith(PREPARED))
 
-    def put(self, claim: Prepared) -> None:
+    def put(self, claim: PreparedClaim) -> None:
         """Keep a claim, durably."""
         path = self._path(claim.uid, PREPARED)
         replace(path, encode(claim), durable=True)
@@ -133,8 +133,8 @@ class ClaimStore:
             os.close(directory)
 
 
-def _read(file: Path) -> Prepared:
-    claim = decode(files.read(file, MAX_BYTES))
+def _read(file: Path) -> PreparedClaim:
+    claim = decode(files.read_regular_file(file, MAX_BYTES))
     if claim.uid != file.stem:
         raise ConfigError(f"it holds claim {claim.uid}", Reason.CHECKPOINT_UNREADABLE)
     return claim

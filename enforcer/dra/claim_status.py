@@ -11,8 +11,8 @@ from typing import Any, Final
 import structlog
 
 from enforcer.dra.allocation import LOW, NORMAL
-from enforcer.dra.prepared_claim import Granted, Prepared
-from enforcer.quota.types import Mode, Proven, Quota
+from enforcer.dra.prepared_claim import AllocatedDevice, PreparedClaim
+from enforcer.quota.types import LimitStatus, Mode, Quota
 from gpushare.contract import DRIVER, LIMIT_IN_FORCE
 from gpushare.errors import ClusterError
 from gpushare.kube_client import APPLY_PATCH, RESOURCE_V1, Cluster, path
@@ -32,13 +32,13 @@ FILES: Final = 16
 """So many owners and modes of files of MPS are written down."""
 Files = Sequence[tuple[int, int]]
 """Owner and mode of each file that MPS servers keep for their clients."""
-Proofs = Sequence[tuple[Quota, Proven]]
+Proofs = Sequence[tuple[Quota, LimitStatus]]
 """What is known of a claim's limits."""
 
 log = structlog.get_logger()
 
 
-class Announcer:
+class ClaimStatusPublisher:
     """Writes the status of claims, one after the other, from a thread of its own."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Announcer:
         self._cluster, self._backends, self._files = cluster, backends, files
         self._queue: queue.Queue[Object] = queue.Queue(QUEUE)
 
-    def publish(self, claim: Prepared) -> None:
+    def publish(self, claim: PreparedClaim) -> None:
         """Take a claim that was prepared; never waits and never fails."""
         try:
             self._queue.put_nowait(status_of(claim, datetime.now(UTC), self._backends(), self._files()))
@@ -91,14 +91,16 @@ class Announcer:
                 return
 
 
-def status_of(claim: Prepared, when: datetime, backends: Mapping[str, str] | None = None, files: Files = ()) -> Object:
+def status_of(
+    claim: PreparedClaim, when: datetime, backends: Mapping[str, str] | None = None, files: Files = ()
+) -> Object:
     """Write what server-side apply needs to set our entries, and nobody else's."""
     time = _time(when)
     ways = {each: _ways(each, backends or {}, files) for each in claim.granted}
     return _object(claim) | {"status": {"devices": [_entry(claim, each, ways[each], time) for each in claim.granted]}}
 
 
-def _object(claim: Prepared) -> Object:
+def _object(claim: PreparedClaim) -> Object:
     metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata}
 
@@ -107,13 +109,13 @@ def _time(when: datetime) -> str:
     return when.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _share(granted: Granted) -> Object:
+def _share(granted: AllocatedDevice) -> Object:
     """What tells the entries of a claim's status apart."""
     found: Object = {"driver": DRIVER, "pool": granted.pool, "device": granted.device}
     return found if granted.share_id is None else found | {"shareID": granted.share_id}
 
 
-def _ways(granted: Granted, backends: Mapping[str, str], files: Files) -> Object:
+def _ways(granted: AllocatedDevice, backends: Mapping[str, str], files: Files) -> Object:
     """How limits are made to hold on its GPU; who keeps them, and the files of MPS, only where that is known by now."""
     backend = backends.get(granted.gpu or "")
     found = [{"user": user, "mode": mode} for user, mode in files[:FILES]] if granted.mode is Mode.MPS else []
@@ -121,7 +123,7 @@ def _ways(granted: Granted, backends: Mapping[str, str], files: Files) -> Object
     return {"mode": str(granted.mode)} | known
 
 
-def _entry(claim: Prepared, granted: Granted, ways: Object, time: str) -> Object:
+def _entry(claim: PreparedClaim, granted: AllocatedDevice, ways: Object, time: str) -> Object:
     ready = {"type": "Ready", "status": "True", "reason": str(Reason.CLAIM_PREPARED), "lastTransitionTime": time}
     entry: Object = {
         "driver": DRIVER,
@@ -145,7 +147,7 @@ def _entry(claim: Prepared, granted: Granted, ways: Object, time: str) -> Object
     return entry
 
 
-def _answers(claim: Prepared, granted: Granted) -> Object:
+def _answers(claim: PreparedClaim, granted: AllocatedDevice) -> Object:
     """What came of wishes for other quotas; nothing where there were none."""
     here = {each.container for each in claim.limits if each.request == granted.request}
     answers = [
@@ -159,7 +161,7 @@ def _answers(claim: Prepared, granted: Granted) -> Object:
     return {"resizes": answers} if answers else {}
 
 
-def _sentence(claim: Prepared, granted: Granted) -> str:
+def _sentence(claim: PreparedClaim, granted: AllocatedDevice) -> str:
     if granted.gpu is None:
         return "status directory of the pod"
     limits = [each for each in claim.limits if each.request == granted.request]
@@ -177,9 +179,9 @@ class Conditions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def write(self, claim: Prepared, proofs: Proofs) -> bool:
+    def write(self, claim: PreparedClaim, proofs: Proofs) -> bool:
         """Say it. Returns false where the API server did not take it and may do so later."""
-        body = proof_of(claim, proofs, datetime.now(UTC))
+        body = limit_condition(claim, proofs, datetime.now(UTC))
         where = path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace)
         try:
             if said_before(self._cluster.get(where), body):
@@ -194,7 +196,7 @@ class Conditions:
         return True
 
 
-def proof_of(claim: Prepared, proofs: Proofs, when: datetime) -> Object:
+def limit_condition(claim: PreparedClaim, proofs: Proofs, when: datetime) -> Object:
     """Write what server-side apply needs to set the condition of each GPU that something is known about."""
     found = [(each, _of_request(claim, each, proofs)) for each in claim.granted]
     devices = [_share(each) | {"conditions": [_condition(mine, _time(when))]} for each, mine in found if mine]
@@ -217,7 +219,7 @@ def _states(entry: Object) -> tuple[object, ...]:
     return *share, *(each.get("reason") for each in limits), *words
 
 
-def _of_request(claim: Prepared, granted: Granted, proofs: Proofs) -> Proofs:
+def _of_request(claim: PreparedClaim, granted: AllocatedDevice, proofs: Proofs) -> Proofs:
     names = {each.container for each in claim.limits if each.request == granted.request}
     return [each for each in proofs if each[0].gpu == granted.gpu and each[0].container in names]
 

@@ -14,10 +14,10 @@ from typing import Final
 import structlog
 
 from enforcer.attribution.cgroup import Attributor
-from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.driver import Driver, Ref
-from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.driver import ClaimRef, Driver
+from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare.errors import ClusterError, PrepareError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 EVERY: Final = 60.0
 
 
-class Forgotten:
+class StaleClaimCleaner:
     """Looks for such claims.
 
     Args:
@@ -61,10 +61,10 @@ class Forgotten:
                     "claim undone without the kubelet", reason=str(Reason.CLAIM_FORGOTTEN), namespace=claim.namespace,
                     claim=claim.name, pod=claim.pod,
                 )  # fmt: skip
-                self._driver.unprepare(Ref(claim.namespace, claim.name, claim.uid))
+                self._driver.unprepare(ClaimRef(claim.namespace, claim.name, claim.uid))
         self._suspects = frozenset(each.uid for each in gone)
 
-    def _gone(self, claim: Prepared) -> bool:
+    def _gone(self, claim: PreparedClaim) -> bool:
         return self._absent(path(CORE_V1, "pods", claim.pod, claim.namespace), claim.pod_uid) and self._absent(
             path(RESOURCE_V1, "resourceclaims", claim.name, claim.namespace), claim.uid
         )
@@ -76,7 +76,7 @@ class Forgotten:
             return error.status == HTTPStatus.NOT_FOUND
 
 
-class Strays:
+class OrphanCleaner:
     """Looks for files that our checkpoint does not know. The order of our own work never leaves any: it lost something.
 
     Args:
@@ -92,7 +92,7 @@ class Strays:
         self,
         cluster: Cluster,
         store: ClaimStore,
-        files: NodeFiles,
+        files: CdiFileStore,
         driver: Driver,
         pods: Callable[[], Collection[str] | None],
         claims: Callable[[], Collection[tuple[str, str]]],
@@ -113,7 +113,7 @@ class Strays:
         empty = frozenset() if pods is None else folders - {each.pod_uid for each in prepared} - frozenset(pods)
         for uid in lost & self._suspects:
             log.info("stray file removed", reason=str(Reason.CLAIM_FORGOTTEN), claim_uid=uid)
-            self._driver.unprepare(Ref("", "", uid))
+            self._driver.unprepare(ClaimRef("", "", uid))
         for pod in empty & self._suspects:
             self._files.remove_status(pod)
         self._suspects = lost | empty
@@ -132,7 +132,7 @@ class Strays:
             self._adopt(found[uid])
         return uids - found.keys()
 
-    def _read(self, claim: tuple[str, str]) -> Ref | None:
+    def _read(self, claim: tuple[str, str]) -> ClaimRef | None:
         namespace, name = claim
         try:
             metadata = self._cluster.get(path(RESOURCE_V1, "resourceclaims", name, namespace))["metadata"]
@@ -140,9 +140,9 @@ class Strays:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
-        return Ref(namespace, name, metadata["uid"])
+        return ClaimRef(namespace, name, metadata["uid"])
 
-    def _adopt(self, ref: Ref) -> None:
+    def _adopt(self, ref: ClaimRef) -> None:
         try:
             self._driver.prepare(ref)
         except PrepareError as error:

@@ -17,17 +17,17 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.dra import capacity_check
-from enforcer.dra.allocation import Ask, prepare, still_fits, user_of
-from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.allocation import PrepareRequest, compute_limits, reserved_pod, still_valid
+from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.claim_backoff import ClaimBackoff
-from enforcer.dra.prepared_claim import Prepared, safe_uid
+from enforcer.dra.prepared_claim import PreparedClaim, safe_uid
 from enforcer.dra.program_view import with_view
 from enforcer.nvml.types import Gpu
 from enforcer.quota.from_claims import Object
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import device_name
 from gpushare.contract import NODE_MODE
@@ -47,7 +47,7 @@ PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class ClaimRef:
     """A claim as the kubelet names it."""
 
     namespace: str
@@ -56,7 +56,7 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PreparedDevice:
     """What a request was given, as the kubelet is told."""
 
     request: str
@@ -67,7 +67,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PrepareCall:
     """One call of the kubelet's: when it came, and whether it still waits for the answer."""
 
     came: float
@@ -86,16 +86,16 @@ class Ready(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class DriverDependencies:
     """What a driver is made of."""
 
     node: str
     cluster: Cluster
     store: ClaimStore
-    files: NodeFiles
-    look: Callable[[], Sequence[View]]
+    files: CdiFileStore
+    look: Callable[[], Sequence[GpuSnapshot]]
     ready: Ready
-    modes: GpuModes
+    modes: SharingModeController
     """How GPUs are shared."""
     capacity: Callable[[Gpu, Mode | None], int]
     """MiB of a GPU that shares can have, shared like this."""
@@ -109,16 +109,16 @@ class Parts:
     """Whether frameworks get variables."""
     backoff: ClaimBackoff = field(default_factory=ClaimBackoff)
     """How long new claims of a namespace wait."""
-    published: Callable[[Prepared], None] = lambda _: None
+    published: Callable[[PreparedClaim], None] = lambda _: None
     """Called with a claim that was prepared anew, to tell the API server."""
 
 
 class Driver:
     """Prepares and undoes claims. Safe to use from several threads: calls for one claim wait for each other."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: DriverDependencies) -> None:
         self._parts = parts
-        self._claims = Locks()
+        self._claims = KeyedLock()
         self._moved = threading.Condition()
         """Told whenever somebody has made room."""
         self._room = threading.Lock()
@@ -143,14 +143,14 @@ class Driver:
             if claim := self._parts.store.get(uid):
                 self._write(claim)
 
-    def _write(self, claim: Prepared) -> None:
+    def _write(self, claim: PreparedClaim) -> None:
         try:
             self._parts.files.write(claim)
         except (PrepareError, OSError) as error:  # its GPU has left, or the disk is full: the kubelet may ask again
             reason = error.reason if isinstance(error, PrepareError) else Reason.RECORD_UNWRITABLE
             log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
 
-    def prepare(self, ref: Ref, wanted: Callable[[], bool] = lambda: True) -> tuple[Device, ...]:
+    def prepare(self, ref: ClaimRef, wanted: Callable[[], bool] = lambda: True) -> tuple[PreparedDevice, ...]:
         """Prepare a claim, or say again what it was given.
 
         Args:
@@ -162,7 +162,7 @@ class Driver:
         """
         if not safe_uid(ref.uid):
             raise PrepareError(f"claim UID {ref.uid!r:.80} is none", Reason.BAD_REQUEST)
-        call = Call(time.monotonic(), wanted)
+        call = PrepareCall(time.monotonic(), wanted)
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
             if known is None:
@@ -184,7 +184,7 @@ class Driver:
             )  # fmt: skip
         # Of several devices of a request the first brings what all of them need: a container gets all of the request's.
         return tuple(
-            Device(each.request, each.pool, each.device, each.share_id, devices.pop(each.request, ()))
+            PreparedDevice(each.request, each.pool, each.device, each.share_id, devices.pop(each.request, ()))
             for each in claim.granted
         )
 
@@ -195,7 +195,7 @@ class Driver:
             hint = "let the namespace's pods use less GPU memory, or ask for more"
             raise PrepareError(f"{why} {how}; {hint}", Reason.TOO_MANY_KILLS)
 
-    def unprepare(self, ref: Ref) -> None:
+    def unprepare(self, ref: ClaimRef) -> None:
         """Undo a claim, whether it was prepared or not, without asking the API server: the claim is gone there.
 
         Raises:
@@ -214,7 +214,7 @@ class Driver:
             "claim undone", reason=str(Reason.CLAIM_UNPREPARED), namespace=ref.namespace, claim=ref.name, pod=claim.pod
         )
 
-    def alter(self, uid: str, change: Callable[[Prepared], Prepared]) -> Prepared | None:
+    def alter(self, uid: str, change: Callable[[PreparedClaim], PreparedClaim]) -> PreparedClaim | None:
         """Put a prepared claim in force as ``change`` makes it; ``None`` where it is prepared no more.
 
         On disk first, so that whoever starts after a crash writes the files that belong to it.
@@ -249,7 +249,7 @@ class Driver:
                 self._parts.store.ended(claim.uid)
                 self._tell()
 
-    def _undo(self, claim: Prepared) -> None:
+    def _undo(self, claim: PreparedClaim) -> None:
         with self._room:
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             if all(each.pod_uid != claim.pod_uid for each in others):
@@ -263,13 +263,13 @@ class Driver:
         with self._moved:
             self._moved.notify_all()
 
-    def _look(self) -> Sequence[View]:
+    def _look(self) -> Sequence[GpuSnapshot]:
         try:
             return self._parts.look()
         except NvmlError:
             return ()
 
-    def _fits(self, known: Prepared, ref: Ref) -> bool:
+    def _fits(self, known: PreparedClaim, ref: ClaimRef) -> bool:
         """Compare with the API server; while it does not answer, what was frozen counts."""
         try:
             claim = self._claim(ref)
@@ -277,9 +277,9 @@ class Driver:
             if error.status == HTTPStatus.NOT_FOUND:
                 raise
             return True
-        return still_fits(known, self._parts.node, claim, self._devices())
+        return still_valid(known, self._parts.node, claim, self._devices())
 
-    def _ask(self, ref: Ref, call: Call) -> Prepared:
+    def _ask(self, ref: ClaimRef, call: PrepareCall) -> PreparedClaim:
         while True:
             try:
                 return self._ask_once(ref)
@@ -288,15 +288,15 @@ class Driver:
                     raise
             time.sleep(PAUSE)
 
-    def _ask_once(self, ref: Ref) -> Prepared:
+    def _ask_once(self, ref: ClaimRef) -> PreparedClaim:
         cluster, claim = self._parts.cluster, self._claim(ref)
-        pod = cluster.get(path(CORE_V1, "pods", user_of(claim)["name"], ref.namespace), timeout=READ_SECONDS)
+        pod = cluster.get(path(CORE_V1, "pods", reserved_pod(claim)["name"], ref.namespace), timeout=READ_SECONDS)
         namespace = cluster.get(path(CORE_V1, "namespaces", ref.namespace), timeout=READ_SECONDS)
-        ask, devices = Ask(claim, pod, namespace, self._parts.host), self._devices()
-        prepared, backends = prepare(self._parts.node, ask, devices), self._parts.backends()
+        ask, devices = PrepareRequest(claim, pod, namespace, self._parts.host), self._devices()
+        prepared, backends = compute_limits(self._parts.node, ask, devices), self._parts.backends()
         return with_view(prepared, ask, devices.values(), backends, frameworks=self._parts.framework_variables)
 
-    def _claim(self, ref: Ref) -> Object:
+    def _claim(self, ref: ClaimRef) -> Object:
         where = path(RESOURCE_V1, "resourceclaims", ref.name, ref.namespace)
         claim = self._parts.cluster.get(where, timeout=READ_SECONDS)
         if claim["metadata"]["uid"] != ref.uid:
@@ -306,7 +306,7 @@ class Driver:
     def _devices(self) -> Mapping[str, Gpu]:
         return {device_name(view.gpu): view.gpu for view in self._parts.look()}
 
-    def _freeze_when_there_is_room(self, claim: Prepared, before: Prepared | None, call: Call) -> None:
+    def _freeze_when_there_is_room(self, claim: PreparedClaim, before: PreparedClaim | None, call: PrepareCall) -> None:
         while True:
             try:
                 return self._freeze(claim, before)
@@ -316,20 +316,20 @@ class Driver:
             with self._moved:
                 self._moved.wait(PAUSE)
 
-    def _freeze(self, claim: Prepared, before: Prepared | None) -> None:
+    def _freeze(self, claim: PreparedClaim, before: PreparedClaim | None) -> None:
         with self._room:
             others = [each for each in self._parts.store.prepared() if each.uid != claim.uid]
             _check_alone(claim, others)
             views = {view.gpu.uuid: view for view in self._parts.look()}
             capacity = {gpu: self._parts.capacity(view.gpu, claim.modes.get(gpu)) for gpu, view in views.items()}
-            capacity_check.check_room(claim, others, self._parts.store.ending(), views, capacity)
+            capacity_check.check_capacity(claim, others, self._parts.store.ending(), views, capacity)
             if before is not None and all(each.pod_uid != before.pod_uid for each in (*others, claim)):
                 self._parts.files.remove_status(before.pod_uid)
             self._parts.store.put(claim)
         self._parts.changed()
 
 
-def _shared_by(claim: Prepared, modes: Mapping[str, Mode | None]) -> Prepared:
+def _shared_by(claim: PreparedClaim, modes: Mapping[str, Mode | None]) -> PreparedClaim:
     """Prepare a claim for its GPUs as they are shared now."""
     unknown = next((gpu for gpu, mode in modes.items() if mode is None), None)
     if unknown is not None:
@@ -344,7 +344,7 @@ def _shared_by(claim: Prepared, modes: Mapping[str, Mode | None]) -> Prepared:
     return shared
 
 
-def _check_alone(claim: Prepared, others: Sequence[Prepared]) -> None:
+def _check_alone(claim: PreparedClaim, others: Sequence[PreparedClaim]) -> None:
     """A container uses one GPU: two claims would write the same variables."""
     taken = {limit.container: each.name for each in others if each.pod_uid == claim.pod_uid for limit in each.limits}
     for limit in claim.limits:
@@ -370,7 +370,7 @@ def _explained() -> Iterator[None]:
         raise PrepareError(message, Reason.RECORD_UNWRITABLE) from error
 
 
-class Locks:
+class KeyedLock:
     """One lock for each name that is in use."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 import structlog
 
-from enforcer.dra.driver import Driver, Ref
+from enforcer.dra.driver import ClaimRef, Driver
 from enforcer.dra.stubs import dra_v1_pb2 as dra
 from enforcer.dra.stubs import registration_v1_pb2 as registration
 from enforcer.status.metrics import Metrics
@@ -231,5 +231,5 @@ def _package() -> str:
     return str(dra.DESCRIPTOR.package)
 
 
-def _ref(claim: dra.Claim) -> Ref:
-    return Ref(claim.namespace, claim.name, claim.uid)
+def _ref(claim: dra.Claim) -> ClaimRef:
+    return ClaimRef(claim.namespace, claim.name, claim.uid)

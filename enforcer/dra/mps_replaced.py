@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.quota.types import Quota
-from enforcer.runtime.files import read, replace
-from enforcer.status.messages import Notice
+from enforcer.runtime.files import read_regular_file, replace
+from enforcer.status.messages import UserMessage
 from gpushare.reasons import Reason
 
 NOTE: Final = (
@@ -31,7 +31,7 @@ class Replaced:
     """
 
     def __init__(
-        self, memory: Path, clients: Callable[[], Sequence[Quota]], tell: Callable[[Notice], None]
+        self, memory: Path, clients: Callable[[], Sequence[Quota]], tell: Callable[[UserMessage], None]
     ) -> None:  # fmt: skip
         self._memory, self._clients, self._tell = memory, clients, tell
         self._kept = memory.with_name(KEPT_AT)
@@ -56,10 +56,10 @@ class Replaced:
 
     def _last(self) -> bytes:
         with suppress(OSError):
-            return read(self._kept, MOST_BYTES)
+            return read_regular_file(self._kept, MOST_BYTES)
         return b""
 
     def _report(self) -> None:
         for quota in self._clients():
             note = NOTE.format(container=quota.container)
-            self._tell(Notice(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))
+            self._tell(UserMessage(quota=quota, reason=Reason.MPS_STOPPED, note=note, action="Restart"))

@@ -7,7 +7,7 @@ somebody's template, or made by the scheduler for an extended resource.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from enforcer.dra.prepared_claim import Limit
+from enforcer.dra.prepared_claim import ContainerLimit
 from enforcer.quota.from_claims import Object
 from enforcer.quota.kept_fields import MOST_USES, too_many
 from gpushare import contract, host_access
@@ -43,7 +43,7 @@ def check(claim: Object, pod: Object, namespace: Object, host: HostAccess) -> Na
     return policy
 
 
-def check_amount(policy: NamespacePolicy, limit: Limit, *, instance: bool) -> None:
+def check_amount(policy: NamespacePolicy, limit: ContainerLimit, *, instance: bool) -> None:
     """Make sure that a container gets no more than its namespace's maximum.
 
     Args:

@@ -8,33 +8,33 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribution.cgroup import Attributor
-from enforcer.attribution.usage import Watch
-from enforcer.dra.cdi_files import NodeFiles
+from enforcer.attribution.usage import UsageSampler
+from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.claim_backoff import ClaimBackoff
-from enforcer.dra.claim_status import Announcer, Conditions
+from enforcer.dra.claim_status import ClaimStatusPublisher, Conditions
 from enforcer.dra.cleanup import EVERY as TIDY_EVERY
-from enforcer.dra.cleanup import Forgotten, Strays, living_pods
-from enforcer.dra.driver import Driver, Parts
+from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner, living_pods
+from enforcer.dra.driver import Driver, DriverDependencies
 from enforcer.dra.kubelet_plugin import PluginService, Sockets
 from enforcer.dra.mps_readiness import AlwaysReady, MpsReady
 from enforcer.dra.mps_replaced import Replaced
 from enforcer.dra.program_view import following
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.dra.resize_controller import EVERY as RESIZE_EVERY
-from enforcer.dra.resize_controller import Means, Resizer
-from enforcer.dra.shared_claims import Joiners
+from enforcer.dra.resize_controller import ResizeController, ResizeDependencies
+from enforcer.dra.shared_claims import SharedClaimDetector
 from enforcer.limits.backend import Backend
 from enforcer.mps.launcher import pipe_of, shared_memory_of
 from enforcer.mps.shared_memory import server_files
-from enforcer.mps.supervisor import MpsKeeper
+from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.quota.from_claims import Object
-from enforcer.quota.informer import WITH_KUBELET, Books, Rule
-from enforcer.quota.sharing_mode_controller import GpuModes
-from enforcer.quota.types import Mode, Proven, Quota
+from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, Rule
+from enforcer.quota.sharing_mode_controller import SharingModeController
+from enforcer.quota.types import LimitStatus, Mode, Quota
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
-from enforcer.runtime.background import every
-from enforcer.status.messages import Notice
+from enforcer.runtime.background import run_periodically
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ConfigError
 from gpushare.host_access import HostAccess
@@ -45,7 +45,7 @@ SETTLE_EVERY: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class DraPluginConfig:
     """What the driver is given."""
 
     node: str
@@ -55,18 +55,18 @@ class Setup:
     cdi_root: Path
     policy: InventoryPolicy
     cluster: Cluster
-    watch: Watch
+    watch: UsageSampler
     attributor: Attributor
     metrics: Metrics
-    modes: GpuModes
+    modes: SharingModeController
     """How GPUs are shared; told here of prepared claims."""
-    mps: MpsKeeper | None
+    mps: MpsSupervisor | None
     """Of the daemons; ``None``: no GPU is shared through MPS."""
     backends: Callable[[], Mapping[str, str]] = dict
     """Who keeps limits on which GPU."""
     quotas: Callable[[], Sequence[Quota]]
     """Those in force, which know the containers of pods that are gone from the API server."""
-    tell: Callable[[Notice], None] = lambda _: None
+    tell: Callable[[UserMessage], None] = lambda _: None
     """Takes what owners of pods are to be told."""
     exceeding: Callable[[], frozenset[str]] = frozenset
     """Namespaces whose new claims wait."""
@@ -80,7 +80,7 @@ class Setup:
     """Whether frameworks get variables."""
 
 
-class KubeletSide:
+class DraPlugin:
     """The driver, its sockets, and what keeps both in order.
 
     Attributes:
@@ -88,15 +88,15 @@ class KubeletSide:
         registered: set whenever the kubelet has (again) taken the driver in: slices have to be checked then.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: DraPluginConfig) -> None:
         self._store = ClaimStore(setup.state)
-        self.books: Final = Books(setup.node, self._rule(setup), WITH_KUBELET)
+        self.books: Final = QuotaInformer(setup.node, self._rule(setup), WITH_KUBELET)
         self.books.also = lambda: [each.namespace for each in self._store.prepared()]
         self.registered: Final = threading.Event()
         self._shared: tuple[str, ...] = ()
-        self._joiners: Final = Joiners(setup.tell)
+        self._joiners: Final = SharedClaimDetector(setup.tell)
         memory = shared_memory_of(setup.run)
-        self._announcer = Announcer(setup.cluster, setup.backends, partial(server_files, memory))
+        self._announcer = ClaimStatusPublisher(setup.cluster, setup.backends, partial(server_files, memory))
         self._conditions = Conditions(setup.cluster)
         self._modes, self._backends = setup.modes, setup.backends
         parts = self._parts(setup)
@@ -104,9 +104,11 @@ class KubeletSide:
         self._sockets = Sockets(setup.kubelet_root, PluginService(self._driver, setup.metrics), self.registered.set)
         self._files, self._replaced = parts.files, Replaced(memory, partial(_mps_clients, setup), setup.tell)
         files, living = parts.files, partial(living_pods, setup.attributor)
-        self._strays = Strays(setup.cluster, self._store, files, self._driver, self.books.pods, self.books.claims)
-        self._resizer = Resizer(self._means(setup))
-        self._forgotten = Forgotten(setup.cluster, self._store, self._driver, self.books.pods, living)
+        self._strays = OrphanCleaner(
+            setup.cluster, self._store, files, self._driver, self.books.pods, self.books.claims
+        )
+        self._resizer = ResizeController(self._means(setup))
+        self._forgotten = StaleClaimCleaner(setup.cluster, self._store, self._driver, self.books.pods, living)
 
     def start(self, stopped: threading.Event) -> None:
         """Bring the node's files in order, then serve.
@@ -121,9 +123,9 @@ class KubeletSide:
         self._modes.follow(self._store.modes)
         self._announcer.start()
         self._sockets.start()
-        every(SETTLE_EVERY, "settle", self._settle, stopped)
-        every(RESIZE_EVERY, "resize", self._resizer.turn, stopped, self._resizer.wanted)
-        every(TIDY_EVERY, "tidy", self._tidy, stopped)
+        run_periodically(SETTLE_EVERY, "settle", self._settle, stopped)
+        run_periodically(RESIZE_EVERY, "resize", self._resizer.turn, stopped, self._resizer.wanted)
+        run_periodically(TIDY_EVERY, "tidy", self._tidy, stopped)
 
     def stop(self) -> None:
         """Let calls come to their end and take the sockets away, so that the kubelet knows."""
@@ -141,7 +143,7 @@ class KubeletSide:
         yield from self._store.problems()
         yield from self._shared
 
-    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, Proven]]) -> bool:
+    def prove(self, claim_uid: str, proofs: Sequence[tuple[Quota, LimitStatus]]) -> bool:
         """Say in a claim's status whether its limits are in force; false where that has to be said again."""
         claim = self._store.get(claim_uid)
         return claim is None or not proofs or self._conditions.write(claim, proofs)
@@ -172,7 +174,7 @@ class KubeletSide:
         self._strays.turn()
         self._forgotten.turn()
 
-    def _rule(self, setup: Setup) -> Rule:
+    def _rule(self, setup: DraPluginConfig) -> Rule:
         def quotas(seen: Mapping[str, Sequence[Object]]) -> tuple[Quota, ...]:
             prepared, pods = self._store.prepared(), seen["pods"]
             self._shared = self._joiners.see(prepared, pods)
@@ -181,8 +183,8 @@ class KubeletSide:
 
         return quotas
 
-    def _means(self, setup: Setup) -> Means:
-        return Means(
+    def _means(self, setup: DraPluginConfig) -> ResizeDependencies:
+        return ResizeDependencies(
             driver=self._driver,
             store=self._store,
             look=setup.watch.look,
@@ -192,14 +194,14 @@ class KubeletSide:
             min_mib=setup.policy.min_memory_mib,
         )
 
-    def _parts(self, setup: Setup) -> Parts:
+    def _parts(self, setup: DraPluginConfig) -> DriverDependencies:
         keeper = setup.mps
         memory = shared_memory_of(setup.run) if setup.shared_memory else None
-        return Parts(
+        return DriverDependencies(
             node=setup.node,
             cluster=setup.cluster,
             store=self._store,
-            files=NodeFiles(
+            files=CdiFileStore(
                 setup.cdi_root, setup.run, partial(_pipe_of, setup), shared_memory=memory, reserve=setup.reserve
             ),
             look=setup.watch.look,
@@ -215,23 +217,23 @@ class KubeletSide:
         )
 
 
-def _host_access(setup: Setup) -> HostAccess:
+def _host_access(setup: DraPluginConfig) -> HostAccess:
     """What sharing pods may reach of the node: not what gpu-share and the kubelet keep, whatever paths they have."""
     folders = (setup.state, setup.run, setup.kubelet_root, setup.cdi_root)
     return HostAccess(protected=tuple(map(str, folders)), network=setup.host_network)
 
 
-def _mps_clients(setup: Setup) -> list[Quota]:
+def _mps_clients(setup: DraPluginConfig) -> list[Quota]:
     """The containers that run and whose GPU is shared through MPS."""
     running = [each for each in setup.quotas() if each.container_id is not None and each.memory_mib]
     return [each for each in running if setup.modes.of(each.gpu) is Mode.MPS]
 
 
-def _at_once(setup: Setup, gpu: str) -> bool:
+def _at_once(setup: DraPluginConfig, gpu: str) -> bool:
     """Whether another limit binds processes that run on a GPU; by the mode while its back end is not chosen yet."""
     backend = setup.backends().get(gpu)
     return setup.modes.of(gpu) is Mode.TIME_SLICING if backend is None else Backend(backend).at_once
 
 
-def _pipe_of(setup: Setup, gpu: str) -> str | None:
+def _pipe_of(setup: DraPluginConfig, gpu: str) -> str | None:
     return None if setup.mps is None else pipe_of(setup.run, gpu)

@@ -22,7 +22,7 @@ _REQUEST: Final = Pattern(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", 63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class AllocatedDevice:
     """What one request was allocated: a device and, where that is a GPU, how much of it; of several, one of them.
 
     ``gpu`` is ``None`` for the status device. ``memory_mib`` and ``compute`` (percent) are what was consumed,
@@ -41,7 +41,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class ContainerLimit:
     """What one container may hold of each GPU of its request: MiB, and percent of its SMs or ``None`` for no cap."""
 
     container: str
@@ -51,7 +51,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ResizeResult:
     """What came of a wish for another quota, the last one of a container.
 
     ``asked`` is the annotation as it stood, so that it is answered once; ``effect`` is when the limit itself changes,
@@ -81,7 +81,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedClaim:
     """One claim as it was prepared, for the one pod that uses it."""
 
     uid: str
@@ -89,12 +89,12 @@ class Prepared:
     name: str
     pod: str
     pod_uid: str
-    granted: tuple[Granted, ...]
-    limits: tuple[Limit, ...]
+    granted: tuple[AllocatedDevice, ...]
+    limits: tuple[ContainerLimit, ...]
     terms: Terms
     low_priority: bool = False
     """Whether its containers' work gives way to that of others on their GPU."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[ResizeResult, ...] = ()
     own_shared_memory: tuple[str, ...] = ()
     """Requests whose containers bring a /dev/shm of their own."""
     driver_capabilities: tuple[tuple[str, str], ...] = ()
@@ -126,7 +126,7 @@ class Prepared:
         """Say the same of GPUs that are shared like this."""
         return replace(self, granted=tuple(replace(each, mode=modes.get(each.gpu or "")) for each in self.granted))
 
-    def of(self, request: str) -> tuple[Granted, ...]:
+    def of(self, request: str) -> tuple[AllocatedDevice, ...]:
         """Name what a request was allocated of GPUs: one of each."""
         return tuple(each for each in self.granted if each.request == request and each.gpu is not None)
 
@@ -145,7 +145,7 @@ def safe_uid(uid: str) -> bool:
     return _UID.fullmatch(uid) is not None
 
 
-def encode(claim: Prepared) -> bytes:
+def encode(claim: PreparedClaim) -> bytes:
     """Write a claim as its file holds it."""
     content = {
         "version": VERSION,
@@ -191,7 +191,7 @@ def encode(claim: Prepared) -> bytes:
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
-def decode(data: bytes) -> Prepared:
+def decode(data: bytes) -> PreparedClaim:
     """Read a claim's file; unknown fields of newer versions are passed over.
 
     Raises:
@@ -206,7 +206,7 @@ def decode(data: bytes) -> Prepared:
         raise ConfigError(str(error)[:200], Reason.CHECKPOINT_UNREADABLE) from error
 
 
-def _decoded(content: Mapping[str, Any]) -> Prepared:
+def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
     if content["version"] != VERSION:
         raise ValueError(f"it is of version {content['version']!r:.20}, not {VERSION}")
     granted = tuple(_granted(row) for row in content["granted"])
@@ -214,7 +214,7 @@ def _decoded(content: Mapping[str, Any]) -> Prepared:
     shared = {each.request for each in granted if each.gpu is not None}
     if any(limit.request not in shared for limit in limits):
         raise ValueError("a limit belongs to a request that holds no GPU")
-    return Prepared(
+    return PreparedClaim(
         uid=_named(content["uid"], _UID),
         namespace=_text(content["namespace"]),
         name=_text(content["name"]),
@@ -238,8 +238,8 @@ def _decoded(content: Mapping[str, Any]) -> Prepared:
     )
 
 
-def _granted(row: Mapping[str, Any]) -> Granted:
-    return Granted(
+def _granted(row: Mapping[str, Any]) -> AllocatedDevice:
+    return AllocatedDevice(
         request=_named(row["request"], _REQUEST),
         pool=_text(row["pool"]),
         device=_text(row["device"]),
@@ -258,8 +258,8 @@ def _mode(row: Mapping[str, Any]) -> Mode | None:
     return None if value is None else Mode(value)
 
 
-def _limit(row: Mapping[str, Any]) -> Limit:
-    return Limit(
+def _limit(row: Mapping[str, Any]) -> ContainerLimit:
+    return ContainerLimit(
         container=_text(row["container"]),
         request=_named(row["request"], _REQUEST),
         memory_mib=_whole(row["memoryMib"]),
@@ -271,8 +271,8 @@ def _seen(row: Mapping[str, Any]) -> Seen:
     return Seen(gpu=_text(row["gpu"]), total_mib=_whole(row["totalMib"]), by_cgroup=_flag(row["byCgroup"]))
 
 
-def _answer(row: Mapping[str, Any]) -> Answer:
-    return Answer(
+def _answer(row: Mapping[str, Any]) -> ResizeResult:
+    return ResizeResult(
         container=_text(row["container"]),
         asked=str(row["asked"]),
         done=_flag(row["done"]),

@@ -6,18 +6,23 @@ Both are kept when the claim is prepared, because the file of a claim is written
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from enforcer.dra.allocation import Ask, containers
-from enforcer.dra.prepared_claim import Prepared, Seen
+from enforcer.dra.allocation import PrepareRequest, containers
+from enforcer.dra.prepared_claim import PreparedClaim, Seen
 from enforcer.limits.backend import Backend
 from enforcer.nvml.types import Gpu
-from enforcer.quota.from_claims import Object, number_of
+from enforcer.quota.from_claims import Object, parse_int
 from gpushare import contract, framework_variables
 from gpushare.namespace_policy import NamespacePolicy
 
 
 def with_view(
-    claim: Prepared, ask: Ask, gpus: Collection[Gpu], backends: Mapping[str, str], *, frameworks: bool = True
-) -> Prepared:
+    claim: PreparedClaim,
+    ask: PrepareRequest,
+    gpus: Collection[Gpu],
+    backends: Mapping[str, str],
+    *,
+    frameworks: bool = True,
+) -> PreparedClaim:
     """Return the claim with what its programs see.
 
     Args:
@@ -46,12 +51,12 @@ def _clients(claim: Object) -> tuple[tuple[str, int], ...]:
     found: dict[str, int] = {}
     for each in claim["status"]["allocation"]["devices"]["results"]:
         consumed = (each.get("consumedCapacity") or {}).get(contract.CAPACITY_CLIENTS)
-        if each.get("driver") == contract.DRIVER and (number := number_of(consumed)):
+        if each.get("driver") == contract.DRIVER and (number := parse_int(consumed)):
             found[each["request"].partition("/")[0]] = number
     return tuple(found.items())
 
 
-def following(claim: Prepared, backends: Mapping[str, str]) -> Prepared:
+def following(claim: PreparedClaim, backends: Mapping[str, str]) -> PreparedClaim:
     """Return the claim as its programs see its GPUs now; a GPU whose back end is not known is seen as before."""
     seen = tuple(
         replace(each, by_cgroup=backends[each.gpu] == Backend.DRIVER_CGROUP) if each.gpu in backends else each
@@ -60,7 +65,7 @@ def following(claim: Prepared, backends: Mapping[str, str]) -> Prepared:
     return replace(claim, seen=seen)
 
 
-def _settings(claim: Prepared, ask: Ask) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _settings(claim: PreparedClaim, ask: PrepareRequest) -> tuple[tuple[str, tuple[str, ...]], ...]:
     policy = NamespacePolicy.from_annotations(ask.namespace["metadata"].get("annotations") or {})
     if policy.frameworks is None:
         return ()

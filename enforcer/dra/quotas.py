@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from enforcer.dra.prepared_claim import Granted, Limit, Prepared
-from enforcer.quota.from_claims import Object, Terms, container_ids, literal, terms_of
+from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
+from enforcer.quota.from_claims import Object, Terms, container_ids, env_int, parse_policy
 from enforcer.quota.types import Quota
 from gpushare import contract
 from gpushare.pod_claims import Use, claim_names, uses
 
 
 def quotas_of_prepared(
-    prepared: Sequence[Prepared], pods: Sequence[Object], namespaces: Iterable[Object], before: Sequence[Quota]
+    prepared: Sequence[PreparedClaim], pods: Sequence[Object], namespaces: Iterable[Object], before: Sequence[Quota]
 ) -> tuple[Quota, ...]:
     """Work out the node's quotas from what was prepared; what was frozen is not read again from anywhere.
 
@@ -22,13 +22,13 @@ def quotas_of_prepared(
         before: earlier quotas; they know the containers of pods that are gone from the API server and still live here.
     """
     ids = _ids(pods, before)
-    policy = {each["metadata"]["name"]: terms_of(each["metadata"].get("annotations") or {}) for each in namespaces}
+    policy = {each["metadata"]["name"]: parse_policy(each["metadata"].get("annotations") or {}) for each in namespaces}
     users = (*(other for claim in prepared for other in joined(claim, pods)), *prepared)  # a pod's own claim counts
     # A container that asked for nothing gets no GPU, but another of its pod can hand it the way to one.
     found = {_key(each): each for each in _of_all_containers(users, ids, policy, lambda _claim, _gpu: 0)}
     # An older enforcer prepared claims without limits; their containers see all that was granted.
     without = [each for each in prepared if not each.limits]
-    found |= {_key(each): each for each in _of_all_containers(without, ids, policy, Prepared.on)}
+    found |= {_key(each): each for each in _of_all_containers(without, ids, policy, PreparedClaim.on)}
     found |= {
         _key(quota): quota
         for user in users
@@ -43,7 +43,7 @@ def _stated(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[tuple[st
     """Read what the environment of each container states, by pod UID and name; as with ids, earlier quotas know."""
     known = {(quota.pod_uid, quota.container): quota.stated_mib for quota in before}
     return known | {
-        (pod["metadata"]["uid"], each["name"]): literal(each, contract.MEMORY_MIB)
+        (pod["metadata"]["uid"], each["name"]): env_int(each, contract.MEMORY_MIB)
         for pod in pods
         for each in (pod.get("spec") or {}).get("containers") or ()
     }
@@ -65,10 +65,10 @@ def _ids(pods: Sequence[Object], before: Sequence[Quota]) -> Mapping[str, Mappin
 
 
 def _of_all_containers(
-    claims: Iterable[Prepared],
+    claims: Iterable[PreparedClaim],
     ids: Mapping[str, Mapping[str, str]],
     policy: Mapping[str, Terms],
-    amount: Callable[[Prepared, str], int],
+    amount: Callable[[PreparedClaim, str], int],
 ) -> Iterator[Quota]:
     """Give every container that runs in the pods of these claims so many MiB of each of their GPUs."""
     for claim in claims:
@@ -76,11 +76,11 @@ def _of_all_containers(
         for gpu in claim.gpus:
             mib = amount(claim, gpu)
             for container, container_id in ids.get(claim.pod_uid, {}).items():
-                limit = Limit(container=container, request="", memory_mib=mib)
+                limit = ContainerLimit(container=container, request="", memory_mib=mib)
                 yield _quota(claim, limit, container_id, terms, gpu, mib)
 
 
-def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
+def joined(claim: PreparedClaim, pods: Sequence[Object]) -> Iterator[PreparedClaim]:
     """Find the pods that use a claim which was prepared for another one.
 
     The kubelet does not ask again for a claim it has prepared, so nobody can refuse such a pod. What the claim consumed
@@ -95,22 +95,24 @@ def joined(claim: Prepared, pods: Sequence[Object]) -> Iterator[Prepared]:
             yield replace(claim, pod=metadata["name"], pod_uid=metadata["uid"], limits=limits)
 
 
-def quotas_of_joined(other: Prepared) -> tuple[Quota, ...]:
+def quotas_of_joined(other: PreparedClaim) -> tuple[Quota, ...]:
     """Name the containers of a pod that joined a claim to those who are told of them."""
     return tuple(quota for limit in other.limits for quota in _quotas(other, limit, None, {}))
 
 
-def _joined_limits(claim: Prepared, used: Sequence[Use]) -> Iterator[Limit]:
+def _joined_limits(claim: PreparedClaim, used: Sequence[Use]) -> Iterator[ContainerLimit]:
     for container in dict.fromkeys(each.container for each in used):
         asked = {each.request for each in used if each.container == container}
         yield from (
-            Limit(container=container, request=each.request, memory_mib=0)
+            ContainerLimit(container=container, request=each.request, memory_mib=0)
             for each in claim.granted
             if each.gpu is not None and asked & {each.request, ""}
         )
 
 
-def _quotas(claim: Prepared, limit: Limit, container_id: str | None, policy: Mapping[str, Terms]) -> tuple[Quota, ...]:
+def _quotas(
+    claim: PreparedClaim, limit: ContainerLimit, container_id: str | None, policy: Mapping[str, Terms]
+) -> tuple[Quota, ...]:
     """Write one limit as quotas, one for each of its GPUs."""
     terms = policy.get(claim.namespace, claim.terms)
     return tuple(
@@ -119,7 +121,9 @@ def _quotas(claim: Prepared, limit: Limit, container_id: str | None, policy: Map
     )
 
 
-def _quota(claim: Prepared, limit: Limit, container_id: str | None, terms: Terms, gpu: str, reserved_mib: int) -> Quota:
+def _quota(
+    claim: PreparedClaim, limit: ContainerLimit, container_id: str | None, terms: Terms, gpu: str, reserved_mib: int
+) -> Quota:
     """Write one under its namespace's policy as it is now, else as it was when it was prepared."""
     return Quota(
         claim_uid=claim.uid,
@@ -142,7 +146,7 @@ def _quota(claim: Prepared, limit: Limit, container_id: str | None, terms: Terms
     )
 
 
-def _reserved(claim: Prepared, limit: Limit, granted: Granted) -> int:
+def _reserved(claim: PreparedClaim, limit: ContainerLimit, granted: AllocatedDevice) -> int:
     """The most the container could be given: its request's, or all its pod has of that GPU once quotas were moved."""
     if not limit.memory_mib:
         return 0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
-from enforcer.dra.allocation import Use, check_variables, containers, peak
-from enforcer.dra.prepared_claim import Answer, Limit, Prepared, kept
+from enforcer.dra.allocation import ContainerUse, check_variables, containers, peak_usage
+from enforcer.dra.prepared_claim import ContainerLimit, PreparedClaim, ResizeResult, kept
 from enforcer.quota.from_claims import Object
 from gpushare import contract
 from gpushare.errors import PrepareError, QuantityError, ResizeRefused
@@ -23,7 +23,7 @@ AT_START: Final = "at next start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ResizeBounds:
     """What holds besides what was reserved: the smallest share, and the namespace's ceiling for each container."""
 
     min_mib: int = DEFAULT_MIN_MIB
@@ -31,7 +31,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class CurrentUsage:
     """How it stands on the node.
 
     ``held_mib`` is what the container's processes hold of the GPU, ``None`` where that cannot be seen; ``at_once`` says
@@ -47,7 +47,9 @@ class Now:
         return AT_ONCE if self.at_once and (after <= before or not self.mps) else AT_START
 
 
-def answered(claim: Prepared, pod: Object, container: str, asked: Any, bounds: Bounds, now: Now) -> Prepared:
+def apply_resize(
+    claim: PreparedClaim, pod: Object, container: str, asked: Any, bounds: ResizeBounds, now: CurrentUsage
+) -> PreparedClaim:
     """Return the claim with an answer to a wish, and with the other limit where it is granted.
 
     Args:
@@ -59,7 +61,7 @@ def answered(claim: Prepared, pod: Object, container: str, asked: Any, bounds: B
         now: how it stands.
     """
     before = limit_of(claim, container).memory_mib
-    blank = Answer(container=container, asked=kept(asked), done=False, before_mib=before, reason="", note="")
+    blank = ResizeResult(container=container, asked=kept(asked), done=False, before_mib=before, reason="", note="")
     try:
         wish = parse_request(asked)
         after = resized(claim, pod, container, wish.memory_mib, bounds)
@@ -71,7 +73,7 @@ def answered(claim: Prepared, pod: Object, container: str, asked: Any, bounds: B
     return _with(after, replace(blank, done=True, reason=str(Reason.RESIZED), note=note, effect=effect))
 
 
-def resized(claim: Prepared, pod: Object, container: str, mib: int, bounds: Bounds) -> Prepared:
+def resized(claim: PreparedClaim, pod: Object, container: str, mib: int, bounds: ResizeBounds) -> PreparedClaim:
     """Return the claim with another limit of one container.
 
     Raises:
@@ -93,7 +95,7 @@ def resized(claim: Prepared, pod: Object, container: str, mib: int, bounds: Boun
     return after
 
 
-def check_known(claim: Prepared, pod: Object, container: str) -> None:
+def check_known(claim: PreparedClaim, pod: Object, container: str) -> None:
     """Make sure that a container has a limit in this claim.
 
     Raises:
@@ -111,26 +113,26 @@ def check_known(claim: Prepared, pod: Object, container: str) -> None:
     raise ResizeRefused(f"the pod has no container named {container[:64]!r}; {hint}", Reason.UNKNOWN_CONTAINER)
 
 
-def held_at_once(claim: Prepared, pod: Object, gpu: str) -> int:
+def held_at_once(claim: PreparedClaim, pod: Object, gpu: str) -> int:
     """MiB of one GPU that a claim's containers can hold at once under their limits."""
     kinds = {str(raw["name"]): kind for raw, kind in containers(pod)}
     here = [each for each in claim.limits if gpu in gpus_of(claim, each)]
-    return peak([(kinds.get(each.container, ""), each.memory_mib, 0) for each in here])[0]
+    return peak_usage([(kinds.get(each.container, ""), each.memory_mib, 0) for each in here])[0]
 
 
-def most_mib(claim: Prepared, pod: Object, container: str) -> int:
+def most_mib(claim: PreparedClaim, pod: Object, container: str) -> int:
     """MiB that one container can have at most, beside what the others have now; of several GPUs on each."""
     limit = limit_of(claim, container)
     return min(_most_on(gpu, claim, pod, limit) for gpu in gpus_of(claim, limit))
 
 
-def _most_on(gpu: str, claim: Prepared, pod: Object, limit: Limit) -> int:
+def _most_on(gpu: str, claim: PreparedClaim, pod: Object, limit: ContainerLimit) -> int:
     reserved = claim.on(gpu)
     whole = tuple(replace(each, memory_mib=reserved) if each is limit else each for each in claim.limits)
     return max(0, 2 * reserved - held_at_once(replace(claim, limits=whole), pod, gpu))
 
 
-def limit_of(claim: Prepared, container: str) -> Limit:
+def limit_of(claim: PreparedClaim, container: str) -> ContainerLimit:
     """Find the limit of a container that has one."""
     return next(each for each in claim.limits if each.container == container)
 
@@ -143,7 +145,7 @@ def ceiling_of(namespace: Mapping[str, str]) -> int | None:
         return None
 
 
-def outstanding(claim: Prepared, wished: Mapping[str, Any]) -> dict[str, Any]:
+def pending_requests(claim: PreparedClaim, wished: Mapping[str, Any]) -> dict[str, Any]:
     """Those wishes about containers of a claim that have not been answered; what takes least comes first."""
     mine = {each.container: each.memory_mib for each in claim.limits}
     new = [
@@ -161,7 +163,7 @@ def _growth(asked: Any, before: int) -> int:
         return 0
 
 
-def _check_held(container: str, before: int, wish: ResizeRequest, now: Now) -> None:
+def _check_held(container: str, before: int, wish: ResizeRequest, now: CurrentUsage) -> None:
     if wish.force or wish.memory_mib >= before:
         return
     if now.held_mib is None:
@@ -174,10 +176,10 @@ def _check_held(container: str, before: int, wish: ResizeRequest, now: Now) -> N
         raise ResizeRefused(f"{message}; let it free memory first, or ask with force", Reason.OVER_QUOTA)
 
 
-def _check_variables(after: Prepared, pod: Object, limit: Limit) -> None:
+def _check_variables(after: PreparedClaim, pod: Object, limit: ContainerLimit) -> None:
     """Containers that use one request get the same variables, so one of them cannot be given another limit alone."""
     raws = {str(raw["name"]): (raw, kind) for raw, kind in containers(pod)}
-    pairs = [(Use(*raws[each.container], after.of(each.request), own=True), each) for each in after.limits
+    pairs = [(ContainerUse(*raws[each.container], after.of(each.request), own=True), each) for each in after.limits
              if each.container in raws]  # fmt: skip
     try:
         check_variables([use for use, _ in pairs], [each for _, each in pairs])
@@ -194,7 +196,7 @@ def _check_variables(after: Prepared, pod: Object, limit: Limit) -> None:
         raise ResizeRefused(f"{message} same variables: {hint}", Reason.CLAIM_MISMATCH) from error
 
 
-def _beyond(claim: Prepared, pod: Object, limit: Limit, mib: int) -> str:
+def _beyond(claim: PreparedClaim, pod: Object, limit: ContainerLimit, mib: int) -> str:
     gpu = min(gpus_of(claim, limit), key=lambda each: _most_on(each, claim, pod, limit))
     others = [
         f"{each.container} {format_mib(each.memory_mib)}"
@@ -219,11 +221,11 @@ def _note(container: str, before: int, after: int, effect: str, *, mps: bool) ->
     return f"{lasting}, and one that goes above its quota is ended" if after < before else lasting
 
 
-def _with(claim: Prepared, answer: Answer) -> Prepared:
+def _with(claim: PreparedClaim, answer: ResizeResult) -> PreparedClaim:
     others = tuple(each for each in claim.answers if each.container != answer.container)
     return replace(claim, answers=(*others, answer))
 
 
-def gpus_of(claim: Prepared, limit: Limit) -> tuple[str, ...]:
+def gpus_of(claim: PreparedClaim, limit: ContainerLimit) -> tuple[str, ...]:
     """UUIDs of the GPUs that a limit is for; at least one."""
     return tuple(each.gpu for each in claim.of(limit.request) if each.gpu is not None)

@@ -11,14 +11,22 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.driver import Driver
-from enforcer.dra.prepared_claim import Answer, Prepared
-from enforcer.dra.resize import Bounds, Now, answered, ceiling_of, gpus_of, limit_of, outstanding
+from enforcer.dra.prepared_claim import PreparedClaim, ResizeResult
+from enforcer.dra.resize import (
+    CurrentUsage,
+    ResizeBounds,
+    apply_resize,
+    ceiling_of,
+    gpus_of,
+    limit_of,
+    pending_requests,
+)
 from enforcer.quota.from_claims import Object, container_ids
 from enforcer.quota.types import Quota
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from gpushare.errors import NvmlError, PrepareError
 from gpushare.reasons import Reason
 from gpushare.resize_annotation import requests_in
@@ -30,7 +38,7 @@ EVERY: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class ResizeDependencies:
     """What a resizer works with.
 
     ``look`` sees the GPUs, ``tell`` takes a notice for a pod's owner, ``at_once`` says whether a GPU's
@@ -39,21 +47,21 @@ class Means:
 
     driver: Driver
     store: ClaimStore
-    look: Callable[[], Sequence[View]]
-    tell: Callable[[Notice], None]
+    look: Callable[[], Sequence[GpuSnapshot]]
+    tell: Callable[[UserMessage], None]
     at_once: Callable[[str], bool]
     mps: bool
     min_mib: int
 
 
-class Resizer:
+class ResizeController:
     """Answers wishes for other quotas.
 
     Attributes:
         wanted: set when there are wishes that nobody has answered.
     """
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: ResizeDependencies) -> None:
         self._means = means
         self.wanted: Final = threading.Event()
         self._pods: Mapping[str, Object] = {}
@@ -81,10 +89,10 @@ class Resizer:
 
     def _answer(self, uid: str, pod: Object, container: str, asked: Any) -> None:
         now = partial(self._now, pod, container)
-        bounds = Bounds(min_mib=self._means.min_mib, max_mib=self._ceilings.get(pod["metadata"]["namespace"]))
-        self._alter(uid, container, asked, lambda known: answered(known, pod, container, asked, bounds, now(known)))
+        bounds = ResizeBounds(min_mib=self._means.min_mib, max_mib=self._ceilings.get(pod["metadata"]["namespace"]))
+        self._alter(uid, container, asked, lambda known: apply_resize(known, pod, container, asked, bounds, now(known)))
 
-    def _alter(self, uid: str, container: str, asked: Any, change: Callable[[Prepared], Prepared]) -> None:
+    def _alter(self, uid: str, container: str, asked: Any, change: Callable[[PreparedClaim], PreparedClaim]) -> None:
         try:
             claim = self._means.driver.alter(uid, change)
         except PrepareError as error:
@@ -97,11 +105,11 @@ class Resizer:
                 if answer.answers(container, asked):
                     self._say(claim, answer)
 
-    def _now(self, pod: Object, container: str, claim: Prepared) -> Now:
+    def _now(self, pod: Object, container: str, claim: PreparedClaim) -> CurrentUsage:
         container_id = container_ids(pod).get(container)
         gpus = gpus_of(claim, limit_of(claim, container))
         held = self._held(gpus, container_id) if container_id else 0
-        return Now(held_mib=held, at_once=all(map(self._means.at_once, gpus)), mps=self._means.mps)
+        return CurrentUsage(held_mib=held, at_once=all(map(self._means.at_once, gpus)), mps=self._means.mps)
 
     def _held(self, gpus: Sequence[str], container_id: str) -> int | None:
         """MiB that a container holds of that of these GPUs of which it holds most; ``None`` where one is not seen."""
@@ -115,24 +123,24 @@ class Resizer:
             return None
         return max(sum(each.used_mib for each in reading.get(container_id, ())) for reading in seen)
 
-    def _say(self, claim: Prepared, answer: Answer) -> None:
+    def _say(self, claim: PreparedClaim, answer: ResizeResult) -> None:
         quota = quota_of(claim, answer.container)
         reason = Reason.RESIZED if answer.done else Reason.RESIZE_REFUSED
         log.info(
             "wish for another quota answered", reason=answer.reason, namespace=claim.namespace, pod=claim.pod,
             container=answer.container, asked=answer.asked, before_mib=answer.before_mib, quota_mib=quota.memory_mib,
         )  # fmt: skip
-        self._means.tell(Notice(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False))
+        self._means.tell(UserMessage(quota=quota, reason=reason, note=answer.note, action="Resize", warning=False))
 
 
-def _wished(claim: Prepared, pods: Mapping[str, Object]) -> dict[str, Any]:
+def _wished(claim: PreparedClaim, pods: Mapping[str, Object]) -> dict[str, Any]:
     pod = pods.get(claim.pod_uid)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
         return {}
-    return outstanding(claim, requests_in(pod["metadata"].get("annotations") or {}))
+    return pending_requests(claim, requests_in(pod["metadata"].get("annotations") or {}))
 
 
-def quota_of(claim: Prepared, container: str) -> Quota:
+def quota_of(claim: PreparedClaim, container: str) -> Quota:
     """Name a container to those who are told of it."""
     return Quota(
         claim_uid=claim.uid, namespace=claim.namespace, pod=claim.pod, pod_uid=claim.pod_uid, container=container,

@@ -2,29 +2,29 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import joined, quotas_of_joined
 from enforcer.quota.from_claims import Object
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from gpushare.claim_messages import ENDED, claim_in_use_message
 from gpushare.reasons import Reason
 
-Pair = tuple[Prepared, Prepared]
+Pair = tuple[PreparedClaim, PreparedClaim]
 """A claim as it was prepared, and as another pod uses it."""
 
 
-class Joiners:
+class SharedClaimDetector:
     """Tells each such pod once, and once more when the pod is gone that has the claim: that changes what to do.
 
     Args:
         tell: takes what owners of pods are to be told.
     """
 
-    def __init__(self, tell: Callable[[Notice], None]) -> None:
+    def __init__(self, tell: Callable[[UserMessage], None]) -> None:
         self._tell = tell
         self._told: frozenset[tuple[str, str, bool]] = frozenset()
 
-    def see(self, prepared: Sequence[Prepared], pods: Sequence[Object]) -> tuple[str, ...]:
+    def see(self, prepared: Sequence[PreparedClaim], pods: Sequence[Object]) -> tuple[str, ...]:
         """Take in what is prepared and who is there; return what operators are to read."""
         there = {pod["metadata"]["uid"] for pod in pods if (pod.get("status") or {}).get("phase") not in ENDED}
         found = [(claim, other) for claim in prepared for other in joined(claim, pods)]
@@ -40,9 +40,9 @@ class Joiners:
         )
 
 
-def _notices(pair: Pair, *, gone: bool) -> Iterator[Notice]:
+def _notices(pair: Pair, *, gone: bool) -> Iterator[UserMessage]:
     claim, other = pair
     for quota in quotas_of_joined(other)[:1]:
         who = f"container {quota.container} may hold 0 MiB on {quota.gpu} and is ended when it holds any"
         note = claim_in_use_message(claim.name, claim.pod, who, gone=gone)
-        yield Notice(quota=quota, reason=Reason.CLAIM_TAKEN, note=note, action="Prepare")
+        yield UserMessage(quota=quota, reason=Reason.CLAIM_TAKEN, note=note, action="Prepare")

@@ -15,12 +15,12 @@ from typing import Final
 import structlog
 
 from enforcer.audit.log import utc_now
-from enforcer.detection.detector import closed
+from enforcer.detection.detector import close_breaker
 from enforcer.detection.forecast import RESET
-from enforcer.detection.types import State
+from enforcer.detection.types import DetectorState
 from enforcer.kill.recheck import InForce
 from enforcer.runtime import files
-from enforcer.runtime.background import Aside
+from enforcer.runtime.background import BackgroundExecutor
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -29,7 +29,7 @@ NAME: Final = "breaker-open.json"
 OPEN: Final = f"the breaker is open, nobody is killed; see who is over their quota and why, then `{RESET}` on this node"
 
 
-class Breaker:
+class CircuitBreaker:
     """Keeps state and file at one: what opens stays open until the file is gone.
 
     Args:
@@ -37,7 +37,7 @@ class Breaker:
         disk: asked and told in its own time.
     """
 
-    def __init__(self, folder: Path, disk: Aside) -> None:
+    def __init__(self, folder: Path, disk: BackgroundExecutor) -> None:
         self._path: Final = folder / NAME
         self._disk = disk
         self._written = False
@@ -48,7 +48,7 @@ class Breaker:
         self.problem: str | None = None
         """What to tell operators; ``None`` while it is closed."""
 
-    def told(self, state: State) -> State:
+    def told(self, state: DetectorState) -> DetectorState:
         """Return the state as the file has it: opened where it stands, closed where it was taken away.
 
         Where nothing can be said it stays as it was.
@@ -62,10 +62,10 @@ class Breaker:
         if state.open and written and stands is False:
             log.warning("the breaker is closed", reason=str(Reason.RECOVERED), file=NAME)
             self._written = False
-            return closed(state)
+            return close_breaker(state)
         return state
 
-    def keep(self, state: State) -> None:
+    def keep(self, state: DetectorState) -> None:
         """Put the file there where the judge has opened the breaker; tried again until it is written."""
         self.problem = OPEN if state.open else None
         self._closing = self._written and not state.open
@@ -83,7 +83,7 @@ class Breaker:
         self._written = self._closing = self.stands = False
         log.warning("the breaker has closed: what opened it is over", reason=str(Reason.RECOVERED), file=NAME)
 
-    def _write(self, state: State) -> None:
+    def _write(self, state: DetectorState) -> None:
         if self._looked():
             self._written = True
             return
@@ -111,12 +111,12 @@ class Breaker:
         return self.stands
 
 
-def _opened(state: State) -> State:
+def _opened(state: DetectorState) -> DetectorState:
     log.critical(OPEN, reason=str(Reason.BREAKER_OPEN), file=NAME)
     return replace(state, open=True)
 
 
-def unless_open(folder: Path, in_force: InForce) -> InForce:
+def guard_quota_source(folder: Path, in_force: InForce) -> InForce:
     """Let nobody be ended by a judgement made before either, once the file in that folder stands."""
     return lambda judged: None if os.path.lexists(folder / NAME) else in_force(judged)
 

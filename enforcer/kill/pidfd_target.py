@@ -12,11 +12,11 @@ from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import Attributor, Identity, Owner
+from enforcer.attribution.cgroup import Attributor, ContainerRef, Identity
 from enforcer.attribution.procfs import PidHandle
-from enforcer.attribution.snapshot import Holder
+from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit import kill_records
-from enforcer.audit.kill_records import Ending
+from enforcer.audit.kill_records import ProcessOutcome
 from enforcer.quota.types import Quota
 from gpushare.reasons import Reason
 
@@ -29,11 +29,11 @@ INIT: Final = 1
 class Victim:
     """A process we hold on to, and what it held when it was judged."""
 
-    holder: Holder
+    holder: ProcessUsage
     handle: PidHandle
 
 
-class Grip:
+class PidfdPinner:
     """Takes hold of processes and tells whether they are who they are taken for.
 
     Args:
@@ -45,8 +45,8 @@ class Grip:
         self._attributor, self._open = attributor, open_handle
 
     def take(
-        self, stack: ExitStack, quota: Quota, holders: Sequence[Holder], but: Collection[Identity] = ()
-    ) -> tuple[list[Victim], list[Ending]]:
+        self, stack: ExitStack, quota: Quota, holders: Sequence[ProcessUsage], but: Collection[Identity] = ()
+    ) -> tuple[list[Victim], list[ProcessOutcome]]:
         """Take hold of processes and check each: those that are still who they were, and those that have ended.
 
         Where no more can be held at once, the rest is left for the next round.
@@ -58,7 +58,7 @@ class Grip:
             but: of these, whom not to.
         """
         victims: list[Victim] = []
-        gone: list[Ending] = []
+        gone: list[ProcessOutcome] = []
         for holder in (each for each in holders if each.identity not in but):
             try:
                 handle = self._open(holder.identity.pid)
@@ -66,14 +66,14 @@ class Grip:
                 log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
                 break
             if handle is None:
-                gone.append(kill_records.ending(holder, Reason.GONE))
+                gone.append(kill_records.process_outcome(holder, Reason.GONE))
                 continue
             victim = Victim(holder, stack.enter_context(handle))
             why = self.mistaken(quota, victim)
             if why is None:
                 victims.append(victim)
             elif why is Reason.GONE:
-                gone.append(kill_records.ending(holder, why))
+                gone.append(kill_records.process_outcome(holder, why))
             else:
                 log.warning("process spared", reason=str(why), pid=holder.identity.pid, container=quota.container)
         return victims, gone
@@ -88,14 +88,16 @@ class Grip:
             return Reason.GONE
         if identity is None:
             return Reason.PROCESS_HIDDEN
-        if protected(identity):
+        if is_protected(identity):
             return Reason.PROTECTED
-        if identity != victim.holder.identity or identity.owner != Owner(quota.pod_uid, quota.container_id or ""):
+        if identity != victim.holder.identity or identity.owner != ContainerRef(
+            quota.pod_uid, quota.container_id or ""
+        ):
             return Reason.IDENTITY_CHANGED
         return None
 
 
-def protected(identity: Identity) -> bool:
+def is_protected(identity: Identity) -> bool:
     """Whether this is somebody we never touch, whatever any list says: ourselves, init, the kernel, nobody's."""
     ours = identity.pid in {os.getpid(), os.getppid()}
     return ours or identity.pid <= INIT or identity.kernel_thread or identity.owner is None

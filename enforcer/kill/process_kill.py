@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.audit.kill_records import touched
 from enforcer.kill.pidfd_target import Victim
 from gpushare.errors import MpsError
@@ -63,7 +63,7 @@ class MpsClient(Protocol):
         """
 
 
-class NoMps:
+class NullMpsClient:
     """No daemon on this node: nobody is a client."""
 
     def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> None:
@@ -71,7 +71,7 @@ class NoMps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class KillTimeouts:
     """How long to wait, in seconds, after SIGTERM and after SIGKILL, and how often to go after new processes.
 
     After ``total`` nobody else is taken on: a round that has begun comes to its end.
@@ -84,7 +84,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Climb:
+class ProcessKill:
     """A process on its way: what was done to it, and what came of it; ``None`` so far.
 
     ``kin``: those that die with it and were not named before, each with what was done to it, added to. Asked before
@@ -102,7 +102,7 @@ class Climb:
         return self.result in SPARED and not touched(self.steps)
 
 
-class Ladder:
+class ProcessKiller:
     """Ends processes. Safe to use from several threads, each with processes of its own.
 
     Args:
@@ -110,22 +110,22 @@ class Ladder:
         patience: how long to wait.
     """
 
-    def __init__(self, mps: MpsClient, patience: Patience) -> None:
+    def __init__(self, mps: MpsClient, patience: KillTimeouts) -> None:
         self._mps, self._patience = mps, patience
         self._lock = threading.Lock()
         self.hung: Final[dict[Identity, Victim]] = {}
         """Processes that SIGKILL did not end: it stays pending, so they are not signalled again."""
-        self._refused: Counter[Owner | None] = Counter()
+        self._refused: Counter[ContainerRef | None] = Counter()
         """Attempts that MPS refused, by container: a tenant has as many processes as it likes to be refused."""
 
-    def release(self, climb: Climb, gpu: str) -> bool:
+    def release(self, climb: ProcessKill, gpu: str) -> bool:
         """Have MPS let go of it; false where that is refused, and it gets no signal."""
         released = self._released(climb.victim, gpu, climb.steps)
         if not released:
             climb.result = Reason.TERMINATE_FAILED
         return released
 
-    def climb(self, group: Sequence[Climb], gpu: str, check: Callable[[Sequence[Climb]], None]) -> None:
+    def climb(self, group: Sequence[ProcessKill], gpu: str, check: Callable[[Sequence[ProcessKill]], None]) -> None:
         """Do what it takes to end processes that MPS let go of, all at the same time: no wait is longer for many.
 
         Args:
@@ -145,14 +145,14 @@ class Ladder:
             each.result = Reason.UNKILLABLE
             self._let_hang(each.victim)
 
-    def _kin_released(self, each: Climb, gpu: str) -> bool:
+    def _kin_released(self, each: ProcessKill, gpu: str) -> bool:
         """Have MPS let go of all that die with it; false where that is refused, and it gets no signal either."""
         released = all(self._released(kin, gpu, said) for kin, said in each.kin())
         if not released:
             each.result = Reason.TERMINATE_FAILED
         return released
 
-    def _sent(self, each: Climb, number: signal.Signals) -> bool:
+    def _sent(self, each: ProcessKill, number: signal.Signals) -> bool:
         """Send a signal; whether that is to be waited for."""
         if number is signal.SIGTERM and each.victim.handle.deaf(number):
             return False
@@ -168,7 +168,7 @@ class Ladder:
             self._over(each)
         return sent
 
-    def _over(self, each: Climb) -> None:
+    def _over(self, each: ProcessKill) -> None:
         self._refused.pop(each.victim.holder.identity.owner, None)
         each.result = Reason.KILLED if touched(each.steps) else Reason.GONE
 
@@ -198,7 +198,7 @@ class Ladder:
         steps.extend([_STEPS[released]] if released in _STEPS else [])
         return released is not False or self._refused_enough(victim.holder.identity.owner)
 
-    def _refused_enough(self, owner: Owner | None) -> bool:
+    def _refused_enough(self, owner: ContainerRef | None) -> bool:
         """Count an attempt that was refused. After a few, signals have to do: any tenant can make its daemon refuse."""
         if len(self._refused) > MAX_REFUSED:
             self._refused.clear()

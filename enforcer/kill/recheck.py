@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from enforcer.attribution.snapshot import Holder, total
+from enforcer.attribution.snapshot import ProcessUsage, total_mib
 from enforcer.quota.types import Quota
 from gpushare.reasons import Reason
 
@@ -16,26 +16,26 @@ InForce = Callable[[Quota], Quota | None]
 """From the quota that a container was judged by to what it may hold now: no less; ``None``: it is not to be ended."""
 
 
-class Eyes(Protocol):
+class UsageSource(Protocol):
     """A fresh look at one container's use of its GPU."""
 
-    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
+    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         """Who in the container holds how much now; ``None`` when blind."""
 
 
-def as_judged(quota: Quota) -> Quota:
+def unchanged(quota: Quota) -> Quota:
     """Say that nothing has changed since."""
     return quota
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Rechecker:
     """Looks at containers and asks for their quotas."""
 
-    eyes: Eyes
-    in_force: InForce = as_judged
+    eyes: UsageSource
+    in_force: InForce = unchanged
 
-    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
+    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         """Who in the container holds how much now; ``None`` when blind."""
         return self.eyes.holders(quota)
 
@@ -43,11 +43,11 @@ class Outlook:
         """What the container may hold now; another policy ends other processes, and is for the next judgement."""
         return replace(self.in_force(quota) or quota, on_exceed=quota.on_exceed)
 
-    def let_be(self, quota: Quota, holders: Sequence[Holder] | None) -> Reason | None:
+    def let_be(self, quota: Quota, holders: Sequence[ProcessUsage] | None) -> Reason | None:
         """Why a container that holds so much is not to be ended now; ``None`` where it is."""
         if holders is None:
             return Reason.NVML_UNAVAILABLE
         now = self.in_force(quota)
         if now is None:
             return Reason.NOT_ENFORCING
-        return None if total(holders) > now.ceiling_mib else Reason.BACK_UNDER_QUOTA
+        return None if total_mib(holders) > now.ceiling_mib else Reason.BACK_UNDER_QUOTA

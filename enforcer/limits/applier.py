@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribution.cgroup import Owner
-from enforcer.limits.backend import Ability, Backend, Choice, Wanted, choose
+from enforcer.attribution.cgroup import ContainerRef
+from enforcer.limits.backend import Backend, Choice, DriverSupport, RequestedBackend, choose
 from enforcer.nvml.types import Gpu
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
@@ -41,24 +41,24 @@ class CgroupLimits(Protocol):
         """Set one. Raises ``NvmlError``."""
 
 
-class Folders(Protocol):
+class CgroupLocator(Protocol):
     """Where cgroups are; ``enforcer.limits.cgroup_paths.CgroupFolders`` knows."""
 
     root: Path
 
-    def find(self, owner: Owner) -> Path | None:
+    def find(self, owner: ContainerRef) -> Path | None:
         """Find a container's own cgroup; ``None`` where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedLimit:
     """A limit as the back end keeps it: ``mib``, ``None`` where there is none; ``why`` it cannot be said."""
 
     mib: int | None = None
     why: str | None = None
 
 
-class Limiter:
+class LimitApplier:
     """The limits of one node. Safe to use from several threads.
 
     Args:
@@ -71,8 +71,8 @@ class Limiter:
     def __init__(
         self,
         driver: CgroupLimits,
-        folders: Folders,
-        wanted: Wanted,
+        folders: CgroupLocator,
+        wanted: RequestedBackend,
         has_mps: Callable[[str], bool],
     ) -> None:
         self._driver, self._folders, self._wanted = driver, folders, wanted
@@ -101,21 +101,21 @@ class Limiter:
                 if self._set.get(key) != quota.memory_mib and not self._rests(key):
                     self._put(key, quota)
 
-    def read(self, quota: Quota) -> Applied:
+    def read(self, quota: Quota) -> AppliedLimit:
         """Read one limit back; another than was set is set again at the next turn."""
         with self._lock:
             if not self._sets(quota.gpu):
-                return Applied()
+                return AppliedLimit()
             key, folder = _key(quota), self._folder(quota)
             if folder is None:
-                return Applied(why="its cgroup is not found")
+                return AppliedLimit(why="its cgroup is not found")
             try:
                 found = self._driver.cgroup_limit_mib(quota.gpu, str(folder))
             except NvmlError as error:
-                return Applied(why=error.message)
+                return AppliedLimit(why=error.message)
             if found != quota.memory_mib:
                 self._set.pop(key, None)
-            return Applied(found)
+            return AppliedLimit(found)
 
     def problems(self) -> Iterator[str]:
         """Say which choices cannot work and which limits cannot be set."""
@@ -134,13 +134,13 @@ class Limiter:
 
     def _choice(self, gpu: Gpu) -> Choice | None:
         if gpu.parent is not None:
-            return choose(Ability(mig=True), self._wanted)
+            return choose(DriverSupport(mig=True), self._wanted)
         if gpu.uuid not in self._able:
             try:
                 self._able[gpu.uuid] = self._driver.limits_cgroups(gpu.uuid, str(self._folders.root))
             except NvmlError:
                 return None
-        return choose(Ability(mps=self._has_mps(gpu.uuid), cgroups=self._able[gpu.uuid]), self._wanted)
+        return choose(DriverSupport(mps=self._has_mps(gpu.uuid), cgroups=self._able[gpu.uuid]), self._wanted)
 
     def _rests(self, key: Key) -> bool:
         self._pauses[key] = max(0, self._pauses.get(key, 0) - 1)
@@ -169,7 +169,7 @@ class Limiter:
         self._failures[key] = problem
 
     def _folder(self, quota: Quota) -> Path | None:
-        return self._folders.find(Owner(quota.pod_uid, quota.container_id or ""))
+        return self._folders.find(ContainerRef(quota.pod_uid, quota.container_id or ""))
 
 
 def _key(quota: Quota) -> Key:

@@ -38,7 +38,7 @@ class Backend(StrEnum):
         return self in {Backend.DRIVER_CGROUP, Backend.WATCH_ONLY}
 
 
-class Wanted(StrEnum):
+class RequestedBackend(StrEnum):
     """What the operator says (``--limit-backend``)."""
 
     AUTO = "auto"
@@ -48,7 +48,7 @@ class Wanted(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ability:
+class DriverSupport:
     """What there is for one GPU: an MPS daemon, a driver that keeps limits of cgroups, or it is a MIG instance."""
 
     mps: bool = False
@@ -65,12 +65,12 @@ class Choice:
 
 
 _LACKING: Final = {
-    Wanted.MPS_V2: "there is no MPS daemon for it in this mode",
-    Wanted.DRIVER_CGROUP: "its driver keeps no limits of cgroups (R615 and newer do, on cgroup v2)",
+    RequestedBackend.MPS_V2: "there is no MPS daemon for it in this mode",
+    RequestedBackend.DRIVER_CGROUP: "its driver keeps no limits of cgroups (R615 and newer do, on cgroup v2)",
 }
 
 
-def choose(ability: Ability, wanted: Wanted = Wanted.AUTO) -> Choice:
+def choose(ability: DriverSupport, wanted: RequestedBackend = RequestedBackend.AUTO) -> Choice:
     """Choose what prevents best: per container before per process, and anything before nothing.
 
     A MIG instance is limited by itself whatever is wanted: the setting is for GPUs that are shared.
@@ -79,15 +79,15 @@ def choose(ability: Ability, wanted: Wanted = Wanted.AUTO) -> Choice:
         return Choice(Backend.MIG_INSTANCE)
     best = _best(ability)
     possible = {
-        Wanted.AUTO: True, Wanted.MPS_V2: ability.mps, Wanted.DRIVER_CGROUP: ability.cgroups,
-        Wanted.WATCH_ONLY: True,
+        RequestedBackend.AUTO: True, RequestedBackend.MPS_V2: ability.mps,
+        RequestedBackend.DRIVER_CGROUP: ability.cgroups, RequestedBackend.WATCH_ONLY: True,
     }  # fmt: skip
     if not possible[wanted]:
         return Choice(best, f"limits by {wanted} are wanted, but {_LACKING[wanted]}: {best} is used; set auto")
-    return Choice(best if wanted is Wanted.AUTO else Backend(wanted))
+    return Choice(best if wanted is RequestedBackend.AUTO else Backend(wanted))
 
 
-def _best(ability: Ability) -> Backend:
+def _best(ability: DriverSupport) -> Backend:
     if ability.cgroups:
         return Backend.DRIVER_CGROUP
     if ability.mps:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from enforcer.attribution.cgroup import Owner, owner_in
+from enforcer.attribution.cgroup import ContainerRef, container_in
 
 ROOT: Final = Path("/sys/fs/cgroup")
 QOS: Final = ("", "burstable", "besteffort")
@@ -25,7 +25,7 @@ class CgroupFolders:
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
 
-    def find(self, owner: Owner) -> Path | None:
+    def find(self, owner: ContainerRef) -> Path | None:
         """Find a container's own cgroup; ``None`` where it has none yet, or no more.
 
         In version 1 every hierarchy has one, and any of them names the container.
@@ -53,10 +53,10 @@ def pod_folders(pod_uid: str) -> Iterator[str]:
             )
 
 
-def _below(mount: Path, owner: Owner) -> Iterator[Path]:
+def _below(mount: Path, owner: ContainerRef) -> Iterator[Path]:
     for pod in pod_folders(owner.pod_uid):
         for entry in _entries(mount / pod):
-            if owner.container_id in entry.name and owner_in(f"/{pod}/{entry.name}") == owner:
+            if owner.container_id in entry.name and container_in(f"/{pod}/{entry.name}") == owner:
                 yield Path(entry.path)
 
 

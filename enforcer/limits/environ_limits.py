@@ -17,7 +17,7 @@ _ORDINAL: Final = Pattern(r"[0-9]{1,4}", 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EnvironLimit:
     """What a process said of its limit when it started.
 
     ``limit_mib`` is the largest it names for its GPU, ``None`` where it names none that MPS could read. ``unseen`` is
@@ -28,14 +28,14 @@ class Said:
     unseen: str | None = None
 
 
-def said(environ: bytes) -> Said:
+def parse_environ(environ: bytes) -> EnvironLimit:
     """Read the text of ``/proc/<pid>/environ``."""
     variables = _variables(environ)
     visible = [each for each in variables.get(CUDA_VISIBLE_DEVICES, "").split(",") if each] or ["0"]
     entries = list(_entries(variables.get(MPS_MEMORY_LIMIT, "")))
     unseen = next((name for name, _ in entries if not _is_seen(name, visible)), None)
     limits = [mib for name, mib in entries if mib is not None and _is_seen(name, visible)]
-    return Said(max(limits, default=None), unseen)
+    return EnvironLimit(max(limits, default=None), unseen)
 
 
 def _variables(environ: bytes) -> Mapping[str, str]:

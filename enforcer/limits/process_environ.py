@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribution.procfs import read_stat
-from enforcer.limits.environ_limits import Said, said
+from enforcer.limits.environ_limits import EnvironLimit, parse_environ
 
 PATIENCE: Final = 1.0
 """Seconds for one process: reading its memory waits for whatever its pages wait for."""
@@ -20,7 +20,7 @@ _ENV_START, _ENV_END = 47, 48
 """Positions after the command name in ``/proc/<pid>/stat``: fields 50 and 51 of proc(5)."""
 
 
-class Environments:
+class EnvironReader:
     """Says what processes said of their limits. For one thread.
 
     Args:
@@ -32,7 +32,7 @@ class Environments:
         self._proc, self._patience = proc, patience
         self._stuck: dict[int, threading.Thread] = {}
 
-    def said(self, pid: int, start: int) -> Said | None:
+    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
         """Say it of one process; ``None`` where it has ended, is another by now, or cannot be read."""
         self._stuck = {stuck: thread for stuck, thread in self._stuck.items() if thread.is_alive()}
         if pid in self._stuck or len(self._stuck) >= MAX_STUCK:
@@ -44,7 +44,7 @@ class Environments:
         if thread.is_alive():
             self._stuck[pid] = thread
         stat = read_stat(self._proc / str(pid) / "stat")
-        return said(found[0]) if found and stat is not None and stat.start == start else None
+        return parse_environ(found[0]) if found and stat is not None and stat.start == start else None
 
     def _read(self, pid: int) -> Callable[[], bytes]:
         def read() -> bytes:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from enforcer.limits.backend import Backend
-from enforcer.limits.environ_limits import Said
-from enforcer.quota.types import Proven
+from enforcer.limits.environ_limits import EnvironLimit
+from enforcer.quota.types import LimitStatus
 from gpushare.reasons import Reason
 
 BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.ESCAPED})
@@ -35,7 +35,7 @@ class Process:
 
     pid: int
     used_mib: int
-    said: Said | None = None
+    said: EnvironLimit | None = None
     client: bool | None = None
 
 
@@ -58,20 +58,20 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class VerificationHistory:
     """What was told of one container last, and what was seen once and is not believed yet."""
 
-    told: Proven | None = None
+    told: LimitStatus | None = None
     suspected: Reason | None = None
 
 
-def judge(evidence: Evidence) -> Proven:
+def verify_limit(evidence: Evidence) -> LimitStatus:
     """Answer from one look."""
     state, sentence = _JUDGES[evidence.backend](evidence)
-    return Proven(state=state, backend=str(evidence.backend), sentence=sentence)
+    return LimitStatus(state=state, backend=str(evidence.backend), sentence=sentence)
 
 
-def settle(before: Known, found: Proven, *, idle: bool) -> Known:
+def debounce(before: VerificationHistory, found: LimitStatus, *, idle: bool) -> VerificationHistory:
     """Take in one look.
 
     A state that is bad for the container, and any doubt about one that was well, has to be seen twice in a row. A
@@ -85,13 +85,13 @@ def settle(before: Known, found: Proven, *, idle: bool) -> Known:
     """
     told = before.told
     if told is not None and found.state is told.state:
-        return Known(found if found.state is Reason.IN_FORCE else told)
+        return VerificationHistory(found if found.state is Reason.IN_FORCE else told)
     if idle and found.state is Reason.UNKNOWN and (told is None or told.state is Reason.IN_FORCE):
-        return Known(told)
+        return VerificationHistory(told)
     at_once = found.state is Reason.IN_FORCE or (told is None and found.state is Reason.UNKNOWN)
     if at_once or before.suspected is found.state:
-        return Known(found)
-    return Known(told, found.state)
+        return VerificationHistory(found)
+    return VerificationHistory(told, found.state)
 
 
 def _of_mps(evidence: Evidence) -> tuple[Reason, str]:

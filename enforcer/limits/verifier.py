@@ -9,19 +9,19 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribution.snapshot import Holder, View
-from enforcer.attribution.usage import Watch
-from enforcer.limits.applier import Applied, Limiter
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.attribution.usage import UsageSampler
+from enforcer.limits.applier import AppliedLimit, LimitApplier
 from enforcer.limits.backend import Backend
-from enforcer.limits.environ_limits import Said
-from enforcer.limits.process_environ import Environments
-from enforcer.limits.verification import BAD, Evidence, Known, Process, judge, settle
+from enforcer.limits.environ_limits import EnvironLimit
+from enforcer.limits.process_environ import EnvironReader
+from enforcer.limits.verification import BAD, Evidence, Process, VerificationHistory, debounce, verify_limit
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.quota.types import Proven, Quota
-from enforcer.runtime.background import every
+from enforcer.quota.types import LimitStatus, Quota
+from enforcer.runtime.background import run_periodically
 from enforcer.status.dedup import QUIET
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 
@@ -33,35 +33,35 @@ Key = tuple[str, str]
 """A container's id and a GPU's UUID."""
 
 
-class Eyes(Protocol):
+class EvidenceSource(Protocol):
     """Where evidence comes from."""
 
     def backends(self) -> Mapping[str, Backend]:
         """Who keeps limits on which GPU."""
 
-    def read(self, quota: Quota) -> Applied:
+    def read(self, quota: Quota) -> AppliedLimit:
         """Read a limit back."""
 
     def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
         """List the MPS clients of these GPUs; those whose daemon does not say are left out."""
 
-    def said(self, pid: int, start: int) -> Said | None:
+    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
         """What a process said of its limit; ``None`` where that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlets:
+class VerifierSinks:
     """Who is told.
 
     ``changed`` gets a claim's UID and all that is known of its limits when one of them has another state; it returns
     false where it has to be told again.
     """
 
-    notify: Callable[[Notice], None]
-    changed: Callable[[str, Sequence[tuple[Quota, Proven]]], bool]
+    notify: Callable[[UserMessage], None]
+    changed: Callable[[str, Sequence[tuple[Quota, LimitStatus]]], bool]
 
 
-class Prover:
+class LimitVerifier:
     """Proves the limits of one node. For one thread; others read ``proven``.
 
     Args:
@@ -74,19 +74,19 @@ class Prover:
 
     def __init__(
         self,
-        eyes: Eyes,
-        views: Callable[[], Sequence[View]],
+        eyes: EvidenceSource,
+        views: Callable[[], Sequence[GpuSnapshot]],
         quotas: Callable[[], Sequence[Quota]],
-        outlets: Outlets,
+        outlets: VerifierSinks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._eyes, self._views, self._quotas, self._outlets = eyes, views, quotas, outlets
-        self._known: dict[Key, Known] = {}
+        self._known: dict[Key, VerificationHistory] = {}
         self._untold: set[str] = set()
         self._clock = clock
         self._warned: dict[tuple[Key, Reason], float] = {}
         """When a pod was told last of what is wrong with a limit."""
-        self.proven: Mapping[Key, Proven] = {}
+        self.proven: Mapping[Key, LimitStatus] = {}
         """What is known of each limit, by container id and GPU."""
 
     @property
@@ -109,13 +109,15 @@ class Prover:
             reading = readings[quota.gpu]
             holders = None if reading is None else reading.get(key[0], ())
             evidence = self._evidence(quota, backends[quota.gpu], holders, clients.get(quota.gpu))
-            known = settle(before.get(key, Known()), judge(evidence), idle=holders is not None and not holders)
+            known = debounce(
+                before.get(key, VerificationHistory()), verify_limit(evidence), idle=holders is not None and not holders
+            )
             self._take(key, quota, known)
         self.proven = {key: known.told for key, known in self._known.items() if known.told is not None}
         self._tell(quotas)
 
     def _evidence(
-        self, quota: Quota, backend: Backend, holders: Sequence[Holder] | None, clients: Collection[int] | None
+        self, quota: Quota, backend: Backend, holders: Sequence[ProcessUsage] | None, clients: Collection[int] | None
     ) -> Evidence:
         applied = self._eyes.read(quota)
         by_mps = backend.by_mps
@@ -131,17 +133,17 @@ class Prover:
             ),
         )
 
-    def _process(self, holder: Holder, clients: Collection[int] | None, *, by_mps: bool) -> Process:
+    def _process(self, holder: ProcessUsage, clients: Collection[int] | None, *, by_mps: bool) -> Process:
         pid = holder.identity.pid
         return Process(
             pid=pid,
             used_mib=holder.used_mib,
-            said=self._eyes.said(pid, holder.identity.start) if by_mps else None,
+            said=self._eyes.limit_of(pid, holder.identity.start) if by_mps else None,
             client=None if clients is None else pid in clients,
         )
 
-    def _take(self, key: Key, quota: Quota, known: Known) -> None:
-        before = self._known.get(key, Known()).told
+    def _take(self, key: Key, quota: Quota, known: VerificationHistory) -> None:
+        before = self._known.get(key, VerificationHistory()).told
         self._known[key] = known
         if known.told is None or before == known.told:
             return
@@ -174,10 +176,10 @@ class Prover:
                 self._untold.discard(claim)
 
 
-def warning(quota: Quota, found: Proven) -> Notice:
+def warning(quota: Quota, found: LimitStatus) -> UserMessage:
     """Say that a limit is not in force."""
     note = f"the limit of container {quota.container} on {quota.gpu} ({found.backend}): {found.sentence}"
-    return Notice(quota=quota, reason=found.state, note=note, action="Prove")
+    return UserMessage(quota=quota, reason=found.state, note=note, action="Prove")
 
 
 def _to_ask(
@@ -191,7 +193,7 @@ def _to_ask(
     )
 
 
-class Pace:
+class VerifyInterval:
     """When to look: every so many seconds, and sooner where something was seen once.
 
     Args:
@@ -216,7 +218,7 @@ LIMIT_EVERY: Final = 1.0
 LOOK_AT_MOST_EVERY: Final = 1.0
 
 
-class NodeEyes:
+class NodeEvidence:
     """Where evidence on this node comes from.
 
     Args:
@@ -227,24 +229,24 @@ class NodeEyes:
 
     def __init__(
         self,
-        limiter: Limiter,
+        limiter: LimitApplier,
         daemons: Callable[[], Mapping[str, MpsDaemon]],
-        environments: Environments | None = None,
+        environments: EnvironReader | None = None,
     ) -> None:
         self._limiter, self._daemons = limiter, daemons
-        self._environments = environments or Environments()
+        self._environments = environments or EnvironReader()
 
     def backends(self) -> Mapping[str, Backend]:
         """See ``enforcer.limits.verifier.Eyes``."""
         return self._limiter.backends()
 
-    def read(self, quota: Quota) -> Applied:
+    def read(self, quota: Quota) -> AppliedLimit:
         """See ``enforcer.limits.verifier.Eyes``."""
         return self._limiter.read(quota)
 
-    def said(self, pid: int, start: int) -> Said | None:
+    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
         """See ``enforcer.limits.verifier.Eyes``."""
-        return self._environments.said(pid, start)
+        return self._environments.limit_of(pid, start)
 
     def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
         """See ``enforcer.limits.verifier.Eyes``. One question for each server, however many containers it has."""
@@ -258,15 +260,17 @@ class NodeEyes:
         return found
 
 
-def keep_limits(
-    limiter: Limiter, watch: Watch, quotas: Callable[[], Sequence[Quota]], stopped: threading.Event
+def start_limit_applier(
+    limiter: LimitApplier, watch: UsageSampler, quotas: Callable[[], Sequence[Quota]], stopped: threading.Event
 ) -> None:
     """Set limits from a thread of their own: the driver may be slow, and the loop must not wait for it."""
-    every(LIMIT_EVERY, "limits", lambda: limiter.turn([view.gpu for view in watch.latest], quotas()), stopped)
+    run_periodically(
+        LIMIT_EVERY, "limits", lambda: limiter.turn([view.gpu for view in watch.latest], quotas()), stopped
+    )
 
 
-def keep_proving(prover: Prover, seconds: float, stopped: threading.Event) -> None:
+def start_verifier(prover: LimitVerifier, seconds: float, stopped: threading.Event) -> None:
     """Prove limits from a thread of its own: daemons, disks and the API server may be slow."""
-    pace = Pace(seconds)
+    pace = VerifyInterval(seconds)
     interval = min(LOOK_AT_MOST_EVERY, seconds / 4)
-    every(interval, "proof", lambda: prover.turn() if pace.due(suspects=prover.suspects) else None, stopped)
+    run_periodically(interval, "proof", lambda: prover.turn() if pace.due(suspects=prover.suspects) else None, stopped)

@@ -34,7 +34,7 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
 
-class Lookout(Protocol):
+class StallObserver(Protocol):
     """Looks during one transaction what keeps it from being answered."""
 
     @property
@@ -45,13 +45,13 @@ class Lookout(Protocol):
         """Look, and clear the way. ``ours``: the process that waits for the answer."""
 
 
-class Nobody:
+class NullObserver:
     """No look-out: who is in the way stays there."""
 
     hung = False
 
     def look(self, ours: int) -> None:
-        """See ``Lookout``."""
+        """See ``StallObserver``."""
 
 
 class MpsControl:
@@ -65,7 +65,11 @@ class MpsControl:
     """
 
     def __init__(
-        self, binary: Path, lock: Path, environment: Mapping[str, str], watch: Callable[[], Lookout] = Nobody
+        self,
+        binary: Path,
+        lock: Path,
+        environment: Mapping[str, str],
+        watch: Callable[[], StallObserver] = NullObserver,
     ) -> None:
         self._binary, self._lock, self._environment = binary, lock, dict(environment)
         self._watch = watch
@@ -116,7 +120,7 @@ class MpsControl:
         )  # fmt: skip
         with program:
             try:
-                _look(Nobody(), moot, program.pid)  # to start it took a while, and it was told nothing yet
+                _look(NullObserver(), moot, program.pid)  # to start it took a while, and it was told nothing yet
                 out, err = _answer(program, line, deadline, partial(_look, lookout, moot))
                 self._hung = None
             except BaseException as error:
@@ -140,7 +144,7 @@ def _never() -> bool:
     return False
 
 
-def _look(lookout: Lookout, moot: Callable[[], bool], ours: int) -> None:
+def _look(lookout: StallObserver, moot: Callable[[], bool], ours: int) -> None:
     if moot():
         raise MpsError("a command to MPS was given up: there was no point in it any more", Reason.GONE)
     lookout.look(ours)

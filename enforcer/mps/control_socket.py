@@ -22,7 +22,7 @@ from typing import Final
 
 from enforcer.attribution.cgroup import Attributor
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
-from enforcer.mps.incidents import Incident, Incidents
+from enforcer.mps.incidents import Incident, IncidentLog
 from gpushare.reasons import Reason
 
 MAX_THREADS: Final = 64
@@ -33,7 +33,7 @@ PEER: Final = struct.Struct("3i")
 CONTROL: Final = "/control"
 
 
-class Door:
+class ControlSocket:
     """The control socket of one daemon.
 
     Args:
@@ -47,7 +47,7 @@ class Door:
         self,
         gpu: str,
         daemon: Callable[[], int | None],
-        incidents: Incidents,
+        incidents: IncidentLog,
         attributor: Attributor | None = None,
     ) -> None:
         self._gpu, self._daemon, self._incidents = gpu, daemon, incidents

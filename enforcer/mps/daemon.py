@@ -24,13 +24,13 @@ from enforcer.attribution.procfs import PidHandle, read_stat
 from enforcer.mps import protocol
 from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline, MpsControl
-from enforcer.mps.health_check import Checkup
-from enforcer.mps.incidents import Incident, Incidents
-from enforcer.mps.launcher import Launcher, OwnChildren, Started, variables
+from enforcer.mps.health_check import HealthCheck
+from enforcer.mps.incidents import Incident, IncidentLog
+from enforcer.mps.launcher import ChildLauncher, LaunchedProcess, Launcher, variables
 from enforcer.mps.paths import clear, log_tail
 from enforcer.mps.protocol import ServerStatus
-from enforcer.mps.state_file import Notes
-from enforcer.mps.watchdog import Watched
+from enforcer.mps.state_file import DaemonStateFile
+from enforcer.mps.watchdog import DaemonWatchdog
 from enforcer.nvml.types import ComputeMode
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
@@ -96,21 +96,21 @@ class MpsDaemon:
         server_uid: int | None = None,
         environment: Mapping[str, str] | None = None,
         launcher: Launcher | None = None,
-        incidents: Incidents | None = None,
+        incidents: IncidentLog | None = None,
     ) -> None:
         self.gpu, self.directory, self.limit_mib = gpu, directory, protocol.whole_gib(limit_mib)
         self.pipe, self.log = directory / "pipe", directory / "log"
         protocol.check_pipe_path(str(self.pipe))
         self._binary, self._modes, self._server_uid = binary, modes, server_uid
         self._environment = {**(os.environ if environment is None else environment), **variables(gpu, directory)}
-        self._launcher = OwnChildren() if launcher is None else launcher
-        self._notes = Notes(directory, gpu)
-        self._incidents = Incidents() if incidents is None else incidents
-        self._watched = Watched(gpu, self.pipe, self._process, self._incidents)
+        self._launcher = ChildLauncher() if launcher is None else launcher
+        self._notes = DaemonStateFile(directory, gpu)
+        self._incidents = IncidentLog() if incidents is None else incidents
+        self._watched = DaemonWatchdog(gpu, self.pipe, self._process, self._incidents)
         self.control = MpsControl(binary, directory / "lock", self._environment, self._watched.watch)
         self.client: Final = Client(self.control)
-        self._checkup = Checkup(gpu, self.client, self.limit_mib, self._incidents)
-        self._child: Started | None = None
+        self._checkup = HealthCheck(gpu, self.client, self.limit_mib, self._incidents)
+        self._child: LaunchedProcess | None = None
 
     def start(self) -> None:
         """Start the daemon, or take over one that already serves this directory, and put its limit in force.

@@ -19,14 +19,14 @@ from typing import Final
 import structlog
 
 from enforcer.mps.daemon import PROGRAM, ComputeModes, MpsDaemon
-from enforcer.mps.incidents import Incidents
+from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.launcher import FOLDER, Launcher, folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.state_file import noted_gpus
 from enforcer.nvml.types import Gpu
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib, offer, shared_gpus
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices, capacity_mib, shareable_gpus
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, NvmlError
 from gpushare.kube_client import CORE_V1, Cluster, path
 from gpushare.reasons import Reason
@@ -38,19 +38,19 @@ QUIET: Final = 45.0
 
 
 @dataclass(frozen=True, slots=True)
-class MpsTools:
+class DaemonConfig:
     """What daemons are run with: NVIDIA's control program, its environment, who starts it, a door to compute modes."""
 
     modes: ComputeModes
     program: Path = PROGRAM
     environment: Mapping[str, str] | None = None
     launcher: Launcher | None = None
-    incidents: Incidents = field(default_factory=Incidents)
+    incidents: IncidentLog = field(default_factory=IncidentLog)
     server_uid: int | None = 0
     """Whose server is started before the first client comes: root's serves everybody where MPS serves many users."""
 
 
-def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon:
+def daemon_of(gpu: str, limit_mib: int, run: Path, tools: DaemonConfig) -> MpsDaemon:
     """Make the daemon of a GPU, in a short directory of its own (``folder_of``). Raises ``ConfigError``: too long."""
     return MpsDaemon(
         gpu,
@@ -65,7 +65,7 @@ def daemon_of(gpu: str, limit_mib: int, run: Path, tools: MpsTools) -> MpsDaemon
     )
 
 
-class Shared:
+class ShareableGpus:
     """Which GPUs of this node may be shared: asked of the node's object, remembered while nobody answers.
 
     Args:
@@ -80,10 +80,10 @@ class Shared:
         cluster: Cluster | None,
         node: str,
         contested: Callable[[Sequence[Gpu]], Collection[str]] = lambda _: (),
-        modes: GpuModes | None = None,
+        modes: SharingModeController | None = None,
     ) -> None:
         self._cluster, self._node, self._contested = cluster, node, contested
-        self._modes = modes or GpuModes.fixed()
+        self._modes = modes or SharingModeController.fixed()
         self._known: frozenset[str] | None = None
 
     def named(self, gpus: Sequence[Gpu]) -> frozenset[str] | None:
@@ -93,7 +93,7 @@ class Shared:
         with suppress(ClusterError, ConfigError):  # the offer, which reads the same, says what is wrong
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
             self._modes.read(node)
-            self._known = frozenset(gpu.uuid for gpu in shared_gpus(gpus, node))
+            self._known = frozenset(gpu.uuid for gpu in shareable_gpus(gpus, node))
         return self._known
 
     def contested(self, gpus: Sequence[Gpu]) -> frozenset[str]:
@@ -102,7 +102,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class PlannerInputs:
     """What a roster is drawn up from.
 
     Attributes:
@@ -115,22 +115,22 @@ class Sources:
     """
 
     gpus: Callable[[], Sequence[Gpu]]
-    shared: Shared
-    modes: GpuModes
+    shared: ShareableGpus
+    modes: SharingModeController
     policy: Callable[[], InventoryPolicy]
     claimed: Callable[[], Collection[str] | None]
-    tools: Callable[[], MpsTools]
+    tools: Callable[[], DaemonConfig]
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
+class DaemonPlan:
     """What is to be done now, by UUID: whose daemons to keep in service, and whose to end."""
 
     served: frozenset[str] = frozenset()
     leaving: frozenset[str] = frozenset()
 
 
-class Roster:
+class DaemonPlanner:
     """Takes daemons into the manager, and says whose time is over. Safe to use from several threads.
 
     Args:
@@ -141,7 +141,7 @@ class Roster:
     """
 
     def __init__(
-        self, manager: MpsManager, run: Path, sources: Sources, clock: Callable[[], float] = time.monotonic
+        self, manager: MpsManager, run: Path, sources: PlannerInputs, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._manager, self._run, self._sources, self._clock = manager, run, sources, clock
         self._lock = threading.Lock()
@@ -158,7 +158,7 @@ class Roster:
         self.problem: str | None = None
         """Why no daemon can be made; ``None`` where they can."""
 
-    def turn(self) -> Duty:
+    def turn(self) -> DaemonPlan:
         """Draw it up. May take seconds."""
         with self._lock:
             with suppress(NvmlError):  # whoever looks says so; what was seen before still stands
@@ -166,15 +166,15 @@ class Roster:
             named, wanted, contested = self._wanted()
             if not wanted and not self._unmet and not self._manager.daemons:
                 self.problem = None
-                return Duty()
+                return DaemonPlan()
             try:
                 tools = self._sources.tools()
             except GpuShareError as error:
                 self._complain(error.message)
-                return Duty()
+                return DaemonPlan()
             self.problem = None
             self._take(wanted, tools)
-            return self._duty(wanted, contested, settled=named is not None) if self._gpus else Duty()
+            return self._duty(wanted, contested, settled=named is not None) if self._gpus else DaemonPlan()
 
     def used(self, gpu: str) -> None:
         """Take note that a GPU's daemon was asked for: a claim may be about to be prepared."""
@@ -213,9 +213,9 @@ class Roster:
     def _fit(self) -> frozenset[str]:
         """Name the GPUs that MPS could share."""
         policy = replace(self._sources.policy(), mode=Mode.MPS)
-        return frozenset(self._gpus.keys() - {out.uuid for out in offer(self._gpus.values(), policy).left_out})
+        return frozenset(self._gpus.keys() - {out.uuid for out in build_devices(self._gpus.values(), policy).left_out})
 
-    def _take(self, wanted: Iterable[str], tools: MpsTools) -> None:
+    def _take(self, wanted: Iterable[str], tools: DaemonConfig) -> None:
         """Take in those of an enforcer before us, and those that are wanted."""
         for gpu in {*self._unmet, *wanted} - self._manager.daemons.keys():
             self._manager.take(self._made(gpu, tools))
@@ -224,11 +224,11 @@ class Roster:
         self._blank = (self._blank | self._unmet) - self._gpus.keys()
         self._unmet = frozenset()
 
-    def _made(self, gpu: str, tools: MpsTools) -> MpsDaemon:
+    def _made(self, gpu: str, tools: DaemonConfig) -> MpsDaemon:
         card = self._gpus.get(gpu)
         return daemon_of(gpu, 0 if card is None else capacity_mib(card, self._sources.policy()), self._run, tools)
 
-    def _duty(self, wanted: frozenset[str], contested: Collection[str], *, settled: bool) -> Duty:
+    def _duty(self, wanted: frozenset[str], contested: Collection[str], *, settled: bool) -> DaemonPlan:
         there, claimed = self._manager.daemons.keys(), self._sources.claimed()
         # Tenants of a GPU that is not shared any more are looked after to the end; a contested one is left as it is.
         kept = {gpu for gpu in there & self._fit() & set(claimed or ()) if self._through_mps(gpu)} - set(contested)
@@ -236,7 +236,7 @@ class Roster:
         now = self._clock()
         self._idle = {gpu: self._idle.get(gpu, now) for gpu in needless if self._sources.modes.of(gpu) is not None}
         changed = {gpu for gpu in self._manager.marked() if self.changed(gpu)}
-        return Duty(wanted | kept, frozenset(changed | {gpu for gpu in self._idle if self._over(gpu)}))
+        return DaemonPlan(wanted | kept, frozenset(changed | {gpu for gpu in self._idle if self._over(gpu)}))
 
     def _forsaken(self, gpu: str) -> bool:
         claimed = self._sources.claimed()

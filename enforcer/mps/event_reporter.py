@@ -9,18 +9,18 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from enforcer.mps.incidents import Incidents
-from enforcer.runtime.background import every
-from enforcer.status.events import NodeNews, NodeReporter
+from enforcer.mps.incidents import IncidentLog
+from enforcer.runtime.background import run_periodically
+from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.reasons import Reason
 
 EVERY: Final = 2.0
 
 
-class IncidentCounts(Collector):
+class IncidentCollector(Collector):
     """How many incidents there were, read off when somebody asks."""
 
-    def __init__(self, incidents: Incidents) -> None:
+    def __init__(self, incidents: IncidentLog) -> None:
         self._incidents = incidents
 
     def collect(self) -> Iterator[CounterMetricFamily]:
@@ -33,25 +33,25 @@ class IncidentCounts(Collector):
         yield family
 
 
-def tell(incidents: Incidents, reporter: NodeReporter) -> None:
+def report_incidents(incidents: IncidentLog, reporter: NodeEventRecorder) -> None:
     """Tell of those that nobody was told of yet."""
     for incident in incidents.unsaid():
-        reporter.report(NodeNews(incident.reason, incident.note, warning=incident.reason is not Reason.RECOVERED))
+        reporter.report(NodeEvent(incident.reason, incident.note, warning=incident.reason is not Reason.RECOVERED))
 
 
-def keep_telling(
-    incidents: Incidents,
-    news: deque[NodeNews],
-    reporter: NodeReporter,
+def start_incident_reporter(
+    incidents: IncidentLog,
+    news: deque[NodeEvent],
+    reporter: NodeEventRecorder,
     registry: CollectorRegistry,
     stopped: threading.Event,
 ) -> None:
     """Begin to count and tell, in a thread that ends with the process; ``news`` are other things to be told."""
-    registry.register(IncidentCounts(incidents))
+    registry.register(IncidentCollector(incidents))
 
     def turn() -> None:
-        tell(incidents, reporter)
+        report_incidents(incidents, reporter)
         while news:
             reporter.report(news.popleft())
 
-    every(EVERY, "incidents", turn, stopped)
+    run_periodically(EVERY, "incidents", turn, stopped)

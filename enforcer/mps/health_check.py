@@ -11,7 +11,7 @@ from typing import Final
 
 from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline
-from enforcer.mps.incidents import Incident, Incidents
+from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.protocol import WHOLE, ServerStatus
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -21,7 +21,7 @@ INITIALIZING_SECONDS: Final = 60.0
 NORMAL: Final = 0
 
 
-class Checkup:
+class HealthCheck:
     """Looks at one daemon, again and again.
 
     Args:
@@ -31,7 +31,7 @@ class Checkup:
         incidents: told of what was wrong.
     """
 
-    def __init__(self, gpu: str, client: Client, limit_mib: int, incidents: Incidents) -> None:
+    def __init__(self, gpu: str, client: Client, limit_mib: int, incidents: IncidentLog) -> None:
         self._gpu, self._client, self._limit_mib, self._incidents = gpu, client, limit_mib, incidents
         self._initializing: dict[int, float] = {}
         self._faulty: frozenset[int] = frozenset()

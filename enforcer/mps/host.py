@@ -27,16 +27,16 @@ from enforcer.mps.launcher import (
     LIMIT,
     SECONDS,
     SOCKET,
-    OwnChildren,
-    Started,
+    ChildLauncher,
+    LaunchedProcess,
     read_request,
     shared_memory_of,
 )
-from enforcer.mps.shared_memory import provide, withdraw
-from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.mps.shared_memory import mount_shared_memory, unmount_shared_memory
+from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE, DriverRoot
 from enforcer.nvml.worker_process import command
-from enforcer.runtime.logs import log_to_stderr
+from enforcer.runtime.logs import configure_logging
 from gpushare.errors import GpuShareError, QuantityError
 from gpushare.patterns import Pattern
 from gpushare.quantity import parse_memory
@@ -69,7 +69,7 @@ class Host:
 
     def __init__(self, run: Path, driver: DriverRoot, modes: ComputeModes | None = None) -> None:
         self._run, self._driver, self._modes = run, driver, modes
-        self._daemons: dict[Path, Started] = {}
+        self._daemons: dict[Path, LaunchedProcess] = {}
         self._gpus: dict[Path, str] = {}
 
     def answer(self, line: bytes) -> Mapping[str, object]:
@@ -107,12 +107,12 @@ class Host:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
 
-    def _daemon(self, gpu: str, directory: Path) -> Started:
+    def _daemon(self, gpu: str, directory: Path) -> LaunchedProcess:
         """One daemon a directory: whoever asks again while it runs is told of the same."""
         self.reap()
         if directory not in self._daemons:
             environment = self._driver.environment(self._run)
-            self._daemons[directory] = OwnChildren().launch(gpu, directory, self._driver.program(), environment)
+            self._daemons[directory] = ChildLauncher().launch(gpu, directory, self._driver.program(), environment)
             self._gpus[directory] = gpu
             log.info("MPS control daemon started", reason=str(Reason.MPS_STARTED), gpu=gpu)
         return self._daemons[directory]
@@ -121,7 +121,7 @@ class Host:
 def main(argv: Sequence[str]) -> int:
     """Run until SIGTERM; returns the exit code."""
     options = _parser().parse_args(argv)
-    log_to_stderr()
+    configure_logging()
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):  # before anything is made that has to be taken away again
         signal.signal(number, lambda found, _: stopping.append(found))
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"gpu-share mps: --run {options.run}: {error}\n")
         return 1
-    modes = RemoteReader(command(options.driver_root), Waits(deadline=NVML_SECONDS))
+    modes = NvmlClient(command(options.driver_root), NvmlTimeouts(deadline=NVML_SECONDS))
     host = Host(options.run, DriverRoot(options.driver_root), modes)
     with listener:
         while not stopping:
@@ -151,7 +151,7 @@ def _share_memory(options: argparse.Namespace) -> None:
     """
     if options.shared_memory is None:
         _withdraw_memory(options)
-    elif not provide(shared_memory_of(options.run), options.shared_memory):
+    elif not mount_shared_memory(shared_memory_of(options.run), options.shared_memory):
         log.warning(
             "the shared memory of MPS has no size of its own: this process may not mount",
             reason=str(Reason.MPS_STARTED), folder=str(shared_memory_of(options.run)),
@@ -159,7 +159,7 @@ def _share_memory(options: argparse.Namespace) -> None:
 
 
 def _withdraw_memory(options: argparse.Namespace) -> None:
-    if not withdraw(shared_memory_of(options.run)):
+    if not unmount_shared_memory(shared_memory_of(options.run)):
         log.warning(
             "the shared memory of MPS is still mounted on the node: unmount it there",
             reason=str(Reason.MPS_STOPPED), folder=str(shared_memory_of(options.run)),

@@ -12,7 +12,7 @@ import structlog
 from gpushare.reasons import Reason
 
 KEPT: Final = 64
-"""Incidents that wait to be told; tenants can cause any number."""
+"""IncidentLog that wait to be told; tenants can cause any number."""
 SAME: Final = 60.0
 """Seconds in which the same kind of thing on the same GPU is logged and told once."""
 
@@ -28,7 +28,7 @@ class Incident:
     note: str
 
 
-class Incidents:
+class IncidentLog:
     """Collects them from any thread."""
 
     def __init__(self) -> None:

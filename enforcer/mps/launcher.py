@@ -45,7 +45,7 @@ _NAME: Final = Pattern(rf"[0-9a-f]{{{FOLDER_DIGITS}}}", FOLDER_DIGITS)
 log = structlog.get_logger()
 
 
-class Started(Protocol):
+class LaunchedProcess(Protocol):
     """A daemon that was started."""
 
     @property
@@ -62,7 +62,7 @@ class Started(Protocol):
 class Launcher(Protocol):
     """Whoever starts daemons."""
 
-    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> LaunchedProcess:
         """Start the daemon of a GPU. Raises ``MpsError``."""
 
 
@@ -90,10 +90,10 @@ def variables(gpu: str, directory: Path) -> dict[str, str]:
     }
 
 
-class OwnChildren:
+class ChildLauncher:
     """Daemons as children of this process, in sessions of their own."""
 
-    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> LaunchedProcess:
         """Start the daemon of a GPU, for clients of all users where its program can. Raises ``MpsError``."""
         allow_files()
         full = {**environment, **variables(gpu, directory)}
@@ -136,7 +136,7 @@ def _ended_at_once(child: subprocess.Popen[bytes], control: Path) -> bool:
     return child.poll() is not None
 
 
-class Elsewhere:
+class RemoteProcess:
     """A daemon that is somebody else's child."""
 
     def __init__(self, pid: int) -> None:
@@ -160,7 +160,7 @@ class Elsewhere:
             return handle.ended(seconds)
 
 
-class HostPod:
+class HostPodLauncher:
     """Daemons as children of ``gpu-share mps``.
 
     Args:
@@ -170,13 +170,13 @@ class HostPod:
     def __init__(self, run: Path) -> None:
         self._socket = run / FOLDER / SOCKET
 
-    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> Started:
+    def launch(self, gpu: str, directory: Path, binary: Path, environment: Mapping[str, str]) -> LaunchedProcess:
         """Ask for the daemon of a GPU; program and environment are the host's own. Raises ``MpsError``."""
         del binary, environment
         answer = self._ask({"gpu": gpu, "folder": directory.name})
         if not isinstance(answer.get("pid"), int):
             raise MpsError(f"the MPS pod starts no daemon for {gpu}: {answer.get('error')}")
-        return Elsewhere(answer["pid"])
+        return RemoteProcess(answer["pid"])
 
     def pid(self) -> int | None:
         """The host process itself, whose pod the daemons and their servers are in; ``None`` while there is none."""

@@ -20,7 +20,7 @@ SHOWN: Final = 300
 """Characters of a message that are passed on."""
 
 
-class Weight(IntEnum):
+class Severity(IntEnum):
     """How much a line matters."""
 
     ROUTINE = 0
@@ -28,7 +28,7 @@ class Weight(IntEnum):
     TROUBLE = 2
 
 
-class Said(StrEnum):
+class LogPattern(StrEnum):
     """What a line is about."""
 
     FATAL = "fatal GPU error"
@@ -47,27 +47,30 @@ class Said(StrEnum):
     UNKNOWN = "unknown"
 
 
-_WEIGHTS: Final[Mapping[Said, Weight]] = {
-    **dict.fromkeys((Said.FATAL, Said.STICKY, Said.FAILED), Weight.TROUBLE),
-    **dict.fromkeys((Said.STARTING, Said.READY, Said.ENDED, Said.CONTEXT, Said.CHANGING), Weight.CHANGE),
+_WEIGHTS: Final[Mapping[LogPattern, Severity]] = {
+    **dict.fromkeys((LogPattern.FATAL, LogPattern.STICKY, LogPattern.FAILED), Severity.TROUBLE),
+    **dict.fromkeys(
+        (LogPattern.STARTING, LogPattern.READY, LogPattern.ENDED, LogPattern.CONTEXT, LogPattern.CHANGING),
+        Severity.CHANGE,
+    ),
 }
 _KNOWN: Final = tuple(
     (said, Pattern(pattern, MAX_LINE))
     for said, pattern in (
-        (Said.FATAL, r"Volta MPS: Server is handling a fatal GPU error\."),
+        (LogPattern.FATAL, r"Volta MPS: Server is handling a fatal GPU error\."),
         # Whose they are stands behind it or on lines of their own.
-        (Said.STICKY, r"(The following clients have a sticky error set:.*|\d+([ ,]+\d+)*)"),
-        (Said.ENDED, r"Server \d+ exited with status 0"),
-        (Said.FAILED, r"Server \d+ exited with status -?\d+"),
-        (Said.STARTING, r"Starting new server \d+ for user \d+"),
-        (Said.READY, r"NEW SERVER \d+: Ready"),
-        (Said.CONTEXT, r"(Volta MPS: )?(Creat|Destroy)(ing|e)? server context on device \d.*"),
-        (Said.ASKING, r"Cmd:\s*(get_\w+|ps|lspart|device_query|server list|namespace list|client list)\b.*"),
-        (Said.CHANGING, r"Cmd:.*"),
-        (Said.CAME, r"NEW CLIENT \d+ from user \d+: .*"),
-        (Said.STATE, r"(Volta MPS: )?status of client \{\d+, \d+\} is \w+"),
-        (Said.WENT, r"(Volta MPS: )?Client \{\d+, \d+\} exit"),
-        (Said.CONNECTION, r"(Accepting connection\.\.\.|NEW UI|UI closed)"),
+        (LogPattern.STICKY, r"(The following clients have a sticky error set:.*|\d+([ ,]+\d+)*)"),
+        (LogPattern.ENDED, r"Server \d+ exited with status 0"),
+        (LogPattern.FAILED, r"Server \d+ exited with status -?\d+"),
+        (LogPattern.STARTING, r"Starting new server \d+ for user \d+"),
+        (LogPattern.READY, r"NEW SERVER \d+: Ready"),
+        (LogPattern.CONTEXT, r"(Volta MPS: )?(Creat|Destroy)(ing|e)? server context on device \d.*"),
+        (LogPattern.ASKING, r"Cmd:\s*(get_\w+|ps|lspart|device_query|server list|namespace list|client list)\b.*"),
+        (LogPattern.CHANGING, r"Cmd:.*"),
+        (LogPattern.CAME, r"NEW CLIENT \d+ from user \d+: .*"),
+        (LogPattern.STATE, r"(Volta MPS: )?status of client \{\d+, \d+\} is \w+"),
+        (LogPattern.WENT, r"(Volta MPS: )?Client \{\d+, \d+\} exit"),
+        (LogPattern.CONNECTION, r"(Accepting connection\.\.\.|NEW UI|UI closed)"),
     )
 )
 _HEAD: Final = Pattern(rb"(?s)\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (\w{1,32} +\d{1,10})\] ?(.*)", MAX_LINE)
@@ -78,20 +81,20 @@ _ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), ord("\\"), 
 class Line:
     """One line. ``at`` and ``by`` are its own word for when, and for which process; empty where it has none."""
 
-    said: Said
+    said: LogPattern
     text: str
     at: str = ""
     by: str = ""
 
     @property
-    def weight(self) -> Weight:
+    def weight(self) -> Severity:
         """How much it matters."""
         return weight(self.said)
 
 
-def weight(said: Said) -> Weight:
+def weight(said: LogPattern) -> Severity:
     """How much lines of this kind matter."""
-    return _WEIGHTS.get(said, Weight.ROUTINE)
+    return _WEIGHTS.get(said, Severity.ROUTINE)
 
 
 def split(half: bytes, data: bytes) -> tuple[list[bytes], bytes]:
@@ -113,7 +116,7 @@ def read(raw: bytes) -> Line | None:
         return None
     head = _HEAD.fullmatch(raw)
     if head is None:
-        return Line(Said.UNKNOWN, safe(raw))
+        return Line(LogPattern.UNKNOWN, safe(raw))
     text = safe(head[3])
     return Line(_said(text), text, head[1].decode("ascii"), head[2].decode("ascii"))
 
@@ -124,7 +127,7 @@ def safe(raw: bytes) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
-def chosen(lines: Sequence[Line], most: int) -> tuple[list[Line], Mapping[Said, int]]:
+def most_severe(lines: Sequence[Line], most: int) -> tuple[list[Line], Mapping[LogPattern, int]]:
     """Pick what is passed on: the gravest, in their order, and how many of which kind are not."""
     graver = sorted(range(len(lines)), key=lambda number: (-lines[number].weight, number))
     taken, left = sorted(graver[:most]), graver[most:]
@@ -136,5 +139,5 @@ def parsed(raw: Iterable[bytes]) -> list[Line]:
     return [line for each in raw if (line := read(each)) is not None]
 
 
-def _said(text: str) -> Said:
-    return next((said for said, pattern in _KNOWN if pattern.fullmatch(text)), Said.UNKNOWN)
+def _said(text: str) -> LogPattern:
+    return next((said for said, pattern in _KNOWN if pattern.fullmatch(text)), LogPattern.UNKNOWN)

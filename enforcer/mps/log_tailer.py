@@ -15,7 +15,7 @@ import structlog
 
 from enforcer.mps import log_parser
 from enforcer.mps.launcher import FOLDER, folder_of
-from enforcer.mps.log_parser import Line, Weight
+from enforcer.mps.log_parser import Line, Severity
 from gpushare.reasons import Reason
 
 LIMIT: Final = 8 * 1024 * 1024
@@ -148,12 +148,12 @@ def _data_from(descriptor: int, position: int) -> int:
 
 
 def _report(gpu: str, file: str, lines: list[Line], skipped: int) -> None:
-    told, left = log_parser.chosen(lines, LINES)
+    told, left = log_parser.most_severe(lines, LINES)
     named = log.bind(reason=str(Reason.MPS_LOG), gpu=gpu, file=file)
-    say = {Weight.TROUBLE: named.warning, Weight.CHANGE: named.info, Weight.ROUTINE: named.debug}
+    say = {Severity.TROUBLE: named.warning, Severity.CHANGE: named.info, Severity.ROUTINE: named.debug}
     for line in told:
         say[line.weight]("MPS log", said=str(line.said), line=line.text, at=line.at, by=line.by)
     if left or skipped:
-        heaviest = max([*map(log_parser.weight, left), Weight.CHANGE if skipped else Weight.ROUTINE])
+        heaviest = max([*map(log_parser.weight, left), Severity.CHANGE if skipped else Severity.ROUTINE])
         counts = {str(said): count for said, count in left.items()}
-        say[min(heaviest, Weight.CHANGE)]("MPS log: more lines", left_out=counts, skipped_bytes=skipped)
+        say[min(heaviest, Severity.CHANGE)]("MPS log: more lines", left_out=counts, skipped_bytes=skipped)

@@ -25,7 +25,7 @@ NOSUID, NODEV, NOEXEC, REMOUNT, BIND, DETACH = 2, 4, 8, 32, 4096, 2
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def provide(folder: Path, size: str, here: Path = HERE) -> bool:
+def mount_shared_memory(folder: Path, size: str, here: Path = HERE) -> bool:
     """Make a directory shared memory of at most ``size``, and this process's own ``/dev/shm``.
 
     Where it is mounted already it gets the new size.
@@ -53,7 +53,7 @@ def provide(folder: Path, size: str, here: Path = HERE) -> bool:
     return True
 
 
-def withdraw(folder: Path) -> bool:
+def unmount_shared_memory(folder: Path) -> bool:
     """Take it off the node, be it ours or of one that was killed. Who still has it keeps it.
 
     Returns:

@@ -17,7 +17,7 @@ MAX_PID: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class DaemonRecord:
     """What the next enforcer has to know: whose the daemon is, and what the GPU (a UUID) was before."""
 
     pid: int | None = None
@@ -40,7 +40,7 @@ def noted_gpus(root: Path) -> frozenset[str]:
     return frozenset(gpu for name, gpu in found if gpu is not None and name == folder_of(gpu))
 
 
-class Notes:
+class DaemonStateFile:
     """The note of a GPU's daemon, in its directory."""
 
     def __init__(self, directory: Path, gpu: str) -> None:
@@ -52,12 +52,12 @@ class Notes:
         if owner not in {None, self._gpu}:
             raise MpsError(f"{self._file.parent} belongs to the MPS control daemon of {owner}, not of {self._gpu}")
 
-    def read(self) -> Note:
+    def read(self) -> DaemonRecord:
         """Read it; an empty one where there is none that we can have written for this GPU."""
         note = _read(self._file)
-        return note if note.gpu in {None, self._gpu} else Note()
+        return note if note.gpu in {None, self._gpu} else DaemonRecord()
 
-    def write(self, note: Note) -> None:
+    def write(self, note: DaemonRecord) -> None:
         """Replace it. Raises ``OSError``."""
         temporary = self._file.with_name(f"{FILE}.new")
         temporary.write_text(json.dumps(asdict(replace(note, gpu=self._gpu))))
@@ -68,9 +68,9 @@ class Notes:
         self._file.unlink(missing_ok=True)
 
 
-def _read(file: Path) -> Note:
+def _read(file: Path) -> DaemonRecord:
     try:
-        note = Note(**json.loads(files.read(file, MAX_BYTES)))
+        note = DaemonRecord(**json.loads(files.read_regular_file(file, MAX_BYTES)))
     except (OSError, ValueError, TypeError, RecursionError):
-        return Note()
-    return note if note.plausible else Note()
+        return DaemonRecord()
+    return note if note.plausible else DaemonRecord()

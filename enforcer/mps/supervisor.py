@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from enforcer.mps.daemon import STANDING
-from enforcer.mps.desired_daemons import Roster
+from enforcer.mps.desired_daemons import DaemonPlanner
 from enforcer.mps.manager import MpsManager, side_by_side
 from gpushare.errors import GpuShareError, NvmlError
 from gpushare.reasons import Reason
@@ -22,7 +22,7 @@ EVERY: Final = 30.0
 FRESH: Final = 2.0
 
 
-class MpsKeeper:
+class MpsSupervisor:
     """Looks after the daemons: starts those of shared GPUs, asks each how it is, ends those that are needed no more.
 
     Any thread may ask. Each GPU has a lock of its own: one whose daemon is blocked keeps nobody waiting for another's.
@@ -34,7 +34,7 @@ class MpsKeeper:
             together.
     """
 
-    def __init__(self, manager: MpsManager, roster: Roster, fresh: float = FRESH) -> None:
+    def __init__(self, manager: MpsManager, roster: DaemonPlanner, fresh: float = FRESH) -> None:
         self._manager, self._roster, self._fresh = manager, roster, fresh
         self._answered: dict[str, tuple[float, str | None]] = {}
         """When each was last asked on behalf of a pod, and what kept it from serving."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribution.procfs import PidHandle, read_stat
-from enforcer.mps.control_socket import Door, waiting
-from enforcer.mps.incidents import Incident, Incidents
+from enforcer.mps.control_socket import ControlSocket, waiting
+from enforcer.mps.incidents import Incident, IncidentLog
 from gpushare.reasons import Reason
 
 PATIENCE: Final = 1.0
@@ -38,7 +38,7 @@ MOST: Final = 64
 STOPPED: Final = "T"
 
 
-class Watched:
+class DaemonWatchdog:
     """One daemon, as seen from outside.
 
     Args:
@@ -48,14 +48,14 @@ class Watched:
         incidents: told of what was in the way.
     """
 
-    def __init__(self, gpu: str, pipe: Path, process: Callable[[], int | None], incidents: Incidents) -> None:
-        self.door: Final = Door(gpu, process, incidents)
+    def __init__(self, gpu: str, pipe: Path, process: Callable[[], int | None], incidents: IncidentLog) -> None:
+        self.door: Final = ControlSocket(gpu, process, incidents)
         self.process: Final = process
         self._gpu, self._log, self._incidents = gpu, pipe / "log", incidents
 
-    def watch(self) -> "Vigil":
+    def watch(self) -> "StallProbe":
         """Begin to look out during one transaction."""
-        return Vigil(self)
+        return StallProbe(self)
 
     def wake(self) -> bool:
         """Set daemon and servers going again where somebody stopped them; whether one was."""
@@ -79,10 +79,10 @@ class Watched:
         self._incidents.tell(Incident(self._gpu, reason, f"the MPS daemon of {self._gpu} {what}"))
 
 
-class Vigil:
+class StallProbe:
     """The look-out during one transaction."""
 
-    def __init__(self, watched: Watched) -> None:
+    def __init__(self, watched: DaemonWatchdog) -> None:
         self._watched, self._patience = watched, PATIENCE
         self._since: dict[int, float] = {}
         self._trace: str | None = None

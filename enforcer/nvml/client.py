@@ -24,7 +24,7 @@ import structlog
 
 from enforcer.nvml import wire
 from enforcer.nvml.types import ComputeMode, Gpu, GpuSample
-from enforcer.nvml.worker_process import Gone, Kept
+from enforcer.nvml.worker_process import WorkerExited, WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class NvmlTimeouts:
     """Seconds: until a caller is told, until a silent process is killed (at first, at most), between restarts."""
 
     deadline: float = 2.0
@@ -64,7 +64,7 @@ class _Overdue:
     kill_at: float
 
 
-class RemoteReader:
+class NvmlClient:
     """Asks NVML as ``enforcer.nvml.reader.NvmlReader`` does, from another process. Safe to use from several threads.
 
     Every question may raise ``NvmlError``, with reason ``NvmlHung`` or ``NvmlCrashed`` where the process did not
@@ -77,16 +77,19 @@ class RemoteReader:
     """
 
     def __init__(
-        self, command: Sequence[str], waits: Waits | None = None, start: Callable[[Sequence[str]], Kept] = Kept
+        self,
+        command: Sequence[str],
+        waits: NvmlTimeouts | None = None,
+        start: Callable[[Sequence[str]], WorkerProcess] = WorkerProcess,
     ) -> None:
-        self._command, self._waits, self._start = command, waits or Waits(), start
+        self._command, self._waits, self._start = command, waits or NvmlTimeouts(), start
         self._lock = threading.Lock()
-        self._kept: Kept | None = None
+        self._kept: WorkerProcess | None = None
         self._overdue: _Overdue | None = None
         self._patience = self._waits.patience
         self._number = 0
         self._crashes: list[float] = []
-        self._left: list[Kept] = []
+        self._left: list[WorkerProcess] = []
         self._stopped = False
         self._mine = threading.local()
         """When this thread's look is over, where one is under way."""
@@ -174,7 +177,7 @@ class RemoteReader:
             )
         try:
             return self._asked(end, what, arguments)
-        except Gone as error:
+        except WorkerExited as error:
             raise self._crashed(what, str(error)) from error
         finally:
             self._lock.release()
@@ -183,19 +186,19 @@ class RemoteReader:
         kept = self._running(end)
         self._number += 1
         due = time.monotonic() + self._waits.deadline
-        kept.say(wire.question(self._number, what, arguments))
+        kept.say(wire.encode_request(self._number, what, arguments))
         while (line := kept.hear(end)) is not None:
             try:
-                number, found = wire.numbered(line)
+                number, found = wire.request_id(line)
                 if number == self._number:
                     self._patience = self._waits.patience
-                    return wire.value(what, found)
+                    return wire.decode_value(what, found)
             except ValueError as error:
-                raise Gone(f"nonsense: {error}") from error
+                raise WorkerExited(f"nonsense: {error}") from error
         self._overdue = _Overdue(self._number, what, due, due + self._patience)
         raise self._hung()
 
-    def _running(self, end: float) -> Kept:
+    def _running(self, end: float) -> WorkerProcess:
         """Give the process to ask. Raises ``NvmlError`` while there is none that would listen, ``Gone``."""
         self._left = [each for each in self._left if not each.gone]
         if self._kept is not None and self._overdue is not None:
@@ -204,12 +207,12 @@ class RemoteReader:
             self._kept = self._started()
         return self._kept
 
-    def _catch_up(self, kept: Kept, overdue: _Overdue, end: float) -> None:
+    def _catch_up(self, kept: WorkerProcess, overdue: _Overdue, end: float) -> None:
         """Take the answer that is overdue, if it is there; after ``patience`` end the process instead."""
         moment = max(time.monotonic() + self._waits.deadline * MOMENT, min(overdue.due, end))
         while (line := kept.hear(moment)) is not None:
             with suppress(ValueError):
-                if wire.numbered(line)[0] == overdue.number:
+                if wire.request_id(line)[0] == overdue.number:
                     self._overdue = None
                     return
         if time.monotonic() < overdue.kill_at:
@@ -227,7 +230,7 @@ class RemoteReader:
             self._left.append(kept)
             log.error("cannot be ended, left in the driver", reason=str(Reason.UNKILLABLE), pid=kept.pid)
 
-    def _started(self) -> Kept:
+    def _started(self) -> WorkerProcess:
         if self._stopped:
             raise NvmlError("NVML is not asked any more: the agent stops")
         if len(self._left) >= MOST_LEFT:

@@ -42,7 +42,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GpuConditions:
     """What is to be known of this node's GPUs beside what they hold, by UUID."""
 
     ill: Mapping[str, Reason] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Standing:
     """Who keeps limits on it; one that could not be asked yet is left out."""
 
 
-def looked(before: Health, seen: Reason | None, *, xid: bool = False) -> Health:
+def update_health(before: Health, seen: Reason | None, *, xid: bool = False) -> Health:
     """Take in one look.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import pynvml
 
 from enforcer.nvml.types import MIB, ComputeMode, Gpu, GpuSample
-from enforcer.nvml.validation import check, check_gpu, failure, united
+from enforcer.nvml.validation import check, check_gpu, classify_error, merge_process_lists
 from gpushare.errors import NvmlError
 from gpushare.patterns import Search
 from gpushare.reasons import Reason
@@ -172,7 +172,7 @@ class NvmlReader:
             raise
         except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, OSError) as error:
             self.close()
-            raise failure(_number(error), str(error)) from error
+            raise classify_error(_number(error), str(error)) from error
         except (IndexError, ValueError) as error:
             self.close()
             raise NvmlError(f"NVML's answer cannot be read: {error}", Reason.IMPLAUSIBLE_SAMPLE) from error
@@ -275,7 +275,7 @@ class NvmlReader:
         # The lists come first: what is allocated in between then makes the total larger, and accuses nobody.
         rows = [[(row.pid, row.usedGpuMemory) for row in self._list(name, uuid, handle)] for name in LISTS]
         memory, clients = self._memory(handle), tuple(sorted({pid for pid, _ in rows[-1]}))
-        processes = united(uuid, rows)
+        processes = merge_process_lists(uuid, rows)
         return GpuSample(uuid, memory["total"], memory["used"], processes=processes, clients=clients)
 
     def _memory(self, handle: Any) -> Mapping[str, int]:

@@ -57,7 +57,7 @@ ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {
 """By NVML's number: our reason, and what may help. Every number that nvidia-ml-py knows is here: a test says so."""
 
 
-def failure(number: int, said: str) -> NvmlError:
+def classify_error(number: int, said: str) -> NvmlError:
     """Make the error that stands for one of NVML's; ``said`` are NVML's own words."""
     reason, hint = ERRORS.get(number, (Reason.NVML_UNAVAILABLE, _LOADED))
     if reason is Reason.GPU_LOST:
@@ -98,7 +98,7 @@ def check_gpu(gpu: Gpu) -> Gpu:
     return gpu
 
 
-def united(uuid: str, lists: Iterable[Iterable[tuple[int, int | None]]]) -> tuple[GpuProcess, ...]:
+def merge_process_lists(uuid: str, lists: Iterable[Iterable[tuple[int, int | None]]]) -> tuple[GpuProcess, ...]:
     """Unite the lists of a GPU's processes: one stands in several with the same total, so the largest counts.
 
     Args:

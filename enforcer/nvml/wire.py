@@ -13,28 +13,28 @@ from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 
 
-def question(number: int, what: str, arguments: tuple[Any, ...]) -> bytes:
+def encode_request(number: int, what: str, arguments: tuple[Any, ...]) -> bytes:
     """Write a question."""
     return json.dumps({"n": number, "ask": what, "with": arguments}).encode() + b"\n"
 
 
-def answered(number: int, what: str, value: Any) -> bytes:
+def encode_result(number: int, what: str, value: Any) -> bytes:
     """Write an answer."""
     return json.dumps({"n": number, "value": _WRITE.get(what, _same)(value)}).encode() + b"\n"
 
 
-def failed(number: int, error: NvmlError) -> bytes:
+def encode_error(number: int, error: NvmlError) -> bytes:
     """Write that there is none, and why."""
     return json.dumps({"n": number, "error": error.message, "reason": error.reason}).encode() + b"\n"
 
 
-def asked(line: bytes) -> tuple[int, str, tuple[Any, ...]]:
+def decode_request(line: bytes) -> tuple[int, str, tuple[Any, ...]]:
     """Read a question: its number, a name of ``QUESTIONS``, and what goes with it."""
     found = json.loads(line)
     return found["n"], found["ask"], tuple(found["with"])
 
 
-def numbered(line: bytes) -> tuple[int, Mapping[str, Any]]:
+def request_id(line: bytes) -> tuple[int, Mapping[str, Any]]:
     """Read an answer's number, and the rest for ``value``. Raises ``ValueError``: these are no words of ours."""
     found = json.loads(line)
     if not isinstance(found, dict) or not isinstance(found.get("n"), int):
@@ -42,7 +42,7 @@ def numbered(line: bytes) -> tuple[int, Mapping[str, Any]]:
     return found["n"], found
 
 
-def value(what: str, found: Mapping[str, Any]) -> Any:
+def decode_value(what: str, found: Mapping[str, Any]) -> Any:
     """Read what an answer says.
 
     Raises:

@@ -36,13 +36,13 @@ def main(argv: Sequence[str]) -> int:
 
 def answer(reader: NvmlReader, line: bytes) -> bytes:
     """Answer one question."""
-    number, what, arguments = wire.asked(line)
+    number, what, arguments = wire.decode_request(line)
     try:
         if what == "set_compute_mode":
             arguments = (arguments[0], ComputeMode(arguments[1]))
-        return wire.answered(number, what, getattr(reader, what)(*arguments))
+        return wire.encode_result(number, what, getattr(reader, what)(*arguments))
     except NvmlError as error:
-        return wire.failed(number, error)
+        return wire.encode_error(number, error)
 
 
 def _end_with(door: int) -> None:

@@ -16,11 +16,11 @@ MOST: Final = 16 * 2**20
 _PROGRAM: Final = "enforcer.nvml.worker"
 
 
-class Gone(Exception):
+class WorkerExited(Exception):
     """The process has ended, or talks nonsense; then that is said."""
 
 
-class Kept:
+class WorkerProcess:
     """A running process and the socket to it.
 
     Args:
@@ -47,7 +47,7 @@ class Kept:
         try:
             self._door.sendall(line)
         except OSError as error:
-            raise Gone from error
+            raise WorkerExited from error
 
     def hear(self, end: float) -> bytes | None:
         """Wait for the next line until ``end`` on the monotonic clock; ``None``: none came. Raises ``Gone``."""
@@ -58,7 +58,7 @@ class Kept:
                 if more := self._door.recv(65536):
                     self._take(more)
                     continue
-            raise Gone
+            raise WorkerExited
         line, _, self._said = self._said.partition(b"\n")
         return line
 
@@ -78,7 +78,7 @@ class Kept:
     def _take(self, more: bytes) -> None:
         self._said += more
         if len(self._said) > MOST:
-            raise Gone(f"an answer of more than {MOST} bytes")
+            raise WorkerExited(f"an answer of more than {MOST} bytes")
 
     @property
     def ended_by(self) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from enforcer.oom.memory_pressure import Mark
+from enforcer.oom.memory_pressure import PressureSample
 from enforcer.pod_deletion.deadlines import Object
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 
@@ -49,7 +49,7 @@ def failures_of(pod: Object) -> Iterator[Failure]:
             yield from () if found is None else (found,)
 
 
-def likely(failure: Failure, marks: Iterable[Mark]) -> tuple[Reason, Mark] | None:
+def diagnose(failure: Failure, marks: Iterable[PressureSample]) -> tuple[Reason, PressureSample] | None:
     """Judge a failure by what was noted of its container; ``None`` where memory was not short, or it was our doing.
 
     Of two shortages the tighter one counts; where they are alike it is the quota, which is looked at first.
@@ -63,7 +63,7 @@ def likely(failure: Failure, marks: Iterable[Mark]) -> tuple[Reason, Mark] | Non
     return (Reason.QUOTA_REACHED if own else Reason.GPU_FULL), mark
 
 
-def told(failure: Failure, reason: Reason, mark: Mark) -> Notice:
+def told(failure: Failure, reason: Reason, mark: PressureSample) -> UserMessage:
     """Tell the container's owner: their own figures, and of others what they hold together."""
     quota = mark.quota
     held = f"it held {mark.own_mib} MiB of its {quota.memory_mib} MiB"
@@ -72,16 +72,16 @@ def told(failure: Failure, reason: Reason, mark: Mark) -> Notice:
         Reason.GPU_FULL: f"because {quota.gpu} was full: {mark.others_mib} MiB were held by others, {held}",
     }[reason]
     note = f"container {quota.container} failed with exit code {failure.exit_code}, likely {why}"
-    return Notice(quota=quota, reason=reason, note=note, action="Explain")
+    return UserMessage(quota=quota, reason=reason, note=note, action="Explain")
 
 
-def _bears_on(mark: Mark, failure: Failure) -> bool:
+def _bears_on(mark: PressureSample, failure: Failure) -> bool:
     """Whether memory was short for this very container shortly before it ended, and not only since."""
     began_before, lasted = mark.since <= failure.finished + SLACK, mark.last >= failure.finished - WITHIN
     return mark.quota.container_id == failure.container_id and began_before and lasted
 
 
-def _ours(mark: Mark, failure: Failure) -> bool:
+def _ours(mark: PressureSample, failure: Failure) -> bool:
     return mark.ended is not None and mark.ended >= failure.finished - WITHIN
 
 

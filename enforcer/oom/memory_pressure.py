@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.detection.detector import phase
 from enforcer.detection.types import Phase
 from enforcer.quota.types import Quota
@@ -29,7 +29,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ContainerUsage:
     """What a container, or somebody without a quota, held of a GPU. For operators alone."""
 
     who: str
@@ -37,7 +37,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class PressureSample:
     """One container on one GPU while memory was short; times by the wall clock, in seconds.
 
     ``own_mib`` is what it held itself, ``others_mib`` what all other pods and programs held together, ``free_mib`` what
@@ -52,7 +52,7 @@ class Mark:
     others_mib: int
     free_mib: int
     gpu_mib: int
-    holders: tuple[Held, ...] = ()
+    holders: tuple[ContainerUsage, ...] = ()
     ended: float | None = None
 
     @property
@@ -71,10 +71,10 @@ class Mark:
         return min(self.quota.memory_mib - self.own_mib, self.free_mib)
 
 
-Marks = Mapping[Key, Mark]
+Marks = Mapping[Key, PressureSample]
 
 
-def marked(before: Marks, seen: Seen, wall: float) -> dict[Key, Mark]:
+def update_pressure(before: Marks, seen: Seen, wall: float) -> dict[Key, PressureSample]:
     """Take in one look; ``wall`` is the wall clock's time of it."""
     kept = {key: mark for key, mark in before.items() if 0 <= wall - mark.last <= KEPT_SECONDS}
     for view in seen.snapshot.views:
@@ -86,26 +86,26 @@ def marked(before: Marks, seen: Seen, wall: float) -> dict[Key, Mark]:
     return {key: kept[key] for key in newest}
 
 
-def _of_gpu(seen: Seen, view: View, wall: float) -> Iterator[Mark]:
+def _of_gpu(seen: Seen, view: GpuSnapshot, wall: float) -> Iterator[PressureSample]:
     """Mark every container that may be refused memory on this GPU now."""
     assert view.sample is not None
     used, total = view.sample.used_mib, view.gpu.memory_mib - view.gpu.reserved_mib
     quotas = [quota for quota in seen.snapshot.quotas if quota.gpu == view.gpu.uuid and quota.container_id]
     full = total - used < NEARLY_FULL * total
-    holders: tuple[Held, ...] | None = None
+    holders: tuple[ContainerUsage, ...] | None = None
     for quota in quotas:
         own = seen.used(quota) or 0
         if not quota.granted or (not full and own < NEAR_QUOTA * quota.memory_mib):
             continue
         holders = _holders(seen, view, quotas) if holders is None else holders
         pod = sum(seen.used(each) or 0 for each in quotas if each.pod_uid == quota.pod_uid)
-        yield Mark(
+        yield PressureSample(
             quota=quota, since=wall, last=wall, own_mib=own, others_mib=max(0, used - pod), gpu_mib=total,
             free_mib=max(0, total - used), holders=holders, ended=wall if _ours(seen, quota) else None,
         )  # fmt: skip
 
 
-def _continued(before: Mark | None, mark: Mark) -> Mark:
+def _continued(before: PressureSample | None, mark: PressureSample) -> PressureSample:
     """Go on from what was noted of a container; what it held when it died counts, not the nothing after."""
     if before is None:
         return mark
@@ -119,12 +119,12 @@ def _ours(seen: Seen, quota: Quota) -> bool:
     return phase(seen.snapshot.state, quota, seen.snapshot.now) in {Phase.ACTING, Phase.COOLING_DOWN}
 
 
-def _holders(seen: Seen, view: View, quotas: Sequence[Quota]) -> tuple[Held, ...]:
+def _holders(seen: Seen, view: GpuSnapshot, quotas: Sequence[Quota]) -> tuple[ContainerUsage, ...]:
     known = {quota.container_id for quota in quotas}
-    rows = [Held(f"{each.namespace}/{each.pod}/{each.container}", seen.used(each) or 0) for each in quotas]
+    rows = [ContainerUsage(f"{each.namespace}/{each.pod}/{each.container}", seen.used(each) or 0) for each in quotas]
     for holder in view.holders:
         owner = holder.identity.owner
         if owner is None or owner.container_id not in known:
-            rows.append(Held(f"process {holder.identity.pid}", holder.used_mib))
-    rows.append(Held("nobody seen", view.unattributed_mib))
+            rows.append(ContainerUsage(f"process {holder.identity.pid}", holder.used_mib))
+    rows.append(ContainerUsage("nobody seen", view.unattributed_mib))
     return tuple(sorted((row for row in rows if row.mib), key=lambda row: -row.mib)[:HOLDERS])

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.oom.diagnosis import Failure, failures_of, likely, told
-from enforcer.oom.memory_pressure import Mark, Marks, marked
+from enforcer.oom.diagnosis import Failure, diagnose, failures_of, told
+from enforcer.oom.memory_pressure import Marks, PressureSample, update_pressure
 from enforcer.pod_deletion.deadlines import Object
-from enforcer.status.messages import Notice, Sink
+from enforcer.status.messages import EventSink, UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
 from enforcer.status.pod_status import Seen
@@ -25,7 +25,7 @@ NAMED: Final = 8
 """Holders named in one finding."""
 
 
-class Inquest:
+class OomReporter:
     """Listens to the watch on pods, and looks at what the loop sees.
 
     Args:
@@ -34,7 +34,7 @@ class Inquest:
         wall: the wall clock, in seconds: container statuses know no other.
     """
 
-    def __init__(self, sink: Sink, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, sink: EventSink, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
         self._sink, self._metrics, self._wall = sink, metrics, wall
         self._lock = threading.Lock()
         self._marks: Marks = {}
@@ -45,7 +45,7 @@ class Inquest:
     def look(self, snapshot: Snapshot) -> None:
         """Note who is short of memory now."""
         with self._lock:
-            self._marks = marked(self._marks, Seen.of(snapshot), self._wall())
+            self._marks = update_pressure(self._marks, Seen.of(snapshot), self._wall())
 
     def findings(self) -> tuple[dict[str, Any], ...]:
         """What was found lately, with names: for operators."""
@@ -72,8 +72,8 @@ class Inquest:
                 marks = () if known else tuple(self._marks.values())
             self._conclude(failure, marks)
 
-    def _conclude(self, failure: Failure, marks: Sequence[Mark]) -> None:
-        verdict = likely(failure, marks)
+    def _conclude(self, failure: Failure, marks: Sequence[PressureSample]) -> None:
+        verdict = diagnose(failure, marks)
         if verdict is None:
             return
         reason, mark = verdict
@@ -89,7 +89,7 @@ class Inquest:
             self._found.append(_shown(failure, words, holders))
 
 
-def _shown(failure: Failure, words: Notice, holders: Sequence[str]) -> dict[str, Any]:
+def _shown(failure: Failure, words: UserMessage, holders: Sequence[str]) -> dict[str, Any]:
     quota = words.quota
     return {
         "namespace": quota.namespace,
@@ -104,7 +104,7 @@ def _shown(failure: Failure, words: Notice, holders: Sequence[str]) -> dict[str,
     }
 
 
-def both(first: Callable[[Snapshot], object], second: Callable[[Snapshot], object]) -> Callable[[Snapshot], None]:
+def call_both(first: Callable[[Snapshot], object], second: Callable[[Snapshot], object]) -> Callable[[Snapshot], None]:
     """Show each look to two."""
 
     def show(snapshot: Snapshot) -> None:

@@ -17,14 +17,14 @@ import structlog
 
 from enforcer.attribution.cgroup import Attributor, Identity
 from enforcer.attribution.procfs import PidHandle
-from enforcer.kill.pidfd_target import protected
+from enforcer.kill.pidfd_target import is_protected
 from enforcer.mps.control import Deadline
 from enforcer.mps.manager import MpsManager
-from enforcer.pod_deletion.deadlines import Departure, Object, in_turn, pace
-from enforcer.pod_deletion.terminating_pods import Departures
-from enforcer.quota.informer import Books
+from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, by_deadline, release_interval
+from enforcer.pod_deletion.terminating_pods import TerminatingPods
+from enforcer.quota.informer import QuotaInformer
 from enforcer.quota.types import Quota
-from enforcer.runtime.background import every
+from enforcer.runtime.background import run_periodically
 from enforcer.status.metrics import Metrics
 from gpushare.errors import ClusterError, MpsError
 from gpushare.kube_client import CORE_V1, Cluster, path
@@ -47,7 +47,7 @@ LONGEST: Final = 15.0
 """The same at the very most."""
 
 
-class Served(Protocol):
+class MpsClientsOf(Protocol):
     """The clients of one GPU's MPS daemon."""
 
     def clients(self) -> Mapping[int, int]:
@@ -71,10 +71,10 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneTools:
+class ReleaserDependencies:
     """What a lane needs of the world."""
 
-    departures: Departures
+    departures: TerminatingPods
     quotas: Callable[[], Sequence[Quota]]
     attributor: Attributor
     metrics: Metrics
@@ -83,7 +83,7 @@ class LaneTools:
     clock: Callable[[], float] = time.monotonic
 
 
-class Lane:
+class ClientReleaser:
     """The releases on one GPU, one after the other.
 
     Args:
@@ -92,7 +92,7 @@ class Lane:
         tools: see there.
     """
 
-    def __init__(self, gpu: str, served: Served, tools: LaneTools) -> None:
+    def __init__(self, gpu: str, served: MpsClientsOf, tools: ReleaserDependencies) -> None:
         self._gpu, self._served, self._tools = gpu, served, tools
         self._silent = False
         self._crowd: set[str] = set()
@@ -130,14 +130,14 @@ class Lane:
             return 0.0
         return RELIST if any(now < each.end + OVERDUE for each in leaving) else SLOW
 
-    def _leaving(self) -> list[Departure]:
+    def _leaving(self) -> list[TerminationDeadline]:
         return self._tools.departures.of({each.pod_uid for each in self._tools.quotas() if each.gpu == self._gpu})
 
-    def _due(self, departure: Departure, beside: int) -> float:
+    def _due(self, departure: TerminationDeadline, beside: int) -> float:
         """When there is something to do for a pod: at half of its grace a first look, to know how long one takes."""
         return departure.due(beside, self._asking) if departure.uid in self._asked else departure.earliest
 
-    def _round(self, leaving: Sequence[Departure], now: float) -> bool:
+    def _round(self, leaving: Sequence[TerminationDeadline], now: float) -> bool:
         """Ask once who the clients are, and release those in turn; whether time ran out first. Raises ``MpsError``."""
         with ExitStack() as stack:
             held = self._hold(stack, {each.uid for each in leaving})
@@ -161,17 +161,17 @@ class Lane:
         self._tried.clear()
         return False
 
-    def _next(self, users: Collection[str]) -> tuple[Departure, float] | None:
+    def _next(self, users: Collection[str]) -> tuple[TerminationDeadline, float] | None:
         """Whose turn is next and in how many seconds, as things stand: some may have less time than before, or stay."""
         now, left = self._tools.clock(), self._tools.departures.of(users)
         if not left:
             return None
-        if ready := in_turn(left, now, len(self._crowd), self._asking):
+        if ready := by_deadline(left, now, len(self._crowd), self._asking):
             return min(ready, key=lambda each: each.uid in self._tried), 0.0
         due, each = min(((each.due(len(self._crowd), self._asking), each) for each in left), key=itemgetter(0))
         return each, due - now
 
-    def _is_old(self, listed: float, leaving: Sequence[Departure]) -> bool:
+    def _is_old(self, listed: float, leaving: Sequence[TerminationDeadline]) -> bool:
         """Whether to ask again who the clients are, in the midst of those that were leaving at that time."""
         young = self._tools.clock() - listed <= ROUND
         return not young and (self._life(listed) < 0 or self._joined(leaving))
@@ -180,18 +180,18 @@ class Lane:
         """Seconds for which a list is still good enough, if nobody joins those who were leaving then."""
         return listed + max(ROUND, min(ROUND * self._asking, LONGEST)) - self._tools.clock()
 
-    def _joined(self, leaving: Sequence[Departure]) -> bool:
+    def _joined(self, leaving: Sequence[TerminationDeadline]) -> bool:
         """Whether it is the turn of a pod that was not leaving then."""
         now, known = self._tools.clock(), {each.uid for each in leaving}
         return any(each.due(len(known) + 1, self._asking) <= now for each in self._leaving() if each.uid not in known)
 
-    def _rest(self, left: int, leaving: Sequence[Departure], began: float) -> None:
+    def _rest(self, left: int, leaving: Sequence[TerminationDeadline], began: float) -> None:
         """Leave the server in peace until the next pod's turn, as far as there is time."""
         if not left:
             return
         now = self._tools.clock()
         first = min((each.end for each in self._tools.departures.of({each.uid for each in leaving})), default=now)
-        self._tools.stopped.wait(max(0.0, pace(left, first - now) - (now - began)))
+        self._tools.stopped.wait(max(0.0, release_interval(left, first - now) - (now - began)))
 
     def _hold(self, stack: ExitStack, pods: set[str]) -> dict[str, list[Client]]:
         """Take hold of the clients that are in these pods, by the pod's UID."""
@@ -214,7 +214,7 @@ class Lane:
 
     def _release(self, client: Client) -> None:
         """Release one client, if it still is the process that was found."""
-        if protected(client.identity) or not self._same(client) or not self._goes(client):
+        if is_protected(client.identity) or not self._same(client) or not self._goes(client):
             return
         try:
             said = self._served.release(client.server, client.identity.pid, client.handle.ended)
@@ -282,12 +282,12 @@ EVERY: Final = 1.0
 """Seconds after which a lane looks again where nothing woke it, also after a bug."""
 
 
-def departing(books: Books, cluster: Cluster, stopped: threading.Event) -> Departures:
+def departing(books: QuotaInformer, cluster: Cluster, stopped: threading.Event) -> TerminatingPods:
     """Follow who is being deleted; of a pod that a list lacks the API server is asked by name."""
-    departures = Departures()
+    departures = TerminatingPods()
     books.listeners.append(departures)
     settle = partial(departures.settle, partial(_pod, cluster))
-    every(EVERY, "missing-pods", settle, stopped, departures.doubted)
+    run_periodically(EVERY, "missing-pods", settle, stopped, departures.doubted)
     return departures
 
 
@@ -302,7 +302,7 @@ def _pod(cluster: Cluster, namespace: str, name: str) -> Object | None:
 
 
 def released_in_time(
-    departures: Departures,
+    departures: TerminatingPods,
     manager: MpsManager,
     quotas: Callable[[], Sequence[Quota]],
     attributor: Attributor,
@@ -310,13 +310,13 @@ def released_in_time(
     stopped: threading.Event,
 ) -> None:
     """Have MPS clients of pods that are being deleted released, on every GPU with a daemon of ours."""
-    tools = LaneTools(
+    tools = ReleaserDependencies(
         departures=departures, quotas=quotas, attributor=attributor, metrics=metrics, stopped=stopped
     )  # fmt: skip
 
     def open_lane(gpu: str) -> None:
-        lane = Lane(gpu, DaemonClients(manager, gpu), tools)
+        lane = ClientReleaser(gpu, DaemonClients(manager, gpu), tools)
         departures.wake.append(lane.woken)
-        every(EVERY, f"release-{gpu}", lane.turn, stopped, lane.woken)
+        run_periodically(EVERY, f"release-{gpu}", lane.turn, stopped, lane.woken)
 
     manager.follow(open_lane)

@@ -27,7 +27,7 @@ AT_ONCE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class TerminationDeadline:
     """A pod on its way out.
 
     ``end`` is when the kubelet kills what is left, ``earliest`` when half of the grace period is over: before that
@@ -42,10 +42,10 @@ class Departure:
 
     def due(self, beside: int, asking: float = 0.0) -> float:
         """When to release it, where so many pods leave the same GPU, itself included. ``asking``: see ``lead``."""
-        return max(self.earliest, self.end - lead(self.grace, beside, asking))
+        return max(self.earliest, self.end - lead_time(self.grace, beside, asking))
 
 
-def lead(grace: float, pods: int, asking: float = 0.0) -> float:
+def lead_time(grace: float, pods: int, asking: float = 0.0) -> float:
     """Seconds before the end at which the first of so many pods has to be released; never over half of the grace.
 
     ``asking``: what it took to ask for the clients the last time. They are asked for again, and each of them costs
@@ -54,7 +54,7 @@ def lead(grace: float, pods: int, asking: float = 0.0) -> float:
     return min(grace / 2, asking + max(LEAD, LEAD_SHARE * grace, max(BUDGET, asking) * pods))
 
 
-def pace(left: int, seconds: float) -> float:
+def release_interval(left: int, seconds: float) -> float:
     """Seconds until the next pod's turn, of ``left`` pods, so many seconds before the first of them is killed.
 
     Twice as fast as would do: when the kubelet begins to kill, the machine is at its busiest.
@@ -63,8 +63,8 @@ def pace(left: int, seconds: float) -> float:
 
 
 def departure(
-    pod: Object, now: float, wall: datetime, before: Departure | None = None, *, alive: bool = False
-) -> Departure | None:
+    pod: Object, now: float, wall: datetime, before: TerminationDeadline | None = None, *, alive: bool = False
+) -> TerminationDeadline | None:
     """Read a pod that may be on its way out; ``None`` where it is not.
 
     Args:
@@ -85,16 +85,16 @@ def departure(
         return leaving_now(pod["metadata"]["uid"], now, stamp)
     told = now + (_moment(stamp, wall) - wall).total_seconds()
     end = min(told, now + grace)
-    found = Departure(
+    found = TerminationDeadline(
         uid=pod["metadata"]["uid"], grace=grace, end=end, stamp=stamp,
         earliest=now + grace / 2 if alive else end - grace / 2,
     )  # fmt: skip
     return found if before is None else _sooner(before, found)
 
 
-def leaving_now(uid: str, now: float, stamp: str = "") -> Departure:
+def leaving_now(uid: str, now: float, stamp: str = "") -> TerminationDeadline:
     """Read a pod that is given no time, or whose object is gone while its processes may live."""
-    return Departure(uid=uid, grace=0.0, end=now, earliest=now, stamp=stamp)
+    return TerminationDeadline(uid=uid, grace=0.0, end=now, earliest=now, stamp=stamp)
 
 
 def running(pod: Object) -> bool:
@@ -104,7 +104,9 @@ def running(pod: Object) -> bool:
     return any("running" in (each.get("state") or {}) for each in every)
 
 
-def in_turn(departures: Sequence[Departure], now: float, beside: int, asking: float = 0.0) -> list[Departure]:
+def by_deadline(
+    departures: Sequence[TerminationDeadline], now: float, beside: int, asking: float = 0.0
+) -> list[TerminationDeadline]:
     """Of the pods that leave one GPU and still use it, those to release now: who is killed first comes first.
 
     ``beside`` counts those of them that have been released already as well: the last of many must not be left for when
@@ -114,7 +116,7 @@ def in_turn(departures: Sequence[Departure], now: float, beside: int, asking: fl
     return sorted(ready, key=lambda each: each.end)
 
 
-def _sooner(before: Departure, found: Departure) -> Departure:
+def _sooner(before: TerminationDeadline, found: TerminationDeadline) -> TerminationDeadline:
     """A deletion asked for again can only shorten the time."""
     return replace(found, end=min(before.end, found.end), earliest=min(before.earliest, found.earliest))
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from enforcer.pod_deletion.deadlines import Departure, Object, departure, leaving_now, running
+from enforcer.pod_deletion.deadlines import Object, TerminationDeadline, departure, leaving_now, running
 from gpushare.errors import ClusterError
 
 GONE_SECONDS: Final = 30.0
@@ -19,14 +19,14 @@ def utc() -> datetime:
     return datetime.now(UTC)
 
 
-class Departures:
+class TerminatingPods:
     """Listens to the watch on pods. What was seen stays true while the API server is away."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], datetime] = utc) -> None:
         self._clock, self._wall = clock, wall
         self._lock = threading.Lock()
         self._alive: set[str] = set()
-        self._leaving: dict[str, Departure] = {}
+        self._leaving: dict[str, TerminationDeadline] = {}
         self._gone: dict[str, float] = {}
         """When the object of a pod that may still run was last there."""
         self._named: dict[str, tuple[str, str]] = {}
@@ -85,7 +85,7 @@ class Departures:
             else:
                 self._forget(uid)
 
-    def of(self, uids: Collection[str]) -> list[Departure]:
+    def of(self, uids: Collection[str]) -> list[TerminationDeadline]:
         """Those of these pods that are leaving."""
         with self._lock:
             self._expire()
@@ -108,7 +108,7 @@ class Departures:
         self._leave(leaving_now(uid, self._clock()))
         self._gone[uid] = self._clock()
 
-    def _leave(self, found: Departure) -> None:
+    def _leave(self, found: TerminationDeadline) -> None:
         self._alive.discard(found.uid)
         self._leaving[found.uid] = found
         for event in self.wake:

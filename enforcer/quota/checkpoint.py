@@ -167,13 +167,13 @@ class Checkpoint:
         """
         data = encode(quotas)
         with suppress(OSError):
-            if files.read(self.path, len(data) + 1) == data:
+            if files.read_regular_file(self.path, len(data) + 1) == data:
                 return
         replace(self.path, data, durable=True)
 
     def _load(self, seen: tuple[int, ...]) -> tuple[Quota, ...]:
         try:
-            quotas = decode(files.read(self.path, MAX_BYTES))
+            quotas = decode(files.read_regular_file(self.path, MAX_BYTES))
         except OSError as error:  # may pass: the next look tries again
             self._complain(str(error))
             return self._known[1]

@@ -47,7 +47,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Allocation:
     """What one request of a claim was given: a GPU, and how much of it (``None``: the claim does not say)."""
 
     claim_uid: str
@@ -63,7 +63,7 @@ def quotas_of(
     """Work out this node's quotas, in a stable order, one per container and GPU."""
     devices = devices_of(node, slices)
     granted = {(_namespace(claim), _name(claim)): claim for claim in claims}
-    terms = {_name(namespace): terms_of(_annotations(namespace)) for namespace in namespaces}
+    terms = {_name(namespace): parse_policy(_annotations(namespace)) for namespace in namespaces}
     found: dict[tuple[str, str, str], Quota] = {}
     for pod in pods:
         if (pod.get("spec") or {}).get("nodeName") != node:
@@ -89,7 +89,7 @@ def devices_of(node: str, slices: Iterable[Object]) -> dict[tuple[str, str], str
     }
 
 
-def terms_of(annotations: Mapping[str, str]) -> Terms:
+def parse_policy(annotations: Mapping[str, str]) -> Terms:
     """Read a namespace's policy; what cannot be read is as if it were not there (admission refuses such namespaces)."""
     terms = Terms()
     for key, reader in _TERMS.items():
@@ -100,16 +100,16 @@ def terms_of(annotations: Mapping[str, str]) -> Terms:
     return terms
 
 
-def grants_of(claim: Object, devices: Mapping[tuple[str, str], str]) -> list[Grant]:
+def allocations_of(claim: Object, devices: Mapping[tuple[str, str], str]) -> list[Allocation]:
     """Read what a claim was allocated on this node's GPUs."""
     allocation = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     return [
-        Grant(
+        Allocation(
             claim_uid=claim["metadata"]["uid"],
             request=result["request"].partition("/")[0],
             gpu=devices[result["pool"], result["device"]],
-            memory_mib=mib_of((result.get("consumedCapacity") or {}).get(contract.CAPACITY_MEMORY)),
-            compute=number_of((result.get("consumedCapacity") or {}).get(contract.CAPACITY_COMPUTE)),
+            memory_mib=parse_mib((result.get("consumedCapacity") or {}).get(contract.CAPACITY_MEMORY)),
+            compute=parse_int((result.get("consumedCapacity") or {}).get(contract.CAPACITY_COMPUTE)),
         )
         for result in allocation.get("results") or []
         if result.get("driver") == contract.DRIVER and (result.get("pool"), result.get("device")) in devices
@@ -126,7 +126,7 @@ def _of_pod(
             claim = claims.get((_namespace(pod), names.get(used["name"], "")))
             if claim is None or not _reserved_for(claim, pod):
                 continue
-            grants = grants_of(claim, devices)
+            grants = allocations_of(claim, devices)
             for grant in grants:
                 if used.get("request") in {None, "", grant.request}:
                     bound = _whole(grant, grants) if _is_plain_init(container, pod) else grant
@@ -146,7 +146,7 @@ def _is_plain_init(container: Object, pod: Object) -> bool:
     return any(each is container for each in plain)
 
 
-def _whole(grant: Grant, grants: Sequence[Grant]) -> Grant:
+def _whole(grant: Allocation, grants: Sequence[Allocation]) -> Allocation:
     """Widen a grant to all that the claim consumed of its GPU.
 
     A plain init container runs before the apps and may hold what is reserved for all of them, so the claim is not
@@ -159,8 +159,8 @@ def _whole(grant: Grant, grants: Sequence[Grant]) -> Grant:
     return replace(grant, memory_mib=sum(each.memory_mib or 0 for each in beside), compute=min(compute, HUNDRED))
 
 
-def _quota(pod: Object, container: Object, container_id: str | None, grant: Grant, terms: Terms) -> Quota | None:
-    memory = _least(literal(container, contract.MEMORY_MIB), grant.memory_mib)
+def _quota(pod: Object, container: Object, container_id: str | None, grant: Allocation, terms: Terms) -> Quota | None:
+    memory = _least(env_int(container, contract.MEMORY_MIB), grant.memory_mib)
     if memory is None:
         return None
     return Quota(
@@ -172,11 +172,11 @@ def _quota(pod: Object, container: Object, container_id: str | None, grant: Gran
         container_id=container_id,
         gpu=grant.gpu,
         memory_mib=memory,
-        compute_percent=_least(literal(container, contract.MPS_THREAD_PERCENTAGE), grant.compute) or None,
+        compute_percent=_least(env_int(container, contract.MPS_THREAD_PERCENTAGE), grant.compute) or None,
         on_exceed=terms.on_exceed,
         grace_seconds=terms.grace_seconds,
         tolerance_mib=terms.tolerance(memory),
-        stated_mib=literal(container, contract.MEMORY_MIB),
+        stated_mib=env_int(container, contract.MEMORY_MIB),
         debt_credit=terms.debt_credit,
         debt_refill=terms.debt_refill,
     )
@@ -209,7 +209,7 @@ def _reserved_for(claim: Object, pod: Object) -> bool:
     return any(user.get("resource") == "pods" and user.get("uid") == pod["metadata"]["uid"] for user in users)
 
 
-def literal(container: Object, name: str) -> int | None:
+def env_int(container: Object, name: str) -> int | None:
     """A whole number the webhook wrote into a container; the last entry of a name is the one that counts."""
     values = [entry.get("value") for entry in container.get("env") or [] if entry.get("name") == name]
     value = values[-1] if values else None
@@ -227,13 +227,13 @@ def _uuid(device: Object) -> str | None:
     return value.get("string")
 
 
-def mib_of(quantity: Any) -> int | None:
+def parse_mib(quantity: Any) -> int | None:
     """Read memory as the API server writes it, rounded down to MiB; ``None`` where it is none."""
     match = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
     return None if match is None else int(match.group(1)) * _UNITS[match.group(2)] // MIB
 
 
-def number_of(quantity: Any) -> int | None:
+def parse_int(quantity: Any) -> int | None:
     """Read a whole number as the API server writes it; ``None`` where it is none."""
     return int(quantity) if isinstance(quantity, str) and _INTEGER.fullmatch(quantity) else None
 

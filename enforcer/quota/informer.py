@@ -61,7 +61,7 @@ def from_claims(node: str) -> Rule:
     return lambda seen: quotas_of(node, seen["claims"], seen["pods"], seen["namespaces"], seen["slices"])
 
 
-class Books:
+class QuotaInformer:
     """The objects quotas are made from, as last seen. Nothing is worked out before all kinds have been listed once.
 
     Args:
@@ -168,7 +168,11 @@ def _kept(kind: str, item: Object) -> Object | None:
 
 
 def follow_quotas(
-    cluster: Cluster, books: Books, node: str, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event
+    cluster: Cluster,
+    books: QuotaInformer,
+    node: str,
+    on_quotas: Callable[[tuple[Quota, ...]], None],
+    stopped: threading.Event,
 ) -> None:
     """Keep telling ``on_quotas`` what the quotas are, from threads that end with the process."""
     for kind, (where, query) in sources(node).items():
@@ -179,7 +183,9 @@ def follow_quotas(
     _thread("quotas", partial(_keep_quotas, books, on_quotas, stopped))
 
 
-def _keep_quotas(books: Books, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event) -> None:
+def _keep_quotas(
+    books: QuotaInformer, on_quotas: Callable[[tuple[Quota, ...]], None], stopped: threading.Event
+) -> None:
     while not stopped.is_set():
         if not books.changed.wait(PATIENCE):
             continue
@@ -197,7 +203,7 @@ def _keep_quotas(books: Books, on_quotas: Callable[[tuple[Quota, ...]], None], s
             _once_more(books)
 
 
-def _once_more(books: Books) -> None:
+def _once_more(books: QuotaInformer) -> None:
     time.sleep(PATIENCE)
     books.changed.set()
 

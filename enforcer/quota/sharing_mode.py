@@ -21,7 +21,7 @@ CHANGES: Final = "it changes from"
 """With what the reason begins why a GPU waits for its tenants."""
 
 
-def mode_of(node: Mapping[str, Any], default: Mode) -> Mode:
+def parse_mode(node: Mapping[str, Any], default: Mode) -> Mode:
     """Read the mode a node is to have: its label's, else the operator's default.
 
     Raises:
@@ -47,7 +47,7 @@ def mode_for(gpu: str, wanted: Mode | None) -> Mode | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class SharingModes:
     """How a node's GPUs are to be shared (``None``: that cannot be known), and how those in use are, by UUID."""
 
     wanted: Mode | None = Mode.MPS

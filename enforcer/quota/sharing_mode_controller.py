@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import structlog
 
-from enforcer.quota.sharing_mode import Ways, mode_of
+from enforcer.quota.sharing_mode import SharingModes, parse_mode
 from enforcer.quota.types import Mode
 from gpushare.errors import ConfigError
 from gpushare.reasons import Reason
@@ -15,7 +15,7 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 
-class GpuModes:
+class SharingModeController:
     """The modes of a node's GPUs, as they are now. Any thread may ask.
 
     Args:
@@ -53,17 +53,17 @@ class GpuModes:
         self._held = held
         self.changed.set()
 
-    def read(self, node: Mapping[str, Any]) -> Ways:
+    def read(self, node: Mapping[str, Any]) -> SharingModes:
         """Take in what the node's object says now."""
         if self._labelled:
             try:
-                wanted, problem = mode_of(node, self._default), None
+                wanted, problem = parse_mode(node, self._default), None
             except ConfigError as error:
                 wanted, problem = None, error.message
             self._take(wanted, problem)
         return self.now()
 
-    def now(self) -> Ways:
+    def now(self) -> SharingModes:
         """Say all that is known."""
         with self._lock:
             return self._now()
@@ -87,11 +87,11 @@ class GpuModes:
             with self._lock:
                 self._let_go(mine)
 
-    def _now(self) -> Ways:
+    def _now(self) -> SharingModes:
         if self._held is None:
-            return Ways(None)
+            return SharingModes(None)
         kept = {gpu: mode for gpu, (mode, _) in self._kept.items() if mode is not None}
-        return Ways(self._wanted, {**self._held(), **kept}, self.problem)
+        return SharingModes(self._wanted, {**self._held(), **kept}, self.problem)
 
     def _let_go(self, gpus: Iterable[str]) -> None:
         for gpu in gpus:

@@ -78,7 +78,7 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proven:
+class LimitStatus:
     """Whether a container's limit on a GPU is in force (``enforcer.limits.verification`` says what each state means).
 
     ``backend`` is who keeps the limit, ``sentence`` what the state rests on.

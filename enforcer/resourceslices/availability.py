@@ -4,21 +4,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from enforcer.attribution.snapshot import View
-from enforcer.nvml.device_health import LOOK_EVERY, Standing
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.nvml.device_health import LOOK_EVERY, GpuConditions
 from enforcer.nvml.types import Gpu
 from enforcer.resourceslices.contention import Allocatable
-from enforcer.resourceslices.contention_monitor import Contests
-from enforcer.resourceslices.health_monitor import Doctor, Examiner
+from enforcer.resourceslices.contention_monitor import ContentionMonitor
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor, HealthProbe
 from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.runtime.background import every
-from enforcer.status.events import NodeReporter
+from enforcer.runtime.background import run_periodically
+from enforcer.status.events import NodeEventRecorder
 from gpushare.errors import ClusterError, GpuShareError
 from gpushare.kube_client import Cluster
 from gpushare.reasons import Reason
 
 
-class Sharing:
+class GpuAvailability:
     """Judges this node's GPUs from outside (contested) and inside (ill).
 
     Args:
@@ -29,26 +29,26 @@ class Sharing:
 
     def __init__(self, cluster: Cluster | None, node: str, allocatable: Callable[[], Allocatable]) -> None:
         self._cluster, self._node = cluster, node
-        self._reporter = NodeReporter(cluster, node)
-        self._contests = None if cluster is None else Contests(cluster, node, allocatable, self._reporter)
-        self._doctor: Doctor | None = None
+        self._reporter = NodeEventRecorder(cluster, node)
+        self._contests = None if cluster is None else ContentionMonitor(cluster, node, allocatable, self._reporter)
+        self._doctor: GpuHealthMonitor | None = None
 
     def contested(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
         """Say which of these GPUs somebody else offers, by UUID, as sentences. May take seconds."""
         return {} if self._contests is None else self._contests.look(gpus)
 
-    def standing(self, gpus: Sequence[Gpu]) -> Standing:
+    def standing(self, gpus: Sequence[Gpu]) -> GpuConditions:
         """Say all that is known, after a look at who else offers these GPUs. May take seconds."""
-        return Standing(ill=self._ill(), contested=self.contested(gpus))
+        return GpuConditions(ill=self._ill(), contested=self.contested(gpus))
 
-    def now(self) -> Standing:
+    def now(self) -> GpuConditions:
         """Say all that is known, without looking."""
-        return Standing(ill=self._ill(), contested={} if self._contests is None else self._contests.current)
+        return GpuConditions(ill=self._ill(), contested={} if self._contests is None else self._contests.current)
 
     def examine(
         self,
-        views: Callable[[], Sequence[View]],
-        examiner: Examiner,
+        views: Callable[[], Sequence[GpuSnapshot]],
+        examiner: HealthProbe,
         failures: Callable[[], Mapping[str, GpuShareError]],
         changed: threading.Event,
         stopped: threading.Event,
@@ -56,18 +56,18 @@ class Sharing:
         """Begin to look after health, from a thread that ends with the process.
 
         Args:
-            views: see ``Doctor``, as for the next two.
+            views: see ``GpuHealthMonitor``, as for the next two.
             examiner: see there.
             failures: what is wrong with daemons.
             changed: set when the offer has to be made again at once.
             stopped: set when there is to be no other look.
         """
-        doctor = Doctor(views, examiner, failures, self._reporter)
+        doctor = GpuHealthMonitor(views, examiner, failures, self._reporter)
         if self._cluster is not None:
             with suppress(ClusterError):  # then what was is found again, or is over
                 doctor.remember(SlicePublisher(self._cluster, self._node).ill())
         self._doctor = doctor
-        every(LOOK_EVERY, "health", lambda: changed.set() if doctor.turn() else None, stopped)
+        run_periodically(LOOK_EVERY, "health", lambda: changed.set() if doctor.turn() else None, stopped)
 
     @property
     def healed(self) -> threading.Event | None:

@@ -25,7 +25,7 @@ Allocatable = Sequence[tuple[str, Sequence[str]]]
 """Resource names of device plugins, each with the ids of its devices."""
 
 
-def by_plugins(gpus: Iterable[Gpu], allocatable: Allocatable) -> dict[str, str]:
+def claimed_by_plugins(gpus: Iterable[Gpu], allocatable: Allocatable) -> dict[str, str]:
     """Name, by UUID, the GPUs that device plugins offer, each with a sentence that says who does.
 
     An id of NVIDIA's resources that no GPU is known by stands for any of them: it cannot be told which it means.
@@ -39,7 +39,7 @@ def by_plugins(gpus: Iterable[Gpu], allocatable: Allocatable) -> dict[str, str]:
     return found
 
 
-def by_slices(gpus: Iterable[Gpu], slices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def claimed_by_slices(gpus: Iterable[Gpu], slices: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Name, by UUID, the GPUs that other DRA drivers' ResourceSlices offer, each with a sentence that says who does."""
     cards = tuple(gpus)
     found: dict[str, str] = {}

@@ -8,8 +8,8 @@ from typing import Final
 import structlog
 
 from enforcer.nvml.types import Gpu
-from enforcer.resourceslices.contention import UNSURE, Allocatable, by_plugins, by_slices
-from enforcer.status.events import NodeNews, NodeReporter
+from enforcer.resourceslices.contention import UNSURE, Allocatable, claimed_by_plugins, claimed_by_slices
+from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.errors import ClusterError, KubeletError
 from gpushare.kube_client import RESOURCE_V1, Cluster, path
 from gpushare.reasons import Reason
@@ -24,7 +24,7 @@ KUBELET: Final = "the kubelet's PodResources"
 SLICES: Final = "other drivers' ResourceSlices"
 
 
-class Contests:
+class ContentionMonitor:
     """Which GPUs are contested. While a source does not answer, what it said last stands; before it has, all are.
 
     Args:
@@ -35,7 +35,7 @@ class Contests:
     """
 
     def __init__(
-        self, cluster: Cluster, node: str, allocatable: Callable[[], Allocatable], reporter: NodeReporter
+        self, cluster: Cluster, node: str, allocatable: Callable[[], Allocatable], reporter: NodeEventRecorder
     ) -> None:
         self._cluster, self._node, self._allocatable, self._reporter = cluster, node, allocatable, reporter
         self.changed: Final = threading.Event()
@@ -55,8 +55,8 @@ class Contests:
         with self._lock:
             now = time.monotonic()
             if self._looked is None or now - self._looked >= FRESH:
-                self._ask(KUBELET, lambda: by_plugins(gpus, self._allocatable()))
-                self._ask(SLICES, lambda: by_slices(gpus, self._slices()))
+                self._ask(KUBELET, lambda: claimed_by_plugins(gpus, self._allocatable()))
+                self._ask(SLICES, lambda: claimed_by_slices(gpus, self._slices()))
                 self._looked = now
                 found = {gpu: said for known in self._known.values() for gpu, said in known.items()}
                 self._seen |= {gpu: (now, said) for gpu, said in found.items()}
@@ -89,10 +89,10 @@ class Contests:
         before, self._told = self._told, dict(found)
         for gpu in found.keys() - before.keys():
             note = f"GPU {gpu} is not shared any more: {found[gpu]}; its tenants stay. Let only one of them offer it."
-            self._reporter.report(NodeNews(Reason.CONTESTED, note))
+            self._reporter.report(NodeEvent(Reason.CONTESTED, note))
         for gpu in before.keys() - found.keys():
             note = f"GPU {gpu} is offered by nobody else any more: it may be shared again"
-            self._reporter.report(NodeNews(Reason.RECOVERED, note, warning=False))
+            self._reporter.report(NodeEvent(Reason.RECOVERED, note, warning=False))
 
     def _add_unsure(self, gpus: Sequence[Gpu]) -> None:
         """Until a source has answered once, it may offer any of them: at boot, plugins may be slower than we are."""

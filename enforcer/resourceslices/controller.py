@@ -9,25 +9,25 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribution.snapshot import View
-from enforcer.attribution.usage import Watch
-from enforcer.nvml.device_health import Standing
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.usage import UsageSampler
+from enforcer.nvml.device_health import GpuConditions
 from enforcer.nvml.types import Gpu
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Quota
 from enforcer.resourceslices.devices import (
+    ExcludedGpu,
     InventoryPolicy,
-    LeftOut,
     Order,
+    build_devices,
     listed,
-    offer,
     resource_slices,
-    shared_gpus,
+    shareable_gpus,
     will_do,
 )
-from enforcer.resourceslices.foreign_memory import Steady, foreign_mib, leaving_mib, rounded, steadied
+from enforcer.resourceslices.foreign_memory import SmoothedUsage, foreign_mib, rounded, smooth, terminating_mib
 from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.runtime.background import every
+from enforcer.runtime.background import run_periodically
 from gpushare.errors import ClusterError, ConfigError, NvmlError
 from gpushare.kube_client import CORE_V1, Cluster, path
 from gpushare.reasons import Reason
@@ -35,7 +35,7 @@ from gpushare.reasons import Reason
 log = structlog.get_logger()
 
 APART: Final = 2.0
-"""Seconds between an offer and the next one that :meth:`Offering.outgrown` asks for."""
+"""Seconds between an offer and the next one that :meth:`SliceController.outgrown` asks for."""
 
 
 def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
@@ -46,7 +46,7 @@ def held_mib(quotas: Sequence[Quota]) -> dict[str, int]:
     return dict(held)
 
 
-class Offering:
+class SliceController:
     """Publishes what this node has to offer, again and again.
 
     Args:
@@ -64,10 +64,10 @@ class Offering:
         cluster: Cluster,
         node: str,
         policy: InventoryPolicy,
-        standing: Callable[[Sequence[Gpu]], Standing] = lambda _: Standing(),
+        standing: Callable[[Sequence[Gpu]], GpuConditions] = lambda _: GpuConditions(),
         own: Callable[[], Collection[str]] = frozenset,
         servers: Callable[[], Collection[int]] = tuple,
-        modes: GpuModes | None = None,
+        modes: SharingModeController | None = None,
     ) -> None:
         self._cluster, self._node, self._policy = cluster, node, policy
         self._standing, self._own, self._ask_servers, self._modes = standing, own, servers, modes
@@ -76,15 +76,15 @@ class Offering:
         self._taken: Mapping[str, int] = {}
         self._made = float("-inf")
         self._order: tuple[str, ...] | None = None
-        self._foreign: dict[str, Steady] = {}
+        self._foreign: dict[str, SmoothedUsage] = {}
         self._publisher = SlicePublisher(cluster, node)
-        self._said: tuple[LeftOut, ...] = ()
+        self._said: tuple[ExcludedGpu, ...] = ()
         self.problem: str | None = None
         """Why the offer on the API server may be out of date; ``None`` where it is not."""
         self.offered = False
         """Whether the API server has had our offer since we started."""
 
-    def publish(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
+    def publish(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> None:
         """Make the offer fit what was just seen. What fails is tried again next time."""
         self._made = time.monotonic()
         try:
@@ -93,8 +93,8 @@ class Offering:
             node = self._cluster.get(path(CORE_V1, "nodes", self._node))
             ways = None if self._modes is None else self._modes.read(node)
             # Without any the annotation's names mean nothing, and what was offered before has to go.
-            gpus = shared_gpus([view.gpu for view in views], node) if views else ()
-            found = offer(
+            gpus = shareable_gpus([view.gpu for view in views], node) if views else ()
+            found = build_devices(
                 gpus, self._policy, foreign_mib=self._take(views, quotas, leaving), held_mib=held_mib(quotas),
                 standing=self._standing(gpus), ways=ways, before=self._order,
             )  # fmt: skip
@@ -108,7 +108,7 @@ class Offering:
         self.problem, self.offered = None, True
         self._say(found.left_out)
 
-    def outgrown(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> bool:
+    def outgrown(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str] = ()) -> bool:
         """Say whether the offer has to be made anew soon. Quick.
 
         It has where others hold more than the last one takes off, and where shares are to be spread and it names
@@ -117,23 +117,25 @@ class Offering:
         if self.problem is not None or time.monotonic() - self._made < APART:
             return False  # what could not be offered is tried again in its turn
         seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
-        left = leaving_mib(views, leaving)
+        left = terminating_mib(views, leaving)
         more = any(rounded(mib) + left.get(gpu, 0) > self._taken.get(gpu, 0) for gpu, mib in seen.items())
         return more or (self._policy.order is Order.SPREAD and not self._spreads(views, quotas))
 
-    def _spreads(self, views: Sequence[View], quotas: Sequence[Quota]) -> bool:
+    def _spreads(self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota]) -> bool:
         offered = listed((view.gpu for view in views), self._order or ())
         return will_do(offered, self._policy, held_mib(quotas))
 
-    def _take(self, views: Sequence[View], quotas: Sequence[Quota], leaving: Collection[str]) -> Mapping[str, int]:
+    def _take(
+        self, views: Sequence[GpuSnapshot], quotas: Sequence[Quota], leaving: Collection[str]
+    ) -> Mapping[str, int]:
         """Work out, by GPU, what shares cannot have: what is foreign, and what pods on their way out still hold."""
         # A daemon that does not answer still has its server: one known before counts while it holds memory.
         holding = frozenset(holder.identity.pid for view in views for holder in view.holders)
         self._servers = holding & self._servers.union(self._ask_servers())
         self._ours = frozenset(self._own())
         seen = foreign_mib(views, quotas, {*self._ours, *leaving}, self._servers)
-        self._foreign = steadied(self._foreign, seen)
-        left = leaving_mib(views, leaving)
+        self._foreign = smooth(self._foreign, seen)
+        left = terminating_mib(views, leaving)
         self._taken = {gpu: steady.mib + left.get(gpu, 0) for gpu, steady in self._foreign.items()}
         return self._taken
 
@@ -142,7 +144,7 @@ class Offering:
             log.warning("offer not published", reason=str(Reason.INTERNAL), error=problem)
         self.problem = problem
 
-    def _say(self, left_out: tuple[LeftOut, ...]) -> None:
+    def _say(self, left_out: tuple[ExcludedGpu, ...]) -> None:
         if left_out != self._said:
             for each in left_out:
                 log.warning("GPU not offered", reason=str(Reason.CONFLICT), gpu=each.uuid, why=each.why)
@@ -153,7 +155,7 @@ EVERY: Final = 10.0
 """Seconds between looks at what is offered; slices are written only where that changed."""
 
 
-class Preparer(Protocol):
+class ClaimSource(Protocol):
     """Who prepares claims on what is offered."""
 
     @property
@@ -168,10 +170,10 @@ class Preparer(Protocol):
 class Turns:
     """What is offered, seen and promised. Without a preparer, claims are taken as they were allocated."""
 
-    offering: Offering
-    watch: Watch
+    offering: SliceController
+    watch: UsageSampler
     quotas: Callable[[], Sequence[Quota]]
-    preparer: Preparer | None = None
+    preparer: ClaimSource | None = None
 
     def offer(self) -> None:
         """Look, and make the offer fit."""
@@ -197,8 +199,8 @@ class Turns:
             changed: set when it has to be made at once.
             stopped: set when there is to be no other turn.
         """
-        every(EVERY, "offer", self.offer, stopped, changed)
-        every(poll, "offer-due", lambda: changed.set() if self.due() else None, stopped)
+        run_periodically(EVERY, "offer", self.offer, stopped, changed)
+        run_periodically(poll, "offer-due", lambda: changed.set() if self.due() else None, stopped)
 
     def _leaving(self) -> frozenset[str]:
         return frozenset() if self.preparer is None else self.preparer.leaving()

@@ -11,9 +11,9 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import Any, Final, TypeVar
 
-from enforcer.nvml.device_health import Effect, Standing
+from enforcer.nvml.device_health import Effect, GpuConditions
 from enforcer.nvml.types import Gpu
-from enforcer.quota.sharing_mode import Ways
+from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
 from gpushare.contract import (
     ATTRIBUTE_MODEL,
@@ -90,7 +90,7 @@ class InventoryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ExcludedGpu:
     """A GPU that is not offered, and the sentence that says why."""
 
     uuid: str
@@ -98,14 +98,14 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class DeviceList:
     """What a node offers: devices in order of choice, and what it leaves out."""
 
     devices: tuple[Object, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExcludedGpu, ...]
 
 
-def shared_gpus(gpus: Sequence[Gpu], node: Mapping[str, Any]) -> tuple[Gpu, ...]:
+def shareable_gpus(gpus: Sequence[Gpu], node: Mapping[str, Any]) -> tuple[Gpu, ...]:
     """Keep the GPUs that the node's object offers: none without its label, else all or those its annotation names.
 
     Raises:
@@ -114,10 +114,10 @@ def shared_gpus(gpus: Sequence[Gpu], node: Mapping[str, Any]) -> tuple[Gpu, ...]
     metadata = node["metadata"]
     if (metadata.get("labels") or {}).get(NODE_LABEL) != "true":
         return ()
-    return narrowed(gpus, (metadata.get("annotations") or {}).get(NODE_GPUS))
+    return select_gpus(gpus, (metadata.get("annotations") or {}).get(NODE_GPUS))
 
 
-def narrowed(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
+def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     """Keep the GPUs an operator named in the node annotation ``gpu-share.io/gpus``: UUIDs or indices; ``None``: all.
 
     Whoever names a GPU means its MIG instances too.
@@ -144,16 +144,16 @@ def capacity_mib(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int = 0, mode: 
     return max(0, gpu.memory_mib - gpu.reserved_mib - context - foreign_mib)
 
 
-def offer(
+def build_devices(
     gpus: Iterable[Gpu],
     policy: InventoryPolicy,
     *,
     foreign_mib: Mapping[str, int] | None = None,
     held_mib: Mapping[str, int] | None = None,
-    standing: Standing | None = None,
-    ways: Ways | None = None,
+    standing: GpuConditions | None = None,
+    ways: SharingModes | None = None,
     before: Sequence[str] = (),
-) -> Offer:
+) -> DeviceList:
     """Turn GPUs into the devices of a pool, in order of choice, the status device last.
 
     Args:
@@ -165,8 +165,8 @@ def offer(
         ways: how they are shared; by default as the policy says.
         before: names of the devices as they were offered last; their order stays while it will do.
     """
-    foreign, held, known = foreign_mib or {}, held_mib or {}, standing or Standing()
-    how = ways or Ways(policy.mode)
+    foreign, held, known = foreign_mib or {}, held_mib or {}, standing or GpuConditions()
+    how = ways or SharingModes(policy.mode)
     there = tuple(gpus)
     cut = {gpu.parent for gpu in there} if how.wanted is Mode.MIG else set()
     reasons = {
@@ -176,11 +176,11 @@ def offer(
     ranked = _in_order(shared, policy, held, before)
     offered = (_offered(gpu, policy, foreign.get(gpu.uuid, 0), known, how.of(gpu.uuid)) for gpu in ranked)
     devices = (*offered, _status_device())
-    return Offer(devices, tuple(LeftOut(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
+    return DeviceList(devices, tuple(ExcludedGpu(gpu.uuid, why) for gpu, why in reasons.items() if why is not None))
 
 
 def resource_slices(
-    node: str, devices: Sequence[Object], node_uid: str | None = None, left_out: Sequence[LeftOut] = ()
+    node: str, devices: Sequence[Object], node_uid: str | None = None, left_out: Sequence[ExcludedGpu] = ()
 ) -> tuple[Object, ...]:
     """Lay devices out over as many ResourceSlices as they need; generation 1, the writer raises it.
 
@@ -234,7 +234,9 @@ def architecture(compute_capability: tuple[int, int]) -> str:
     return next((name for since, name in ARCHITECTURES if compute_capability >= since), "Unknown")
 
 
-def _objection(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing, ways: Ways) -> str | None:
+def _objection(
+    gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuConditions, ways: SharingModes
+) -> str | None:
     """Say why a GPU is not shared, or ``None``."""
     contested = _either(standing.contested, gpu)
     if contested is not None:
@@ -272,14 +274,14 @@ def _either(known: Mapping[str, T], gpu: Gpu) -> T | None:
     return known.get(gpu.uuid, known.get(gpu.parent or ""))
 
 
-def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: Standing, mode: Mode | None) -> Object:
+def _offered(gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuConditions, mode: Mode | None) -> Object:
     device = _instance(gpu, mode) if gpu.parent is not None else _device(gpu, policy, foreign_mib, mode)
     backend = standing.backends.get(gpu.uuid)
     limits = {} if backend is None else {LIMIT_BACKEND: {"string": backend}}
     return device | {"attributes": device["attributes"] | limits} | _taints(gpu, policy, standing)
 
 
-def _taints(gpu: Gpu, policy: InventoryPolicy, standing: Standing) -> Object:
+def _taints(gpu: Gpu, policy: InventoryPolicy, standing: GpuConditions) -> Object:
     """Write the taint of a GPU that is ill; an empty list says that there is to be none."""
     ill = _either(standing.ill, gpu)
     if ill is None or policy.health_taint is Effect.NONE:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from enforcer.attribution.snapshot import Holder, View
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.quota.types import Quota
 
 STEP_MIB: Final = 512
@@ -18,7 +18,7 @@ LOWER_AFTER: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class SmoothedUsage:
     """MiB taken off one GPU's capacity, and for how many looks it would have been less."""
 
     mib: int = 0
@@ -26,7 +26,7 @@ class Steady:
 
 
 def foreign_mib(
-    views: Sequence[View], quotas: Sequence[Quota], own: Collection[str] = (), servers: Collection[int] = ()
+    views: Sequence[GpuSnapshot], quotas: Sequence[Quota], own: Collection[str] = (), servers: Collection[int] = ()
 ) -> dict[str, int]:
     """Count, for each GPU that could be read, MiB held by processes of pods without a share on it.
 
@@ -55,7 +55,7 @@ def rounded(mib: int) -> int:
     return -(-mib // STEP_MIB) * STEP_MIB
 
 
-def leaving_mib(views: Sequence[View], leaving: Collection[str]) -> dict[str, int]:
+def terminating_mib(views: Sequence[GpuSnapshot], leaving: Collection[str]) -> dict[str, int]:
     """Count what pods whose claims were undone still hold, rounded up. It goes within seconds: nothing to steady."""
     held = {
         view.gpu.uuid: sum(
@@ -68,18 +68,18 @@ def leaving_mib(views: Sequence[View], leaving: Collection[str]) -> dict[str, in
     return {gpu: rounded(mib) for gpu, mib in held.items()}
 
 
-def steadied(before: Mapping[str, Steady], now: Mapping[str, int]) -> dict[str, Steady]:
+def smooth(before: Mapping[str, SmoothedUsage], now: Mapping[str, int]) -> dict[str, SmoothedUsage]:
     """Take in one look; a GPU that could not be read stays as it was."""
-    return {**before, **{gpu: _steady(before.get(gpu, Steady()), mib) for gpu, mib in now.items()}}
+    return {**before, **{gpu: _steady(before.get(gpu, SmoothedUsage()), mib) for gpu, mib in now.items()}}
 
 
-def _steady(before: Steady, mib: int) -> Steady:
+def _steady(before: SmoothedUsage, mib: int) -> SmoothedUsage:
     wanted = rounded(mib)
     if wanted >= before.mib or before.lower_for + 1 >= LOWER_AFTER:
-        return Steady(wanted)
-    return Steady(before.mib, before.lower_for + 1)
+        return SmoothedUsage(wanted)
+    return SmoothedUsage(before.mib, before.lower_for + 1)
 
 
-def _foreign(holder: Holder, gpu: str, pods: Collection[tuple[str, str]], own: Collection[str]) -> bool:
+def _foreign(holder: ProcessUsage, gpu: str, pods: Collection[tuple[str, str]], own: Collection[str]) -> bool:
     owner = holder.identity.owner
     return owner is None or ((gpu, owner.pod_uid) not in pods and owner.pod_uid not in own)

@@ -5,9 +5,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from enforcer.attribution.snapshot import View
-from enforcer.nvml.device_health import APPLICATION_XIDS, Health, looked
-from enforcer.status.events import NodeNews, NodeReporter
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.nvml.device_health import APPLICATION_XIDS, Health, update_health
+from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare.reasons import Reason
 
@@ -27,7 +27,7 @@ WORDS: Final = {
 }
 
 
-class Examiner(Protocol):
+class HealthProbe(Protocol):
     """What NVML knows of a GPU's health; ``enforcer.nvml.reader.NvmlReader`` does."""
 
     def ailment(self, uuid: str) -> Reason | None:
@@ -37,7 +37,7 @@ class Examiner(Protocol):
         """Say which critical errors happened since the last question: UUID and XID. Raises ``NvmlError``."""
 
 
-class Doctor:
+class GpuHealthMonitor:
     """Keeps a judgement on each GPU.
 
     Args:
@@ -49,10 +49,10 @@ class Doctor:
 
     def __init__(
         self,
-        views: Callable[[], Sequence[View]],
-        examiner: Examiner,
+        views: Callable[[], Sequence[GpuSnapshot]],
+        examiner: HealthProbe,
         mps: Callable[[], Mapping[str, GpuShareError]],
-        reporter: NodeReporter,
+        reporter: NodeEventRecorder,
     ) -> None:
         self._views, self._examiner, self._mps, self._reporter = views, examiner, mps, reporter
         self._known: dict[str, Health] = {}
@@ -74,11 +74,11 @@ class Doctor:
         for view in views:
             gpu = view.gpu.uuid
             seen = self._seen(view, mps.get(gpu))
-            self._known[gpu] = looked(self._known.get(gpu, Health()), seen, xid=gpu in struck)
+            self._known[gpu] = update_health(self._known.get(gpu, Health()), seen, xid=gpu in struck)
         self._tell(before, self.ill)
         return before != self.ill
 
-    def _seen(self, view: View, mps: GpuShareError | None) -> Reason | None:
+    def _seen(self, view: GpuSnapshot, mps: GpuShareError | None) -> Reason | None:
         # What cannot be believed of a GPU makes us blind, and is no illness: it comes from races and odd drivers too.
         if view.problem is not None and view.problem.reason in WORDS:
             return view.problem.reason
@@ -103,9 +103,9 @@ class Doctor:
     def _tell(self, before: Mapping[str, Reason], now: Mapping[str, Reason]) -> None:
         for gpu in now.keys() - before.keys():
             note = f"GPU {gpu} gets no new shares: {WORDS.get(now[gpu], str(now[gpu]))}"
-            self._reporter.report(NodeNews(now[gpu], note))
+            self._reporter.report(NodeEvent(now[gpu], note))
         for gpu in before.keys() - now.keys():
-            self._reporter.report(NodeNews(Reason.RECOVERED, f"GPU {gpu} is well again", warning=False))
+            self._reporter.report(NodeEvent(Reason.RECOVERED, f"GPU {gpu} is well again", warning=False))
 
 
 def _daemon_fails(error: GpuShareError) -> bool:

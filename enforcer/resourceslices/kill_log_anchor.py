@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.audit.log import KillLog
-from enforcer.audit.record import GENESIS, Head, Kind
-from enforcer.runtime.background import every
-from enforcer.status.events import NodeNews, NodeReporter
+from enforcer.audit.log import AuditLog
+from enforcer.audit.record import GENESIS, ChainHead, Kind
+from enforcer.runtime.background import run_periodically
+from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.contract import DRIVER, KILL_LOG
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import RESOURCE_V1, Cluster, path
@@ -32,7 +32,7 @@ PRESSING: Final = frozenset({Kind.OUTCOME, Kind.RECOVERED})
 REMOVE: Final = f"kubectl annotate resourceslice {{slice}} {KILL_LOG}-"
 
 
-class Anchor:
+class AnchorPublisher:
     """Keeps one node's annotation at the head of its kill log.
 
     Args:
@@ -47,12 +47,12 @@ class Anchor:
         self,
         cluster: Cluster,
         node: str,
-        kill_log: KillLog,
+        kill_log: AuditLog,
         rest: Callable[[], object],
-        tell: Callable[[NodeNews], None],
+        tell: Callable[[NodeEvent], None],
     ) -> None:
         self._cluster, self._node, self._log, self._rest, self._tell = cluster, node, kill_log, rest, tell
-        self._written: Head | None = None
+        self._written: ChainHead | None = None
         self.woken: Final = threading.Event()
         self.problem: str | None = None
         """Why the annotation is not where the log stands; ``None`` where it is, or there is no slice to bear it."""
@@ -74,10 +74,10 @@ class Anchor:
             if wrote:
                 self._rest()
 
-    def _bring(self, head: Head) -> bool:
+    def _bring(self, head: ChainHead) -> bool:
         """Write the annotation where it is behind. Returns whether it was."""
         slices = self._slices()
-        heads = {name: seen for name, item in slices.items() if (seen := anchored(item)) is not None}
+        heads = {name: seen for name, item in slices.items() if (seen := published_head(item)) is not None}
         strange = next((name for name, seen in heads.items() if not self._knows(seen)), None)
         if strange is not None:
             self._lost(strange, heads[strange])
@@ -90,7 +90,7 @@ class Anchor:
         self._written = head
         return True
 
-    def _knows(self, seen: Head) -> bool:
+    def _knows(self, seen: ChainHead) -> bool:
         """Tell whether the log holds a record. What we wrote ourselves is not looked for: it only grew since."""
         return seen == self._written or self._log.holds(seen)
 
@@ -99,11 +99,11 @@ class Anchor:
         items, _ = self._cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=selector)
         return {item["metadata"]["name"]: item for item in items}
 
-    def _lost(self, name: str, seen: Head) -> None:
+    def _lost(self, name: str, seen: ChainHead) -> None:
         told = f"ResourceSlice {name} has seen record {seen}, which this node's kill log does not hold"
         problem = f"{told}: it was cut, replaced or begun anew; to anchor it anew: {REMOVE.format(slice=name)}"
         if problem != self.problem:
-            self._tell(NodeNews(Reason.RECORD_LOST, problem))
+            self._tell(NodeEvent(Reason.RECORD_LOST, problem))
         self.problem = problem
 
     def _complain(self, reason: Reason, problem: str) -> None:
@@ -112,16 +112,20 @@ class Anchor:
         self.problem = problem
 
 
-def keep_anchored(kill_log: KillLog, cluster: Cluster, node: str, stopped: threading.Event) -> Anchor:
+def start_anchor_publisher(
+    kill_log: AuditLog, cluster: Cluster, node: str, stopped: threading.Event
+) -> AnchorPublisher:
     """Begin to keep a node's annotation, in a thread that ends with the process."""
-    anchor = Anchor(cluster, node, kill_log, lambda: stopped.wait(GAP), NodeReporter(cluster, node).report)
+    anchor = AnchorPublisher(
+        cluster, node, kill_log, lambda: stopped.wait(GAP), NodeEventRecorder(cluster, node).report
+    )
     kill_log.listeners.append(anchor.took)
-    every(EVERY, "anchor", anchor.turn, stopped, anchor.woken)
+    run_periodically(EVERY, "anchor", anchor.turn, stopped, anchor.woken)
     return anchor
 
 
-def anchored(item: Mapping[str, Any]) -> Head | None:
+def published_head(item: Mapping[str, Any]) -> ChainHead | None:
     """Return what a slice says; ``None`` where that is nothing, or no head."""
     with suppress(ConfigError):
-        return Head.parse(str((item["metadata"].get("annotations") or {}).get(KILL_LOG)))
+        return ChainHead.parse(str((item["metadata"].get("annotations") or {}).get(KILL_LOG)))
     return None

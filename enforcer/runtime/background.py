@@ -30,7 +30,7 @@ class Task:
     told: list[Future[Any]] = field(default_factory=list)
 
 
-class Aside:
+class BackgroundExecutor:
     """Does one thing after the other. Safe to use from several threads; one of them waits.
 
     Args:
@@ -57,7 +57,7 @@ class Aside:
         hangs = begun is not None and time.monotonic() - begun >= self._wait
         return f"{self._what} does not answer: what is to be written there waits" if hangs else None
 
-    def do(self, key: str, task: Callable[[], T]) -> Future[T]:
+    def submit(self, key: str, task: Callable[[], T]) -> Future[T]:
         """Have something done in its turn. What waits under the same key gives way to it, and is done when it is."""
         done = Future[T]()
         with self._lock:
@@ -81,7 +81,7 @@ class Aside:
         Raises:
             Exception: what the task raises.
         """
-        done = self.do(key, task)
+        done = self.submit(key, task)
         return done.result() if self.wait(done) else otherwise
 
     def wait(self, done: Future[Any]) -> bool:
@@ -138,7 +138,7 @@ def _pass_on(found: Future[Any], to: Future[Any]) -> None:
         to.set_exception(error)
 
 
-def every(
+def run_periodically(
     seconds: float,
     name: str,
     turn: Callable[[], None],

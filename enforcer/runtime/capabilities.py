@@ -26,7 +26,7 @@ _WORDS: Final = 2
 _BITS: Final = 32
 
 
-class Right(IntEnum):
+class Capability(IntEnum):
     """A Linux capability that the agent can need; see capabilities(7)."""
 
     KILL = 5
@@ -37,24 +37,24 @@ class Right(IntEnum):
     SYS_ADMIN = 21
 
 
-ALWAYS: Final = frozenset({Right.KILL, Right.SYS_PTRACE, Right.SYS_ADMIN})
+ALWAYS: Final = frozenset({Capability.KILL, Capability.SYS_PTRACE, Capability.SYS_ADMIN})
 """End processes of others, look into them, set GPUs' compute mode."""
-WITH_DAEMONS: Final = frozenset({Right.SETGID, Right.SETUID})
+WITH_DAEMONS: Final = frozenset({Capability.SETGID, Capability.SETUID})
 """Daemons of MPS start servers under their clients' user."""
 
 
-def keep_needed(*, daemons: bool) -> None:
+def drop_unneeded(*, daemons: bool) -> None:
     """Give up what no part of the agent needs; ``daemons``: it starts daemons of MPS itself.
 
     Raises:
         ConfigError: the kernel refuses.
     """
-    left = keep_only(ALWAYS | (WITH_DAEMONS if daemons else frozenset()))
-    names = [each.name for each in Right if each in left]
+    left = limit_to(ALWAYS | (WITH_DAEMONS if daemons else frozenset()))
+    names = [each.name for each in Capability if each in left]
     log.info("capabilities left", reason=str(Reason.ENFORCER_STARTED), capabilities=names)
 
 
-def keep_only(wanted: Collection[Right]) -> frozenset[int]:
+def limit_to(wanted: Collection[Capability]) -> frozenset[int]:
     """Give up every capability but these, of which none is gained. Returns those that are left, by number.
 
     Raises:
@@ -63,7 +63,7 @@ def keep_only(wanted: Collection[Right]) -> frozenset[int]:
     held = effective()
     left = held & frozenset(wanted)
     libc = ctypes.CDLL(None, use_errno=True)
-    if Right.SETPCAP in held:
+    if Capability.SETPCAP in held:
         for number in set(range(int(LAST.read_text()) + 1)) - left:
             _check(libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0))
     else:  # what root starts has all of the bounding set again, but for this

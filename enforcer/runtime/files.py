@@ -27,7 +27,7 @@ def replace(path: Path, data: bytes, *, durable: bool = False) -> None:
             os.close(directory)
 
 
-def read(file: Path, most: int) -> bytes:
+def read_regular_file(file: Path, most: int) -> bytes:
     """Read a file from its beginning, at most so many bytes of it.
 
     Raises:

@@ -22,7 +22,7 @@ log = structlog.get_logger()
 NAME: Final = "lock"
 
 
-class Hold:
+class StateLock:
     """The lock while it is ours."""
 
     def __init__(self, path: Path, file: int) -> None:
@@ -56,7 +56,7 @@ class Hold:
 
 
 @contextmanager
-def held(state: Path, *, wait: bool = False) -> Iterator[Hold]:
+def acquire_lock(state: Path, *, wait: bool = False) -> Iterator[StateLock]:
     """Hold the directory for as long as the context lasts; the kernel lets go when the process ends, however it ends.
 
     Args:
@@ -72,12 +72,12 @@ def held(state: Path, *, wait: bool = False) -> Iterator[Hold]:
 
 
 @contextmanager
-def _acquired(state: Path, *, wait: bool) -> Iterator[Hold]:
+def _acquired(state: Path, *, wait: bool) -> Iterator[StateLock]:
     """Lock what has the names once we have it: while we waited it may have been taken away."""
     while True:
         with ExitStack() as stack:
             _locked(stack, _folder, state, wait=wait)
-            hold = Hold(state / NAME, _locked(stack, _file, state, wait=wait))
+            hold = StateLock(state / NAME, _locked(stack, _file, state, wait=wait))
             if hold.lost() is None:
                 yield hold
                 return

@@ -16,7 +16,7 @@ MAX_LINE: Final = 4096
 """Bytes of one line: a pipe that takes anything at all takes these at once (``PIPE_BUF``)."""
 
 
-class Outlet:
+class NonBlockingStream:
     """A text stream for ``structlog.PrintLoggerFactory`` that neither fails nor waits."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -50,7 +50,7 @@ class Outlet:
             os.write(descriptor, data)
 
 
-def log_to_stderr(level: str = "info") -> None:
+def configure_logging(level: str = "info") -> None:
     """Let this process log JSON lines to standard error, from that level on."""
     processors: list[Any] = [
         structlog.processors.add_log_level,
@@ -62,5 +62,5 @@ def log_to_stderr(level: str = "info") -> None:
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         # A text stream as far as structlog uses one.
-        logger_factory=structlog.PrintLoggerFactory(Outlet(sys.stderr)),  # type: ignore[arg-type]
+        logger_factory=structlog.PrintLoggerFactory(NonBlockingStream(sys.stderr)),  # type: ignore[arg-type]
     )

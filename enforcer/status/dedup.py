@@ -7,18 +7,18 @@ as it likes. An attempt to end it closes the account: what comes after is told a
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from enforcer.detection.detector import place_of
-from enforcer.detection.kill_history import Place
-from enforcer.detection.types import Decision, Verdict
+from enforcer.detection.detector import container_key
+from enforcer.detection.kill_history import ContainerKey
+from enforcer.detection.types import Decision, KillDecision
 
 QUIET: Final = 300.0
 """Seconds after something was told in which the same of the same container is only counted."""
 _COUNTED: Final = frozenset({Decision.WARNED, Decision.IN_DEBT, Decision.HELD_BACK, Decision.SUSPENDED})
-Key = tuple[Place, str, Decision]
+Key = tuple[ContainerKey, str, Decision]
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class Repetition:
     """How often something happened in how many seconds, since it was told last; once where it was not told lately."""
 
     times: int = 1
@@ -32,7 +32,7 @@ class Spell:
         return f", for the {_ordinal(self.times)} time in {max(1, round(self.seconds / 60))} min"
 
 
-ONCE: Final = Spell()
+ONCE: Final = Repetition()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class _Told:
 
 
 @dataclass(slots=True)
-class Episodes:
+class EventDeduplicator:
     """What was told of whom, and when. Seconds on any clock that goes forward."""
 
     quiet: float = QUIET
     _told: dict[Key, _Told] = field(default_factory=dict)
 
-    def heard(self, verdict: Verdict, now: float) -> Spell | None:
+    def heard(self, verdict: KillDecision, now: float) -> Repetition | None:
         """Take in a verdict, and say how often there was one like it; ``None`` where it is not to be told."""
-        place, gpu = place_of(verdict.quota), verdict.quota.gpu
+        place, gpu = container_key(verdict.quota), verdict.quota.gpu
         if verdict.decision is Decision.KILL:
             self._told = {key: told for key, told in self._told.items() if key[0] != place}
         if verdict.decision is Decision.BACK_UNDER:
@@ -64,7 +64,7 @@ class Episodes:
             return ONCE
         return self._counted((place, gpu, verdict.decision), now, lenient=verdict.kill_in is None)
 
-    def _counted(self, key: Key, now: float, *, lenient: bool) -> Spell | None:
+    def _counted(self, key: Key, now: float, *, lenient: bool) -> Repetition | None:
         self._told = {each: told for each, told in self._told.items() if now - told.at < 2 * self.quiet}
         before = self._told.get(key)
         if before is not None and before.lenient and not lenient:
@@ -73,7 +73,7 @@ class Episodes:
             self._told[key] = replace(before, times=before.times + 1, silent=True)
             return None
         self._told[key] = _Told(now, lenient=lenient)
-        return ONCE if before is None else Spell(before.times + 1, now - before.at)
+        return ONCE if before is None else Repetition(before.times + 1, now - before.at)
 
 
 def _ordinal(number: int) -> str:

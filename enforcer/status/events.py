@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.status.messages import Notice, cut
+from enforcer.status.messages import UserMessage, cut
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError
 from gpushare.kube_client import EVENTS_V1, Cluster, path
@@ -27,14 +27,14 @@ NODE_EVENTS: Final = "default"
 """Namespace of Events on Nodes."""
 
 
-class PodEvents:
+class PodEventRecorder:
     """Tells pods' owners, through Events. A notice that cannot be delivered in a few attempts is let go, and said."""
 
     def __init__(self, cluster: Cluster, node: str) -> None:
         self._cluster, self._node = cluster, node
-        self._queue: queue.Queue[tuple[Notice, datetime]] = queue.Queue(QUEUE)
+        self._queue: queue.Queue[tuple[UserMessage, datetime]] = queue.Queue(QUEUE)
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         """Take a notice; never waits and never fails."""
         try:
             self._queue.put_nowait((notice, datetime.now(UTC)))
@@ -77,7 +77,7 @@ class PodEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeNews:
+class NodeEvent:
     """One thing to tell an operator about a node's GPUs."""
 
     reason: Reason
@@ -85,13 +85,13 @@ class NodeNews:
     warning: bool = True
 
 
-class NodeReporter:
+class NodeEventRecorder:
     """Tells operators, in the log and through Events on the Node. What cannot be delivered is let go, and said."""
 
     def __init__(self, cluster: Cluster | None, node: str) -> None:
         self._cluster, self._node = cluster, node
 
-    def report(self, news: NodeNews) -> None:
+    def report(self, news: NodeEvent) -> None:
         """Say one thing."""
         (log.warning if news.warning else log.info)(news.note, reason=str(news.reason))
         if self._cluster is None:
@@ -103,7 +103,7 @@ class NodeReporter:
             log.warning("event not delivered", reason=str(error.reason), final=True, error=error.message)
 
 
-def node_event(node: str, news: NodeNews, when: datetime) -> Object:
+def node_event(node: str, news: NodeEvent, when: datetime) -> Object:
     """Write news as an Event on the Node; Nodes have no namespace, their Events stand in ``default``."""
     # The UID of a Node in Events is its name: that is what `kubectl describe node` looks for.
     regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
@@ -125,7 +125,7 @@ def _event(node: str, when: datetime, about: str, namespace: str) -> Object:
     }
 
 
-def event_of(node: str, notice: Notice, when: datetime) -> Object:
+def event_of(node: str, notice: UserMessage, when: datetime) -> Object:
     """Write a notice as an Event of ``events.k8s.io/v1`` on the pod."""
     quota = notice.quota
     return _event(node, when, quota.pod, quota.namespace) | {

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from enforcer.audit.kill_records import Ending
-from enforcer.audit.record import Head
-from enforcer.detection.types import Decision, Verdict
+from enforcer.audit.kill_records import ProcessOutcome
+from enforcer.audit.record import ChainHead
+from enforcer.detection.types import Decision, KillDecision
 from enforcer.quota.types import Quota
-from enforcer.status.dedup import ONCE, Spell
+from enforcer.status.dedup import ONCE, Repetition
 from gpushare.reasons import Reason
 
 NOTE_BYTES: Final = 1024
@@ -18,7 +18,7 @@ NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class UserMessage:
     """One thing to tell the owner of a container."""
 
     quota: Quota
@@ -28,63 +28,63 @@ class Notice:
     warning: bool = True
 
 
-class Sink(Protocol):
+class EventSink(Protocol):
     """Where notices go."""
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         """Take a notice; never waits and never fails."""
 
 
-def warned(verdict: Verdict, spell: Spell = ONCE) -> Notice:
+def warned(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Over quota, and believed."""
     quota = verdict.quota
     end = "nothing more is done: only a warning is wanted here"
     if verdict.kill_in is not None:
         end = f"its processes are ended in {verdict.kill_in:.1f}s unless it frees {_excess(verdict)} MiB"
-    return Notice(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(verdict, spell)}; {end}", action="Warn")
+    return UserMessage(quota=quota, reason=Reason.OVER_QUOTA, note=f"{_again(verdict, spell)}; {end}", action="Warn")
 
 
-def in_debt(verdict: Verdict, spell: Spell = ONCE) -> Notice:
+def in_debt(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Over quota again and again; half of what is forgiven is used up."""
     note = (
         f"{_again(verdict, spell)}: it was over its quota again and again, for {verdict.debt:.1f}s that count; if it "
         "goes on, its processes are ended without a grace period"
     )
-    return Notice(quota=verdict.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
+    return UserMessage(quota=verdict.quota, reason=Reason.OVER_QUOTA, note=note, action="Warn")
 
 
-def back_under(verdict: Verdict, _: Spell = ONCE) -> Notice:
+def back_under(verdict: KillDecision, _: Repetition = ONCE) -> UserMessage:
     """Freed enough in time."""
     note = f"{_holds(verdict.quota, verdict.used_mib)}: back within its quota, nothing was done to it"
-    return Notice(quota=verdict.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
+    return UserMessage(quota=verdict.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
 
 
-def held_back(verdict: Verdict, spell: Spell = ONCE) -> Notice:
+def held_back(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed yet, because this node saw too many kills."""
     note = f"{_again(verdict, spell)}; not ended yet: too many kills of its namespace on this node in the last minute"
-    return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
+    return UserMessage(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
-def suspended(verdict: Verdict, spell: Spell = ONCE) -> Notice:
+def suspended(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed, because the breaker is open."""
     note = f"{_again(verdict, spell)}; not ended: too much of this node would be, so the breaker is open"
-    return Notice(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
+    return UserMessage(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
-def ended(verdict: Verdict, result: Reason, endings: Sequence[Ending], head: Head) -> Notice:
+def ended(verdict: KillDecision, result: Reason, endings: Sequence[ProcessOutcome], head: ChainHead) -> UserMessage:
     """Acted upon. The chain's head goes along, outside the node: a hint and no anchor, for tenants write Events."""
     hit = [ending for ending in endings if ending.touched]
     pids = ", ".join(str(ending.pid) for ending in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
     done = f"ended {len(hit)} of its processes (pid {pids})" if hit else "none of its processes was signalled"
     done += ", the whole container, as new ones came in their place" if verdict.respawns and hit else ""
     note = f"{_holds(verdict.quota, verdict.used_mib)} for {verdict.over_for:.1f}s: {done}; {RESULTS[result]}"
-    return Notice(quota=verdict.quota, reason=result, note=f"{note}; kill log {head}", action="Kill")
+    return UserMessage(quota=verdict.quota, reason=result, note=f"{note}; kill log {head}", action="Kill")
 
 
-def unrecorded(verdict: Verdict) -> Notice:
+def unrecorded(verdict: KillDecision) -> UserMessage:
     """Not killed, because the kill could not have been put on record. Why not is about the node, and for operators."""
     note = f"{_holds(verdict.quota, verdict.used_mib)}; not ended: this node cannot put the kill on record"
-    return Notice(quota=verdict.quota, reason=Reason.RECORD_UNWRITABLE, note=note, action="Wait")
+    return UserMessage(quota=verdict.quota, reason=Reason.RECORD_UNWRITABLE, note=note, action="Wait")
 
 
 def cut(note: str) -> str:
@@ -111,11 +111,11 @@ def _holds(quota: Quota, used_mib: int) -> str:
     return f"container {quota.container} holds {used_mib} MiB of its {quota.memory_mib} MiB on {quota.gpu}"
 
 
-def _again(verdict: Verdict, spell: Spell = ONCE) -> str:
+def _again(verdict: KillDecision, spell: Repetition = ONCE) -> str:
     return f"{_holds(verdict.quota, verdict.used_mib)}{spell.words}"
 
 
-def _excess(verdict: Verdict) -> int:
+def _excess(verdict: KillDecision) -> int:
     return max(0, verdict.used_mib - verdict.quota.ceiling_mib)
 
 

@@ -5,9 +5,9 @@ A GPU serves 48 clients, whoever they belong to. Nobody is killed for their numb
 
 from collections.abc import Sequence
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Quota
-from enforcer.status.messages import Notice, Sink
+from enforcer.status.messages import EventSink, UserMessage
 from enforcer.status.node_status import Snapshot, mps_clients
 from gpushare.contract import MAX_CLIENTS
 from gpushare.reasons import Reason
@@ -23,7 +23,7 @@ class MpsClients:
         sink: takes the warnings.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: EventSink) -> None:
         self._sink = sink
         self._warned: frozenset[Key] = frozenset()
 
@@ -41,15 +41,15 @@ class MpsClients:
         self._warned = frozenset(above | (self._warned & unknown))
 
 
-def counted(views: Sequence[View], quotas: Sequence[Quota]) -> list[tuple[Quota, int | None]]:
+def counted(views: Sequence[GpuSnapshot], quotas: Sequence[Quota]) -> list[tuple[Quota, int | None]]:
     """Count the clients of the containers whose claims consumed some; ``None`` where the GPU cannot be read."""
     by_gpu = {view.gpu.uuid: view for view in views}
     return [(quota, mps_clients(by_gpu.get(quota.gpu), quota)) for quota in quotas if quota.clients is not None]
 
 
-def _warning(quota: Quota, count: int) -> Notice:
+def _warning(quota: Quota, count: int) -> UserMessage:
     note = (
         f"container {quota.container} has {count} MPS clients on {quota.gpu}, and its share counts as {quota.clients}: "
         f"a GPU serves {MAX_CLIENTS} in all, so others may find none left; use fewer processes with a CUDA context"
     )
-    return Notice(quota=quota, reason=Reason.TOO_MANY_CLIENTS, note=note, action="Warn")
+    return UserMessage(quota=quota, reason=Reason.TOO_MANY_CLIENTS, note=note, action="Warn")

@@ -38,15 +38,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from enforcer.attribution.snapshot import Reading, View, strangers
-from enforcer.audit.record import Head
-from enforcer.detection.detector import lately, phase, place_of
-from enforcer.detection.forecast import describe, owed, stops_in
+from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer, unattributed_processes
+from enforcer.audit.record import ChainHead
+from enforcer.detection.detector import container_key, phase, recent_kills
+from enforcer.detection.forecast import describe, owed, seconds_until_kill
 from enforcer.detection.nvml_outage import EVERYWHERE, Sight, sentence
-from enforcer.detection.types import Case, Rules, State
-from enforcer.nvml.device_health import Standing
+from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
+from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.from_claims import known
-from enforcer.quota.types import OnExceed, Proven, Quota
+from enforcer.quota.types import LimitStatus, OnExceed, Quota
 from enforcer.status import unattributed
 
 NAME: Final = "status.json"
@@ -62,15 +62,15 @@ class Snapshot:
     time: str
     now: float
     enforcing: bool
-    views: Sequence[View]
+    views: Sequence[GpuSnapshot]
     quotas: Sequence[Quota]
-    state: State
-    rules: Rules
-    head: Head
+    state: DetectorState
+    rules: DetectorConfig
+    head: ChainHead
     problems: Sequence[str]
-    standing: Standing = field(default_factory=Standing)
+    standing: GpuConditions = field(default_factory=GpuConditions)
     failures: Sequence[Mapping[str, Any]] = ()
-    proven: Mapping[tuple[str, str], Proven] = field(default_factory=dict)
+    proven: Mapping[tuple[str, str], LimitStatus] = field(default_factory=dict)
     sight: Sight = field(default_factory=dict)
     growth: Mapping[str, unattributed.Growth] = field(default_factory=dict)
     """Of memory that no process accounts for, by GPU."""
@@ -78,14 +78,14 @@ class Snapshot:
     """Two snapshots of one number differ in their times only; 0: unknown. See ``enforcer.status.node_status_file``."""
 
 
-def shown(state: State, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
+def shown(state: DetectorState, quotas: Sequence[Quota]) -> tuple[Quota, ...]:
     """Pick what is worth showing: of containers that were given nothing, those that hold something or did lately."""
     return tuple(
         quota
         for quota in quotas
         if quota.granted
-        or place_of(quota) in state.cooling
-        or state.cases.get((quota.container_id or "", quota.gpu), Case()).used_mib
+        or container_key(quota) in state.cooling
+        or state.cases.get((quota.container_id or "", quota.gpu), ViolationState()).used_mib
     )
 
 
@@ -100,7 +100,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "problems": list(snapshot.problems),
         "killLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
         "kills": {
-            "lastMinute": len(lately(snapshot.state, snapshot.now, snapshot.rules)),
+            "lastMinute": len(recent_kills(snapshot.state, snapshot.now, snapshot.rules)),
             "allowed": snapshot.rules.kills,
             "breakerOpen": snapshot.state.open,
         },
@@ -111,7 +111,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _gpu(view: View, snapshot: Snapshot) -> dict[str, Any]:
+def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
     standing, blind = snapshot.standing, snapshot.sight.get(view.gpu.uuid)
     return {
         "uuid": view.gpu.uuid,
@@ -143,8 +143,8 @@ def _growth(gpu: str, snapshot: Snapshot) -> dict[str, Any] | None:
     return unattributed.shown(snapshot.growth[gpu], names)
 
 
-def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading | None]) -> dict[str, Any]:
-    case = snapshot.state.cases.get((quota.container_id or "", quota.gpu), Case())
+def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, UsageByContainer | None]) -> dict[str, Any]:
+    case = snapshot.state.cases.get((quota.container_id or "", quota.gpu), ViolationState())
     reading = readings.get(quota.gpu)
     holders = () if reading is None else reading.get(quota.container_id or "", ())
     blind = reading is None
@@ -177,7 +177,7 @@ def _container(snapshot: Snapshot, quota: Quota, readings: Mapping[str, Reading 
     }
 
 
-def mps_clients(view: View | None, quota: Quota) -> int | None:
+def mps_clients(view: GpuSnapshot | None, quota: Quota) -> int | None:
     """Count a container's processes in NVML's list of MPS clients; ``None`` where the GPU cannot be read."""
     if view is None or view.sample is None or view.reading is None:
         return None
@@ -198,12 +198,12 @@ def _sentence(snapshot: Snapshot, quota: Quota, *, blind: bool) -> str:
     return sentence(quota.container, unseen, snapshot.now)
 
 
-def _limit(found: Proven | None) -> dict[str, Any] | None:
+def _limit(found: LimitStatus | None) -> dict[str, Any] | None:
     return None if found is None else {"state": str(found.state), "backend": found.backend, "sentence": found.sentence}
 
 
 def _kill_in(snapshot: Snapshot, quota: Quota) -> float | None:
-    left = stops_in(snapshot.state, _judged(snapshot, quota), snapshot.now, snapshot.rules)
+    left = seconds_until_kill(snapshot.state, _judged(snapshot, quota), snapshot.now, snapshot.rules)
     return None if left is None else round(left, 1)
 
 
@@ -212,7 +212,7 @@ def _judged(snapshot: Snapshot, quota: Quota) -> Quota:
     return quota if snapshot.enforcing else replace(quota, on_exceed=OnExceed.WARN)
 
 
-def _strangers(view: View, quotas: Sequence[Quota]) -> list[dict[str, Any]]:
+def _strangers(view: GpuSnapshot, quotas: Sequence[Quota]) -> list[dict[str, Any]]:
     with_quota = known([quota for quota in quotas if quota.gpu == view.gpu.uuid])
     return [
         {
@@ -222,5 +222,5 @@ def _strangers(view: View, quotas: Sequence[Quota]) -> list[dict[str, Any]]:
             "podUid": None if holder.identity.owner is None else holder.identity.owner.pod_uid,
             "containerId": None if holder.identity.owner is None else holder.identity.owner.container_id,
         }
-        for holder in strangers(view, with_quota)
+        for holder in unattributed_processes(view, with_quota)
     ]

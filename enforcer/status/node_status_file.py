@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from enforcer.detection.types import State
+from enforcer.detection.types import DetectorState
 from enforcer.runtime import files
 from enforcer.status.node_status import NAME, Snapshot, status
 from gpushare.reasons import Reason
@@ -69,7 +69,7 @@ _TIMES: Final = frozenset({"time", "now", "edition"})
 _CONTENT: Final = attrgetter(*(field.name for field in fields(Snapshot) if field.name not in _TIMES))
 
 
-class Editions:
+class StatusCache:
     """Numbers what looks led to: two with the same number say the same, but for their time."""
 
     def __init__(self) -> None:
@@ -92,6 +92,6 @@ def is_timeless(snapshot: Snapshot) -> bool:
     return not snapshot.sight and has_settled(snapshot.state)
 
 
-def has_settled(state: State) -> bool:
+def has_settled(state: DetectorState) -> bool:
     """Whether no case, no kill and no cool-down has a time that still runs."""
     return not (state.kills or state.cooling or any(case.samples or case.acting for case in state.cases.values()))

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from enforcer.attribution.snapshot import Reading, View
+from enforcer.attribution.snapshot import GpuSnapshot, UsageByContainer
 from enforcer.detection.detector import phase
 from enforcer.quota.types import Quota
-from enforcer.status.messages import Notice, cut
+from enforcer.status.messages import UserMessage, cut
 from enforcer.status.node_status import BLIND, Snapshot
 
 NAME: Final = "status.json"
@@ -26,7 +26,7 @@ class Message:
     text: str
 
 
-def message(notice: Notice, time: str) -> Message:
+def message(notice: UserMessage, time: str) -> Message:
     """Say a notice in one line: the reason's word, then the sentence of the Event."""
     return Message(time, cut(f"{notice.reason}: {notice.note}"))
 
@@ -44,8 +44,8 @@ class Seen:
     """One look at the node, sorted once for all pods: GPUs by UUID, with who holds what by container id."""
 
     snapshot: Snapshot
-    views: Mapping[str, View]
-    readings: Mapping[str, Reading | None]
+    views: Mapping[str, GpuSnapshot]
+    readings: Mapping[str, UsageByContainer | None]
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Self:
@@ -83,14 +83,14 @@ def pod_status(
     }
 
 
-def _hindrance(gpu: str, reading: Reading | None, serves: Callable[[str], bool]) -> str:
+def _hindrance(gpu: str, reading: UsageByContainer | None, serves: Callable[[str], bool]) -> str:
     """Why a share of that GPU is not ready; empty when it is. NVML's own words may name other tenants' processes."""
     if reading is None:
         return f"{gpu} cannot be read at the moment"
     return "" if serves(gpu) else f"the MPS daemon of {gpu} does not take clients at the moment"
 
 
-def _gpu(seen: Seen, view: View, quotas: Sequence[Quota]) -> dict[str, Any]:
+def _gpu(seen: Seen, view: GpuSnapshot, quotas: Sequence[Quota]) -> dict[str, Any]:
     own = sum(seen.used(quota) or 0 for quota in quotas if quota.gpu == view.gpu.uuid)
     return {
         "uuid": view.gpu.uuid,

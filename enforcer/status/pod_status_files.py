@@ -22,8 +22,8 @@ import structlog
 from enforcer.audit.log import utc_now
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
-from enforcer.runtime.background import Aside
-from enforcer.status.messages import Notice, Sink
+from enforcer.runtime.background import BackgroundExecutor
+from enforcer.status.messages import EventSink, UserMessage
 from enforcer.status.node_status import Snapshot
 from enforcer.status.pod_status import NAME, Message, Seen, by_pod, message, pod_status
 from gpushare.patterns import Pattern
@@ -41,15 +41,15 @@ _UID: Final = Pattern(r"[A-Za-z0-9-]{1,64}", 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a pod's file says, when that was written, and what it was made of; see ``PodFiles._made_of``."""
+class WrittenFile:
+    """What a pod's file says, when that was written, and what it was made of; see ``PodStatusWriter._made_of``."""
 
     content: dict[str, Any]
     when: float
     made_of: object
 
 
-class PodFiles:
+class PodStatusWriter:
     """Writes the files, and is where notices go: on to ``sink``, and into the file of the pod they are about.
 
     Args:
@@ -60,19 +60,19 @@ class PodFiles:
     """
 
     def __init__(
-        self, run: Path, sink: Sink, serves: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
+        self, run: Path, sink: EventSink, serves: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder, self._sink, self._serves, self._clock = run / FOLDER, sink, serves, clock
-        self._disk = Aside(f"the disk of {run}")
+        self._disk = BackgroundExecutor(f"the disk of {run}")
         self._place = str(self._folder)
         self._lock = threading.Lock()
         self._messages: dict[str, deque[Message]] = {}
-        self._written: dict[str, Written] = {}
+        self._written: dict[str, WrittenFile] = {}
         self._pods: tuple[int, Mapping[str, tuple[Quota, ...]]] = 0, {}
         """Of the last edition."""
         self._failing: set[str] = set()
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         """Keep a notice for its pod's file and pass it on; never waits and never fails."""
         with self._lock:
             kept = self._messages.setdefault(notice.quota.pod_uid, deque(maxlen=KEPT))
@@ -133,7 +133,7 @@ class PodFiles:
 
     def _known(self, uid: str) -> tuple[Message, ...]:
         """What there is to tell a pod; what an enforcer before us told it stays told."""
-        before = () if uid in self._written else recalled(self._folder / uid / NAME)
+        before = () if uid in self._written else load_previous(self._folder / uid / NAME)
         with self._lock:
             kept = self._messages.get(uid, ())
             if before:
@@ -142,7 +142,7 @@ class PodFiles:
 
     def _put(self, uid: str, found: dict[str, Any], made_of: object) -> None:
         content = {key: value for key, value in found.items() if key != "time"}
-        before = self._written.get(uid, Written({}, 0.0, None))
+        before = self._written.get(uid, WrittenFile({}, 0.0, None))
         if content == before.content and self._clock() - before.when < REFRESH:
             self._written[uid] = replaced(before, made_of=made_of)
             return
@@ -153,7 +153,7 @@ class PodFiles:
         except OSError as error:
             self._complain(uid, error)
         else:
-            self._written[uid] = Written(content, self._clock(), made_of)
+            self._written[uid] = WrittenFile(content, self._clock(), made_of)
             self._failing.discard(uid)
 
     def _complain(self, uid: str, error: OSError) -> None:
@@ -162,10 +162,10 @@ class PodFiles:
         self._failing.add(uid)
 
 
-def recalled(file: Path) -> tuple[Message, ...]:
+def load_previous(file: Path) -> tuple[Message, ...]:
     """Read the messages of a file written before; none from what is no such file."""
     with suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-        raw = json.loads(files.read(file, MAX_BYTES))
+        raw = json.loads(files.read_regular_file(file, MAX_BYTES))
         return tuple(Message(str(each["time"]), str(each["text"])) for each in raw["messages"][-KEPT:])
     return ()
 

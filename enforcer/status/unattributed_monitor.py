@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from enforcer.attribution.snapshot import View
-from enforcer.runtime.background import every
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.runtime.background import run_periodically
 from enforcer.status.unattributed import Growth, Sample, Track, matters, sampled
 from gpushare.errors import NvmlError
 
@@ -26,7 +26,7 @@ class UnattributedMonitor:
     """
 
     def __init__(
-        self, views: Callable[[], Sequence[View]], kernels: Kernels, clock: Callable[[], int] = time.time_ns
+        self, views: Callable[[], Sequence[GpuSnapshot]], kernels: Kernels, clock: Callable[[], int] = time.time_ns
     ) -> None:
         self._views, self._kernels, self._clock = views, kernels, clock
         self._tracks: dict[str, Track] = {}
@@ -49,7 +49,7 @@ class UnattributedMonitor:
                 self._tracks[view.gpu.uuid] = sampled(before, Sample(mib, ran))
         self._before = now
 
-    def _ran(self, view: View) -> frozenset[str] | None:
+    def _ran(self, view: GpuSnapshot) -> frozenset[str] | None:
         """Name the containers that ran kernels; ``None`` where one of the processes is of no container that is seen."""
         try:
             pids = self._kernels(view.gpu.uuid, self._before)
@@ -62,9 +62,9 @@ class UnattributedMonitor:
 
 
 def keep_sampling(
-    views: Callable[[], Sequence[View]], kernels: Kernels, stopped: threading.Event
+    views: Callable[[], Sequence[GpuSnapshot]], kernels: Kernels, stopped: threading.Event
 ) -> UnattributedMonitor:
     """Sample until stopped."""
     monitor = UnattributedMonitor(views, kernels)
-    every(SECONDS, "unattributed", monitor.turn, stopped)
+    run_periodically(SECONDS, "unattributed", monitor.turn, stopped)
     return monitor

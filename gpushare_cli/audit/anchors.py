@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit.record import Head
-from enforcer.resourceslices.kill_log_anchor import anchored
+from enforcer.audit.record import ChainHead
+from enforcer.resourceslices.kill_log_anchor import published_head
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
@@ -37,7 +37,7 @@ class Anchor:
     """
 
     node: str
-    head: Head
+    head: ChainHead
     source: str
     hint: bool = False
 
@@ -49,7 +49,7 @@ def given(text: str) -> list[Anchor]:
         ConfigError: it is neither.
     """
     try:
-        return [Anchor("", Head.parse(text), "--anchor")]
+        return [Anchor("", ChainHead.parse(text), "--anchor")]
     except ConfigError:
         return _kept(text)
 
@@ -76,7 +76,7 @@ def _of_lines(name: str, text: str) -> Iterator[Anchor]:
         where = f"{name}:{number}"
         node, head = ("", words[0]) if ":" in words[0] or len(words) == 1 else (words[0], words[1])
         try:
-            yield Anchor(node, Head.parse(head), where)
+            yield Anchor(node, ChainHead.parse(head), where)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error.message}") from None
 
@@ -93,7 +93,7 @@ def in_cluster(api: Cluster, warn: Callable[[str], None]) -> list[Anchor]:
 
 def _of_slices(slices: list[dict[str, Any]]) -> Iterator[Anchor]:
     for item in slices:
-        if (head := anchored(item)) is not None:
+        if (head := published_head(item)) is not None:
             yield Anchor(str(item["spec"].get("nodeName")), head, f"ResourceSlice {item['metadata']['name']}")
 
 
@@ -121,4 +121,4 @@ def _of_events(events: list[dict[str, Any]]) -> Iterator[Anchor]:
             continue
         named = f"Event {event['metadata'].get('namespace')}/{event['metadata'].get('name')}"
         with suppress(ConfigError):
-            yield Anchor(str(event.get("reportingInstance")), Head.parse(found[1]), named, hint=True)
+            yield Anchor(str(event.get("reportingInstance")), ChainHead.parse(found[1]), named, hint=True)

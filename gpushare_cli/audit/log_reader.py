@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.audit.log import lines_of, segments
-from enforcer.audit.record import GENESIS, Head, Verdict, read, verify
+from enforcer.audit.record import GENESIS, ChainHead, VerifyResult, read, verify
 from enforcer.audit.segments import first_of
 from gpushare.errors import ConfigError, RecordError
 from gpushare.patterns import Match, Pattern
@@ -170,7 +170,7 @@ class Reading:
 
     def _note_head(self, seq: int, found: Match[bytes] | None) -> None:
         if found is not None and seq > 0:
-            self.heads[seq], self.at[seq] = Head(seq, found[1].decode()), self.lines
+            self.heads[seq], self.at[seq] = ChainHead(seq, found[1].decode()), self.lines
 
     def _name_says(self, part: LogPart, first: int, otherwise: str) -> None:
         if part.segment and self.misnamed is None and first_of(part.name) != first:
@@ -241,7 +241,7 @@ class VerifyFinding:
     """
 
     source: Source
-    verdict: Verdict
+    verdict: VerifyResult
     problem: str | None
     compared: int
     older: int
@@ -250,7 +250,7 @@ class VerifyFinding:
 
 
 def verified(
-    source: Source, anchors: Collection[tuple[Head, str]] = (), hints: Collection[tuple[Head, str]] = ()
+    source: Source, anchors: Collection[tuple[ChainHead, str]] = (), hints: Collection[tuple[ChainHead, str]] = ()
 ) -> VerifyFinding:
     """Verify a log, and compare it with what was seen of it elsewhere.
 
@@ -280,13 +280,13 @@ def verified(
     )
 
 
-def _placed(reading: Reading, verdict: Verdict) -> str:
+def _placed(reading: Reading, verdict: VerifyResult) -> str:
     """What is wrong, and where."""
     said = [(verdict.line or 1, verdict.problem), *([verdict.beside] if verdict.beside else [])]
     return "; and ".join(f"{reading.place(line)}: {problem}" for line, problem in said)
 
 
-def _missing(reading: Reading, verdict: Verdict, head: Head, who: str) -> str:
+def _missing(reading: Reading, verdict: VerifyResult, head: ChainHead, who: str) -> str:
     if head.seq > verdict.head.seq:
         end = f"the log ends at record {verdict.head.seq}, the anchor is record {head.seq}: its tail was cut off"
         return f"{reading.place(reading.lines + 1)}: {end} ({who})"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribution.procfs import in_initial_pid_namespace
-from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import PROGRAM, DriverRoot
 from enforcer.nvml.types import GpuReader
 from enforcer.nvml.worker_process import command
@@ -53,7 +53,7 @@ def _of_machine(driver: DriverRoot, bad: MakeResult) -> list[Checker]:
         Checker(
             category=CATEGORY,
             description="GPUs through NVML",
-            ask=lambda: gpus(RemoteReader(command(driver.root), Waits(deadline=NVML_SECONDS)), bad),
+            ask=lambda: gpus(NvmlClient(command(driver.root), NvmlTimeouts(deadline=NVML_SECONDS)), bad),
             hint="a GPU node needs the NVIDIA driver and libnvidia-ml.so.1; elsewhere this is as it should be",
         ),
         Checker(

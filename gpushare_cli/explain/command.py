@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.quota.from_claims import mib_of
+from enforcer.quota.from_claims import parse_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
 from gpushare.kube_client import Cluster, namespace_of
@@ -137,7 +137,7 @@ def _reserved(pod: Mapping[str, Any]) -> dict[str, str]:
     template = template_for(pod)
     requests = [] if template is None else template["spec"]["spec"]["devices"]["requests"]
     amounts = {each["name"]: each["exactly"].get("capacity", {}).get("requests", {}) for each in requests}
-    mib = {name: mib_of(amount.get(contract.CAPACITY_MEMORY)) for name, amount in amounts.items()}
+    mib = {name: parse_mib(amount.get(contract.CAPACITY_MEMORY)) for name, amount in amounts.items()}
     return {name: format_mib(amount) for name, amount in mib.items() if amount}
 
 

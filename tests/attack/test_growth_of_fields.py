@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.allocation import Ask, prepare
-from enforcer.dra.resize import Bounds, Now, answered
-from enforcer.quota.from_claims import terms_of
+from enforcer.dra.allocation import PrepareRequest, compute_limits
+from enforcer.dra.resize import CurrentUsage, ResizeBounds, apply_resize
+from enforcer.quota.from_claims import parse_policy
 from gpushare import contract
 from gpushare.errors import PolicyDenied
 from gpushare.namespace_policy import NamespacePolicy
@@ -161,10 +161,10 @@ def test_no_string_costs_the_driver_more_than_its_length() -> None:
 
     def read(each: Json) -> object:
         with suppress(KeyError, IndexError):  # of a claim, whose shape is the API server's
-            return prepare(NODE, Ask(**each), DEVICES)
+            return compute_limits(NODE, PrepareRequest(**each), DEVICES)
         return None
 
-    assert prepare(NODE, Ask(**asked), DEVICES).limits
+    assert compute_limits(NODE, PrepareRequest(**asked), DEVICES).limits
     assert steep_strings(asked, read) == []
 
 
@@ -184,7 +184,7 @@ def test_no_annotation_of_a_namespace_costs_more_than_its_length() -> None:
     }
     assert NamespacePolicy.from_annotations(annotations).any_claims
     assert steep_strings(annotations, NamespacePolicy.from_annotations) == []
-    assert steep_strings(annotations, terms_of) == []
+    assert steep_strings(annotations, parse_policy) == []
 
 
 def test_no_key_of_a_namespaces_annotations_costs_more_than_its_length() -> None:
@@ -194,10 +194,10 @@ def test_no_key_of_a_namespaces_annotations_costs_more_than_its_length() -> None
 
 def test_no_resize_request_costs_more_than_its_length() -> None:
     user = pod("p", {contract.MEMORY: "4Gi"})
-    before = prepare(NODE, Ask(claim(user), user, namespace()), DEVICES)
-    now = Now(held_mib=None, at_once=True)
+    before = compute_limits(NODE, PrepareRequest(claim(user), user, namespace()), DEVICES)
+    now = CurrentUsage(held_mib=None, at_once=True)
 
     def read(asked: Json) -> object:
-        return answered(before, asked["pod"], before.limits[0].container, asked["wish"], Bounds(), now)
+        return apply_resize(before, asked["pod"], before.limits[0].container, asked["wish"], ResizeBounds(), now)
 
     assert steep_strings({"wish": "1Gi;force", "pod": user}, read) == []

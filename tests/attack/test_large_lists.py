@@ -33,9 +33,9 @@ SECONDS = 120.0
 FOLLOWING = """
 import sys, threading
 import enforcer.main
-from enforcer.quota.informer import WITH_KUBELET, Books, follow_quotas
+from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, follow_quotas
 from gpushare.kube_client import Cluster
-books, stopped = Books("gpu-7", lambda seen: (), WITH_KUBELET), threading.Event()
+books, stopped = QuotaInformer("gpu-7", lambda seen: (), WITH_KUBELET), threading.Event()
 follow_quotas(Cluster.connect(sys.argv[1]), books, "gpu-7", lambda quotas: None, stopped)
 stopped.wait()
 """

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.dra.allocation import Ask, prepare
+from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import document
-from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.quota.types import Mode
 from gpushare import contract
@@ -77,7 +77,7 @@ def statuses() -> st.SearchStrategy[Object]:
     return st.one_of(st.just({}), made)
 
 
-def given_by_the_kubelet(made: Any, claim: Prepared) -> dict[str, dict[str, str]]:
+def given_by_the_kubelet(made: Any, claim: PreparedClaim) -> dict[str, dict[str, str]]:
     """The variables of each container's process: its own, and those of the CDI devices of the requests it uses."""
     shared = claim.shared_by(dict.fromkeys(claim.gpus, Mode.MPS))
     file = document(shared, {each.request: "/pipe" for each in shared.granted}, "/status")
@@ -102,7 +102,7 @@ def test_no_container_is_told_more_than_its_quota_and_one_that_is_told_nothing_s
 ) -> None:
     made, held = world
     try:
-        claim = prepare(NODE, Ask(held, made, namespace()), DEVICES)
+        claim = compute_limits(NODE, PrepareRequest(held, made, namespace()), DEVICES)
     except PrepareError:
         return
     made["status"]["containerStatuses"] = [
@@ -114,7 +114,7 @@ def test_no_container_is_told_more_than_its_quota_and_one_that_is_told_nothing_s
         check(made, replace(claim, limits=tuple(replace(each, memory_mib=each.memory_mib // 2) for each in limits)))
 
 
-def check(made: Any, claim: Prepared) -> None:
+def check(made: Any, claim: PreparedClaim) -> None:
     """Compare what the containers are told, of the claim as it was prepared or resized, with their quotas."""
     quotas = {each.container: each.memory_mib for each in quotas_of_prepared([claim], [made], [namespace()], ())}
     assert quotas.keys() == set(CONTAINERS)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from enforcer import main as enforcer
-from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.procfs import read_stat
 from tests.fakes.gpu.build import NoCompilerError, library_folder
 from tests.fakes.gpu.reader import SimReader
@@ -41,7 +41,7 @@ class ListedContainers:
         if stat is None or stat.state in {"Z", "X"}:
             return None
         try:
-            owner = Owner(*(self._folder / f"{pid}-{stat.start}").read_text().split())
+            owner = ContainerRef(*(self._folder / f"{pid}-{stat.start}").read_text().split())
         except OSError:
             owner = None
         return Identity(pid=pid, start=stat.start, owner=owner, kernel_thread=stat.kernel_thread)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from enforcer.detection.types import Rules
+from enforcer.detection.types import DetectorConfig
 from gpushare import contract
 from tests.e2e import pods
 from tests.e2e.absences import Looks, kubelet_restarts, looks, no_agent, poll_of, ready_since, seconds
@@ -15,7 +15,7 @@ from tests.e2e.site import SYSTEM, Site, restarts
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
 GRACE = 15.0
 RESTARTS = 20
-MAX_GAP = Rules().max_gap
+MAX_GAP = DetectorConfig().max_gap
 """Absences up to this count; after a longer one nobody knows what happened, and the grace period starts anew."""
 ROUNDED = 0.1
 WHOLE_SECOND = 1.0

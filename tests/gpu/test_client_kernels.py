@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
 from enforcer.status.unattributed_monitor import UnattributedMonitor
 from tests.fakes.gpu import world
 from tests.fakes.gpu.need import need_library
@@ -60,10 +60,10 @@ def test_nvml_names_who_ran_kernels_alike_in_c_and_in_python(here: Desk) -> None
 def test_who_takes_managed_memory_alone_is_named_and_beside_another_nobody(here: Desk) -> None:
     class Attributor:
         def identify(self, pid: int) -> Identity:
-            return Identity(pid=pid, start=pid, owner=Owner(f"pod-{pid}", f"container-{pid}"))
+            return Identity(pid=pid, start=pid, owner=ContainerRef(f"pod-{pid}", f"container-{pid}"))
 
     reader = SimReader(here.sim)
-    watch = Watch(reader, Attributor())
+    watch = UsageSampler(reader, Attributor())
     monitor = UnattributedMonitor(lambda: watch.latest, reader.ran_kernels)
     taker, other = here.start(), here.start()
 

@@ -18,20 +18,20 @@ from unittest import mock
 
 import structlog
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
-from enforcer.audit.kill_records import Ending
-from enforcer.audit.log import KillLog
-from enforcer.audit.writer import Scribe
-from enforcer.detection.types import Verdict
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.kill_records import ProcessOutcome
+from enforcer.audit.log import AuditLog
+from enforcer.audit.writer import AuditWriter
+from enforcer.detection.types import KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import Result
-from enforcer.loop import Agent, Parts
+from enforcer.kill.executor import KillResult
+from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed
 from enforcer.runtime import background
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -74,13 +74,13 @@ class Run:
     def container_id(self, number: int) -> str:
         return f"{number:032x}{self.lives[number]:032x}"
 
-    def agent(self) -> Agent:
+    def agent(self) -> EnforcementLoop:
         checkpoint = Checkpoint(self.folder)
-        parts = Parts(
-            watch=Watch(self, self), quotas=checkpoint.read, executor=self,  # type: ignore[arg-type]
-            kill_log=Scribe(KillLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+        parts = LoopDependencies(
+            watch=UsageSampler(self, self), quotas=checkpoint.read, executor=self,  # type: ignore[arg-type]
+            kill_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
         )  # fmt: skip
-        return Agent("gpu-7", self.folder, parts, clock=self.clock)
+        return EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock)
 
     def write_quotas(self) -> None:
         kinds = [OnExceed.KILL, OnExceed.KILL_CONTAINER, OnExceed.WARN]
@@ -108,12 +108,14 @@ class Run:
 
     def identify(self, pid: int) -> Identity:
         n = pid - 100
-        return Identity(pid=pid, start=self.lives[n], owner=Owner(f"pod-{n}", self.container_id(n)), cgroup_inode=7)
+        return Identity(
+            pid=pid, start=self.lives[n], owner=ContainerRef(f"pod-{n}", self.container_id(n)), cgroup_inode=7
+        )
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         self.trace.append(f"{notice.reason} {notice.note}")
 
-    def carry_out(self, verdict: Verdict) -> Result:
+    def carry_out(self, verdict: KillDecision) -> KillResult:
         n = int(verdict.quota.pod_uid.removeprefix("pod-"))
         self.trace.append(
             f"kill {n} {verdict.over_for} {verdict.used_mib} {[each.identity for each in verdict.targets]}"
@@ -121,7 +123,9 @@ class Run:
         self.kills += 1
         self.lives[n], self.held[n] = self.lives[n] + 1, 1000
         self.write_quotas()
-        return Result(Reason.KILLED, (Ending(pid=1, start=1, used_mib=1, result=Reason.KILLED, steps=("SIGKILL",)),))
+        return KillResult(
+            Reason.KILLED, (ProcessOutcome(pid=1, start=1, used_mib=1, result=Reason.KILLED, steps=("SIGKILL",)),)
+        )
 
     def step(self) -> None:
         """Let half a second pass: memory grows and shrinks, NVML fails now and then, the wall clock jumps."""

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import KillLog, segments
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import read, verify
-from enforcer.audit.writer import Scribe
-from enforcer.detection.targets import targets
-from enforcer.detection.types import Decision, Verdict
-from enforcer.kill.executor import Executor, Result, Tools
-from enforcer.kill.process_kill import MpsClient, NoMps, Patience
+from enforcer.audit.writer import AuditWriter
+from enforcer.detection.targets import select_victims
+from enforcer.detection.types import Decision, KillDecision
+from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
+from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from tests.safety.reuse import CARD, GPU
 
 __all__ = ["GPU", "Bench"]
@@ -56,19 +56,19 @@ class Bench:
 
     def __init__(
         self, folder: Path, held: Callable[[], Sequence[tuple[int, int]]], mps: MpsClient | None = None,
-        patience: Patience | None = None,
+        patience: KillTimeouts | None = None,
     ) -> None:  # fmt: skip
         self._folder, self._held = folder / "audit", held
-        self.scribe = Scribe(KillLog(self._folder), "gpu-7")
-        self.watch = Watch(self, CgroupAttributor())
+        self.scribe = AuditWriter(AuditLog(self._folder), "gpu-7")
+        self.watch = UsageSampler(self, CgroupAttributor())
         self.watch.look()
-        self.notices: list[Notice] = []
+        self.notices: list[UserMessage] = []
         self.sent: list[Sent] = []
-        tools = Tools(
-            eyes=self.watch, attributor=CgroupAttributor(), kill_log=self.scribe, mps=mps or NoMps(), sink=self,
+        tools = KillDependencies(
+            eyes=self.watch, attributor=CgroupAttributor(), kill_log=self.scribe, mps=mps or NullMpsClient(), sink=self,
             open_handle=noting(self.sent).open,
         )  # fmt: skip
-        self.executor = Executor("gpu-7", tools, patience or Patience(term=0.2, kill=1.0))
+        self.executor = KillExecutor("gpu-7", tools, patience or KillTimeouts(term=0.2, kill=1.0))
 
     def gpus(self) -> tuple[Gpu, ...]:
         return (CARD,)
@@ -79,16 +79,16 @@ class Bench:
             uuid=uuid, total_mib=CARD.memory_mib, used_mib=sum(each.used_mib for each in found), processes=tuple(found)
         )
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
-    def verdict(self, quota: Quota) -> Verdict:
+    def verdict(self, quota: Quota) -> KillDecision:
         """What the judge would say after this look."""
         holders = self.watch.holders(quota) or ()
         used = sum(each.used_mib for each in holders)
-        return Verdict(decision=Decision.KILL, quota=quota, used_mib=used, targets=targets(quota, holders))
+        return KillDecision(decision=Decision.KILL, quota=quota, used_mib=used, targets=select_victims(quota, holders))
 
-    def kill(self, quota: Quota) -> Result:
+    def kill(self, quota: Quota) -> KillResult:
         return self.executor.carry_out(self.verdict(quota))
 
     def records(self, kind: str = "") -> list[dict[str, Any]]:

@@ -22,16 +22,16 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import KillLog
-from enforcer.audit.writer import Scribe
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import AuditLog
+from enforcer.audit.writer import AuditWriter
 from enforcer.detection import state_file
-from enforcer.detection.types import Verdict
-from enforcer.kill.executor import Result
-from enforcer.loop import Agent, Parts, boot_clock
+from enforcer.detection.types import KillDecision
+from enforcer.kill.executor import KillResult
+from enforcer.loop import EnforcementLoop, LoopDependencies, boottime
 from enforcer.nvml.types import GpuProcess, GpuSample
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
@@ -63,7 +63,7 @@ class Life:
         self.folder, self.grace, self._told, self.now = folder, grace, told, 0.0
 
     def clock(self) -> float:
-        self.now = boot_clock()
+        self.now = boottime()
         return self.now
 
     def gpus(self) -> tuple[Any, ...]:
@@ -77,14 +77,14 @@ class Life:
         """Nothing to let go of."""
 
     def identify(self, pid: int) -> Identity:
-        return Identity(pid=pid, start=pid, owner=Owner(POD, CONTAINER), cgroup_inode=7)
+        return Identity(pid=pid, start=pid, owner=ContainerRef(POD, CONTAINER), cgroup_inode=7)
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         """Nobody is told here."""
 
-    def carry_out(self, verdict: Verdict) -> Result:
+    def carry_out(self, verdict: KillDecision) -> KillResult:
         self._say("kill", verdict.at)
-        return Result(Reason.GONE)
+        return KillResult(Reason.GONE)
 
     def _say(self, what: str, when: float) -> None:
         self._told.write(f"{what} {when!r}\n")
@@ -92,11 +92,11 @@ class Life:
 
     def run(self) -> None:
         allowed = (quota(grace_seconds=self.grace),)
-        parts = Parts(
-            watch=Watch(self, self), quotas=lambda: allowed, executor=self,  # type: ignore[arg-type]
-            kill_log=Scribe(KillLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+        parts = LoopDependencies(
+            watch=UsageSampler(self, self), quotas=lambda: allowed, executor=self,  # type: ignore[arg-type]
+            kill_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
         )  # fmt: skip
-        Agent("gpu-7", self.folder, parts, clock=self.clock).run(threading.Event(), POLL)
+        EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock).run(threading.Event(), POLL)
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ def at_points(trial: Trial, points: Sequence[float]) -> int:
             trial.wait(lambda: bool(trial.looks))
             if number == 0:
                 begun = trial.looks[0]
-            while boot_clock() < begun + point * trial.grace:
+            while boottime() < begun + point * trial.grace:
                 time.sleep(0.001)
     with trial.life():
         trial.wait(lambda: bool(trial.kills))
@@ -172,7 +172,7 @@ def at_points(trial: Trial, points: Sequence[float]) -> int:
 
 def in_a_loop(trial: Trial) -> int:
     """SIGKILL each life after a few looks, until shortly before the end; by how many looks the kill came late."""
-    while not trial.looks or boot_clock() < trial.looks[0] + 0.9 * trial.grace:
+    while not trial.looks or boottime() < trial.looks[0] + 0.9 * trial.grace:
         with trial.life():
             before = len(trial.looks)
             trial.wait(lambda before=before: len(trial.looks) >= before + LOOP)  # type: ignore[misc]
@@ -187,7 +187,7 @@ def in_ruins(trial: Trial, ruin: Callable[[bytes], bytes | None]) -> tuple[int, 
     with trial.life():
         trial.wait(trial.remembered)
         trial.wait(lambda: bool(trial.looks))
-        while boot_clock() < trial.looks[0] + 0.6 * trial.grace:
+        while boottime() < trial.looks[0] + 0.6 * trial.grace:
             time.sleep(0.001)
     file, since = trial.folder / state_file.NAME, len(trial.looks)
     spoilt = ruin(file.read_bytes())

@@ -25,20 +25,20 @@ import structlog
 
 import enforcer.mps.daemon
 from enforcer.attribution.cgroup import Identity
-from enforcer.attribution.procfs import CgroupAttributor, PidHandle, lives
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import KillLog
-from enforcer.audit.record import Head, Kind
-from enforcer.audit.writer import Scribe
-from enforcer.detection.types import Decision, Verdict
-from enforcer.kill.executor import Executor, Tools
-from enforcer.kill.process_kill import Patience
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle, is_alive
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import AuditLog
+from enforcer.audit.record import ChainHead, Kind
+from enforcer.audit.writer import AuditWriter
+from enforcer.detection.types import Decision, KillDecision
+from enforcer.kill.executor import KillDependencies, KillExecutor
+from enforcer.kill.process_kill import KillTimeouts
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 
@@ -157,13 +157,13 @@ class World:
     def __init__(self, folder: Path, quota: Quota) -> None:
         self.quota = quota
         self.trial: Trial | None = None
-        self._scribe = Scribe(KillLog(folder / "audit"), "gpu-7")
+        self._scribe = AuditWriter(AuditLog(folder / "audit"), "gpu-7")
         self._attributor = CgroupAttributor()
         daemon = MpsDaemon(GPU, folder / "mps", limit_mib=1024, environment={})
         daemon.control.ask = self.ask  # type: ignore[method-assign]
         self._mps = MpsManager({GPU: daemon})
         self._mps._absent.clear()
-        self._watch = Watch(self, self)
+        self._watch = UsageSampler(self, self)
         self._watch.look()
 
     def step(self, door: str) -> None:
@@ -177,7 +177,7 @@ class World:
     def sample(self, uuid: str) -> GpuSample:
         self.step("NVML asked")
         trial = self.trial
-        holds = trial is not None and not trial.swapped and lives(trial.pid)
+        holds = trial is not None and not trial.swapped and is_alive(trial.pid)
         found = (GpuProcess(trial.pid, HELD),) if trial is not None and holds else ()
         self.step("NVML answered")
         return GpuSample(uuid=uuid, total_mib=16384, used_mib=HELD if holds else 0, processes=found)
@@ -204,13 +204,13 @@ class World:
         self.step("/proc answered")
         return found
 
-    def intent(self, fields: Mapping[str, Any]) -> Head:
+    def intent(self, fields: Mapping[str, Any]) -> ChainHead:
         self.step("INTENT begun")
         head = self._scribe.intent(fields)
         self.step("INTENT durable")
         return head
 
-    def answer(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
+    def answer(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
         self.step(f"{kind} begun")
         head = self._scribe.answer(kind, fields)
         self.step(f"{kind} durable")
@@ -223,21 +223,21 @@ class World:
         self._scribe.post(kind, fields, failed)
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ChainHead:
         return self._scribe.head
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         """Nobody listens."""
 
     def run(self, trial: Trial, handles: type[PidHandle]) -> Reason:
         """One kill, as the loop would have it carried out."""
         self.trial = trial
         holders = self._watch.holders(self.quota)
-        tools = Tools(
+        tools = KillDependencies(
             eyes=self._watch, attributor=self, kill_log=self, mps=self._mps, sink=self, open_handle=handles.open,  # type: ignore[arg-type]
         )  # fmt: skip
-        verdict = Verdict(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
-        reason = Executor("gpu-7", tools, Patience(term=0, kill=5.0)).carry_out(verdict).reason
+        verdict = KillDecision(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
+        reason = KillExecutor("gpu-7", tools, KillTimeouts(term=0, kill=5.0)).carry_out(verdict).reason
         self.trial = None
         return reason
 
@@ -273,7 +273,7 @@ class Bare(PidHandle):
 
     def ended(self, seconds: float = 0.0) -> bool:
         until = time.monotonic() + seconds
-        while lives(self.pid):
+        while is_alive(self.pid):
             if time.monotonic() >= until:
                 return False
             time.sleep(0.0005)

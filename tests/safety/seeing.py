@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.snapshot import View
-from enforcer.attribution.usage import Watch
-from enforcer.detection.detector import judge
-from enforcer.detection.nvml_outage import Change, Sight, looked
-from enforcer.detection.types import Decision, Rules, State
-from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.usage import UsageSampler
+from enforcer.detection.detector import evaluate
+from enforcer.detection.nvml_outage import OutageChange, Sight, looked
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState
+from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import HERE
 from enforcer.nvml.types import GpuProcess
 from enforcer.nvml.worker_process import command
@@ -26,14 +26,14 @@ from tests.unit.enforcer.made import CONTAINER, POD, quota
 
 STEP: Final = 2.0
 """Seconds of the judge's clock between looks: six blind ones are more than operators wait for."""
-PATIENT: Final = Waits(deadline=200.0, patience=400.0, most_patience=400.0, restart=0.01, most_restart=0.02)
+PATIENT: Final = NvmlTimeouts(deadline=200.0, patience=400.0, most_patience=400.0, restart=0.01, most_restart=0.02)
 """For a busy machine: what is not scripted to hang has all the time it needs, a late answer 4 s."""
 HELD: Final = 5000
-RULES: Final = Rules(max_gap=1e6)
+RULES: Final = DetectorConfig(max_gap=1e6)
 """However long it was blind, the next sample would do: nothing but blindness protects the victim."""
 
 
-class Counting(RemoteReader):
+class Counting(NvmlClient):
     """Notes which questions were not answered, and why."""
 
     failures: list[tuple[str, NvmlError]]
@@ -52,7 +52,7 @@ class Look:
 
     seen: tuple[GpuProcess, ...] | None
     kills: bool
-    changes: tuple[Change, ...]
+    changes: tuple[OutageChange, ...]
 
 
 class Bed:
@@ -62,15 +62,15 @@ class Bed:
         self.sim, self.reader, self.victim = sim, reader, victim
         self.gpu = sim.machine.gpus[0].uuid
         self.truth = (GpuProcess(victim, HELD),)
-        self.watch = Watch(reader, self)
+        self.watch = UsageSampler(reader, self)
         self.now, self._due = 1000.0, 0.0
         self.sight: Sight = {}
         self._quotas = (quota(gpu=self.gpu, grace_seconds=0.0),)
-        self._primed = self.state = State()
+        self._primed = self.state = DetectorState()
 
     def identify(self, pid: int) -> Identity | None:
         """Whose a process is."""
-        return Identity(pid=pid, start=1, owner=Owner(POD, CONTAINER))
+        return Identity(pid=pid, start=1, owner=ContainerRef(POD, CONTAINER))
 
     def begin(self) -> None:
         """All is well, and the next sample ends the victim."""
@@ -97,11 +97,11 @@ class Bed:
         except NvmlError as error:
             views, problems = (), {"all": error}
         self.sight, changes = looked(self.sight, problems, self.now)
-        self.state, said = judge(self.state, self._quotas, {v.gpu.uuid: v.reading for v in views}, self.now, RULES)
+        self.state, said = evaluate(self.state, self._quotas, {v.gpu.uuid: v.reading for v in views}, self.now, RULES)
         return Look(_seen(views), any(verdict.decision is Decision.KILL for verdict in said), changes)
 
 
-def _seen(views: tuple[View, ...]) -> tuple[GpuProcess, ...] | None:
+def _seen(views: tuple[GpuSnapshot, ...]) -> tuple[GpuProcess, ...] | None:
     [sample] = [view.sample for view in views] or [None]
     return None if sample is None else sample.processes
 

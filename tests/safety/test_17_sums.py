@@ -4,10 +4,10 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.snapshot import Holder, View
-from enforcer.detection.detector import judge
-from enforcer.detection.types import Decision, Rules, State, Verdict
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.detection.detector import evaluate
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from tests.support import extent
@@ -15,7 +15,7 @@ from tests.support import extent
 GPUS: Final = ("GPU-a", "GPU-b")
 MOST: Final = 64
 POLL: Final = 0.5
-RULES: Final = Rules(kills=10_000)
+RULES: Final = DetectorConfig(kills=10_000)
 NO_QUOTA: Final = "no quota"
 NOBODY: Final = "nobody"
 
@@ -110,10 +110,10 @@ def _judged(vector: Vector) -> dict[tuple[str, str], list[int]]:
         for tenant in tenants
     ]  # fmt: skip
     views = {uuid: _view(uuid, rows) for uuid in GPUS}
-    state, said = State(), list[Verdict]()
+    state, said = DetectorState(), list[KillDecision]()
     for look in range(1, 4):
         readings = {uuid: view.reading for uuid, view in views.items()}
-        state, verdicts = judge(state, quotas, readings, look * POLL, RULES)
+        state, verdicts = evaluate(state, quotas, readings, look * POLL, RULES)
         said += verdicts
     kills = [verdict for verdict in said if verdict.decision is Decision.KILL]
     assert len({verdict.quota.container_id for verdict in kills}) == len(kills)
@@ -123,7 +123,7 @@ def _judged(vector: Vector) -> dict[tuple[str, str], list[int]]:
     }
 
 
-def _view(uuid: str, rows: list[Row]) -> View:
+def _view(uuid: str, rows: list[Row]) -> GpuSnapshot:
     """The GPU's holders, as the loop puts them together."""
     here = [row for row in rows if row.gpu == uuid]
     gpu = Gpu(
@@ -132,12 +132,12 @@ def _view(uuid: str, rows: list[Row]) -> View:
     )  # fmt: skip
     processes = tuple(GpuProcess(row.pid, row.mib) for row in here)
     sample = GpuSample(uuid=uuid, total_mib=10**7, used_mib=sum(row.mib for row in here), processes=processes)
-    owners = (None if row.owner == NOBODY else Owner(row.owner, row.owner) for row in here)
+    owners = (None if row.owner == NOBODY else ContainerRef(row.owner, row.owner) for row in here)
     holders = (
-        Holder(Identity(pid=row.pid, start=row.pid, owner=owner), row.mib)
+        ProcessUsage(Identity(pid=row.pid, start=row.pid, owner=owner), row.mib)
         for row, owner in zip(here, owners, strict=True)
     )
-    return View(gpu=gpu, sample=sample, holders=tuple(holders))
+    return GpuSnapshot(gpu=gpu, sample=sample, holders=tuple(holders))
 
 
 def test_random_vectors_are_judged_as_counted_by_hand() -> None:

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.container_processes import Member
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import ContainerProcess
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
-from enforcer.attribution.snapshot import Holder, total
-from enforcer.attribution.usage import Watch
-from enforcer.audit.record import GENESIS, Head, Kind
-from enforcer.detection.targets import targets
-from enforcer.detection.types import Decision, Verdict
-from enforcer.kill.executor import Executor, Result, Tools
-from enforcer.kill.process_kill import Patience
+from enforcer.attribution.snapshot import ProcessUsage, total_mib
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.record import GENESIS, ChainHead, Kind
+from enforcer.detection.targets import select_victims
+from enforcer.detection.types import Decision, KillDecision
+from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
+from enforcer.kill.process_kill import KillTimeouts
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Kubelet, wait_for
 from tests.safety.killing import GPU, Bench
@@ -33,12 +33,12 @@ from tests.safety.tenants import program
 from tests.support import extent
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, quota
 
-OURS = Owner(POD, CONTAINER)
+OURS = ContainerRef(POD, CONTAINER)
 OTHERS = (
     None,
-    Owner(POD, NEIGHBOUR),  # the sandbox, or another container of the pod
-    Owner(POD.replace("0a", "ff"), CONTAINER),
-    Owner(POD.replace("0a", "fe"), NEIGHBOUR),  # the MPS daemons' own pod, a neighbour
+    ContainerRef(POD, NEIGHBOUR),  # the sandbox, or another container of the pod
+    ContainerRef(POD.replace("0a", "ff"), CONTAINER),
+    ContainerRef(POD.replace("0a", "fe"), NEIGHBOUR),  # the MPS daemons' own pod, a neighbour
 )
 SPOOFED = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "kubelet", "systemd", "[kworker]", "gpu-share")
 
@@ -94,7 +94,7 @@ class Table:
         self.swaps = chance.random() < 0.5
         """Whether pids change hands while the killer is at it."""
 
-    def _add(self, pid: int, owner: Owner | None, *, fair: bool, kernel: bool = False) -> None:
+    def _add(self, pid: int, owner: ContainerRef | None, *, fair: bool, kernel: bool = False) -> None:
         identity = Identity(pid=pid, start=self.chance.randint(1, 3), owner=owner, cgroup_inode=7, kernel_thread=kernel)
         self.now[pid] = Process(identity, self.chance.choice((0, 1, 3000, 9000, 80_000)), fair)
         self.seen.append(self.now[pid])
@@ -116,9 +116,9 @@ class Table:
         process = self.now.get(pid)
         return Handle(process) if process is not None and process.alive else None
 
-    def members(self, _: object, owner: Owner) -> list[Member]:
+    def members(self, _: object, owner: ContainerRef) -> list[ContainerProcess]:
         found = [each for each in self.now.values() if each.alive and each.identity.owner == owner]
-        return [Member(each.identity, (each.identity.pid, index + 1)) for index, each in enumerate(found)]
+        return [ContainerProcess(each.identity, (each.identity.pid, index + 1)) for index, each in enumerate(found)]
 
     def terminate(self, pid: int, gpu: str | None = None, ended: object = None) -> bool | None:
         self.named.append(self.now[pid])
@@ -134,7 +134,7 @@ class Table:
     def close(self) -> None:
         """Nothing is open."""
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         """Nobody listens."""
 
 
@@ -143,32 +143,32 @@ class Notes:
 
     head = GENESIS
 
-    def intent(self, fields: Mapping[str, Any]) -> Head:
+    def intent(self, fields: Mapping[str, Any]) -> ChainHead:
         self.head = replace(self.head, seq=self.head.seq + 1)
         return self.head
 
-    def answer(self, kind: Kind, fields: Mapping[str, Any]) -> Head:
+    def answer(self, kind: Kind, fields: Mapping[str, Any]) -> ChainHead:
         return self.intent(fields)
 
     def post(self, kind: Kind, fields: Mapping[str, Any], failed: object) -> None:
         self.intent(fields)
 
 
-def kill(table: Table) -> tuple[Result, Quota, bool]:
+def kill(table: Table) -> tuple[KillResult, Quota, bool]:
     """Have a table's container ended; by the judge's targets, or by a verdict that names everybody."""
     about = quota(on_exceed=table.chance.choice((OnExceed.KILL, OnExceed.KILL_CONTAINER)))
-    watch = Watch(table, table)
+    watch = UsageSampler(table, table)
     watch.look()
     holders = watch.holders(about) or ()
-    chosen, mad = targets(about, holders), table.chance.random() < 0.3
+    chosen, mad = select_victims(about, holders), table.chance.random() < 0.3
     if mad:
-        chosen = tuple(Holder(each.identity, each.mib) for each in table.now.values())
-    verdict = Verdict(decision=Decision.KILL, quota=about, used_mib=total(holders), targets=chosen)
-    tools = Tools(
+        chosen = tuple(ProcessUsage(each.identity, each.mib) for each in table.now.values())
+    verdict = KillDecision(decision=Decision.KILL, quota=about, used_mib=total_mib(holders), targets=chosen)
+    tools = KillDependencies(
         eyes=watch, attributor=table, kill_log=Notes(), mps=table, sink=table,  # type: ignore[arg-type]
         open_handle=table.open_handle, leads=lambda pid: pid % 2 == 0, family=table.members,
     )  # fmt: skip
-    return Executor("gpu-7", tools, Patience(term=0, kill=0)).carry_out(verdict), about, mad
+    return KillExecutor("gpu-7", tools, KillTimeouts(term=0, kill=0)).carry_out(verdict), about, mad
 
 
 def test_nobody_but_the_containers_own_is_touched_in_random_tables() -> None:
@@ -218,10 +218,10 @@ def test_a_verdict_over_the_machines_own_processes_ends_none_of_them(tmp_path: P
     attributor = CgroupAttributor()
     with Kubelet().container() as container, subprocess.Popen(["sleep", "60"]) as ours:
         found = [attributor.identify(pid) for pid in (1, 2, os.getpid(), os.getppid(), ours.pid)]
-        machines = tuple(Holder(each, 9000) for each in found if each is not None)
+        machines = tuple(ProcessUsage(each, 9000) for each in found if each is not None)
         bench = Bench(tmp_path, lambda: [(each.identity.pid, 9000) for each in machines])
         about = container.quota(GPU, 4096)
-        verdict = Verdict(decision=Decision.KILL, quota=about, used_mib=9000, targets=machines)
+        verdict = KillDecision(decision=Decision.KILL, quota=about, used_mib=9000, targets=machines)
         assert len(machines) >= 3
         assert not bench.executor.carry_out(verdict).acted
         assert (bench.signals(), bench.records(), ours.poll()) == ([], [], None)

@@ -6,7 +6,7 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enforcer.attribution.cgroup import Owner, owner_of
+from enforcer.attribution.cgroup import ContainerRef, container_of
 from tests.support import extent
 
 CASES: Final = Path(__file__).with_name("cgroups.txt")
@@ -28,21 +28,21 @@ def _filled(text: str) -> str:
     return text.replace("{x}", LETTERS).replace("\\n", "\n")
 
 
-def _case(line: str) -> tuple[str, Owner | None]:
+def _case(line: str) -> tuple[str, ContainerRef | None]:
     """One line: the whole text of a ``/proc/<pid>/cgroup``, and whom it names."""
     owner, _, text = line.partition("  ")
     text = text if ":" in text and not text.startswith("/") else f"0::{text}\n"
-    return _filled(text), None if owner == "-" else Owner(PODS[owner[0]], CONTAINERS[owner[1]])
+    return _filled(text), None if owner == "-" else ContainerRef(PODS[owner[0]], CONTAINERS[owner[1]])
 
 
-def _cases() -> dict[str, tuple[str, Owner | None]]:
+def _cases() -> dict[str, tuple[str, ContainerRef | None]]:
     lines = CASES.read_text(encoding="utf-8").splitlines()
     return {line: _case(line) for line in lines if line and not line.startswith("#")}
 
 
 def test_no_hand_written_path_is_attributed_to_anybody_else() -> None:
     cases = _cases()
-    wrong = [line for line, (text, owner) in cases.items() if owner_of(text) != owner]
+    wrong = [line for line, (text, owner) in cases.items() if container_of(text) != owner]
     assert wrong == []
     nobody = sum(owner is None for _, owner in cases.values())
     assert len(cases) >= FEWEST
@@ -73,14 +73,14 @@ def _first(text: str, names: dict[str, str]) -> str:
 @given(st.lists(PIECES, max_size=8))
 def test_whatever_is_put_together_names_the_first_pod_and_the_first_container_or_nobody(pieces: list[str]) -> None:
     path = _filled("".join(pieces))
-    owner = owner_of(f"0::{path}\n")
+    owner = container_of(f"0::{path}\n")
     if owner is not None:
-        assert owner == Owner(_first(path, PODS), _first(path, CONTAINERS))
+        assert owner == ContainerRef(_first(path, PODS), _first(path, CONTAINERS))
 
 
 @settings(max_examples=extent.trials(200, 10_000), deadline=None)
 @given(st.text(max_size=300), st.text(max_size=100))
 def test_garbage_is_nobodys_and_below_a_container_it_is_the_containers(garbage: str, below: str) -> None:
-    assert owner_of(garbage) is None
-    inside = owner_of(f"0::{_filled('/kubepods/pod{A}/{1}')}/{below}".replace("\n", " "))
-    assert inside == Owner(PODS["A"], CONTAINERS["1"])
+    assert container_of(garbage) is None
+    inside = container_of(f"0::{_filled('/kubepods/pod{A}/{1}')}/{below}".replace("\n", " "))
+    assert inside == ContainerRef(PODS["A"], CONTAINERS["1"])

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from enforcer.detection.nvml_outage import Turn
+from enforcer.detection.nvml_outage import Transition
 from enforcer.nvml.validation import ERRORS
 from gpushare.reasons import Reason
 from tests.fakes.gpu.build import LIBRARIES
@@ -86,7 +86,7 @@ def cell(made: Bed, call: str, code: int, times: int) -> int:
     assert {error.reason for error in own} <= {ERRORS[code][0], ERRORS[999][0], Reason.IMPLAUSIBLE_SAMPLE}
     blind = sum(look.seen is None for look in looks)
     if blind == LASTS:
-        [told] = [change for look in looks for change in look.changes if change.turn is Turn.STAYS_LOST]
+        [told] = [change for look in looks for change in look.changes if change.turn is Transition.STAYS_LOST]
         assert told.blind.reason is ERRORS[code][0]
     sees_again(made, looks)
     return blind

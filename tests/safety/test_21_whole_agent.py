@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.procfs import lives
+from enforcer.attribution.procfs import is_alive
 from enforcer.detection.nvml_outage import TOLD_AFTER
 from gpushare.reasons import Reason
 from tests.fakes.gpu.state import Fault
@@ -85,7 +85,7 @@ def test_the_process_that_asks_nvml_does_not_outlive_an_agent_that_is_killed(nod
     wait_for(lambda: blind(node) == Reason.NVML_HUNG, 60)
     node.end()
     # A corpse is enough: whoever runs these tests may have become the reaper of orphans and not care.
-    wait_for(lambda: not lives(child), 30)
+    wait_for(lambda: not is_alive(child), 30)
 
 
 @pytest.fixture(name="cold")

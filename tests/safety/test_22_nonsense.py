@@ -8,10 +8,10 @@ from typing import Any, Final
 import pynvml  # noqa: TID251 - its error classes are what the reader catches
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
-from enforcer.detection.detector import judge
-from enforcer.detection.types import Decision, Rules, State
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
+from enforcer.detection.detector import evaluate
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState
 from enforcer.nvml.reader import NvmlReader
 from enforcer.quota.types import Quota
 from gpushare.errors import NvmlError
@@ -104,7 +104,7 @@ def twice(driver: Said, row: tuple[int, int]) -> None:
 
 class Owners:
     def identify(self, pid: int) -> Identity | None:
-        return Identity(pid=pid, start=1, owner=Owner(POD, CONTAINER if pid == OURS else NEIGHBOUR))
+        return Identity(pid=pid, start=1, owner=ContainerRef(POD, CONTAINER if pid == OURS else NEIGHBOUR))
 
 
 @pytest.mark.parametrize("kind", NONSENSE)
@@ -144,14 +144,14 @@ def told(driver: Said, word: str) -> None:
 
 def kills(words: list[str], quotas: tuple[Quota, ...]) -> list[tuple[int, str]]:
     """The looks after which somebody would be killed, and who."""
-    driver, found, state = Said(), list[tuple[int, str]](), State()
+    driver, found, state = Said(), list[tuple[int, str]](), DetectorState()
     says(driver, UNDER)
-    watch = Watch(NvmlReader(driver), Owners())
+    watch = UsageSampler(NvmlReader(driver), Owners())
     watch.look()
     for number, word in enumerate(words):
         told(driver, word)
         readings = {view.gpu.uuid: view.reading for view in watch.look()}
-        state, said = judge(state, quotas, readings, number * 0.5, Rules())
+        state, said = evaluate(state, quotas, readings, number * 0.5, DetectorConfig())
         found += [(number, each.quota.container) for each in said if each.decision is Decision.KILL]
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.kill.process_kill import REFUSALS, Patience
+from enforcer.kill.process_kill import REFUSALS, KillTimeouts
 from enforcer.mps import protocol
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import BLOCKED_TRIES, MpsDaemon
@@ -81,7 +81,7 @@ class Bed:
     def __init__(self, stack: ExitStack, folder: Path, short: Path, container: Container) -> None:
         self.mps, self.container, self.held = Scripted(short), container, list[int]()
         self.bench = Bench(
-            folder, lambda: [(pid, 9000) for pid in self.held], self.mps.manager, Patience(term=0.01, kill=30)
+            folder, lambda: [(pid, 9000) for pid in self.held], self.mps.manager, KillTimeouts(term=0.01, kill=30)
         )
         stack.callback(self.bench.close)
         self.quota = container.quota(GPU, 4096)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.procfs import PidHandle, numbers
-from enforcer.kill.process_kill import Patience
+from enforcer.attribution.procfs import PidHandle, namespace_pids
+from enforcer.kill.process_kill import KillTimeouts
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet, alive, wait_for
@@ -39,7 +39,13 @@ class Case:
     """A container with one process that holds 9000 MiB, and one that holds 100 and could be taken for it."""
 
     def __init__(
-        self, stack: ExitStack, folder: Path, kubelet: Kubelet, mode: str, state: str, patience: Patience | None = None
+        self,
+        stack: ExitStack,
+        folder: Path,
+        kubelet: Kubelet,
+        mode: str,
+        state: str,
+        patience: KillTimeouts | None = None,
     ) -> None:
         self.container = stack.enter_context(kubelet.container())
         self.sibling = tenant(self.container, "quiet")
@@ -56,9 +62,9 @@ class Case:
         return [] if self.handle.ended() else [(self.pid, 9000), (self.sibling.pid, 100)]
 
 
-def patience(signals: list[str]) -> Patience:
+def patience(signals: list[str]) -> KillTimeouts:
     """Every wait ends with the process: one that dies may take its time on a busy machine."""
-    return Patience(term=30.0 if signals == TERM else 0.2, kill=30.0)
+    return KillTimeouts(term=30.0 if signals == TERM else 0.2, kill=30.0)
 
 
 @pytest.mark.parametrize("mode", STATES)
@@ -125,7 +131,7 @@ def test_what_hangs_is_signalled_once_nobody_dies_in_its_place_and_its_end_is_on
 
 def numbered(container: Container, number: int) -> int:
     """The process of that pid in the container's own namespace; in ours their order is another once pids begin anew."""
-    [found] = [pid for pid in container.pids() if numbers(pid)[-1:] == (number,)]
+    [found] = [pid for pid in container.pids() if namespace_pids(pid)[-1:] == (number,)]
     return found
 
 
@@ -136,7 +142,7 @@ def test_a_first_process_that_hangs_does_not_save_who_holds_the_memory(
     outside = tenant(container, "storm", own=True)
     wait_for(lambda: len(container.pids()) > 1, 30)
     first, holder = numbered(container, 1), numbered(container, 2)
-    patient = Patience(term=30.0, kill=1.0)
+    patient = KillTimeouts(term=30.0, kill=1.0)
     bench = Bench(tmp_path, lambda: [(pid, 9000) for pid in container.pids() if pid == holder], patience=patient)
     stack.callback(bench.close)
     freeze(cold, first)

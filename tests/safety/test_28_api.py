@@ -18,18 +18,18 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
-from enforcer.audit.kill_records import Ending
-from enforcer.audit.log import KillLog
-from enforcer.audit.writer import Scribe
-from enforcer.detection.types import Verdict
-from enforcer.kill.executor import Result
-from enforcer.loop import Agent, Parts
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.kill_records import ProcessOutcome
+from enforcer.audit.log import AuditLog
+from enforcer.audit.writer import AuditWriter
+from enforcer.detection.types import KillDecision
+from enforcer.kill.executor import KillResult
+from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.informer import Books, follow_quotas
-from enforcer.status.messages import Notice
+from enforcer.quota.informer import QuotaInformer, follow_quotas
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import kube_client as road
 from gpushare.informer import Informer
@@ -80,12 +80,12 @@ class World:
         self.stopped = threading.Event()
         stack.callback(self.stopped.set)
         self.checkpoint = Checkpoint(folder)
-        follow_quotas(_connect(folder, self.server), Books(NODE), NODE, Checkpoint(folder).write, self.stopped)
-        parts = Parts(
-            watch=Watch(self, self), quotas=self.checkpoint.read, executor=self,  # type: ignore[arg-type]
-            kill_log=Scribe(KillLog(folder / "audit"), NODE), sink=self, metrics=Metrics(),
+        follow_quotas(_connect(folder, self.server), QuotaInformer(NODE), NODE, Checkpoint(folder).write, self.stopped)
+        parts = LoopDependencies(
+            watch=UsageSampler(self, self), quotas=self.checkpoint.read, executor=self,  # type: ignore[arg-type]
+            kill_log=AuditWriter(AuditLog(folder / "audit"), NODE), sink=self, metrics=Metrics(),
         )  # fmt: skip
-        self.agent = Agent(NODE, folder, parts, clock=lambda: self.now)
+        self.agent = EnforcementLoop(NODE, folder, parts, clock=lambda: self.now)
         stack.callback(self.agent.close)
 
     def gpus(self) -> tuple[Any, ...]:
@@ -99,16 +99,18 @@ class World:
         """Nothing to let go of."""
 
     def identify(self, pid: int) -> Identity:
-        owner = Owner(POD, CONTAINER) if pid == OVER else Owner(LATE_POD, NEIGHBOUR)
+        owner = ContainerRef(POD, CONTAINER) if pid == OVER else ContainerRef(LATE_POD, NEIGHBOUR)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         """Nobody is told here."""
 
-    def carry_out(self, verdict: Verdict) -> Result:
+    def carry_out(self, verdict: KillDecision) -> KillResult:
         assert verdict.quota.container_id
         self.killed.append(verdict.quota.container_id)
-        return Result(Reason.KILLED, (Ending(pid=1, start=1, used_mib=1, result=Reason.KILLED, steps=("SIGKILL",)),))
+        return KillResult(
+            Reason.KILLED, (ProcessOutcome(pid=1, start=1, used_mib=1, result=Reason.KILLED, steps=("SIGKILL",)),)
+        )
 
     def look(self, times: int) -> None:
         for _ in range(times):

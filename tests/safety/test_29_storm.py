@@ -17,16 +17,16 @@ import pytest
 import structlog
 from prometheus_client import generate_latest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
-from enforcer.audit.kill_records import Ending
-from enforcer.detection.types import Rules, Verdict
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.kill_records import ProcessOutcome
+from enforcer.detection.types import DetectorConfig, KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import Result
-from enforcer.loop import Agent, Parts
+from enforcer.kill.executor import KillResult
+from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import GpuProcess, GpuSample
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.support import extent
@@ -67,16 +67,16 @@ class Storm:
     wrong_unit: bool
     now: float = 1000.0
     kills: list[float] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[UserMessage] = field(default_factory=list)
 
-    def agent(self) -> Agent:
+    def agent(self) -> EnforcementLoop:
         """A new life of the enforcer."""
         self.metrics = Metrics()
-        parts = Parts(
-            watch=Watch(self, self), quotas=self.quotas, executor=self, kill_log=_NoLog(), sink=self,  # type: ignore[arg-type]
+        parts = LoopDependencies(
+            watch=UsageSampler(self, self), quotas=self.quotas, executor=self, kill_log=_NoLog(), sink=self,  # type: ignore[arg-type]
             metrics=self.metrics,
         )  # fmt: skip
-        return Agent("gpu-7", self.folder, parts, clock=lambda: self.now)
+        return EnforcementLoop("gpu-7", self.folder, parts, clock=lambda: self.now)
 
     def up(self) -> list[Tenant]:
         return [tenant for tenant in self.tenants if tenant.starts <= self.now]
@@ -105,20 +105,22 @@ class Storm:
 
     def identify(self, pid: int) -> Identity | None:
         (tenant,) = [each for each in self.tenants if each.pid == pid]
-        owner = Owner(f"pod-{tenant.number}", tenant.container_id)
+        owner = ContainerRef(f"pod-{tenant.number}", tenant.container_id)
         return Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid)
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
-    def carry_out(self, verdict: Verdict) -> Result:
+    def carry_out(self, verdict: KillDecision) -> KillResult:
         """It dies, and comes up again as the kubelet has it: after 1 to 300 s."""
         (tenant,) = [each for each in self.tenants if each.container_id == verdict.quota.container_id]
         self.kills.append(self.now)
         tenant.lives, tenant.starts = tenant.lives + 1, self.now + self.chance.uniform(1, 300)
-        return Result(Reason.KILLED, (Ending(pid=1, start=1, used_mib=1, result=Reason.KILLED, steps=("SIGKILL",)),))
+        return KillResult(
+            Reason.KILLED, (ProcessOutcome(pid=1, start=1, used_mib=1, result=Reason.KILLED, steps=("SIGKILL",)),)
+        )
 
-    def look(self, agent: Agent, seconds: float) -> None:
+    def look(self, agent: EnforcementLoop, seconds: float) -> None:
         """Let so much time pass, and each kill come to its end before the next look."""
         for _ in range(int(seconds / POLL)):
             self.now += POLL
@@ -154,7 +156,7 @@ def storm(seed: int) -> Iterator[Storm]:
         yield Storm(Path(folder), tenants, chance, wrong_unit=seed % 2 == 0)
 
 
-def opened(found: Storm, agent: Agent) -> bool:
+def opened(found: Storm, agent: EnforcementLoop) -> bool:
     """Look once more; whether that opened the breaker."""
     found.look(agent, POLL)
     return (found.folder / circuit_breaker.NAME).exists()
@@ -194,7 +196,7 @@ def test_a_storm_ends_after_three_kills_is_told_at_once_and_only_an_operator_goe
             assert len(found.kills) == before + 1, "one alone is no storm"
             assert found.kills[-1] >= reset + 5.0, "after a full grace period"
             agent.close()
-    assert most <= Rules().kills
+    assert most <= DetectorConfig().kills
     assert late == 0
     extent.figure("29", "kills before the breaker opened", f"{most} at most in {every:,} storms of 2 to 16 tenants")
     extent.figure("29", "storms not told with the look that opened the breaker", f"{late} of {every:,}")

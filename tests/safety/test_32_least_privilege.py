@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from enforcer.runtime import capabilities as rights
-from enforcer.runtime.capabilities import Right
+from enforcer.runtime.capabilities import Capability
 from tests.integration.processes.containers import PROJECT
 from tests.integration.processes.test_capabilities import LOOK, NOBODY, SAID, done_with, granted
 from tests.safety.test_27_one_enforcer import Node
@@ -40,11 +40,13 @@ served.recv(1)
 """
 DOOR: Final = """
 import sys
-from enforcer.mps.control_socket import Door
-from enforcer.mps.incidents import Incidents
-sys.exit(not Door("GPU-1", lambda: int(sys.argv[1]), Incidents()).standing(0))
+from enforcer.mps.control_socket import ControlSocket
+from enforcer.mps.incidents import IncidentLog
+sys.exit(not ControlSocket("GPU-1", lambda: int(sys.argv[1]), IncidentLog()).standing(0))
 """
-NOT_PROVABLE: Final = {Right.SYS_ADMIN: "not provable here: NVIDIA's driver alone asks for it, to set a compute mode"}
+NOT_PROVABLE: Final = {
+    Capability.SYS_ADMIN: "not provable here: NVIDIA's driver alone asks for it, to set a compute mode"
+}
 
 
 def under(capabilities: set[str]) -> list[str]:
@@ -99,15 +101,15 @@ def a_silent_connection_to_a_daemon_is_found(capabilities: set[str], _: Path) ->
         return holds_within(lambda: done_with(capabilities, DOOR, daemon), 1)
 
 
-NEEDED_FOR: Final[dict[Right, list[Callable[[set[str], Path], bool]]]] = {
-    Right.KILL: [a_process_of_another_user_is_ended],
-    Right.SYS_PTRACE: [the_limit_a_process_was_started_with_is_read, a_silent_connection_to_a_daemon_is_found],
+NEEDED_FOR: Final[dict[Capability, list[Callable[[set[str], Path], bool]]]] = {
+    Capability.KILL: [a_process_of_another_user_is_ended],
+    Capability.SYS_PTRACE: [the_limit_a_process_was_started_with_is_read, a_silent_connection_to_a_daemon_is_found],
 }
 EVERY: Final = [each for checks in NEEDED_FOR.values() for each in checks]
 
 
 def names(found: set[int]) -> set[str]:
-    return {Right(number).name for number in found}
+    return {Capability(number).name for number in found}
 
 
 def test_with_the_shipped_set_alone_everything_is_done(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_with_the_shipped_set_alone_everything_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("right", NEEDED_FOR, ids=lambda right: right.name)
-def test_without_one_of_them_a_test_fails(right: Right, tmp_path: Path) -> None:
+def test_without_one_of_them_a_test_fails(right: Capability, tmp_path: Path) -> None:
     left = granted() - {right.name.lower()}
     checks = EVERY if extent.full() else NEEDED_FOR[right]
     failing = [check for check in checks if not check(left, Path(tempfile.mkdtemp(dir=tmp_path)))]
@@ -134,7 +136,7 @@ def test_an_enforcer_with_every_right_gives_up_all_but_those_and_works(tmp_path:
     assert names(had) == {right.name for right in rights.ALWAYS}
     assert had < rights.effective(), "it had more to begin with"
     assert {right.name.lower() for right in NEEDED_FOR} == granted()
-    assert set(rights.ALWAYS) - {Right[each.upper()] for each in granted()} == NOT_PROVABLE.keys()
+    assert set(rights.ALWAYS) - {Capability[each.upper()] for each in granted()} == NOT_PROVABLE.keys()
     extent.figure("32", "kept by a privileged agent that ended a tenant", ", ".join(sorted(names(had))))
     for right, why in NOT_PROVABLE.items():
         extent.figure("32", f"fails without {right.name}", why)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit.log import KillLog, segments
-from enforcer.audit.record import REMOVED, Head, Kind, read, verify
+from enforcer.audit.log import AuditLog, segments
+from enforcer.audit.record import REMOVED, ChainHead, Kind, read, verify
 from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
 from tests.integration.processes.containers import PROJECT
@@ -33,8 +33,8 @@ def place() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def a_log(folder: Path, keep: int = 0) -> KillLog:
-    return KillLog(folder, segment_bytes=SEGMENT, reserve_bytes=RESERVE, retention=Retention(segments=keep))
+def a_log(folder: Path, keep: int = 0) -> AuditLog:
+    return AuditLog(folder, segment_bytes=SEGMENT, reserve_bytes=RESERVE, retention=Retention(segments=keep))
 
 
 class Run:
@@ -47,7 +47,7 @@ class Run:
         self.folder = place / "audit"
         build(self.folder, before)
         self.recorder = Recorder(self.folder, self.fate, before)
-        self.heads: list[Head] = []
+        self.heads: list[ChainHead] = []
         """Acknowledged up to the moment whose states are being built."""
         self.count = 0
 
@@ -70,7 +70,7 @@ class Run:
             [(0, 0, 0), (0, 0, 0.03), (0.06, 0, 0), (0.06, 0.3, 0), (0.15, 0.6, 0.06)]
         )
 
-    def _write(self, log: KillLog, records: int) -> None:
+    def _write(self, log: AuditLog, records: int) -> None:
         while self.count < records:
             self.count += 1
             if self.chance.random() < 0.12:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit.log import KillLog, lines_of, segments
-from enforcer.audit.record import Head, Kind, read, verify
+from enforcer.audit.log import AuditLog, lines_of, segments
+from enforcer.audit.record import ChainHead, Kind, read, verify
 from tests.integration.processes.containers import PROJECT
 from tests.support import extent
 
@@ -33,7 +33,7 @@ def place() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def offer(log: KillLog, count: int, heads: list[Head]) -> None:
+def offer(log: AuditLog, count: int, heads: list[ChainHead]) -> None:
     """Ask for so many records at this thread's share of the rate, or as fast as they are taken."""
     begun = time.monotonic()
     for number in range(count):
@@ -43,8 +43,8 @@ def offer(log: KillLog, count: int, heads: list[Head]) -> None:
 
 def test_no_gap_while_records_are_offered_faster_than_a_disk_takes_them(place: Path) -> None:
     seconds = extent.trials(1, 20)
-    folder, heads = place / "audit", list[Head]()
-    with KillLog(folder, segment_bytes=THOUSAND) as log:
+    folder, heads = place / "audit", list[ChainHead]()
+    with AuditLog(folder, segment_bytes=THOUSAND) as log:
         each = OFFERED * seconds // THREADS
         threads = [threading.Thread(target=offer, args=(log, each, heads)) for _ in range(THREADS)]
         begun = time.monotonic()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.record import GENESIS, HASH, REMOVED, Head, Kind, digest_of, head_of, read, seal, verify
+from enforcer.audit.record import GENESIS, HASH, REMOVED, ChainHead, Kind, append_hash, digest_of, head_of, read, verify
 from tests.support import extent
 
 TIME = "2026-11-20T22:16:05.123Z"
@@ -22,13 +22,13 @@ def a_log(pruned: int = 0, *, salt: int = 0) -> Lines:
         fields: dict[str, Any] = {"node": "gpu-7", "pid": 1000 * salt + number, "container": "model"}
         kind = Kind.INTENT
         if number == pruned:
-            line, head = seal(head, kind, TIME, fields)
+            line, head = append_hash(head, kind, TIME, fields)
             lines.append(line)
             cut = head
             continue
         if pruned and number == pruned + 6:
             kind, fields = Kind.PRUNED, {REMOVED: {"first": 1, "last": cut.seq, "hash": cut.hash}}
-        line, head = seal(head, kind, TIME, fields)
+        line, head = append_hash(head, kind, TIME, fields)
         lines.append(line)
     return lines[pruned:]
 
@@ -132,13 +132,13 @@ def test_every_change_in_place_is_located(change: Callable[[Lines, random.Random
 def rechain(lines: Lines, chance: random.Random) -> Lines:
     """Change a record and write everything from there on anew, as somebody with our program can."""
     at = chance.randrange(len(lines))
-    head = Head(read(lines[at])["seq"] - 1, read(lines[at])["prev"])
+    head = ChainHead(read(lines[at])["seq"] - 1, read(lines[at])["prev"])
     changed = lines[:at]
     for number, line in enumerate(lines[at:]):
         record = {
             name: value for name, value in read(line).items() if name not in {"seq", "time", "kind", "prev", HASH}
         }
-        again, head = seal(head, Kind(read(line)["kind"]), TIME, record | ({} if number else {"pid": -1}))
+        again, head = append_hash(head, Kind(read(line)["kind"]), TIME, record | ({} if number else {"pid": -1}))
         changed.append(again)
     return changed
 
@@ -163,7 +163,7 @@ def test_a_log_written_anew_or_cut_is_found_with_an_anchor_and_only_with_one(
         changed = change(lines, chance)
         assert changed != lines
         assert verify(changed).holds, "without an anchor nobody can tell"
-        later = verify(changed, anchor=Head(RECORDS, read(lines[-1])[HASH]))
+        later = verify(changed, anchor=ChainHead(RECORDS, read(lines[-1])[HASH]))
         assert not later.holds
         assert later.line == min(RECORDS, len(changed) + 1)
     extent.figure("37", f"logs with {change.__name__} found: with an anchor, without", f"{trials:,}, 0 of {trials:,}")
@@ -172,7 +172,7 @@ def test_a_log_written_anew_or_cut_is_found_with_an_anchor_and_only_with_one(
 def test_a_log_that_nobody_touched_holds_with_and_without_an_anchor() -> None:
     for lines in (*LOGS.values(), OTHER):
         assert verify(lines).holds
-        assert verify(lines, anchor=Head(read(lines[-1])["seq"], read(lines[-1])[HASH])).holds
+        assert verify(lines, anchor=ChainHead(read(lines[-1])["seq"], read(lines[-1])[HASH])).holds
 
 
 @pytest.mark.parametrize("last", [13, 14, 10**9])
@@ -180,7 +180,7 @@ def test_no_record_accounts_for_itself_or_for_what_comes_after_it(last: int) -> 
     """A log cut from the front, excused by a record that was written for that; only a fitting one is believed."""
     cut, end = (head_of(read(LOGS[0][at])) for at in (4, -1))
     for removed, holds in (({"last": 5, "hash": cut.hash}, True), ({"last": last, "hash": cut.hash}, False)):
-        excuse, _ = seal(end, Kind.PRUNED, TIME, {REMOVED: {"first": 1, **removed}})
+        excuse, _ = append_hash(end, Kind.PRUNED, TIME, {REMOVED: {"first": 1, **removed}})
         verdict = verify([*LOGS[0][5:], excuse])
         assert (verdict.holds, verdict.line) == (holds, None if holds else 1)
 
@@ -189,4 +189,4 @@ def test_an_anchor_from_before_the_change_says_nothing() -> None:
     """It has to be taken often: what came after it is not held by it."""
     lines = LOGS[0]
     changed = [*lines[:6], *rechain(lines[6:], random.Random(1))]
-    assert verify(changed, anchor=Head(6, read(lines[5])[HASH])).holds
+    assert verify(changed, anchor=ChainHead(6, read(lines[5])[HASH])).holds

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from enforcer.audit import reserved_space
-from enforcer.audit.log import FOLDER, KillLog, segment_name, segments
+from enforcer.audit.log import FOLDER, AuditLog, segment_name, segments
 from enforcer.audit.record import Kind
 from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
@@ -138,7 +138,7 @@ def attacked(place: Path, attack: Attack, chance: random.Random) -> bool:
     state.mkdir(mode=0o700)
     folder = state / FOLDER
     size, keep = chance.choice([SMALL, LARGE]), Retention(segments=chance.choice([0, 1]))
-    log = KillLog(folder, segment_bytes=size, reserve_bytes=4096, retention=keep)
+    log = AuditLog(folder, segment_bytes=size, reserve_bytes=4096, retention=keep)
     log.append(Kind.INTENT, {"n": 1})
     log.append(Kind.OUTCOME, {"n": 2})
     if chance.random() < 0.3:
@@ -198,7 +198,7 @@ def test_a_folder_that_is_swapped_all_the_time_lets_nothing_out(place: Path) -> 
     swaps, outside = extent.trials(300, 10_000), place / "outside"
     (place / "state").mkdir(mode=0o700)
     folder = place / "state" / FOLDER
-    log = KillLog(folder, segment_bytes=SMALL, reserve_bytes=4096, retention=Retention(segments=2))
+    log = AuditLog(folder, segment_bytes=SMALL, reserve_bytes=4096, retention=Retention(segments=2))
     log.append(Kind.INTENT, {})
     before, written, refused = seen(outside), 0, 0
     with subprocess.Popen([sys.executable, "-c", SWAPPING, folder, outside / FOLDER, str(swaps)]) as attacker:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import MAX_BYTES, Kind, read, verify
 from tests.support import extent
 
@@ -52,7 +52,7 @@ def check(line: bytes, text: str) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_each_line_is_one_object_of_at_most_4_kib(name: str, tmp_path: Path) -> None:
     text = HOSTILE[name]
-    with KillLog(tmp_path / "audit") as log:
+    with AuditLog(tmp_path / "audit") as log:
         for kind in Kind:
             log.append(kind, record_of(text))
     lines = [line for file in segments(tmp_path / "audit") for line in lines_of(file)]
@@ -64,7 +64,7 @@ def test_each_line_is_one_object_of_at_most_4_kib(name: str, tmp_path: Path) -> 
 
 def test_random_texts_come_back_as_they_were(tmp_path: Path) -> None:
     chance, trials = random.Random(39), extent.trials(200, 20_000)
-    with KillLog(tmp_path / "audit") as log:
+    with AuditLog(tmp_path / "audit") as log:
         for _ in range(trials):
             text = "".join(chance.choices(ALPHABET, k=chance.choice([0, 1, 15, 60])))
             fields = {"note": text, "pod": {"name": text[::-1]}, "pid": chance.randrange(2**64)}

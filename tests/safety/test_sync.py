@@ -23,16 +23,16 @@ from typing import Any, Final
 import pytest
 
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import FOLDER, KillLog, segments
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import FOLDER, AuditLog, segments
 from enforcer.audit.record import read, verify
-from enforcer.audit.writer import Scribe
-from enforcer.detection.types import Verdict
-from enforcer.kill.executor import Executor, Result, Tools
-from enforcer.kill.process_kill import NoMps, Patience
-from enforcer.loop import Agent, Parts
+from enforcer.audit.writer import AuditWriter
+from enforcer.detection.types import KillDecision
+from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
+from enforcer.kill.process_kill import KillTimeouts, NullMpsClient
+from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import GpuProcess, GpuSample
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.reasons import Reason
 from tests.integration.processes.containers import Container, Kubelet
@@ -67,7 +67,7 @@ class Trial:
         self.durable, self.back = False, threading.Event()
         self.wrong: list[str] = []
         self.sent: list[str] = []
-        self.results: list[Result] = []
+        self.results: list[KillResult] = []
 
     # The disk.
 
@@ -105,13 +105,13 @@ class Trial:
 
     # The rest of the world.
 
-    def notify(self, _: Notice) -> None:
+    def notify(self, _: UserMessage) -> None:
         """Nobody is told."""
 
     def open_handle(self, pid: int) -> PidHandle | None:
         return Watched.taken(self, pid)
 
-    def carry_out(self, executor: Executor, verdict: Verdict) -> Result:
+    def carry_out(self, executor: KillExecutor, verdict: KillDecision) -> KillResult:
         self.results.append(executor.carry_out(verdict))
         return self.results[-1]
 
@@ -127,26 +127,26 @@ class Trial:
 
     def run(self) -> None:
         wait = DEADLINE if self.disk is Disk.HANGS else patient(60)
-        log = Scribe(KillLog(self.folder / FOLDER), "gpu-7", wait=wait)
-        watch = Watch(self, CgroupAttributor())
-        tools = Tools(
-            eyes=watch, attributor=CgroupAttributor(), kill_log=log, mps=NoMps(), sink=self,
+        log = AuditWriter(AuditLog(self.folder / FOLDER), "gpu-7", wait=wait)
+        watch = UsageSampler(self, CgroupAttributor())
+        tools = KillDependencies(
+            eyes=watch, attributor=CgroupAttributor(), kill_log=log, mps=NullMpsClient(), sink=self,
             open_handle=self.open_handle,
         )  # fmt: skip
-        executor = Executor("gpu-7", tools, Patience(term=1.0, kill=1.0))
+        executor = KillExecutor("gpu-7", tools, KillTimeouts(term=1.0, kill=1.0))
         quota = self.container.quota(GPU, QUOTA, grace_seconds=GRACE)
-        parts = Parts(
+        parts = LoopDependencies(
             watch=watch, quotas=lambda: (quota,), kill_log=log, sink=self, metrics=Metrics(),
             executor=Noted(partial(self.carry_out, executor)),  # type: ignore[arg-type]
         )  # fmt: skip
-        agent = Agent("gpu-7", self.folder, parts)
+        agent = EnforcementLoop("gpu-7", self.folder, parts)
         until(agent, lambda: bool(self.results))
         if self.disk is Disk.HANGS:
             self._disk_comes_back(agent, log)
         agent.close()
         log.close()
 
-    def _disk_comes_back(self, agent: Agent, log: Scribe) -> None:
+    def _disk_comes_back(self, agent: EnforcementLoop, log: AuditWriter) -> None:
         """Only after the loop went on without it, and said so."""
         seen = self.looks
         until(agent, lambda: self.looks > seen + 3 and log.problem is not None)
@@ -171,7 +171,7 @@ class Trial:
 class Noted:
     """An executor whose results are kept."""
 
-    def __init__(self, carry_out: Callable[[Verdict], Result]) -> None:
+    def __init__(self, carry_out: Callable[[KillDecision], KillResult]) -> None:
         self.carry_out = carry_out
 
 
@@ -196,7 +196,7 @@ class Watched(PidHandle):
         return super().send(number)
 
 
-def until(agent: Agent, true: Callable[[], bool]) -> None:
+def until(agent: EnforcementLoop, true: Callable[[], bool]) -> None:
     """Let the enforcer look until something is true."""
     ends = time.monotonic() + patient(60)
     while not true():

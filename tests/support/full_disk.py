@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.audit.log import KillLog, segments
-from enforcer.audit.record import Head, Kind, read, verify
+from enforcer.audit.log import AuditLog, segments
+from enforcer.audit.record import ChainHead, Kind, read, verify
 from gpushare.errors import RecordError
 
 BATCH: Final = 20
@@ -61,8 +61,8 @@ class _Batch:
     def __init__(self, disk: Path, chance: random.Random, told: dict[str, Any]) -> None:
         self._disk, self._chance, self._told = disk, chance, told
         self._folder = disk / "audit"
-        self._log = KillLog(self._folder, segment_bytes=8000, reserve_bytes=RESERVE)
-        self._heads: list[Head] = []
+        self._log = AuditLog(self._folder, segment_bytes=8000, reserve_bytes=RESERVE)
+        self._heads: list[ChainHead] = []
 
     def run(self, fills: int) -> None:
         self._log.open()
@@ -110,7 +110,7 @@ class _Batch:
         self._told["signals"] += 1
         self._told["reserve"] += not reserve and "goes on in the room" in str(self._log.shortage)
 
-    def _on_disk(self, head: Head) -> bool:
+    def _on_disk(self, head: ChainHead) -> bool:
         last = [path for path in segments(self._folder) if path.stat().st_size][-1]
         record = read(last.read_bytes().splitlines(keepends=True)[-1])
         return (record["seq"], record["hash"]) == (head.seq, head.hash)
@@ -122,7 +122,7 @@ class _Batch:
             self._told["resumed"] += self._log.shortage is None
 
     def _check(self) -> None:
-        with KillLog(self._folder, reserve_bytes=0):
+        with AuditLog(self._folder, reserve_bytes=0):
             lines = list(
                 chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(self._folder))
             )

@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit.log import KillLog, segments
+from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind, read, verify
 
 BATCH: Final = 100
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
 
 
 def _look(folder: Path, acknowledged: list[str], told: dict[str, Any]) -> None:
-    with KillLog(folder, segment_bytes=SEGMENT["random"]):
+    with AuditLog(folder, segment_bytes=SEGMENT["random"]):
         lines = list(chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(folder)))
     verdict = verify(lines)
     there = {f"{record['seq']}:{record['hash']}" for record in map(read, lines)} if verdict.holds else set()
@@ -113,7 +113,7 @@ def _write(folder: Path, told: int, mode: str, arrange: Callable[[], None] | Non
     chance, tell = random.Random(seed), os.write
     if arrange is not None:
         arrange()
-    with suppress(KeyboardInterrupt), KillLog(folder, segment_bytes=SEGMENT[mode]) as log:
+    with suppress(KeyboardInterrupt), AuditLog(folder, segment_bytes=SEGMENT[mode]) as log:
         while True:
             kind = chance.choice((Kind.INTENT, Kind.OUTCOME))
             note = "x" * (20 if mode == "rotation" else chance.choice((0, 50, 500, 1020)))

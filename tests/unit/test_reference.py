@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from enforcer.mps.event_reporter import IncidentCounts
-from enforcer.mps.incidents import Incidents
+from enforcer.mps.event_reporter import IncidentCollector
+from enforcer.mps.incidents import IncidentLog
 from enforcer.status.metrics import Latest, Metrics
 from gpushare import contract
 from gpushare.reasons import Reason
@@ -43,7 +43,7 @@ def test_every_reason_is_explained_and_every_metric_listed() -> None:
     section = TEXT.partition("\n## Reasons\n")[2].partition("\n## ")[0]
     assert [str(reason) for reason in Reason if f"`{reason}`" not in section] == []
     metrics = TEXT.partition("\n## Metrics\n")[2].partition("\n## ")[0]
-    families = [*Metrics().registry.collect(), *Latest().collect(), *IncidentCounts(Incidents()).collect()]
+    families = [*Metrics().registry.collect(), *Latest().collect(), *IncidentCollector(IncidentLog()).collect()]
     own = {each.name + ("_total" if each.type == "counter" else "") for each in families if "gpu_share" in each.name}
     assert len(own) > 20
     assert [name for name in sorted(own) if f"`{name}`" not in metrics] == []

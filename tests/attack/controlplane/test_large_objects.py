@@ -31,10 +31,10 @@ COMMAND_MIB: Final = 256
 ROOT: Final = Path(__file__).parents[3]
 ENFORCER: Final = """
 import sys, threading, time
-from enforcer.quota.informer import WITH_KUBELET, Books, follow_quotas
+from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, follow_quotas
 from gpushare.kube_client import Cluster
 seen, node = [], sys.argv[2]
-books = Books(node, lambda found: tuple(seen.append(len(found["pods"])) or ()), WITH_KUBELET)
+books = QuotaInformer(node, lambda found: tuple(seen.append(len(found["pods"])) or ()), WITH_KUBELET)
 follow_quotas(Cluster.connect(sys.argv[1]), books, node, lambda _: None, threading.Event())
 while not seen:
     time.sleep(0.1)

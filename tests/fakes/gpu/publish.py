@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from enforcer.nvml.types import Gpu
-from enforcer.resourceslices.devices import InventoryPolicy, offer, resource_slices
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.kube_client import Cluster
 from tests.fakes.gpu.state import Machine, MachineGpu
@@ -26,7 +26,7 @@ def publish_nodes(
     published = {}
     for node in nodes:
         published[node] = gpus_of(shape, node)
-        devices = offer(published[node], policy or InventoryPolicy()).devices
+        devices = build_devices(published[node], policy or InventoryPolicy()).devices
         SlicePublisher(cluster, node).publish(resource_slices(node, devices))
     return published
 

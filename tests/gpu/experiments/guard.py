@@ -13,27 +13,27 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
-from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.procfs import CgroupAttributor, PidHandle
-from enforcer.attribution.snapshot import Holder
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import FOLDER, KillLog, segments
+from enforcer.attribution.snapshot import ProcessUsage
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import FOLDER, AuditLog, segments
 from enforcer.audit.record import read, verify
-from enforcer.audit.writer import Scribe
-from enforcer.detection.types import Decision, Rules, Verdict
-from enforcer.kill.executor import Executor, Result, Tools
-from enforcer.kill.process_kill import MpsClient, NoMps, Patience, never
-from enforcer.loop import Agent, Parts
+from enforcer.audit.writer import AuditWriter
+from enforcer.detection.types import Decision, DetectorConfig, KillDecision
+from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
+from enforcer.kill.process_kill import KillTimeouts, MpsClient, NullMpsClient, never
+from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import Gpu, GpuReader, GpuSample
 from enforcer.quota.types import Quota
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare.errors import NvmlError
 
 NODE = "experiment"
 MANY = 1_000_000
 """Kills a minute: the breaker has tests of its own and must not stand between a trial and the next."""
-RULES = Rules(kills=MANY)
+RULES = DetectorConfig(kills=MANY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ class Membership:
 
     def __init__(self) -> None:
         self._by_cgroup = CgroupAttributor()
-        self._owners: dict[int, Owner] = {}
+        self._owners: dict[int, ContainerRef] = {}
 
     def join(self, pid: int, pod_uid: str, container_id: str) -> None:
         """Say whose a process is, where its control group cannot."""
-        self._owners[pid] = Owner(pod_uid, container_id)
+        self._owners[pid] = ContainerRef(pod_uid, container_id)
 
     def identify(self, pid: int) -> Identity | None:
         found = self._by_cgroup.identify(pid)
@@ -129,23 +129,23 @@ class TimedMps:
 
 
 class KnownHolders:
-    """``Eyes`` for a process that is to be ended in any case: what NVML shows of it is another experiment's matter."""
+    """A ``UsageSource`` for a process that is ended in any case: another experiment tests what NVML shows of it."""
 
-    def __init__(self, holder: Holder, attributor: Membership) -> None:
+    def __init__(self, holder: ProcessUsage, attributor: Membership) -> None:
         self._holder, self._attributor = holder, attributor
 
-    def holders(self, quota: Quota) -> tuple[Holder, ...]:
+    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...]:
         identity = self._attributor.identify(self._holder.identity.pid)
         return (self._holder,) if identity == self._holder.identity else ()
 
 
 class Silent:
-    """A ``Sink`` that keeps what owners would be told."""
+    """A ``EventSink`` that keeps what owners would be told."""
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[UserMessage] = []
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
 
@@ -172,41 +172,47 @@ class Guard:
     """
 
     def __init__(
-        self, folder: Path, reader: GpuReader, mps: MpsClient | None = None, *, poll: float = 0.5, rules: Rules = RULES
+        self,
+        folder: Path,
+        reader: GpuReader,
+        mps: MpsClient | None = None,
+        *,
+        poll: float = 0.5,
+        rules: DetectorConfig = RULES,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.journal, self.sink, self.members = Journal(), Silent(), Membership()
         self.reader, self.poll, self.quotas = SeenReader(reader), poll, list[Quota]()
-        self._folder, self._mps = folder, TimedMps(mps or NoMps(), self.journal)
-        self._log = Scribe(KillLog(folder / FOLDER), NODE)
+        self._folder, self._mps = folder, TimedMps(mps or NullMpsClient(), self.journal)
+        self._log = AuditWriter(AuditLog(folder / FOLDER), NODE)
         self._log.open()
-        watch = Watch(self.reader, self.members)
-        parts = Parts(
+        watch = UsageSampler(self.reader, self.members)
+        parts = LoopDependencies(
             watch=watch, quotas=lambda: tuple(self.quotas), executor=self._executor(watch), kill_log=self._log,
             sink=self.sink, metrics=Metrics(),
         )  # fmt: skip
-        self._agent = Agent(NODE, folder, parts, rules=rules)
+        self._agent = EnforcementLoop(NODE, folder, parts, rules=rules)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._agent.run, args=(self._stopped, poll), daemon=True)
 
-    def _executor(self, eyes: Watch | KnownHolders) -> Executor:
-        tools = Tools(
+    def _executor(self, eyes: UsageSampler | KnownHolders) -> KillExecutor:
+        tools = KillDependencies(
             eyes=eyes, attributor=self.members, kill_log=self._log, mps=self._mps, sink=self.sink,
             open_handle=opener(self.journal),
         )  # fmt: skip
-        return Executor(NODE, tools, Patience())
+        return KillExecutor(NODE, tools, KillTimeouts())
 
     def start(self) -> None:
         """Let it look from now on."""
         self._thread.start()
 
-    def end_now(self, quota: Quota, pid: int) -> Result:
+    def end_now(self, quota: Quota, pid: int) -> KillResult:
         """Have one process ended by the executor alone, as on a verdict that it is over its quota."""
         identity = self.members.identify(pid)
         if identity is None:
             raise ProcessLookupError(pid)
-        holder = Holder(identity, quota.ceiling_mib + 1)
-        verdict = Verdict(decision=Decision.KILL, quota=quota, used_mib=holder.used_mib, targets=(holder,))
+        holder = ProcessUsage(identity, quota.ceiling_mib + 1)
+        verdict = KillDecision(decision=Decision.KILL, quota=quota, used_mib=holder.used_mib, targets=(holder,))
         return self._executor(KnownHolders(holder, self.members)).carry_out(verdict)
 
     def lines(self) -> list[bytes]:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from enforcer.detection.types import Rules
+from enforcer.detection.types import DetectorConfig
 from enforcer.mps.daemon import MpsDaemon
 from tests.gpu.experiments.figures import spread
 from tests.gpu.experiments.guard import MANY, RULES, Guard, ended_pids
@@ -17,7 +17,7 @@ from tests.gpu.kit.registry import experiment
 from tests.gpu.kit.result import NotMeasurable, Result, judged
 
 ATTEMPTS = 3
-EAGER = Rules(kills=MANY, cool_down=0.5, spacing=0.5)
+EAGER = DetectorConfig(kills=MANY, cool_down=0.5, spacing=0.5)
 """A look that fails while acting puts the next attempt off by the cool-down: longer than the smallest plan."""
 
 
@@ -32,7 +32,7 @@ class Plan:
     late_s: float = 6.0
     over_one_in: int = 12
     command: str = "gemm 256 5"
-    rules: Rules = RULES
+    rules: DetectorConfig = RULES
     seed: int = 13
 
 

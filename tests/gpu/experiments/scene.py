@@ -7,8 +7,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from enforcer.attribution.cgroup import Owner
-from enforcer.detection.types import Rules
+from enforcer.attribution.cgroup import ContainerRef
+from enforcer.detection.types import DetectorConfig
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.quota.types import Quota
@@ -30,7 +30,7 @@ class Tenant:
     """A client, and the container it is in."""
 
     client: Client
-    owner: Owner
+    owner: ContainerRef
 
     @property
     def pid(self) -> int:
@@ -69,7 +69,7 @@ class Scene:
         return self.stack.enter_context(self.backend.mps(**options))
 
     def guard(
-        self, daemon: MpsDaemon | None = None, *, poll: float = 0.5, name: str = "guard", rules: Rules = RULES
+        self, daemon: MpsDaemon | None = None, *, poll: float = 0.5, name: str = "guard", rules: DetectorConfig = RULES
     ) -> Guard:
         """Our enforcer; not looking yet."""
         manager = None if daemon is None else MpsManager({daemon.gpu: daemon})
@@ -110,7 +110,7 @@ class Scene:
             container = self.stack.enter_context(self.backend.container())
             owner, procs = container.owner, container.procs
         except NotMeasurable:
-            owner, procs = Owner(str(uuid.uuid4()), uuid.uuid4().hex * 2), None
+            owner, procs = ContainerRef(str(uuid.uuid4()), uuid.uuid4().hex * 2), None
         client = self.stack.enter_context(self.backend.client(env, uid=uid, cgroup=procs, wait=False))
         self.clients.append(client)
         if guard is not None and procs is None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from enforcer.attribution.cgroup import Owner
+from enforcer.attribution.cgroup import ContainerRef
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.nvml.reader import NvmlReader
 from tests.gpu.kit.client import Client
@@ -50,7 +50,7 @@ class Said:
 class Container:
     """A cgroup named as Kubernetes names a container's; ``procs`` takes its processes."""
 
-    owner: Owner
+    owner: ContainerRef
     folder: Path
 
     @property

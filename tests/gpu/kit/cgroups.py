@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from enforcer.attribution.cgroup import Owner, owner_of
+from enforcer.attribution.cgroup import ContainerRef, container_of
 from tests.gpu.kit.backend import Container
 from tests.gpu.kit.result import NotMeasurable
 
@@ -46,7 +46,7 @@ def make(mount: Path, list_of_made: Path) -> Container:
     """Make one container's group. Raises ``OSError``."""
     if not (mount / "cgroup.procs").exists():
         raise OSError(errno.ENODEV, f"{mount} is no cgroup file system")
-    owner = Owner(str(uuid.uuid4()), uuid.uuid4().hex * 2)
+    owner = ContainerRef(str(uuid.uuid4()), uuid.uuid4().hex * 2)
     folder = mount / PLACE / f"pod{owner.pod_uid}" / owner.container_id
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     with list_of_made.open("a") as made:
@@ -97,7 +97,7 @@ def _seen_in(made: Container) -> bool:
     os.close(reading)
     try:
         Path(made.procs).write_text(str(child))
-        return owner_of(Path(f"/proc/{child}/cgroup").read_text()) == made.owner
+        return container_of(Path(f"/proc/{child}/cgroup").read_text()) == made.owner
     finally:
         os.close(writing)
         os.waitpid(child, 0)

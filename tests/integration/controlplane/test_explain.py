@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.kill_records import Ending
-from enforcer.audit.record import Head
-from enforcer.detection.types import Decision, Verdict
+from enforcer.audit.kill_records import ProcessOutcome
+from enforcer.audit.record import ChainHead
+from enforcer.detection.types import Decision, KillDecision
 from enforcer.quota.types import Quota
 from enforcer.status import messages
 from enforcer.status.events import event_of
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from gpushare.contract import COMPUTE, SIDECAR
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
@@ -95,7 +95,7 @@ def runs(bed: Bed, namespace: str, name: str) -> None:
     bed.cluster.patch(where, {"status": {"phase": "Running", "containerStatuses": [status]}})
 
 
-def tell(bed: Bed, one: Notice, second: int) -> None:
+def tell(bed: Bed, one: UserMessage, second: int) -> None:
     when = datetime(2026, 11, 20, 22, 16, second, tzinfo=UTC)
     bed.cluster.create(path(EVENTS_V1, "events", namespace=one.quota.namespace), event_of("node", one, when))
 
@@ -106,10 +106,10 @@ def kill(bed: Bed, pod: Object) -> None:
         claim_uid="c", namespace=meta["namespace"], pod=meta["name"], pod_uid=meta["uid"], container="main",
         container_id="f" * 64, gpu=GPU, memory_mib=4096,
     )  # fmt: skip
-    verdict = Verdict(decision=Decision.KILL, quota=quota, used_mib=9000, over_for=5.2, kill_in=4.5)
-    ending = Ending(pid=4242, start=1, used_mib=9000, result=Reason.KILLED, steps=("SIGTERM",))
+    verdict = KillDecision(decision=Decision.KILL, quota=quota, used_mib=9000, over_for=5.2, kill_in=4.5)
+    ending = ProcessOutcome(pid=4242, start=1, used_mib=9000, result=Reason.KILLED, steps=("SIGTERM",))
     tell(bed, messages.warned(verdict), 1)
-    tell(bed, messages.ended(verdict, Reason.KILLED, [ending], Head(3, "sha256:ab")), 7)
+    tell(bed, messages.ended(verdict, Reason.KILLED, [ending], ChainHead(3, "sha256:ab")), 7)
 
 
 def test_who_may_view_learns_what_was_asked_given_and_done(bed: Bed) -> None:
@@ -175,12 +175,12 @@ def test_a_right_that_is_missing_is_named_with_its_role_and_a_conflict_says_to_r
 def test_events_are_their_namespaces_to_write_so_they_are_no_anchors(bed: Bed) -> None:
     namespace = bed.namespace("explained")
     tenant = Cluster.connect(str(viewer(bed, namespace, "edit")))
-    head = Head(999, "sha256:" + "0" * 64)
+    head = ChainHead(999, "sha256:" + "0" * 64)
     quota = Quota(
         claim_uid="c", namespace=namespace, pod="x", pod_uid="u", container="main", container_id=None, gpu=GPU,
         memory_mib=4096,
     )  # fmt: skip
-    made_up = Notice(quota=quota, reason=Reason.KILLED, note=f"ended; kill log {head}", action="Kill")
+    made_up = UserMessage(quota=quota, reason=Reason.KILLED, note=f"ended; kill log {head}", action="Kill")
     body = event_of("made-up", made_up, datetime.now(UTC))
     core = {
         "metadata": body["metadata"], "involvedObject": body["regarding"], "message": body["note"], "type": "Warning",

@@ -8,7 +8,14 @@ from typing import Final
 
 import pytest
 
-from enforcer.resourceslices.devices import InventoryPolicy, Order, capacity_mib, device_name, offer, resource_slices
+from enforcer.resourceslices.devices import (
+    InventoryPolicy,
+    Order,
+    build_devices,
+    capacity_mib,
+    device_name,
+    resource_slices,
+)
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import GPU_MODEL, MANAGED_LABEL, SAME_GPU
 from gpushare.kube_client import CORE_V1, path
@@ -58,7 +65,9 @@ class Node:
         memory = LEFT_MIB + POLICY.context_mib
         marker = self.gpus[0]._replace(uuid=f"GPU-marker-{self.orders}", index=99, memory_mib=memory, model=model)
         held = {gpu.uuid: self.fleet.card.memory - left for gpu, left in zip(self.gpus, self.fleet.memory, strict=True)}
-        self.publisher.publish(resource_slices(NODE, offer([*self.gpus, marker], POLICY, held_mib=held).devices))
+        self.publisher.publish(
+            resource_slices(NODE, build_devices([*self.gpus, marker], POLICY, held_mib=held).devices)
+        )
         self.bed.create(self.namespace, objects.pod(probe, "512Mi", node=NODE, **{GPU_MODEL: model}))
         self.bed.wait_bound(self.namespace, probe)
         self.fleet.order[0] = sorted(range(4), key=lambda gpu: (self.fleet.memory[gpu], gpu))

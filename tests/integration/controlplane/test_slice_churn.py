@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Quota
-from enforcer.resourceslices.controller import Offering
+from enforcer.resourceslices.controller import SliceController
 from enforcer.resourceslices.devices import InventoryPolicy, Order, capacity_mib, device_name
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import MAX_CLIENTS, NODE_LABEL
@@ -45,8 +45,8 @@ class Churn:
         body = node(self.where)
         body["metadata"]["labels"] = {NODE_LABEL: "true"}
         self.cluster.create(path(CORE_V1, "nodes"), body)
-        self.offering = Offering(self.cluster, self.where, InventoryPolicy(order=self.order))
-        self.views = [View(gpu=card) for card in CARDS]
+        self.offering = SliceController(self.cluster, self.where, InventoryPolicy(order=self.order))
+        self.views = [GpuSnapshot(gpu=card) for card in CARDS]
 
     def slice(self) -> Object:
         (only,) = self.cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.nodeName={self.where}")[0]

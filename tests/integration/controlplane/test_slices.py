@@ -2,13 +2,13 @@
 
 import pytest
 
-from enforcer.attribution.snapshot import View
-from enforcer.nvml.device_health import Effect, Standing
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.nvml.device_health import Effect, GpuConditions
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import contention_monitor
-from enforcer.resourceslices.availability import Sharing
-from enforcer.resourceslices.controller import Offering
-from enforcer.resourceslices.devices import InventoryPolicy, device_name, offer, resource_slices
+from enforcer.resourceslices.availability import GpuAvailability
+from enforcer.resourceslices.controller import SliceController
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices, device_name, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
 from gpushare.contract import LEFT_OUT, NODE_LABEL
 from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
@@ -28,7 +28,9 @@ def test_every_machine_is_accepted_and_written_once(plane: ControlPlane, name: s
     where = f"slices-{name}-{mode}"
     uid = cluster.create(path(CORE_V1, "nodes"), node(where))["metadata"]["uid"]
     publisher = SlicePublisher(cluster, where)
-    wanted = resource_slices(where, offer(gpus_of(Machine.named(name), where), InventoryPolicy(mode=mode)).devices, uid)
+    wanted = resource_slices(
+        where, build_devices(gpus_of(Machine.named(name), where), InventoryPolicy(mode=mode)).devices, uid
+    )
     assert publisher.publish(wanted)
     assert not publisher.publish(wanted)
     publisher.withdraw()
@@ -38,7 +40,7 @@ def test_every_machine_is_accepted_and_written_once(plane: ControlPlane, name: s
 def test_every_amount_comes_back_as_the_same_amount(plane: ControlPlane, left_mib: int) -> None:
     cluster = plane.cluster()
     card = gpus_of(Machine.named("single-16g"))[0]._replace(memory_mib=left_mib, reserved_mib=0)
-    wanted = resource_slices("slices-amount", offer([card], InventoryPolicy(context_mib=0)).devices)
+    wanted = resource_slices("slices-amount", build_devices([card], InventoryPolicy(context_mib=0)).devices)
     publisher = SlicePublisher(cluster, "slices-amount")
     assert publisher.publish(wanted)
     assert not publisher.publish(wanted)
@@ -51,7 +53,7 @@ def test_a_large_node_takes_several_slices_of_one_generation(plane: ControlPlane
     cards = [card._replace(index=i, uuid=f"GPU-{i}") for i in range(130)]
     publisher = SlicePublisher(cluster, "slices-large")
     for count, generation, slices in ((130, 1, 3), (63, 2, 1), (64, 3, 2)):
-        publisher.publish(resource_slices("slices-large", offer(cards[:count], InventoryPolicy()).devices))
+        publisher.publish(resource_slices("slices-large", build_devices(cards[:count], InventoryPolicy()).devices))
         items, _ = cluster.list(path(RESOURCE_V1, "resourceslices"), fieldSelector="spec.nodeName=slices-large")
         pools = [item["spec"]["pool"] for item in items]
         assert pools == [{"name": "slices-large", "generation": generation, "resourceSliceCount": slices}] * slices
@@ -65,7 +67,7 @@ def test_a_taint_comes_goes_and_is_read_back_and_each_is_written_once(plane: Con
     cards = gpus_of(Machine.named("pair-16g"), where)
     policy = InventoryPolicy(health_taint=effect)
     for ill in ({}, {cards[0].uuid: Reason.GPU_LOST}, {cards[1].uuid: Reason.MPS_UNREACHABLE}, {}):
-        wanted = resource_slices(where, offer(cards, policy, standing=Standing(ill=ill)).devices)
+        wanted = resource_slices(where, build_devices(cards, policy, standing=GpuConditions(ill=ill)).devices)
         assert publisher.publish(wanted)
         assert not publisher.publish(wanted)
         assert publisher.ill() == ill
@@ -78,7 +80,7 @@ def test_what_is_left_out_is_noted_and_notes_of_others_stay(plane: ControlPlane)
     cards = gpus_of(Machine.named("pair-16g"), "slices-noted")
     name = path(RESOURCE_V1, "resourceslices", "slices-noted-gpu-share.io-0")
     for contested in ({}, {cards[0].uuid: "it is X's"}, {}):
-        found = offer(cards, InventoryPolicy(), standing=Standing(contested=contested))
+        found = build_devices(cards, InventoryPolicy(), standing=GpuConditions(contested=contested))
         wanted = resource_slices("slices-noted", found.devices, left_out=found.left_out)
         assert publisher.publish(wanted)
         cluster.patch(name, {"metadata": {"annotations": {"example.com/note": "theirs"}}})
@@ -98,8 +100,8 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     body["metadata"]["labels"] = {NODE_LABEL: "true"}
     cluster.create(path(CORE_V1, "nodes"), body)
     cards = gpus_of(Machine.named("pair-16g"), where)
-    sharing = Sharing(cluster, where, list)
-    offering = Offering(cluster, where, InventoryPolicy(), sharing.standing)
+    sharing = GpuAvailability(cluster, where, list)
+    offering = SliceController(cluster, where, InventoryPolicy(), sharing.standing)
     rival = {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "rival"},
         "spec": {
@@ -110,7 +112,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     }  # fmt: skip
 
     def offered() -> list[str]:
-        offering.publish([View(gpu=card) for card in cards], [])
+        offering.publish([GpuSnapshot(gpu=card) for card in cards], [])
         assert offering.problem is None
         return sorted(_devices(cluster, where))
 

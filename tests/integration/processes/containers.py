@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from enforcer.attribution.cgroup import owner_of
+from enforcer.attribution.cgroup import container_of
 from enforcer.quota.types import Quota
 from tests.fakes.gpu.state import Sim
 from tests.support.need import missing
@@ -88,7 +88,7 @@ def _mount() -> Path:
             with _one(mount) as container:
                 process = container.spawn("sleep", "30")
                 wait_for(lambda pid=process.pid: pid in container.pids(), 2)  # type: ignore[misc] # bound now
-                if owner_of(Path(f"/proc/{process.pid}/cgroup").read_text()) is not None:
+                if container_of(Path(f"/proc/{process.pid}/cgroup").read_text()) is not None:
                     return mount
                 tried.append(f"{mount}: /proc does not show it")
         except (OSError, AssertionError) as error:

@@ -21,10 +21,10 @@ def lines(folder: Path) -> list[bytes]:
 
 FULL = """
 import resource, signal, sys, pathlib
-from enforcer.audit.log import KillLog
+from enforcer.audit.log import AuditLog
 from enforcer.audit.record import Kind
 from gpushare.errors import RecordError
-log = KillLog(pathlib.Path(sys.argv[1]))
+log = AuditLog(pathlib.Path(sys.argv[1]))
 log.open()
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 written = failed = 0

@@ -25,9 +25,9 @@ SAID = """
 import sys
 from pathlib import Path
 from enforcer.attribution.procfs import read_stat
-from enforcer.limits.process_environ import Environments
+from enforcer.limits.process_environ import EnvironReader
 stat = read_stat(Path(f"/proc/{sys.argv[1]}/stat"))
-sys.exit(Environments().said(int(sys.argv[1]), stat.start) is None)
+sys.exit(EnvironReader().limit_of(int(sys.argv[1]), stat.start) is None)
 """
 END = """
 import signal, sys

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit.log import KillLog, segments
+from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
 from tests.integration.processes.containers import alive, wait_for
 from tests.integration.processes.enforcing import Node
@@ -28,7 +28,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_log_that_was_edited_spares_everybody_until_it_is_moved_aside(node: Node) -> None:
     audit = node.state / "audit"
-    with KillLog(audit) as log:
+    with AuditLog(audit) as log:
         log.append(Kind.WARNED, {"usedMiB": 1})
     edited = segments(audit)[0]
     edited.write_bytes(edited.read_bytes().replace(b'"usedMiB":1', b'"usedMiB":2'))

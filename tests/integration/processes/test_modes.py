@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from enforcer.audit.log import FOLDER
-from enforcer.mps.desired_daemons import MpsTools, Roster, Shared, Sources
+from enforcer.mps.desired_daemons import DaemonConfig, DaemonPlanner, PlannerInputs, ShareableGpus
 from enforcer.mps.manager import MpsManager
-from enforcer.mps.supervisor import MpsKeeper
+from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy
 from tests.fakes.gpu import node, share
@@ -62,20 +62,20 @@ def test_by_turns_a_tenant_over_its_quota_is_ended_and_its_neighbour_is_not(mach
 
 
 @pytest.fixture(name="keeping")
-def _keeping(machine: Machine) -> Iterator[tuple[MpsKeeper, GpuModes, dict[str, Mode]]]:
+def _keeping(machine: Machine) -> Iterator[tuple[MpsSupervisor, SharingModeController, dict[str, Mode]]]:
     """A keeper of real daemons, the node's modes, and those of claims."""
     held: dict[str, Mode] = {}
-    modes = GpuModes()
+    modes = SharingModeController()
     modes.follow(lambda: held)
     modes.read(labelled())
     driver, gpus = DriverRoot(machine.root / "driver"), gpus_of(machine.sim.machine)[:1]
-    tools = MpsTools(SimReader(machine.sim), driver.program(), driver.environment(machine.run))
-    sources = Sources(
-        gpus=lambda: gpus, shared=Shared(None, "n1"), modes=modes, policy=InventoryPolicy,
+    tools = DaemonConfig(SimReader(machine.sim), driver.program(), driver.environment(machine.run))
+    sources = PlannerInputs(
+        gpus=lambda: gpus, shared=ShareableGpus(None, "n1"), modes=modes, policy=InventoryPolicy,
         claimed=held.keys, tools=lambda: tools,
     )  # fmt: skip
     manager = MpsManager()
-    yield MpsKeeper(manager, Roster(manager, machine.run, sources), fresh=0), modes, held
+    yield MpsSupervisor(manager, DaemonPlanner(manager, machine.run, sources), fresh=0), modes, held
     manager.stop()
 
 

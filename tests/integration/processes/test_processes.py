@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.cgroup import Owner
-from enforcer.attribution.procfs import CgroupAttributor, PidHandle, in_initial_pid_namespace, lives, read_stat
+from enforcer.attribution.cgroup import ContainerRef
+from enforcer.attribution.procfs import CgroupAttributor, PidHandle, in_initial_pid_namespace, is_alive, read_stat
 from tests.integration.processes.containers import PROJECT, Kubelet, wait_for
 from tests.support.need import missing
 
@@ -69,7 +69,7 @@ def test_a_process_in_a_container_is_its_containers_wherever_below_it_moves() ->
         wait_for(lambda: process.pid in container.pids(), 5)
         seen = attributor.identify(process.pid)
         assert seen is not None
-        assert seen.owner == Owner(container.pod_uid, container.container_id)
+        assert seen.owner == ContainerRef(container.pod_uid, container.container_id)
         assert seen.cgroup_inode == container.cgroup.stat().st_ino
         victim = container.cgroup / "kubepods" / f"pod{container.pod_uid[::-1]}" / ("f" * 64)
         victim.mkdir(parents=True)
@@ -89,12 +89,12 @@ def test_a_process_that_is_held_on_to_is_another_containers_as_soon_as_it_is_mov
         wait_for(lambda: process.pid in first.pids(), 5)
         seen = [attributor.identify(process.pid) for _ in range(2)]
         assert seen[0] is not None
-        assert seen[0].owner == Owner(first.pod_uid, first.container_id)
+        assert seen[0].owner == ContainerRef(first.pod_uid, first.container_id)
         assert seen[1] is attributor.identify(process.pid), "it is held on to, else this shows nothing"
         (second.cgroup / "cgroup.procs").write_text(str(process.pid))
         moved = attributor.identify(process.pid)
         assert moved is not None
-        assert moved.owner == Owner(second.pod_uid, second.container_id)
+        assert moved.owner == ContainerRef(second.pod_uid, second.container_id)
         assert moved.cgroup_inode == second.cgroup.stat().st_ino
 
 
@@ -159,17 +159,17 @@ def test_the_hosts_pid_namespace_is_told_from_others(tmp_path: Path) -> None:
 
 def test_a_process_lives_until_it_has_ended_also_where_only_its_corpse_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        assert lives(process.pid)
+        assert is_alive(process.pid)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert not lives(process.pid)
-    assert not lives(process.pid)
+        assert not is_alive(process.pid)
+    assert not is_alive(process.pid)
 
     def full(_: int) -> int:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "pidfd_open", full)
-    assert lives(process.pid), "nobody can say otherwise"
+    assert is_alive(process.pid), "nobody can say otherwise"
 
 
 RELAY = """
@@ -189,9 +189,9 @@ def test_a_process_whose_threads_end_as_fast_as_we_look_is_seen_all_the_same() -
         process = container.spawn(sys.executable, "-c", RELAY)
         wait_for(lambda: _state(process.pid) == "Z", 30)
         seen = [CgroupAttributor().identify(process.pid) for _ in range(500)]
-        assert lives(process.pid)
+        assert is_alive(process.pid)
         owners = [None if each is None else each.owner for each in seen]
-        assert owners == [Owner(container.pod_uid, container.container_id)] * 500
+        assert owners == [ContainerRef(container.pod_uid, container.container_id)] * 500
 
 
 def _state(pid: int) -> str | None:

@@ -23,18 +23,18 @@ from pathlib import Path
 from typing import Final
 
 from enforcer.attribution.procfs import CgroupAttributor
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import KillLog
-from enforcer.audit.writer import Scribe
-from enforcer.build import LoggedNotices
-from enforcer.loop import Agent, Parts
-from enforcer.nvml.client import RemoteReader
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import AuditLog
+from enforcer.audit.writer import AuditWriter
+from enforcer.build import LogEventRecorder
+from enforcer.loop import EnforcementLoop, LoopDependencies
+from enforcer.nvml.client import NvmlClient
 from enforcer.nvml.driver_root import HERE
 from enforcer.nvml.worker_process import command
 from enforcer.quota.types import Quota
-from enforcer.runtime.logs import log_to_stderr
+from enforcer.runtime.logs import configure_logging
 from enforcer.status.metrics import Metrics
-from enforcer.status.pod_status_files import PodFiles
+from enforcer.status.pod_status_files import PodStatusWriter
 from tests.integration.processes.containers import wait_for
 from tests.integration.processes.enforcing import Node
 from tests.load.bench.library import remembering
@@ -172,15 +172,15 @@ def running(node: Node, run: Path, seconds: float) -> list[Cost]:
 
 def decisions(folder: Path, run: Path, quotas: list[Quota], polls: int) -> Turns:
     """Time the loop's turns. Each is followed by pure computing that takes as much CPU time, timed too."""
-    reader = RemoteReader(command(HERE))
-    kill_log = KillLog(folder / "audit")
+    reader = NvmlClient(command(HERE))
+    kill_log = AuditLog(folder / "audit")
     kill_log.open()
-    pods = PodFiles(run, LoggedNotices(), bool)
-    parts = Parts(
-        watch=Watch(reader, CgroupAttributor()), quotas=lambda: quotas, executor=None,  # type: ignore[arg-type] # nobody is over
-        kill_log=Scribe(kill_log, "gpu-7"), sink=pods, metrics=Metrics(), tell_pods=pods.write,
+    pods = PodStatusWriter(run, LogEventRecorder(), bool)
+    parts = LoopDependencies(
+        watch=UsageSampler(reader, CgroupAttributor()), quotas=lambda: quotas, executor=None,  # type: ignore[arg-type] # nobody is over
+        kill_log=AuditWriter(kill_log, "gpu-7"), sink=pods, metrics=Metrics(), tell_pods=pods.write,
     )  # fmt: skip
-    agent = Agent("gpu-7", folder, parts)
+    agent = EnforcementLoop("gpu-7", folder, parts)
     agent.poll()
     gc.collect()
     gc.freeze()  # as the agent does
@@ -284,7 +284,7 @@ def main(argv: list[str]) -> int:
     load, python = os.getloadavg()[0], platform.python_version()
     machine = f"{os.cpu_count()} cores, load average {load:.1f} before, Python {python}"
     print(f"{machine}; a look every {POLL} s")
-    log_to_stderr("error")
+    configure_logging("error")
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         found = measured(Path(place), stack, options.seconds, options.polls)
     for what, figure in found:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer.dra.quotas import quotas_of_prepared
-from enforcer.quota.informer import WITH_KUBELET, Books
+from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
 from tests.load.bench.__main__ import cpu_seconds
 from tests.load.bench.__main__ import pods as asking
 from tests.load.bench.client import Load, drive
@@ -90,7 +90,7 @@ class Node:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.books = Books(
+        self.books = QuotaInformer(
             "node-00000", lambda seen: quotas_of_prepared((), seen["pods"], seen["namespaces"], ()), WITH_KUBELET
         )
         self.books.reset("namespaces", (json.loads(fleet.namespace(each)) for each in range(fleet.namespaces)))

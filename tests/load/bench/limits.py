@@ -19,13 +19,13 @@ from typing import Final
 
 import structlog
 
-from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.procfs import read_stat
-from enforcer.attribution.snapshot import Holder, View
-from enforcer.limits.applier import Limiter
-from enforcer.limits.backend import Wanted
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.limits.applier import LimitApplier
+from enforcer.limits.backend import RequestedBackend
 from enforcer.limits.cgroup_paths import CgroupFolders
-from enforcer.limits.verifier import LIMIT_EVERY, NodeEyes, Outlets, Prover
+from enforcer.limits.verifier import LIMIT_EVERY, LimitVerifier, NodeEvidence, VerifierSinks
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.nvml.reader import NvmlReader
 from enforcer.nvml.types import Gpu, GpuSample
@@ -53,7 +53,9 @@ def main(argv: list[str]) -> int:
         node = Node(folder, stack)
         print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; {GPUS} GPUs, {CONTAINERS} containers")
         print(COLUMNS.format("", "ms of CPU", "% of a core"))
-        worst = max(node.measure(wanted, options.looks) for wanted in (Wanted.MPS_V2, Wanted.DRIVER_CGROUP))
+        worst = max(
+            node.measure(wanted, options.looks) for wanted in (RequestedBackend.MPS_V2, RequestedBackend.DRIVER_CGROUP)
+        )
     print(f"budget {BUDGET} %: {'kept' if worst <= BUDGET else 'exceeded'}")
     return int(worst > BUDGET)
 
@@ -83,16 +85,16 @@ class Node:
         self._cgroups = folder / "cgroup"
         self._cgroups.mkdir()
         (self._cgroups / "cgroup.controllers").touch()
-        self._holders: dict[str, list[Holder]] = {gpu.uuid: [] for gpu in self._gpus}
+        self._holders: dict[str, list[ProcessUsage]] = {gpu.uuid: [] for gpu in self._gpus}
         self._quotas = [self._container(number, stack) for number in range(CONTAINERS)]
 
-    def measure(self, wanted: Wanted, looks: int) -> float:
+    def measure(self, wanted: RequestedBackend, looks: int) -> float:
         """Percent of a core that proving and limiting take together."""
-        limiter = Limiter(self._reader, CgroupFolders(self._cgroups), wanted, lambda _: True)
+        limiter = LimitApplier(self._reader, CgroupFolders(self._cgroups), wanted, lambda _: True)
         limiter.turn(self._gpus, self._quotas)
-        prover = Prover(
+        prover = LimitVerifier(
             Eyes(limiter, lambda: self._daemons), self._views, lambda: self._quotas,
-            Outlets(notify=lambda _: None, changed=lambda *_: True),
+            VerifierSinks(notify=lambda _: None, changed=lambda *_: True),
         )  # fmt: skip
         prover.turn()
         assert len(prover.proven) == CONTAINERS, prover.proven
@@ -107,23 +109,23 @@ class Node:
 
     def _container(self, number: int, stack: ExitStack) -> Quota:
         gpu = self._gpus[number % GPUS].uuid
-        owner = Owner(f"00000000-0000-4000-8000-{number:012}", f"{number:064x}")
+        owner = ContainerRef(f"00000000-0000-4000-8000-{number:012}", f"{number:064x}")
         (self._cgroups / "kubepods" / "burstable" / f"pod{owner.pod_uid}" / owner.container_id).mkdir(parents=True)
         env = {**os.environ, MPS_MEMORY_LIMIT: f"0={MIB}M", CUDA_VISIBLE_DEVICES: gpu}
         process = stack.enter_context(subprocess.Popen(["sleep", "600"], env=env))
         stack.callback(process.kill)
         stat = read_stat(Path(f"/proc/{process.pid}/stat"))
         assert stat is not None
-        self._holders[gpu].append(Holder(Identity(pid=process.pid, start=stat.start, owner=owner), MIB // 2))
+        self._holders[gpu].append(ProcessUsage(Identity(pid=process.pid, start=stat.start, owner=owner), MIB // 2))
         return Quota(
             claim_uid=f"claim-{number}", namespace="bench", pod=f"pod-{number}", pod_uid=owner.pod_uid,
             container="main", container_id=owner.container_id, gpu=gpu, memory_mib=MIB,
         )  # fmt: skip
 
-    def _views(self) -> list[View]:
+    def _views(self) -> list[GpuSnapshot]:
         """What the loop saw last: taking it is the loop's own cost."""
         return [
-            View(
+            GpuSnapshot(
                 gpu=gpu,
                 sample=GpuSample(uuid=gpu.uuid, total_mib=gpu.memory_mib, used_mib=0, processes=()),
                 holders=tuple(self._holders[gpu.uuid]),
@@ -132,7 +134,7 @@ class Node:
         ]
 
 
-class Eyes(NodeEyes):
+class Eyes(NodeEvidence):
     """Asks each daemon as often as one with a server is asked; everybody is a client."""
 
     def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:

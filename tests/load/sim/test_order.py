@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib, device_name, offer
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices, capacity_mib, device_name
 from enforcer.resourceslices.devices import Order as Offered
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
@@ -25,7 +25,7 @@ def test_the_order_is_that_of_the_agent_which_leaves_alone_what_will_do(held: li
     by_uuid = {gpu.uuid: gib * GIB for gpu, gib in zip(GPUS, held, strict=True)}
     names = [device_name(GPUS[gpu]) for gpu in before]
     for order, offered in OFFERED.items():
-        devices = offer(GPUS, InventoryPolicy(order=offered), held_mib=by_uuid, before=names).devices
+        devices = build_devices(GPUS, InventoryPolicy(order=offered), held_mib=by_uuid, before=names).devices
         assert [device["name"] for device in devices[:-1]] == [
             device_name(GPUS[gpu]) for gpu in wanted(fleet, 0, order)
         ]

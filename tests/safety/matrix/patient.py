@@ -14,21 +14,21 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from enforcer import loop
-from enforcer.attribution.procfs import CgroupAttributor, lives
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import FOLDER, KillLog
-from enforcer.audit.writer import Scribe
-from enforcer.detection.types import Decision, Rules, Verdict
-from enforcer.kill.executor import Executor, Tools
-from enforcer.kill.process_kill import Patience, never
-from enforcer.loop import Agent, Parts
+from enforcer.attribution.procfs import CgroupAttributor, is_alive
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import FOLDER, AuditLog
+from enforcer.audit.writer import AuditWriter
+from enforcer.detection.types import Decision, DetectorConfig, KillDecision
+from enforcer.kill.executor import KillDependencies, KillExecutor
+from enforcer.kill.process_kill import KillTimeouts, never
+from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.nvml.validation import check
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.runtime import lock
-from enforcer.runtime.background import every
-from enforcer.runtime.logs import log_to_stderr
-from enforcer.status.messages import Notice
+from enforcer.runtime.background import run_periodically
+from enforcer.runtime.logs import configure_logging
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, MpsError, NvmlError, RecordError
@@ -41,9 +41,9 @@ from tests.safety.matrix.trace import Moment, Moments, Trace, now
 UUID: Final = "GPU-00000000-0000-0000-0000-000000000001"
 CARD_MIB: Final = 81920
 POLL: Final = 0.02
-RULES: Final = Rules(max_gap=0.4, window=2.4, storm_window=24.0, cool_down=0.6, spacing=1.2)
+RULES: Final = DetectorConfig(max_gap=0.4, window=2.4, storm_window=24.0, cool_down=0.6, spacing=1.2)
 """As by default, a minute being 2.4 s."""
-PATIENCE: Final = Patience(term=0.08, kill=0.5)
+PATIENCE: Final = KillTimeouts(term=0.08, kill=0.5)
 HANG_SECONDS: Final = 0.4
 DISK_SECONDS: Final = 1.0
 CLOSED: Final = 2
@@ -75,7 +75,7 @@ class Patient:
     orders: Orders
     trace: Trace
     moments: Moments
-    rules: Rules = RULES
+    rules: DetectorConfig = RULES
     wrap: Callable[[Any], Any] = lambda executor: executor
     kept: list[Any] = field(default_factory=list)
 
@@ -182,7 +182,7 @@ class Sink:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         self._trace.tell("notice", reason=str(notice.reason))
 
 
@@ -192,7 +192,7 @@ class Acting:
     def __init__(self, executor: Any, trace: Trace, moments: Moments) -> None:
         self._executor, self._trace, self._moments = executor, trace, moments
 
-    def carry_out(self, verdict: Verdict) -> Any:
+    def carry_out(self, verdict: KillDecision) -> Any:
         container = verdict.quota.container_id
         self._trace.tell("act", container=container)
         self._moments.reached(Moment.AFTER_DECISION)
@@ -211,22 +211,22 @@ def live(orders: Orders) -> int:
     trace = Trace(orders.pipe)
     moments = Moments(orders.moment, orders.page, trace, orders.go_on)
     Instruments(orders.state, orders.page, trace, moments).install()
-    log_to_stderr("info")
+    configure_logging("info")
     patient = Patient(orders, trace, moments)
     for sabotage in orders.sabotage:
         sabotage(patient)
     try:
-        with lock.held(orders.state, wait=True) as hold:
+        with lock.acquire_lock(orders.state, wait=True) as hold:
             return _run(patient, hold)
     except ConfigError as error:
         sys.stderr.write(f"{error.message}\n")
         return CLOSED
 
 
-def _run(patient: Patient, hold: lock.Hold) -> int:
+def _run(patient: Patient, hold: lock.StateLock) -> int:
     orders, trace = patient.orders, patient.trace
-    written = KillLog(orders.state / FOLDER, now=lambda: _wall(orders.page))
-    kill_log = Scribe(written, "gpu-7", wait=DISK_SECONDS, lost=hold.lost)
+    written = AuditLog(orders.state / FOLDER, now=lambda: _wall(orders.page))
+    kill_log = AuditWriter(written, "gpu-7", wait=DISK_SECONDS, lost=hold.lost)
     with suppress(RecordError):
         kill_log.open()
     end = (
@@ -236,7 +236,7 @@ def _run(patient: Patient, hold: lock.Hold) -> int:
     )
     agent = _agent(patient, kill_log)
     stopped = stopped_by_signal()
-    every(2 * POLL, "lock", lambda: None if hold.lost() is None else stopped.set(), stopped)
+    run_periodically(2 * POLL, "lock", lambda: None if hold.lost() is None else stopped.set(), stopped)
     trace.tell("ready", pid=os.getpid(), **_resources())
     closing = agent.close
 
@@ -253,21 +253,21 @@ def _run(patient: Patient, hold: lock.Hold) -> int:
     return 0
 
 
-def _agent(patient: Patient, kill_log: Scribe) -> Agent:
+def _agent(patient: Patient, kill_log: AuditWriter) -> EnforcementLoop:
     orders, trace = patient.orders, patient.trace
     attributor = CgroupAttributor(orders.proc)
     clock = Clock()
-    watch = Watch(Reader(orders, trace, patient.moments, clock), attributor, alive=lives)
+    watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor, alive=is_alive)
     sink = Sink(trace)
-    tools = Tools(eyes=watch, attributor=attributor, kill_log=kill_log, mps=Mps(orders, trace), sink=sink)
-    executor = Executor("gpu-7", tools, PATIENCE)
-    parts = Parts(
+    tools = KillDependencies(eyes=watch, attributor=attributor, kill_log=kill_log, mps=Mps(orders, trace), sink=sink)
+    executor = KillExecutor("gpu-7", tools, PATIENCE)
+    parts = LoopDependencies(
         watch=watch, quotas=Checkpoint(orders.state).read,
         executor=Acting(patient.wrap(executor), trace, patient.moments),  # type: ignore[arg-type]
         kill_log=kill_log, sink=sink, metrics=Metrics(), look_after=executor.look_after,
     )  # fmt: skip
     _tell_decisions(patient)
-    return Agent("gpu-7", orders.state, parts, rules=patient.rules, clock=clock)
+    return EnforcementLoop("gpu-7", orders.state, parts, rules=patient.rules, clock=clock)
 
 
 def _tell_decisions(patient: Patient) -> None:

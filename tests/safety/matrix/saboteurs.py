@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from enforcer.attribution import usage
 from enforcer.attribution.procfs import PidHandle
-from enforcer.attribution.snapshot import total
-from enforcer.audit.log import KillLog
-from enforcer.audit.record import Head, Kind
-from enforcer.detection.types import Verdict
-from enforcer.kill.executor import Result
+from enforcer.attribution.snapshot import total_mib
+from enforcer.audit.log import AuditLog
+from enforcer.audit.record import ChainHead, Kind
+from enforcer.detection.types import KillDecision
+from enforcer.kill.executor import KillResult
 from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason
 from tests.safety.matrix.checker import MAX_THREADS, MORE_FDS, MORE_KIB
@@ -40,75 +40,75 @@ class Saboteur:
 class _Wrapped:
     """An executor whose ``carry_out`` is another's."""
 
-    def __init__(self, executor: Any, carry_out: Callable[[Any, Verdict], Any]) -> None:
+    def __init__(self, executor: Any, carry_out: Callable[[Any, KillDecision], Any]) -> None:
         self._executor, self._carry_out = executor, carry_out
 
-    def carry_out(self, verdict: Verdict) -> Any:
+    def carry_out(self, verdict: KillDecision) -> Any:
         return self._carry_out(self._executor, verdict)
 
 
-def _acting(carry_out: Callable[[Patient, Any, Verdict], Any]) -> Callable[[Patient], None]:
+def _acting(carry_out: Callable[[Patient, Any, KillDecision], Any]) -> Callable[[Patient], None]:
     def act(patient: Patient) -> None:
         patient.wrap = lambda executor: _Wrapped(executor, lambda real, verdict: carry_out(patient, real, verdict))
 
     return act
 
 
-def _hits_a_neighbour(patient: Patient, executor: Any, verdict: Verdict) -> Any:
+def _hits_a_neighbour(patient: Patient, executor: Any, verdict: KillDecision) -> Any:
     os.kill(next(pid for pid, mib in patient.orders.page.rows() if mib == INNOCENT_MIB), signal.SIGTERM)
     return executor.carry_out(verdict)
 
 
-def _hits_the_server(patient: Patient, executor: Any, verdict: Verdict) -> Any:
+def _hits_the_server(patient: Patient, executor: Any, verdict: KillDecision) -> Any:
     known = {os.getpid(), os.getppid(), 1, 2}
     rows = patient.orders.page.rows()
     os.kill(next(pid for pid, mib in rows if mib == WITHIN and pid not in known), signal.SIGTERM)
     return executor.carry_out(verdict)
 
 
-def _does_nothing(_: Patient, __: Any, ___: Verdict) -> Result:
-    return Result(Reason.GONE)
+def _does_nothing(_: Patient, __: Any, ___: KillDecision) -> KillResult:
+    return KillResult(Reason.GONE)
 
 
 def _believes_its_verdict(_: Patient) -> None:
     """Does not look again before it acts: a container is for ever what it was when it held most."""
-    real = usage.Watch.look
+    real = usage.UsageSampler.look
     most: dict[str, tuple[Any, ...]] = {}
 
-    def look(self: usage.Watch) -> Any:
+    def look(self: usage.UsageSampler) -> Any:
         views = real(self)
         for container, holders in (pair for each in views for pair in (each.reading or {}).items()):
-            most[container] = max(most.get(container, ()), tuple(holders), key=total)
+            most[container] = max(most.get(container, ()), tuple(holders), key=total_mib)
         return views
 
-    setattr(usage.Watch, "look", look)  # noqa: B010 - mypy lets nobody assign to a method
-    setattr(usage.Watch, "holders", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010 - mypy, as above
+    setattr(usage.UsageSampler, "look", look)  # noqa: B010 - mypy lets nobody assign to a method
+    setattr(usage.UsageSampler, "holders", lambda _, quota: most.get(quota.container_id, ()))  # noqa: B010 - mypy, as above
 
 
-def _appending(change: Callable[[Callable[..., Head], Any, Kind, Any], Head]) -> Callable[[Patient], None]:
+def _appending(change: Callable[[Callable[..., ChainHead], Any, Kind, Any], ChainHead]) -> Callable[[Patient], None]:
     def act(_: Patient) -> None:
-        real = KillLog.append
-        setattr(KillLog, "append", lambda self, kind, fields: change(real, self, kind, fields))  # noqa: B010
+        real = AuditLog.append
+        setattr(AuditLog, "append", lambda self, kind, fields: change(real, self, kind, fields))  # noqa: B010
 
     return act
 
 
-def _records_later(real: Callable[..., Head], log: Any, kind: Kind, fields: Any) -> Head:
+def _records_later(real: Callable[..., ChainHead], log: Any, kind: Kind, fields: Any) -> ChainHead:
     """Promises the INTENT and writes it when all is done."""
     if kind is Kind.INTENT:
         vars(log).setdefault("late", []).append(fields)
-        return Head(log.head.seq + 1, log.head.hash)
+        return ChainHead(log.head.seq + 1, log.head.hash)
     if kind in {Kind.OUTCOME, Kind.ABORTED}:
         for each in vars(log).pop("late", []):
             fields = {**fields, "intent": real(log, Kind.INTENT, each).seq}
     return real(log, kind, fields)
 
 
-def _forgets_the_outcome(real: Callable[..., Head], log: Any, kind: Kind, fields: Any) -> Head:
+def _forgets_the_outcome(real: Callable[..., ChainHead], log: Any, kind: Kind, fields: Any) -> ChainHead:
     return log.head if kind is Kind.OUTCOME else real(log, kind, fields)
 
 
-def _answers_twice(real: Callable[..., Head], log: Any, kind: Kind, fields: Any) -> Head:
+def _answers_twice(real: Callable[..., ChainHead], log: Any, kind: Kind, fields: Any) -> ChainHead:
     if kind is Kind.OUTCOME:
         real(log, kind, fields)
     return real(log, kind, fields)
@@ -158,13 +158,13 @@ def _keeps_handles(patient: Patient) -> None:
 
 def _at_each_look(leak: Callable[[Patient], object]) -> Callable[[Patient], None]:
     def act(patient: Patient) -> None:
-        real = usage.Watch.look
+        real = usage.UsageSampler.look
 
-        def look(self: usage.Watch) -> Any:
+        def look(self: usage.UsageSampler) -> Any:
             patient.kept.append(leak(patient))
             return real(self)
 
-        setattr(usage.Watch, "look", look)  # noqa: B010 - mypy, as above
+        setattr(usage.UsageSampler, "look", look)  # noqa: B010 - mypy, as above
 
     return act
 

@@ -25,11 +25,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from enforcer.audit.log import FOLDER, KillLog
-from enforcer.audit.record import Head, read, verify
+from enforcer.audit.log import FOLDER, AuditLog
+from enforcer.audit.record import ChainHead, read, verify
 from enforcer.audit.segments import lines_of, segments
 from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.prepared_claim import Granted, Limit, Prepared
+from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim
 from enforcer.main import main as enforce
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.checkpoint import Checkpoint
@@ -182,11 +182,13 @@ def claims_come_and_go(store: ClaimStore, port: Port, chance: random.Random) -> 
             time.sleep(POLL)
 
 
-def _claim(uid: str) -> Prepared:
-    granted = Granted(request="main", pool="gpu-7", device="gpu-0", gpu=GPU, memory_mib=QUOTA_MIB, device_mib=CARD_MIB)
-    return Prepared(
+def _claim(uid: str) -> PreparedClaim:
+    granted = AllocatedDevice(
+        request="main", pool="gpu-7", device="gpu-0", gpu=GPU, memory_mib=QUOTA_MIB, device_mib=CARD_MIB
+    )
+    return PreparedClaim(
         uid=uid, namespace="asr", name="claim", pod="tts", pod_uid=str(uuid.uuid4()), granted=(granted,),
-        limits=(Limit(container="main", request="main", memory_mib=QUOTA_MIB),), terms=Terms(),
+        limits=(ContainerLimit(container="main", request="main", memory_mib=QUOTA_MIB),), terms=Terms(),
     )  # fmt: skip
 
 
@@ -233,9 +235,9 @@ def settled(state: Path) -> dict[str, Any]:
 
 def listen(port: Port, tenants: Tenants) -> None:
     """Tell of each record that was acknowledged, and of each signal before it is sent."""
-    append, send = KillLog.append, signal.pidfd_send_signal
+    append, send = AuditLog.append, signal.pidfd_send_signal
 
-    def acknowledged(self: KillLog, kind: Any, fields: Any) -> Head:
+    def acknowledged(self: AuditLog, kind: Any, fields: Any) -> ChainHead:
         head = append(self, kind, fields)
         port.tell("record", seq=head.seq, hash=head.hash)
         return head
@@ -246,7 +248,7 @@ def listen(port: Port, tenants: Tenants) -> None:
         send(file, number, *rest)
 
     vars(signal)["pidfd_send_signal"] = sending
-    KillLog.append = acknowledged  # type: ignore[method-assign] # the enforcer's own log is watched
+    AuditLog.append = acknowledged  # type: ignore[method-assign] # the enforcer's own log is watched
 
 
 def reseed(seed: bytes) -> None:

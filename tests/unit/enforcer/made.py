@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.snapshot import Holder
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.quota.types import Quota
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
@@ -35,5 +35,5 @@ def neighbour(**changes: Any) -> Quota:
     return quota(**({"container_id": NEIGHBOUR, "pod": "other-0", "pod_uid": POD.replace("0a", "ff")} | changes))
 
 
-def holder(pid: int, mib: int, container: str = CONTAINER, pod: str = POD) -> Holder:
-    return Holder(Identity(pid=pid, start=pid * 10, owner=Owner(pod, container), cgroup_inode=7), mib)
+def holder(pid: int, mib: int, container: str = CONTAINER, pod: str = POD) -> ProcessUsage:
+    return ProcessUsage(Identity(pid=pid, start=pid * 10, owner=ContainerRef(pod, container), cgroup_inode=7), mib)

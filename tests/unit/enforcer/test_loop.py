@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
-from enforcer.audit.log import KillLog, segments
-from enforcer.audit.record import Head, read
-from enforcer.audit.writer import Scribe
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
+from enforcer.audit.log import AuditLog, segments
+from enforcer.audit.record import ChainHead, read
+from enforcer.audit.writer import AuditWriter
 from enforcer.detection import state_file
-from enforcer.detection.types import Decision, Verdict
+from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import Result
-from enforcer.loop import Agent, Parts
+from enforcer.kill.executor import KillResult
+from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
 from enforcer.runtime import files
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status_file import LOOKS
 from gpushare.errors import NvmlError, RecordError
@@ -65,15 +65,15 @@ class Reader:
 
 @dataclass
 class World:
-    agent: Agent
+    agent: EnforcementLoop
     reader: Reader
     metrics: Metrics
     folder: Path
-    verdicts: list[Verdict]
-    notices: list[Notice]
+    verdicts: list[KillDecision]
+    notices: list[UserMessage]
     quotas: list[Quota]
     clock: list[float]
-    carry_out: Callable[[Verdict], Result]
+    carry_out: Callable[[KillDecision], KillResult]
 
     def look(self, times: int = 1) -> dict[str, Any]:
         for _ in range(times):
@@ -85,7 +85,7 @@ class World:
 
     def written(self) -> None:
         """Wait until nothing is left to be written: a slow disk is not what most tests are about."""
-        self.agent._disk.do("everything before", lambda: None).result(30)
+        self.agent._disk.submit("everything before", lambda: None).result(30)
 
     def records(self) -> list[dict[str, Any]]:
         lines = [
@@ -106,7 +106,11 @@ class Attributor:
     def identify(self, pid: int) -> Identity | None:
         if pid == 666:
             return None
-        owner = {1: Owner(POD, CONTAINER), 2: Owner("other", "e" * 64), 3: Owner(POD, RESTARTED)}.get(pid // 100)
+        owner = {
+            1: ContainerRef(POD, CONTAINER),
+            2: ContainerRef("other", "e" * 64),
+            3: ContainerRef(POD, RESTARTED),
+        }.get(pid // 100)
         return Identity(pid=pid, start=pid, owner=owner)
 
 
@@ -117,26 +121,26 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
     reader, metrics, clock = Reader(), Metrics(), [1000.0]
-    verdicts: list[Verdict] = []
-    notices: list[Notice] = []
+    verdicts: list[KillDecision] = []
+    notices: list[UserMessage] = []
     quotas: list[Quota] = [quota(grace_seconds=0.0)]
 
     class Executor:
-        def carry_out(self, verdict: Verdict) -> Result:
+        def carry_out(self, verdict: KillDecision) -> KillResult:
             verdicts.append(verdict)
             return made.carry_out(verdict)
 
     class Sink:
-        def notify(self, notice: Notice) -> None:
+        def notify(self, notice: UserMessage) -> None:
             notices.append(notice)
 
-    parts = Parts(
-        watch=Watch(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),  # type: ignore[arg-type]
-        kill_log=Scribe(KillLog(folder / "audit"), "gpu-7"), sink=Sink(), metrics=metrics,
+    parts = LoopDependencies(
+        watch=UsageSampler(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),  # type: ignore[arg-type]
+        kill_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), sink=Sink(), metrics=metrics,
         problems=lambda: ["something else"],
     )  # fmt: skip
-    agent = Agent("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
-    made = World(agent, reader, metrics, folder, verdicts, notices, quotas, clock, lambda _: Result(Reason.KILLED))
+    agent = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
+    made = World(agent, reader, metrics, folder, verdicts, notices, quotas, clock, lambda _: KillResult(Reason.KILLED))
     yield made
     agent.close()
 
@@ -203,9 +207,9 @@ def test_over_quota_is_warned_recorded_and_handed_over_once(world: World) -> Non
 def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
     release = threading.Event()
 
-    def slow(_: Verdict) -> Result:
+    def slow(_: KillDecision) -> KillResult:
         assert release.wait(60)
-        return Result(Reason.KILLED)
+        return KillResult(Reason.KILLED)
 
     world.carry_out = slow
     world.reader.held[GPU] = {101: 5000}
@@ -216,7 +220,7 @@ def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
 
 def test_a_container_that_restarts_while_it_is_pursued_is_not_pursued_twice(world: World) -> None:
     proceed = threading.Event()
-    world.carry_out = lambda _: Result(Reason.KILLED if proceed.wait(30) else Reason.GONE)
+    world.carry_out = lambda _: KillResult(Reason.KILLED if proceed.wait(30) else Reason.GONE)
     world.reader.held[GPU] = {101: 9000}
     world.look(3)
     world.quotas[:] = [quota(container_id=RESTARTED, grace_seconds=0.0)]
@@ -230,9 +234,9 @@ def test_a_container_that_restarts_while_it_is_pursued_is_not_pursued_twice(worl
 def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_stop(world: World) -> None:
     remembered: list[bytes] = []
 
-    def carry_out(_: Verdict) -> Result:
+    def carry_out(_: KillDecision) -> KillResult:
         remembered.append((world.folder / state_file.NAME).read_bytes())
-        return Result(Reason.KILLED)
+        return KillResult(Reason.KILLED)
 
     world.carry_out = carry_out
     world.reader.held[GPU] = {101: 5000}
@@ -267,7 +271,7 @@ def test_answers_that_are_owed_are_asked_for_at_every_look(world: World, monkeyp
 
 
 def test_a_bug_while_acting_is_counted_and_ends_nothing(world: World) -> None:
-    def bug(_: Verdict) -> Result:
+    def bug(_: KillDecision) -> KillResult:
         raise ZeroDivisionError
 
     world.carry_out = bug
@@ -312,7 +316,7 @@ def test_a_driver_that_goes_and_comes_back_is_met_again(world: World) -> None:
 def test_a_disk_that_hangs_stops_no_look_and_no_verdict(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     back = threading.Event()
 
-    def hang(*_: object) -> Head:
+    def hang(*_: object) -> ChainHead:
         assert back.wait(60)
         raise RecordError("no disk")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.detection.kill_history import Kill
+from enforcer.detection.kill_history import RecentKill
 from tests.unit.enforcer.test_loop import World, make
 
 
@@ -20,7 +20,7 @@ def test_claims_wait_after_three_pods_were_killed_for_ten_minutes_and_not_while_
 ) -> None:
     world.look()
     assert world.agent.exceeding() == frozenset()
-    kills = tuple(Kill(world.clock[0], "tts", (pod, "model")) for pod in "xyz")
+    kills = tuple(RecentKill(world.clock[0], "tts", (pod, "model")) for pod in "xyz")
     world.agent._state = replace(world.agent._state, kills=kills)
     assert world.agent.exceeding() == {"tts"}
     world.agent._state = replace(world.agent._state, open=True)

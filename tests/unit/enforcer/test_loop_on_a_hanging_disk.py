@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from enforcer.detection import state_file
-from enforcer.detection.types import State, Verdict
+from enforcer.detection.types import DetectorState, KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import Result
-from enforcer.loop import Agent
+from enforcer.kill.executor import KillResult
+from enforcer.loop import EnforcementLoop
 from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, POD, quota
@@ -108,12 +108,12 @@ def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None
     turns(world, 5)
     wait_for(lambda: Reason.RECORD_UNWRITABLE in {each.reason for each in world.notices})
     assert world.verdicts == []
-    remembered: list[State | None] = []
+    remembered: list[DetectorState | None] = []
 
-    def end(_: Verdict) -> Result:
+    def end(_: KillDecision) -> KillResult:
         file = world.folder / state_file.NAME
         remembered.append(state_file.decode(file.read_bytes(), world.agent._boot, world.clock[0]))
-        return Result(Reason.KILLED)
+        return KillResult(Reason.KILLED)
 
     world.carry_out = end
     disk.let_go()
@@ -151,7 +151,7 @@ def test_a_breaker_that_the_disk_was_too_slow_to_show_holds_all_the_same(
 def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: World) -> None:
     """Nothing that the disk says late closes it: what is not written yet was not taken away."""
     disk = Hanging(world.folder / f".{circuit_breaker.NAME}.new")
-    storm = State(open=True)
+    storm = DetectorState(open=True)
     for _ in range(3):
         world.agent._disk.turn()
         assert world.agent._breaker.told(storm).open
@@ -173,7 +173,7 @@ def test_it_ends_when_it_is_told_to(world: World) -> None:
     disk = Hanging(world.folder / f".{state_file.NAME}.new")
     world.reader.held[GPU] = {101: 9000}
     stopped = threading.Event()
-    thread = threading.Thread(target=Agent.run, args=(world.agent, stopped, 0.01), daemon=True)
+    thread = threading.Thread(target=EnforcementLoop.run, args=(world.agent, stopped, 0.01), daemon=True)
     thread.start()
     wait_for(lambda: seen(world) == 9000)
     stopped.set()

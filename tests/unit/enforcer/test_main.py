@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from enforcer import main as program
-from enforcer.attribution.snapshot import View
-from enforcer.attribution.usage import Watch
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.retention import Retention
 from enforcer.build import Side
 from enforcer.flags import parse
-from enforcer.loop import Agent
+from enforcer.loop import EnforcementLoop
 from enforcer.main import main
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.controller import Offering, Turns, held_mib
+from enforcer.resourceslices.controller import SliceController, Turns, held_mib
 from enforcer.resourceslices.devices import InventoryPolicy
-from enforcer.runtime.background import every
+from enforcer.runtime.background import run_periodically
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.memory_fraction import Reserve
@@ -97,7 +97,7 @@ def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back
     reader, said = Reader(), list[Any]()
     reader.all_broken = True
 
-    def serve(agent: Agent, _: Any, side: Side) -> None:
+    def serve(agent: EnforcementLoop, _: Any, side: Side) -> None:
         for reader.all_broken in (True, False):
             agent.poll()
             said.append((side.hindrance(), json.loads((tmp_path / "status.json").read_text())))
@@ -149,13 +149,13 @@ class Api:
         self.slices[body["metadata"]["name"]] = body
 
 
-VIEWS = [View(gpu=card(GPU, 0)), View(gpu=card(OTHER_GPU, 1))]
+VIEWS = [GpuSnapshot(gpu=card(GPU, 0)), GpuSnapshot(gpu=card(OTHER_GPU, 1))]
 POLICY = InventoryPolicy(mode=Mode.TIME_SLICING)
 
 
 def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None:
     api = Api()
-    offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
     assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["annotations"] = {contract.NODE_GPUS: "1"}
@@ -165,9 +165,9 @@ def test_what_there_is_is_offered_and_narrowed_by_the_nodes_annotation() -> None
 
 
 def test_a_gpu_that_changes_offers_nothing_until_its_last_tenant_has_gone() -> None:
-    api, held, modes = Api(), {GPU: Mode.MPS}, GpuModes()
+    api, held, modes = Api(), {GPU: Mode.MPS}, SharingModeController()
     modes.follow(lambda: held)
-    offering = Offering(api, "gpu-7", InventoryPolicy(), modes=modes)  # type: ignore[arg-type]
+    offering = SliceController(api, "gpu-7", InventoryPolicy(), modes=modes)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
     assert api.devices() == ["status", DEVICE, OTHER_DEVICE]
     api.node["metadata"]["labels"][contract.NODE_MODE] = "time-slicing"
@@ -187,8 +187,8 @@ def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
     api, servers = Api(), [[900], []]
     nobody = type(holder(900, 1))(type(holder(900, 1).identity)(pid=900, start=1, owner=None), 1000)
     sample = GpuSample(uuid=GPU, total_mib=16384, used_mib=1000, processes=())
-    views = [View(gpu=card(GPU, 0), holders=(nobody,), sample=sample)]
-    offering = Offering(api, "gpu-7", POLICY, servers=lambda: servers.pop(0))  # type: ignore[arg-type]
+    views = [GpuSnapshot(gpu=card(GPU, 0), holders=(nobody,), sample=sample)]
+    offering = SliceController(api, "gpu-7", POLICY, servers=lambda: servers.pop(0))  # type: ignore[arg-type]
     for _ in range(2):
         offering.publish(views, [])
         device = api.slices["gpu-7-gpu-share.io-0"]["spec"]["devices"][1]
@@ -197,7 +197,7 @@ def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
 
 def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered() -> None:
     api = Api()
-    offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
     assert api.slices
     api.node["metadata"]["labels"] = {contract.NODE_LABEL: "false"}
@@ -207,11 +207,11 @@ def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered(
 
 def test_without_nvml_what_an_agent_before_us_offered_is_taken_back(tmp_path: Path) -> None:
     api, reader = Api({contract.NODE_GPUS: "1"}), Reader()
-    offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
     assert api.slices
     reader.all_broken = True
-    turns = Turns(offering, Watch(reader, Attributor()), Checkpoint(tmp_path).read)
+    turns = Turns(offering, UsageSampler(reader, Attributor()), Checkpoint(tmp_path).read)
     turns.offer()
     assert (api.slices, offering.problem) == ({}, None)
     reader.all_broken = False
@@ -224,7 +224,7 @@ def test_without_nvml_what_an_agent_before_us_offered_is_taken_back(tmp_path: Pa
 
 def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     api = Api({contract.NODE_GPUS: "7"})
-    offering = Offering(api, "gpu-7", POLICY)  # type: ignore[arg-type]
+    offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
     assert "names no GPU" in (offering.problem or "") or "is no GPU of this node" in (offering.problem or "")
     assert api.slices == {}
@@ -239,7 +239,7 @@ def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
 
 def test_what_wakes_a_thread_makes_it_take_its_turn_at_once() -> None:
     stopped, woken, turns = threading.Event(), threading.Event(), threading.Semaphore(0)
-    every(60, "turns", turns.release, stopped, woken)
+    run_periodically(60, "turns", turns.release, stopped, woken)
     assert turns.acquire(timeout=5)
     assert not turns.acquire(timeout=0.1)
     woken.set()
@@ -259,14 +259,14 @@ class Kubelet:
 @pytest.mark.parametrize(("problem", "offered"), [("not registered", []), (None, ["status", DEVICE, OTHER_DEVICE])])
 def test_nothing_is_offered_that_nobody_would_prepare(problem: str | None, offered: list[str], tmp_path: Path) -> None:
     api = Api()
-    offering = Offering(api, "gpu-7", InventoryPolicy())  # type: ignore[arg-type]
-    Turns(offering, Watch(Reader(), Attributor()), Checkpoint(tmp_path).read, Kubelet(problem)).offer()
+    offering = SliceController(api, "gpu-7", InventoryPolicy())  # type: ignore[arg-type]
+    Turns(offering, UsageSampler(Reader(), Attributor()), Checkpoint(tmp_path).read, Kubelet(problem)).offer()
     assert api.devices() == offered
 
 
 def test_what_is_done_every_so_often_ends_when_stopped() -> None:
     stopped, turns = threading.Event(), threading.Semaphore(0)
-    thread = every(0.001, "turns", turns.release, stopped)
+    thread = run_periodically(0.001, "turns", turns.release, stopped)
     assert all(turns.acquire(timeout=5) for _ in range(3))
     stopped.set()
     thread.join(5)
@@ -280,7 +280,7 @@ def test_a_turn_that_fails_does_not_end_the_next_ones() -> None:
         turns.release()
         raise RuntimeError("a bug")
 
-    thread = every(0.001, "turns", turn, stopped)
+    thread = run_periodically(0.001, "turns", turn, stopped)
     assert all(turns.acquire(timeout=5) for _ in range(3))
     stopped.set()
     thread.join(5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from enforcer.dra.allocation import Ask, prepare
+from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import variables
 from enforcer.dra.program_view import with_view
 from enforcer.nvml.types import Gpu
@@ -57,8 +57,8 @@ def environment(pod: Object, card: MachineGpu, mode: Mode) -> dict[str, str]:
     number = int(pod["metadata"]["annotations"].get(contract.GPUS, "1"))
     devices = {device_name(gpu): gpu for gpu in gpus(card, number)}
     (request,) = (each["name"] for each in pod["spec"]["containers"])
-    ask = Ask(claim(pod, next(iter(devices)), **{request: " ".join(devices)}), pod, namespace())
-    found = with_view(prepare(NODE, ask, devices), ask, devices.values(), {})
+    ask = PrepareRequest(claim(pod, next(iter(devices)), **{request: " ".join(devices)}), pod, namespace())
+    found = with_view(compute_limits(NODE, ask, devices), ask, devices.values(), {})
     shared = found.shared_by(dict.fromkeys((gpu.uuid for gpu in devices.values()), mode))
     return variables(shared, shared.of(request), mps=mode is Mode.MPS)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from enforcer.audit.log import KillLog
-from enforcer.audit.record import Head, Kind
+from enforcer.audit.log import AuditLog
+from enforcer.audit.record import ChainHead, Kind
 from gpushare.errors import ClusterError
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.main import main
@@ -14,10 +14,10 @@ from gpushare_cli.main import main
 REPORTER = "gpu-share.io/enforcer"
 
 
-def write(folder: Path, count: int = 6, *, node: str = "gpu-7", more: str = "") -> Head:
+def write(folder: Path, count: int = 6, *, node: str = "gpu-7", more: str = "") -> ChainHead:
     """Let an enforcer write a log of kills: INTENT and OUTCOME in turn. Returns its head."""
     minutes = [0]
-    with KillLog(folder / "audit", segment_bytes=1500, now=lambda: f"2026-11-20T22:{minutes[-1]:02d}:00.000Z") as log:
+    with AuditLog(folder / "audit", segment_bytes=1500, now=lambda: f"2026-11-20T22:{minutes[-1]:02d}:00.000Z") as log:
         for number in range(count):
             minutes.append(number)
             pod = {"namespace": "asr" if number % 2 else "ml", "name": f"tts-{number % 3}", "uid": f"u{number}"}

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from enforcer.audit.log import FOLDER
-from enforcer.detection.types import State
-from enforcer.kill.circuit_breaker import NAME, Breaker
-from enforcer.runtime.background import Aside
+from enforcer.detection.types import DetectorState
+from enforcer.kill.circuit_breaker import NAME, CircuitBreaker
+from enforcer.runtime.background import BackgroundExecutor
 from gpushare_cli.main import main
 
 
@@ -18,7 +18,7 @@ def said(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tup
 def test_it_says_whether_it_is_open_and_closes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / FOLDER).mkdir()
     assert said(capsys, tmp_path) == (0, "the breaker is closed")
-    Breaker(tmp_path, Aside("disk")).keep(State(open=True))
+    CircuitBreaker(tmp_path, BackgroundExecutor("disk")).keep(DetectorState(open=True))
     capsys.readouterr()
     code, text = said(capsys, tmp_path)
     assert code == 1

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from enforcer.audit.log import KillLog
+from enforcer.audit.log import AuditLog
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError, GpuShareError
 from gpushare_cli import main as cli
@@ -105,7 +105,7 @@ def test_who_closes_the_output_wants_the_exit_code_alone(line: str) -> None:
 
 @pytest.mark.parametrize("asked", [["show"], ["export", "--format=csv"], ["follow", "--for=0"]])
 def test_letters_that_the_terminal_does_not_know_are_written_as_escapes(asked: list[str], tmp_path: Path) -> None:
-    with KillLog(tmp_path / "audit") as log:
+    with AuditLog(tmp_path / "audit") as log:
         log.append(Kind.WARNED, {"pod": {"name": "caf\u00e9"}})
     line = [sys.executable, "-m", "gpushare_cli", "audit", *asked, "--state", str(tmp_path)]
     told = {

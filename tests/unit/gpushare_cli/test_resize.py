@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from enforcer.dra.claim_status import status_of
-from enforcer.dra.resize import Bounds, Now, answered
+from enforcer.dra.resize import CurrentUsage, ResizeBounds, apply_resize
 from gpushare.contract import RESIZE_OF
 from gpushare.errors import ClusterError
 from gpushare.kube_client import Cluster
@@ -20,7 +20,7 @@ from gpushare_cli.main import main
 from tests.unit.gpushare_cli.explain.test_pod import Api, load
 
 POD = "explained-1/running"
-NOW = Now(held_mib=2000, at_once=False)
+NOW = CurrentUsage(held_mib=2000, at_once=False)
 
 
 class Answering(Api):
@@ -48,7 +48,7 @@ class Answering(Api):
         kept = resize.prepared_of(claim, pod)
         assert kept is not None
         for key, asked in annotations.items():
-            kept = answered(kept, pod, key.removeprefix(RESIZE_OF), asked, Bounds(), NOW)
+            kept = apply_resize(kept, pod, key.removeprefix(RESIZE_OF), asked, ResizeBounds(), NOW)
         (mine,) = status_of(kept, datetime(2026, 11, 22, tzinfo=UTC))["status"]["devices"]
         claim["status"]["devices"][0]["data"] |= mine["data"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.log import FOLDER, KillLog
+from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.record import Kind
 from enforcer.status.node_status import NAME
 from gpushare_cli import node_status
@@ -247,7 +247,7 @@ def test_a_container_that_was_ended_is_shown_as_killed_while_it_holds_nothing(
     ended = {**container("big", 0, "Within"), "containerId": "c1"}
     restarted = {**container("big", 0, "Within"), "containerId": "c2"}
     (tmp_path / NAME).write_text(json.dumps(status(ended, restarted)))
-    with closing(KillLog(tmp_path / FOLDER)) as log:
+    with closing(AuditLog(tmp_path / FOLDER)) as log:
         log.open()
         targets = [{"pid": 7, "steps": "SIGTERM"}]
         log.append(Kind.OUTCOME, {"containerId": "c1", "result": "Killed", "targets": targets})

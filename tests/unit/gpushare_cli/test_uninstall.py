@@ -206,7 +206,7 @@ def test_nothing_goes_while_the_agent_is_there(
     on_node: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = left(tmp_path)
-    with lock.held(tmp_path / "state"):
+    with lock.acquire_lock(tmp_path / "state"):
         assert cli.main(on_node) == 1
     assert left(tmp_path) == before | {"state/lock"}
     assert "held by another enforcer" in capsys.readouterr().out

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit.log import KillLog, segments
+from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
-from enforcer.resourceslices.devices import InventoryPolicy, offer, resource_slices
-from enforcer.resourceslices.kill_log_anchor import Anchor
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
+from enforcer.resourceslices.kill_log_anchor import AnchorPublisher
 from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.status.events import NodeReporter, event_of
-from enforcer.status.messages import Notice
+from enforcer.status.events import NodeEventRecorder, event_of
+from enforcer.status.messages import UserMessage
 from gpushare.errors import ClusterError
 from gpushare.kube_client import EVENTS_V1, path
 from gpushare.reasons import Reason
@@ -41,12 +41,12 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
 
     def offered(**more: int) -> bool:
         taken = {cards[0].uuid: more["taken"]} if more else {}
-        found = offer(cards, InventoryPolicy(), foreign_mib=taken)
+        found = build_devices(cards, InventoryPolicy(), foreign_mib=taken)
         return publisher.publish(resource_slices(NODE, found.devices))
 
     assert offered()
-    with KillLog(tmp_path / "audit", segment_bytes=600) as log:
-        anchor = Anchor(agent, NODE, log, lambda: None, NodeReporter(agent, NODE).report)
+    with AuditLog(tmp_path / "audit", segment_bytes=600) as log:
+        anchor = AnchorPublisher(agent, NODE, log, lambda: None, NodeEventRecorder(agent, NODE).report)
         for grown in (1, 2):
             log.append(Kind.OUTCOME, {"node": NODE, "note": "x" * 300})
             anchor.turn()
@@ -56,7 +56,7 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
             assert log.head.seq == grown
         assert offered(taken=2048), "and an offer that changes keeps it"
         head = log.head
-    notice = Notice(
+    notice = UserMessage(
         quota=quota(namespace=world.namespace), reason=Reason.KILLED, note=f"ended; kill log {head}", action="Kill"
     )
     agent.create(path(EVENTS_V1, "events", namespace=notice.quota.namespace), event_of(NODE, notice, datetime.now(UTC)))
@@ -70,8 +70,8 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
     segments(tmp_path / "audit")[-1].unlink()
     assert log_reader.verified(log_reader.local(tmp_path / "audit")).problem is None
     assert "its tail was cut off" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
-    with KillLog(tmp_path / "audit") as shorter:
-        after = Anchor(agent, NODE, shorter, lambda: None, NodeReporter(agent, NODE).report)
+    with AuditLog(tmp_path / "audit") as shorter:
+        after = AnchorPublisher(agent, NODE, shorter, lambda: None, NodeEventRecorder(agent, NODE).report)
         after.turn()
         assert "which this node's kill log does not hold" in str(after.problem)
     events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.mps import control_socket as doors
 from enforcer.mps.control import Deadline
-from enforcer.mps.control_socket import Door
-from enforcer.mps.incidents import Incidents
-from enforcer.mps.watchdog import Watched
+from enforcer.mps.control_socket import ControlSocket
+from enforcer.mps.incidents import IncidentLog
+from enforcer.mps.watchdog import DaemonWatchdog
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.integration.processes.mps.conftest import Make
@@ -125,15 +125,15 @@ def test_where_it_cannot_be_looked_the_daemon_stays_blocked_and_alive(
 
 class Whose:
     def identify(self, pid: int) -> Identity | None:
-        return Identity(pid=pid, start=1, owner=Owner("pod-uid", "container-id"))
+        return Identity(pid=pid, start=1, owner=ContainerRef("pod-uid", "container-id"))
 
 
 def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) -> None:
     daemon = make(binary)
     daemon.start()
     (pid,) = daemon.pids()
-    incidents = Incidents()
-    watched = Watched("GPU-x", daemon.pipe, lambda: pid, incidents)
+    incidents = IncidentLog()
+    watched = DaemonWatchdog("GPU-x", daemon.pipe, lambda: pid, incidents)
     watched.door._attributor = Whose()
     vigil = watched.watch()
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
@@ -153,7 +153,7 @@ def test_what_waits_for_us_is_never_shut(binary: Path, make: Make) -> None:
     daemon = make(binary)
     daemon.start()
     (pid,) = daemon.pids()
-    door = Door("GPU-x", lambda: pid, Incidents())
+    door = ControlSocket("GPU-x", lambda: pid, IncidentLog())
     with program(SILENT, str(daemon.pipe / "control"), "1", "") as holder:
         deadline = time.monotonic() + 5
         while not (standing := door.standing(0)):
@@ -190,7 +190,7 @@ def test_a_client_that_is_not_read_from_is_no_holder(root: Path, reads: str) -> 
         waiting.connect(str(root / "control"))
         private.connect(str(root / "other"))
         assert said(process) == "accepted\n"
-        door = Door("GPU-x", lambda: process.pid, Incidents())
+        door = ControlSocket("GPU-x", lambda: process.pid, IncidentLog())
         end = time.monotonic() + 5
         while not list(doors._read_from(process.pid)):
             assert time.monotonic() < end

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps.incidents import Incidents
+from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.protocol import ServerStatus
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.node
     ],
 )
 def test_a_default_that_a_tenant_changed_is_found_at_the_next_look(binary: Path, make: Make, tampering: str) -> None:
-    incidents = Incidents()
+    incidents = IncidentLog()
     daemon = make(binary, incidents=incidents)
     daemon.start()
     daemon.health()
@@ -50,7 +50,7 @@ def test_after_a_fault_lingering_clients_are_let_go_of_and_live(
     stand_in: Path, make: Make, sim: Sim, tenant: Any
 ) -> None:
     """From documentation: no GPU fault has been seen here."""
-    incidents = Incidents()
+    incidents = IncidentLog()
     daemon = make(stand_in, incidents=incidents)
     daemon.start()
     clients = [tenant() for _ in range(3)]

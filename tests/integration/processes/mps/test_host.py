@@ -16,8 +16,8 @@ import pytest
 
 from enforcer.mps import host as mps_host
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.launcher import HostPod, folder_of, read_request
-from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.mps.launcher import HostPodLauncher, folder_of, read_request
+from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.driver_root import DriverRoot
 from enforcer.nvml.types import ComputeMode
 from enforcer.nvml.worker_process import command
@@ -69,7 +69,7 @@ def test_whoever_sees_the_socket_can_connect(root: Path, monkeypatch: pytest.Mon
 
 
 def daemon(root: Path, real: Path) -> MpsDaemon:
-    return MpsDaemon(UUID, root / "mps" / NAME, real, limit_mib=LIMIT, launcher=HostPod(root))
+    return MpsDaemon(UUID, root / "mps" / NAME, real, limit_mib=LIMIT, launcher=HostPodLauncher(root))
 
 
 def test_the_agent_limits_watches_and_ends_a_daemon_that_is_no_child_of_its(
@@ -122,7 +122,7 @@ def test_when_the_host_ends_the_gpu_is_as_it_was(root: Path, driver: Path) -> No
     host = mps_host.Host(root, DriverRoot(driver), modes)
     with serving(root, host):
         agents = MpsDaemon(
-            UUID, root / "mps" / NAME, driver / PROGRAM, limit_mib=LIMIT, modes=modes, launcher=HostPod(root)
+            UUID, root / "mps" / NAME, driver / PROGRAM, limit_mib=LIMIT, modes=modes, launcher=HostPodLauncher(root)
         )
         agents.start()
         assert modes.compute_mode(UUID) is ComputeMode.EXCLUSIVE_PROCESS
@@ -137,11 +137,11 @@ def test_a_driver_that_hangs_does_not_keep_the_host_from_ending_its_daemons(root
     hangs = root / "hangs" / "usr" / "lib"
     hangs.mkdir(parents=True)
     os.mkfifo(hangs / "libnvidia-ml.so.1")  # whoever loads it waits for ever
-    door = RemoteReader(command(root / "hangs"), Waits(deadline=0.5))
+    door = NvmlClient(command(root / "hangs"), NvmlTimeouts(deadline=0.5))
     host = mps_host.Host(root, DriverRoot(driver), door)
     with serving(root, host):
         MpsDaemon(
-            UUID, root / "mps" / NAME, driver / PROGRAM, limit_mib=LIMIT, modes=Modes(), launcher=HostPod(root)
+            UUID, root / "mps" / NAME, driver / PROGRAM, limit_mib=LIMIT, modes=Modes(), launcher=HostPodLauncher(root)
         ).start()
     host.stop()
     door.close()
@@ -197,10 +197,10 @@ def serving(root: Path, host: mps_host.Host) -> Iterator[None]:
 
 
 def test_it_says_who_it_is_and_survives_nonsense(root: Path, host: subprocess.Popen[bytes]) -> None:
-    assert HostPod(root).pid() == host.pid
+    assert HostPodLauncher(root).pid() == host.pid
     for line in (b"\n", b"[]\n", b"{\n", b'{"gpu": "x"}\n', b"x" * 5000 + b"\n", b'{"gpu": "' + b"[" * 4000):
         assert "error" in asked(root, line)
-    assert HostPod(root).pid() == host.pid
+    assert HostPodLauncher(root).pid() == host.pid
 
 
 def asked(root: Path, line: bytes) -> dict[str, object]:

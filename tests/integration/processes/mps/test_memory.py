@@ -17,12 +17,12 @@ pytestmark = pytest.mark.node
 WITH_MOUNTS = """
 import os, sys
 from pathlib import Path
-from enforcer.mps.shared_memory import provide, withdraw
+from enforcer.mps.shared_memory import mount_shared_memory, unmount_shared_memory
 
 folder, here = Path(sys.argv[1], "shm"), Path(sys.argv[1], "here")
 here.mkdir()
 size = lambda: os.statvfs(folder).f_blocks * os.statvfs(folder).f_frsize >> 20
-assert provide(folder, "8m", here)
+assert mount_shared_memory(folder, "8m", here)
 assert (size(), folder.stat().st_mode & 0o7777) == (8, 0o1777)
 assert os.statvfs(folder).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
 (here / "segment").write_bytes(b"x" * 4096)
@@ -34,13 +34,13 @@ except OSError as error:
 else:
     raise AssertionError("it has no limit")
 mounts = Path("/proc/self/mountinfo").read_text().count(sys.argv[1])
-assert provide(folder, "16m", here), "after a restart"
+assert mount_shared_memory(folder, "16m", here), "after a restart"
 assert (size(), (folder / "segment").exists()) == (16, True)
 assert Path("/proc/self/mountinfo").read_text().count(sys.argv[1]) == mounts == 2
-withdraw(folder)
+unmount_shared_memory(folder)
 assert not folder.is_mount() and not list(folder.iterdir())
 assert (here / "segment").exists(), "who has it keeps it"
-withdraw(folder)
+unmount_shared_memory(folder)
 print("done")
 """
 KILLED = """
@@ -94,10 +94,10 @@ print("done")
 WITHOUT = """
 import sys
 from pathlib import Path
-from enforcer.mps.shared_memory import provide
+from enforcer.mps.shared_memory import mount_shared_memory
 
 folder = Path(sys.argv[1], "shm")
-assert not provide(folder, "8m")
+assert not mount_shared_memory(folder, "8m")
 assert folder.stat().st_mode & 0o7777 == 0o1777
 print("done")
 """

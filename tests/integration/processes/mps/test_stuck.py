@@ -11,7 +11,7 @@ import pytest
 from enforcer.attribution.procfs import PidHandle
 from enforcer.mps.control import Deadline
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.incidents import Incidents
+from enforcer.mps.incidents import IncidentLog
 from enforcer.mps.manager import MpsManager
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -21,7 +21,7 @@ from tests.integration.processes.mps.conftest import Make, daemons_of, until
 pytestmark = pytest.mark.node
 
 
-def running(make: Make, binary: Path, incidents: Incidents) -> tuple[MpsDaemon, int]:
+def running(make: Make, binary: Path, incidents: IncidentLog) -> tuple[MpsDaemon, int]:
     daemon = make(binary, incidents=incidents)
     daemon.start()
     (pid,) = daemon.pids()
@@ -29,7 +29,7 @@ def running(make: Make, binary: Path, incidents: Incidents) -> tuple[MpsDaemon, 
 
 
 def test_a_stopped_daemon_is_set_going_again(binary: Path, make: Make) -> None:
-    incidents = Incidents()
+    incidents = IncidentLog()
     daemon, pid = running(make, binary, incidents)
     os.kill(pid, signal.SIGSTOP)
     assert daemon.client.percentage(Deadline(5)) == 100.0
@@ -68,7 +68,7 @@ def fill(pipe: Path) -> None:
 
 def test_a_daemon_whose_log_pipe_is_full_answers_when_it_was_emptied(real: Path, make: Make) -> None:
     """Nonsense in the pipe ends the thread that reads it; then the daemon waits for room (observed on 535.309.01)."""
-    incidents = Incidents()
+    incidents = IncidentLog()
     daemon, pid = running(make, real, incidents)
     fill(daemon.pipe / "log")
     assert daemon.client.percentage(Deadline(5)) == 100.0
@@ -77,7 +77,7 @@ def test_a_daemon_whose_log_pipe_is_full_answers_when_it_was_emptied(real: Path,
 
 
 def test_a_log_pipe_that_nobody_reads_is_emptied_before_it_is_full(real: Path, make: Make) -> None:
-    incidents = Incidents()
+    incidents = IncidentLog()
     daemon, _ = running(make, real, incidents)
     fill(daemon.pipe / "log")
     daemon.health()
@@ -87,7 +87,7 @@ def test_a_log_pipe_that_nobody_reads_is_emptied_before_it_is_full(real: Path, m
 
 
 def test_a_link_in_the_place_of_the_log_pipe_is_not_followed(stand_in: Path, make: Make, root: Path) -> None:
-    daemon, _ = running(make, stand_in, Incidents())
+    daemon, _ = running(make, stand_in, IncidentLog())
     os.mkfifo(root / "elsewhere")
     (daemon.pipe / "log").unlink(missing_ok=True)
     (daemon.pipe / "log").symlink_to(root / "elsewhere")
@@ -103,7 +103,7 @@ def test_a_daemon_that_hangs_with_nobody_in_its_way_is_replaced_at_the_second_lo
     monkeypatch.setattr("enforcer.mps.control.Deadline.__init__.__defaults__", (3.0,))
     monkeypatch.setattr("enforcer.mps.watchdog.STILL_SECONDS", 1.0)
     monkeypatch.setattr("enforcer.mps.daemon.HUNG_SECONDS", 5.0)
-    incidents = Incidents()
+    incidents = IncidentLog()
     daemon, pid = running(make, stand_in, incidents)
     sim.fail_mps(MpsFault(command="get_default_device_pinned_mem_limit", hang_ms=60_000))
     with pytest.raises(MpsError) as caught:
@@ -123,7 +123,7 @@ def test_one_that_is_held_up_by_somebody_is_not_taken_to_hang(
 ) -> None:
     monkeypatch.setattr("enforcer.mps.watchdog.PATIENCE", 60.0)
     monkeypatch.setattr("enforcer.mps.watchdog.STILL_SECONDS", 0.5)
-    daemon, pid = running(make, binary, Incidents())
+    daemon, pid = running(make, binary, IncidentLog())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.connect(str(daemon.pipe / "control"))
         with pytest.raises(MpsError) as caught:
@@ -137,7 +137,7 @@ def test_beside_a_daemon_that_not_even_sigkill_ends_none_is_started(
     stand_in: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that waits in the driver; the signals are kept from this one. Its door is as shut as theirs."""
-    daemon, pid = running(make, stand_in, Incidents())
+    daemon, pid = running(make, stand_in, IncidentLog())
     (daemon.pipe / "control").unlink()
     manager = MpsManager({daemon.gpu: daemon})
     with monkeypatch.context() as hindered:

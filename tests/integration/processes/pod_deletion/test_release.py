@@ -19,8 +19,8 @@ from enforcer.attribution.procfs import CgroupAttributor
 from enforcer.mps.daemon import MpsDaemon
 from enforcer.mps.manager import MpsManager
 from enforcer.pod_deletion.client_release import released_in_time
-from enforcer.pod_deletion.terminating_pods import Departures
-from enforcer.quota.informer import Books
+from enforcer.pod_deletion.terminating_pods import TerminatingPods
+from enforcer.quota.informer import QuotaInformer
 from enforcer.quota.types import Quota
 from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
@@ -48,11 +48,11 @@ class Machine:
         self.pipes = [daemon.pipe for daemon in daemons.values()]
         self.logs = [daemon.log / "control.log" for daemon in daemons.values()]
         self.quotas = list[Quota]()
-        self.books = Books("gpu-7")
+        self.books = QuotaInformer("gpu-7")
         self._kubelet, self._stack = Kubelet(), stack
         stopped = threading.Event()
         stack.callback(stopped.set)
-        departures = Departures()
+        departures = TerminatingPods()
         self.books.listeners.append(departures)
         released_in_time(departures, manager, lambda: self.quotas, CgroupAttributor(), Metrics(), stopped)
         self.books.reset("pods", [])

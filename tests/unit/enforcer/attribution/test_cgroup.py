@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.attribution import cgroup
-from enforcer.attribution.cgroup import MAX_TEXT, SHORT, Owner, container_cgroups, owner_in, owner_of
+from enforcer.attribution.cgroup import MAX_TEXT, SHORT, ContainerRef, container_cgroups, container_in, container_of
 
 UID = "0a1b2c3d-1111-2222-3333-444455556666"
 UND = UID.replace("-", "_")
@@ -12,7 +12,7 @@ OTHER_UND = OTHER.replace("-", "_")
 STATIC = "0123456789abcdef0123456789abcdef"
 ID = "c" * 64
 OTHER_ID = "d" * 64
-OURS = Owner(UID, ID)
+OURS = ContainerRef(UID, ID)
 
 BEST = "/kubepods.slice/kubepods-besteffort.slice"
 BURST = "/kubepods.slice/kubepods-burstable.slice"
@@ -125,17 +125,17 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("path", ATTRIBUTED)
 def test_a_path_the_kubelet_makes_names_its_pod_and_container(path: str) -> None:
-    assert owner_in(path) == OURS
+    assert container_in(path) == OURS
 
 
 @pytest.mark.parametrize("path", UNKNOWN)
 def test_any_other_path_names_nobody(path: str) -> None:
-    assert owner_in(path) is None
+    assert container_in(path) is None
 
 
 def test_a_static_pod_is_named_by_its_manifests_hash() -> None:
-    assert owner_in(f"/kubepods/pod{STATIC}/{ID}") == Owner(STATIC, ID)
-    assert owner_in(f"/kubepods.slice/kubepods-pod{STATIC}.slice/crio-{ID}.scope") == Owner(STATIC, ID)
+    assert container_in(f"/kubepods/pod{STATIC}/{ID}") == ContainerRef(STATIC, ID)
+    assert container_in(f"/kubepods.slice/kubepods-pod{STATIC}.slice/crio-{ID}.scope") == ContainerRef(STATIC, ID)
 
 
 V1 = f"/kubepods/besteffort/pod{UID}/{ID}"
@@ -162,8 +162,8 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "owner"), TEXTS)
-def test_all_hierarchies_together_name_one_container_or_nobody(text: str, owner: Owner | None) -> None:
-    assert owner_of(text) == owner
+def test_all_hierarchies_together_name_one_container_or_nobody(text: str, owner: ContainerRef | None) -> None:
+    assert container_of(text) == owner
 
 
 def _long(size: int) -> str:
@@ -172,8 +172,8 @@ def _long(size: int) -> str:
 
 
 def test_an_endless_answer_is_not_read() -> None:
-    assert owner_of(_long(MAX_TEXT)) == OURS
-    assert owner_of(_long(MAX_TEXT + 1)) is None
+    assert container_of(_long(MAX_TEXT)) == OURS
+    assert container_of(_long(MAX_TEXT + 1)) is None
 
 
 def test_what_long_texts_mean_is_not_remembered() -> None:
@@ -183,20 +183,20 @@ def test_what_long_texts_mean_is_not_remembered() -> None:
         known.cache_clear()
         cgroups.cache_clear()
         for _ in range(2):
-            assert owner_of(_long(size)) == OURS
+            assert container_of(_long(size)) == OURS
             assert container_cgroups(_long(size)) == [("", V1[1:])]
         assert (known.cache_info().currsize, cgroups.cache_info().currsize) == (kept, kept)
 
 
 @given(st.text(max_size=200))
 def test_nothing_a_container_writes_below_itself_changes_the_answer(below: str) -> None:
-    assert owner_in(f"{V1}/{below}") == OURS
-    assert owner_in(f"{V2}/{below}") == OURS
+    assert container_in(f"{V1}/{below}") == OURS
+    assert container_in(f"{V2}/{below}") == OURS
 
 
 @given(st.text(max_size=100), st.text(max_size=100))
 def test_a_foreign_front_never_names_a_pod(front: str, below: str) -> None:
-    found = owner_in(f"/{front}x{V1}{below}")
+    found = container_in(f"/{front}x{V1}{below}")
     assert found is None
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.container_processes import Member, members
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import ContainerProcess, list_processes
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD
 
-OURS, THEIRS = Owner(POD, CONTAINER), Owner(POD, NEIGHBOUR)
+OURS, THEIRS = ContainerRef(POD, CONTAINER), ContainerRef(POD, NEIGHBOUR)
 
 
 class Attributor:
@@ -22,7 +22,13 @@ class Attributor:
 
 
 def _process(
-    proc: Path, who: Attributor, pid: int, owner: Owner | None = OURS, *, text: str = CONTAINER, numbers: str = ""
+    proc: Path,
+    who: Attributor,
+    pid: int,
+    owner: ContainerRef | None = OURS,
+    *,
+    text: str = CONTAINER,
+    numbers: str = "",
 ) -> Identity:
     folder = proc / str(pid)
     folder.mkdir()
@@ -35,8 +41,11 @@ def _process(
 def test_all_processes_of_a_container_are_found_with_their_pids_in_each_namespace(tmp_path: Path) -> None:
     who = Attributor()
     first, second = _process(tmp_path, who, 7, numbers="\t1"), _process(tmp_path, who, 9, numbers="\t12")
-    found = members(who, OURS, tmp_path)
-    assert sorted(found, key=lambda each: each.identity.pid) == [Member(first, (7, 1)), Member(second, (9, 12))]
+    found = list_processes(who, OURS, tmp_path)
+    assert sorted(found, key=lambda each: each.identity.pid) == [
+        ContainerProcess(first, (7, 1)),
+        ContainerProcess(second, (9, 12)),
+    ]
 
 
 def test_only_those_whose_cgroup_mentions_it_are_looked_at_and_only_its_own_are_taken(tmp_path: Path) -> None:
@@ -45,7 +54,7 @@ def test_only_those_whose_cgroup_mentions_it_are_looked_at_and_only_its_own_are_
     _process(tmp_path, who, 7, THEIRS)
     _process(tmp_path, who, 8, None)
     ours = _process(tmp_path, who, 9)
-    assert members(who, OURS, tmp_path) == [Member(ours, (9,))]
+    assert list_processes(who, OURS, tmp_path) == [ContainerProcess(ours, (9,))]
     assert sorted(who.asked) == [7, 8, 9]
 
 
@@ -58,7 +67,7 @@ def test_one_whose_leader_has_ended_is_looked_at_though_its_own_cgroup_file_name
     ours = _process(tmp_path, who, 9, numbers="\t12")
     (tmp_path / "9" / "cgroup").write_text(f"5:memory:{text}\n4:cpu,cpuacct:{text}\n")
     (tmp_path / "9" / "stat").write_text(f"9 (a) b) {state} {' '.join(map(str, range(4, 30)))}\n")
-    assert members(who, OURS, tmp_path) == ([Member(ours, (9, 12))] if asked else [])
+    assert list_processes(who, OURS, tmp_path) == ([ContainerProcess(ours, (9, 12))] if asked else [])
     assert who.asked == asked
 
 
@@ -68,7 +77,7 @@ def test_what_is_no_process_is_passed_over(tmp_path: Path, name: str) -> None:
     ours = _process(tmp_path, who, 9)
     (tmp_path / name).mkdir()
     (tmp_path / name / "cgroup").write_text(CONTAINER)
-    assert members(who, OURS, tmp_path) == [Member(ours, (9,))]
+    assert list_processes(who, OURS, tmp_path) == [ContainerProcess(ours, (9,))]
     assert who.asked == [9]
 
 
@@ -80,8 +89,8 @@ def test_those_that_end_while_we_look_are_not_there_and_hide_nobody(tmp_path: Pa
     (tmp_path / "6" / "cgroup").unlink()
     del who.known[7]
     (tmp_path / "8" / "status").unlink()
-    assert members(who, OURS, tmp_path) == [Member(ours, (9,))]
+    assert list_processes(who, OURS, tmp_path) == [ContainerProcess(ours, (9,))]
 
 
 def test_by_default_it_is_the_real_proc_that_is_looked_at() -> None:
-    assert members(Attributor(), Owner(POD, "no such container " * 4)) == []
+    assert list_processes(Attributor(), ContainerRef(POD, "no such container " * 4)) == []

@@ -13,7 +13,7 @@ import pytest
 
 from enforcer.attribution import process_cache
 from enforcer.attribution.cgroup import Identity
-from enforcer.attribution.process_cache import LINGER, Found, Held, Hold
+from enforcer.attribution.process_cache import LINGER, CachedIdentity, PinnedProcess, ProcessCache
 from enforcer.attribution.procfs import CgroupAttributor
 from tests.unit.enforcer.attribution.test_procfs import GROUP, OURS, OWN_GROUP, process_files
 
@@ -39,23 +39,23 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "group"
 
 
-def _found(pid: int, folder: Path) -> Found:
+def _found(pid: int, folder: Path) -> CachedIdentity:
     inode = folder.stat().st_ino
     said = Path(f"/proc/{pid}/cgroup").read_bytes()
-    return Found(Identity(pid=pid, start=1, owner=None, cgroup_inode=inode), said, str(folder), inode)
+    return CachedIdentity(Identity(pid=pid, start=1, owner=None, cgroup_inode=inode), said, str(folder), inode)
 
 
-def _hold(pid: int) -> Hold:
-    hold = Hold.on(pid)
+def _hold(pid: int) -> PinnedProcess:
+    hold = PinnedProcess.on(pid)
     assert hold is not None
     return hold
 
 
-def _held(pid: int, folder: Path, clock: Clock | None = None) -> tuple[Held, Found]:
+def _held(pid: int, folder: Path, clock: Clock | None = None) -> tuple[ProcessCache, CachedIdentity]:
     """One that is held on to."""
-    kept, found = Held(clock or Clock()), _found(pid, folder)
+    kept, found = ProcessCache(clock or Clock()), _found(pid, folder)
     kept.keep(_hold(pid), found)
-    assert kept.still(pid) is found.identity
+    assert kept.lookup(pid) is found.identity
     return kept, found
 
 
@@ -67,8 +67,8 @@ def test_one_that_is_as_it_was_is_known_without_being_made_out_again(
     process: subprocess.Popen[bytes], folder: Path
 ) -> None:
     kept, found = _held(process.pid, folder)
-    assert kept.still(process.pid) is found.identity
-    assert kept.still(os.getpid()) is None, "and nobody else is"
+    assert kept.lookup(process.pid) is found.identity
+    assert kept.lookup(os.getpid()) is None, "and nobody else is"
 
 
 def test_one_that_has_ended_is_nobody_also_while_its_corpse_is_there(
@@ -78,7 +78,7 @@ def test_one_that_has_ended_is_nobody_also_while_its_corpse_is_there(
     kept, _ = _held(process.pid, folder)
     os.kill(process.pid, signal.SIGKILL)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a corpse from now on
-    assert kept.still(process.pid) is None
+    assert kept.lookup(process.pid) is None
     assert _open_files() == files
 
 
@@ -95,12 +95,12 @@ def test_one_whose_pidfd_says_that_it_has_ended_is_nobody_whatever_its_cgroup_sa
 
 def test_one_that_ended_before_all_was_found_is_not_kept(process: subprocess.Popen[bytes], folder: Path) -> None:
     files = _open_files()
-    hold, found, kept = _hold(process.pid), _found(process.pid, folder), Held(Clock())
+    hold, found, kept = _hold(process.pid), _found(process.pid, folder), ProcessCache(Clock())
     process.kill()
     process.wait()
     kept.keep(hold, found)
     assert _open_files() == files
-    assert kept.still(process.pid) is None
+    assert kept.lookup(process.pid) is None
 
 
 def test_what_was_found_of_another_process_with_its_pid_is_not_kept(
@@ -111,15 +111,15 @@ def test_what_was_found_of_another_process_with_its_pid_is_not_kept(
     hold = _hold(first.pid)
     first.kill()
     first.wait()
-    kept = Held(Clock())
+    kept = ProcessCache(Clock())
     kept.keep(hold, _found(process.pid, folder))
-    assert kept.still(process.pid) is None
+    assert kept.lookup(process.pid) is None
 
 
 def test_a_cgroup_of_another_name_is_another_matter(process: subprocess.Popen[bytes], folder: Path) -> None:
-    kept, found, hold = Held(Clock()), _found(process.pid, folder), _hold(process.pid)
-    kept.keep(hold, Found(found.identity, found.said + b"1:name=x:/y\n", found.folder, found.inode))
-    assert kept.still(process.pid) is None
+    kept, found, hold = ProcessCache(Clock()), _found(process.pid, folder), _hold(process.pid)
+    kept.keep(hold, CachedIdentity(found.identity, found.said + b"1:name=x:/y\n", found.folder, found.inode))
+    assert kept.lookup(process.pid) is None
 
 
 def test_a_text_of_more_than_a_page_is_never_as_it_was(
@@ -127,27 +127,27 @@ def test_a_text_of_more_than_a_page_is_never_as_it_was(
 ) -> None:
     found = _found(process.pid, folder)
     monkeypatch.setattr(process_cache, "PAGE", len(found.said) - 1)
-    kept = Held(Clock())
+    kept = ProcessCache(Clock())
     kept.keep(_hold(process.pid), found)
-    assert kept.still(process.pid) is None
+    assert kept.lookup(process.pid) is None
 
 
 def test_a_cgroup_made_again_under_its_name_is_another(process: subprocess.Popen[bytes], folder: Path) -> None:
     kept, _ = _held(process.pid, folder)
     folder.rename(folder.with_name("away"))
-    assert kept.still(process.pid) is None, "it is gone"
+    assert kept.lookup(process.pid) is None, "it is gone"
     folder.mkdir()
     kept, _ = _held(process.pid, folder)
     folder.rename(folder.with_name("away too"))
     folder.mkdir()
-    assert kept.still(process.pid) is None, "it is another"
+    assert kept.lookup(process.pid) is None, "it is another"
 
 
 def test_what_cannot_be_found_is_not_held_on_to(process: subprocess.Popen[bytes]) -> None:
     files = _open_files()
-    kept = Held(Clock())
+    kept = ProcessCache(Clock())
     kept.keep(_hold(process.pid), None)
-    assert kept.still(process.pid) is None
+    assert kept.lookup(process.pid) is None
     assert _open_files() == files
 
 
@@ -155,12 +155,12 @@ def test_who_is_not_asked_about_is_let_go_of(process: subprocess.Popen[bytes], f
     clock, files = Clock(), _open_files()
     kept, found = _held(process.pid, folder, clock)
     clock.now += LINGER - 1
-    assert kept.still(process.pid) is found.identity
+    assert kept.lookup(process.pid) is found.identity
     clock.now += 2
-    kept.still(1)
-    assert kept.still(process.pid) is found.identity, "somebody asked meanwhile"
+    kept.lookup(1)
+    assert kept.lookup(process.pid) is found.identity, "somebody asked meanwhile"
     clock.now += LINGER + 1
-    kept.still(1)
+    kept.lookup(1)
     assert _open_files() == files
 
 
@@ -168,23 +168,23 @@ def test_so_many_are_held_on_to_that_files_are_left_for_everything_else(
     process: subprocess.Popen[bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2 * process_cache.SHARE - 1, 4096))
-    kept = Held(Clock())
+    kept = ProcessCache(Clock())
     assert not kept.full
     kept.keep(_hold(process.pid), _found(process.pid, folder))
     assert kept.full
     files = _open_files()
     kept.keep(_hold(os.getpid()), _found(os.getpid(), folder))
-    assert kept.still(os.getpid()) is None
+    assert kept.lookup(os.getpid()) is None
     assert _open_files() == files
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert not Held(Clock()).full
+    assert not ProcessCache(Clock()).full
 
 
 def test_nothing_is_held_where_the_pid_is_nobodys(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
     files = _open_files()
-    assert Hold.on(process.pid) is None
+    assert PinnedProcess.on(process.pid) is None
     assert _open_files() == files
 
 
@@ -210,23 +210,23 @@ def test_where_there_is_no_room_for_its_second_file_the_first_is_let_go_of(
     files = _open_files()
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", full)
-        assert Hold.on(process.pid) is None
+        assert PinnedProcess.on(process.pid) is None
     assert _open_files() == files
 
 
 def test_nobody_is_let_go_of_before_all_its_time_is_over(process: subprocess.Popen[bytes], folder: Path) -> None:
     clock, files = Clock(), _open_files()
-    kept = Held(clock)
+    kept = ProcessCache(clock)
     clock.now += 1
     kept.keep(_hold(process.pid), _found(process.pid, folder))
     clock.now += LINGER
-    kept.still(1)
+    kept.lookup(1)
     assert _open_files() == files + 2, "it is looked through, and this one's time is just over"
     clock.now += LINGER
-    kept.still(1)
+    kept.lookup(1)
     assert _open_files() == files + 2, "it is not looked through so soon"
     clock.now += 0.25
-    kept.still(1)
+    kept.lookup(1)
     assert _open_files() == files
 
 
@@ -243,19 +243,19 @@ def test_what_is_found_of_one_in_a_container_is_all_that_tells_later_whether_it_
     inode = group.stat().st_ino
     identity = replace(plain, cgroup_inode=inode)
     folder = f"{tmp_path}/cgroup/{mounted}/{OWN_GROUP}"
-    assert who._made_out(77) == (identity, Found(identity, GROUP.encode(), folder, inode))
+    assert who._made_out(77) == (identity, CachedIdentity(identity, GROUP.encode(), folder, inode))
     assert who._made_out(78) == (None, None)
 
 
 class _Looks:
     """Stands in for making a process out, and counts how often that is done."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, identity: Identity, found: Found | None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, identity: Identity, found: CachedIdentity | None) -> None:
         self.taken = 0
         self._answer = identity, found
         monkeypatch.setattr(CgroupAttributor, "_made_out", lambda _, pid: self._look(pid))
 
-    def _look(self, pid: int) -> tuple[Identity, Found | None]:
+    def _look(self, pid: int) -> tuple[Identity, CachedIdentity | None]:
         self.taken += 1
         assert pid == self._answer[0].pid
         return self._answer
@@ -285,11 +285,11 @@ def test_one_that_cannot_be_held_on_to_is_made_out_at_each_look(
     assert _identified(CgroupAttributor(tmp_path), process.pid) == [found.identity] * 3
     assert looks.taken == 3, "its pid is not one that the kernel knows"
     with monkeypatch.context() as patched:
-        patched.setattr(Held, "full", True)
+        patched.setattr(ProcessCache, "full", True)
         assert _identified(CgroupAttributor(), process.pid) == [found.identity] * 3
     assert looks.taken == 6, "there is no room"
     with monkeypatch.context() as patched:
-        patched.setattr(Hold, "on", lambda _: None)
+        patched.setattr(PinnedProcess, "on", lambda _: None)
         assert _identified(CgroupAttributor(), process.pid) == [found.identity] * 3
     assert looks.taken == 9, "it has ended"
     assert _open_files() == files

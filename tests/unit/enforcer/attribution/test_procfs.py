@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution import procfs as proc
-from enforcer.attribution.cgroup import SHORT, Identity, Owner
+from enforcer.attribution.cgroup import SHORT, ContainerRef, Identity
 from enforcer.attribution.procfs import (
     INITIAL_PID_NAMESPACE,
     CgroupAttributor,
     PidHandle,
     Stat,
     in_initial_pid_namespace,
+    is_alive,
     leads_namespace,
-    lives,
-    numbers,
+    namespace_pids,
     read_stat,
 )
 
@@ -28,7 +28,7 @@ CONTAINER = "c" * 64
 OWN_GROUP = f"kubepods/pod{POD}/{CONTAINER}"
 GROUP = f"0::/{OWN_GROUP}\n"
 KTHREAD, PLAIN = 0x00208040, 0x00400100
-OURS = Owner(POD, CONTAINER)
+OURS = ContainerRef(POD, CONTAINER)
 
 
 def stat_text(state: str = "S", start: int = 4711, flags: int = PLAIN, name: str = "python") -> str:
@@ -190,9 +190,9 @@ def test_a_stat_file_that_is_none_is_nothing(tmp_path: Path, text: str) -> None:
 
 def test_its_pids_are_those_of_its_namespaces_from_ours_to_its_own(tmp_path: Path) -> None:
     process_files(tmp_path, status="Name:\tNSpid: 5\nPid:\t77\nNSpid:\t77\t12\t1\nNSpgid:\t77\n")
-    assert numbers(77, tmp_path) == (77, 12, 1)
+    assert namespace_pids(77, tmp_path) == (77, 12, 1)
     assert leads_namespace(77, tmp_path)
-    assert numbers(78, tmp_path) == ()
+    assert namespace_pids(78, tmp_path) == ()
     assert not leads_namespace(78, tmp_path)
 
 
@@ -234,8 +234,8 @@ def test_a_first_process_whose_handlers_are_not_said_counts_as_deaf(tmp_path: Pa
 
 def test_by_default_it_is_the_real_proc_that_is_read() -> None:
     me = os.getpid()
-    assert numbers(me)[0] == me
-    assert leads_namespace(me) is (numbers(me)[-1] == 1)
+    assert namespace_pids(me)[0] == me
+    assert leads_namespace(me) is (namespace_pids(me)[-1] == 1)
     seen = CgroupAttributor().identify(me)
     assert seen is not None
     assert not PidHandle(me, -1).deaf(signal.SIGTERM) or leads_namespace(me)
@@ -255,17 +255,17 @@ def test_a_handle_signals_waits_and_says_when_its_process_has_ended(sleeper: int
     handle = PidHandle.open(sleeper)
     assert handle is not None
     with handle:
-        assert (handle.pid, handle.ended(), lives(sleeper)) == (sleeper, False, True)
+        assert (handle.pid, handle.ended(), is_alive(sleeper)) == (sleeper, False, True)
         assert str(Path(f"/proc/self/fd/{handle.fileno()}").readlink()) == "anon_inode:[pidfd]"
         assert handle.send(signal.SIGSTOP)
         os.waitid(os.P_PID, sleeper, os.WSTOPPED)
         assert handle.send(signal.SIGKILL)
         assert handle.ended(60.0)
-        assert not lives(sleeper), "a corpse does not"
+        assert not is_alive(sleeper), "a corpse does not"
         os.waitpid(sleeper, 0)
         assert handle.send(signal.SIGKILL) is False
     assert PidHandle.open(sleeper) is None
-    assert not lives(sleeper)
+    assert not is_alive(sleeper)
 
 
 def test_waiting_for_one_that_does_not_end_comes_to_an_end(sleeper: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,13 +317,13 @@ def test_where_the_kernel_cannot_say_a_process_lives(monkeypatch: pytest.MonkeyP
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("enforcer.attribution.procfs.os.pidfd_open", full)
-    assert lives(77)
+    assert is_alive(77)
 
 
 def test_asking_whether_one_lives_keeps_no_descriptor(sleeper: int) -> None:
     before = os.open("/dev/null", os.O_RDONLY)
     os.close(before)
-    assert lives(sleeper)
+    assert is_alive(sleeper)
     after = os.open("/dev/null", os.O_RDONLY)
     os.close(after)
     assert after == before

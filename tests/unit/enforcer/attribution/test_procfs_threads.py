@@ -38,7 +38,7 @@ class _Looks:
 
     def identify(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> Identity | None:
         monkeypatch.setattr("enforcer.attribution.procfs._tasks", self.tasks)
-        monkeypatch.setattr("enforcer.attribution.procfs.lives", self.lives)
+        monkeypatch.setattr("enforcer.attribution.procfs.is_alive", self.lives)
         return identify(root)
 
 

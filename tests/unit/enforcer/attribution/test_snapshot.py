@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from enforcer.attribution.snapshot import View, strangers, total
+from enforcer.attribution.snapshot import GpuSnapshot, total_mib, unattributed_processes
 from enforcer.nvml.types import Gpu
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder
 
@@ -15,8 +15,8 @@ CARD = Gpu(
 def test_processes_of_containers_without_a_quota_and_of_none_are_unattributed() -> None:
     own, other, nobody = holder(1, 100), holder(2, 200, NEIGHBOUR), holder(3, 300)
     nobody = replace(nobody, identity=replace(nobody.identity, owner=None))
-    view = View(gpu=CARD, holders=(own, other, nobody))
-    assert strangers(view, frozenset({CONTAINER})) == (other, nobody)
-    assert strangers(view, frozenset({CONTAINER, NEIGHBOUR})) == (nobody,)
-    assert strangers(view, frozenset()) == (own, other, nobody)
-    assert total(view.holders) == 600
+    view = GpuSnapshot(gpu=CARD, holders=(own, other, nobody))
+    assert unattributed_processes(view, frozenset({CONTAINER})) == (other, nobody)
+    assert unattributed_processes(view, frozenset({CONTAINER, NEIGHBOUR})) == (nobody,)
+    assert unattributed_processes(view, frozenset()) == (own, other, nobody)
+    assert total_mib(view.holders) == 600

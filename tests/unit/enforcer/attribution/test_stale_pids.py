@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
-from enforcer.detection.detector import judge
-from enforcer.detection.types import Decision, Rules, State
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
+from enforcer.detection.detector import evaluate
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 from tests.unit.enforcer.test_loop import Reader
 
@@ -22,7 +22,11 @@ class Kernel:
 
     def identify(self, pid: int) -> Identity | None:
         start = self.starts.get(pid)
-        return None if start is None else Identity(pid=pid, start=start, owner=Owner(POD, CONTAINER), cgroup_inode=7)
+        return (
+            None
+            if start is None
+            else Identity(pid=pid, start=start, owner=ContainerRef(POD, CONTAINER), cgroup_inode=7)
+        )
 
 
 @dataclass
@@ -31,7 +35,7 @@ class Machine:
     kernel: Kernel = field(default_factory=Kernel)
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.reader, self.kernel)
+        self.watch = UsageSampler(self.reader, self.kernel)
 
     def held(self, listed: int | None, start: int | None) -> int | None:
         """MiB the container is charged with; ``None`` when blind. ``listed``: under the pid; ``start``: who has it."""
@@ -56,12 +60,12 @@ def test_nor_where_the_pid_changed_hands_between_two_looks() -> None:
 
 
 def test_such_a_process_is_never_ended_however_long_it_lasts() -> None:
-    machine, state, said = Machine(), State(), list[Decision]()
+    machine, state, said = Machine(), DetectorState(), list[Decision]()
     machine.held(9000, None)
     for look in range(60):
         machine.held(9000, 77)
         (view,) = machine.watch.latest
-        state, verdicts = judge(state, (quota(),), {GPU: view.reading}, 1000 + look / 2, Rules())
+        state, verdicts = evaluate(state, (quota(),), {GPU: view.reading}, 1000 + look / 2, DetectorConfig())
         said += [verdict.decision for verdict in verdicts]
     assert said == []
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from enforcer.attribution.cgroup import Identity
-from enforcer.attribution.usage import ENUMERATE_EVERY, Watch
+from enforcer.attribution.usage import ENUMERATE_EVERY, UsageSampler
 from enforcer.nvml.types import Gpu
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -29,7 +29,7 @@ class Slots(Reader):
 
 def test_while_nvml_is_away_that_is_the_problem_and_each_look_tries_again() -> None:
     reader, told = Slots(card(GPU, 0)), list[str]()
-    watch = Watch(reader, Attributor(), lambda: told.append("other GPUs"))
+    watch = UsageSampler(reader, Attributor(), lambda: told.append("other GPUs"))
     reader.all_broken = True
     for _ in range(2):
         with pytest.raises(NvmlError):
@@ -42,7 +42,7 @@ def test_while_nvml_is_away_that_is_the_problem_and_each_look_tries_again() -> N
 
 def test_a_machine_without_gpus_has_no_problem_and_is_counted_at_every_look() -> None:
     reader, told = Slots(), list[str]()
-    watch = Watch(reader, Attributor(), lambda: told.append("other GPUs"))
+    watch = UsageSampler(reader, Attributor(), lambda: told.append("other GPUs"))
     assert (watch.look(), watch.look(), watch.problem, reader.counts, told) == ((), (), None, 2, [])
     reader.cards = (card(GPU, 0),)
     assert [view.gpu.uuid for view in watch.look()] == [GPU]
@@ -51,7 +51,7 @@ def test_a_machine_without_gpus_has_no_problem_and_is_counted_at_every_look() ->
 
 def test_one_that_is_plugged_in_later_is_found_and_told_once() -> None:
     reader, told = Slots(card(GPU, 0)), list[str]()
-    watch = Watch(reader, Attributor(), lambda: told.append("other GPUs"))
+    watch = UsageSampler(reader, Attributor(), lambda: told.append("other GPUs"))
     watch.look()
     reader.cards = (card(GPU, 0), card(OTHER_GPU, 1))
     views = [watch.look() for _ in range(2 * ENUMERATE_EVERY)][-1]
@@ -64,7 +64,7 @@ def test_one_that_is_plugged_in_later_is_found_and_told_once() -> None:
 def test_a_process_that_lives_and_is_not_shown_makes_blind_and_one_that_has_ended_does_not() -> None:
     reader, living = Slots(card(GPU, 0)), {666}
     reader.held[GPU] = {101: 9000, 666: 10}
-    watch = Watch(reader, Attributor(), alive=lambda pid: pid in living)
+    watch = UsageSampler(reader, Attributor(), alive=lambda pid: pid in living)
     (view,) = watch.look()
     assert view.reading is None
     assert view.problem is not None
@@ -88,7 +88,7 @@ class Whose(Attributor):
 
 def test_a_look_that_sees_the_same_is_the_same_view_and_one_that_does_not_is_another() -> None:
     reader, whose = Reader({GPU: {}}), Whose()
-    watch = Watch(reader, whose)
+    watch = UsageSampler(reader, whose)
     reader.held[GPU] = {101: 1000, 102: 500}
     [first] = watch.look()
     [again] = watch.look()
@@ -106,7 +106,7 @@ def test_a_look_that_sees_the_same_is_the_same_view_and_one_that_does_not_is_ano
 
 def test_what_was_seen_before_a_blind_look_is_put_together_anew() -> None:
     reader, whose = Reader({GPU: {}}), Whose()
-    watch = Watch(reader, whose)
+    watch = UsageSampler(reader, whose)
     reader.held[GPU] = {101: 1000}
     [first] = watch.look()
     reader.all_broken = True

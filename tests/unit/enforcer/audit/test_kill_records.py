@@ -3,9 +3,9 @@
 import pytest
 
 from enforcer.attribution.cgroup import Identity
-from enforcer.attribution.snapshot import Holder
+from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.audit import kill_records
-from enforcer.detection.types import Decision, Verdict
+from enforcer.detection.types import Decision, KillDecision
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, quota
@@ -20,7 +20,7 @@ ABOUT = {
     "ceilingMiB": 4196,
 }
 QUOTA = quota(tolerance_mib=100)
-VERDICT = Verdict(decision=Decision.KILL, quota=QUOTA, used_mib=9500, over_for=5.25)
+VERDICT = KillDecision(decision=Decision.KILL, quota=QUOTA, used_mib=9500, over_for=5.25)
 RECORD = {"seq": 7, "gpu": GPU, "pod": {"uid": POD}, "container": "model", "containerId": CONTAINER, "pid": 501}
 KEPT = {"node": "gpu-8", "gpu": GPU, "pod": {"uid": POD}, "container": "model", "containerId": CONTAINER, "intent": 7}
 
@@ -40,19 +40,19 @@ def test_one_that_stands_for_several_says_for_how_many(times: int, said: dict[st
 
 def test_what_an_enforcer_died_over_keeps_whom_it_was_about() -> None:
     note = "the enforcer ended before it could say what became of this"
-    assert kill_records.interrupted("gpu-8", RECORD) == {**KEPT, "result": "Interrupted", "note": note}
+    assert kill_records.interrupted_record("gpu-8", RECORD) == {**KEPT, "result": "Interrupted", "note": note}
 
 
 def test_an_intent_nobody_waited_for_says_that_nothing_was_done() -> None:
     note = "the disk took too long: nothing was done"
-    assert kill_records.called_off("gpu-8", RECORD) == {**KEPT, "result": "RecordUnwritable", "note": note}
+    assert kill_records.cancelled_record("gpu-8", RECORD) == {**KEPT, "result": "RecordUnwritable", "note": note}
 
 
 def test_an_answer_keeps_no_more_than_there_was() -> None:
-    assert kill_records.called_off("gpu-8", {"seq": 7}).keys() == {"node", "intent", "result", "note"}
+    assert kill_records.cancelled_record("gpu-8", {"seq": 7}).keys() == {"node", "intent", "result", "note"}
 
 
-def _intent(*holders: Holder) -> dict[str, object]:
+def _intent(*holders: ProcessUsage) -> dict[str, object]:
     rows = [{"pid": each.identity.pid, "start": each.identity.start, "usedMiB": each.used_mib} for each in holders]
     one = holders[0].identity
     return {
@@ -63,35 +63,35 @@ def _intent(*holders: Holder) -> dict[str, object]:
 
 def test_an_intent_names_everybody_it_may_end() -> None:
     holders = [holder(501, 9000), holder(502, 500)]
-    assert kill_records.intent("gpu-7", VERDICT, holders) == _intent(*holders)
+    assert kill_records.intent_record("gpu-7", VERDICT, holders) == _intent(*holders)
 
 
-def _whole(*, respawns: bool = False) -> Verdict:
+def _whole(*, respawns: bool = False) -> KillDecision:
     about = quota(tolerance_mib=100, on_exceed=OnExceed.KILL_CONTAINER)
-    return Verdict(decision=Decision.KILL, quota=about, used_mib=9500, over_for=5.25, respawns=respawns)
+    return KillDecision(decision=Decision.KILL, quota=about, used_mib=9500, over_for=5.25, respawns=respawns)
 
 
 def test_of_a_whole_container_its_first_process_comes_first_and_once() -> None:
     first, other = holder(500, 0), holder(501, 9000)
-    said = kill_records.intent("gpu-7", _whole(), [other, first], [first])
+    said = kill_records.intent_record("gpu-7", _whole(), [other, first], [first])
     assert said == {**_intent(first, other), "first": 500}
 
 
 def test_of_one_without_a_first_process_it_is_said_why_the_holders_are_ended() -> None:
-    assert kill_records.intent("gpu-7", _whole(), [holder(501, 9000)]) == {
+    assert kill_records.intent_record("gpu-7", _whole(), [holder(501, 9000)]) == {
         **_intent(holder(501, 9000)),
         "note": kill_records.NO_FIRST,
     }
 
 
 def test_one_that_puts_new_processes_in_their_place_is_said_to() -> None:
-    said = kill_records.intent("gpu-7", _whole(respawns=True), [holder(501, 9000)], [holder(500, 0)])
+    said = kill_records.intent_record("gpu-7", _whole(respawns=True), [holder(501, 9000)], [holder(500, 0)])
     assert (said["escalated"], said["first"]) == (kill_records.ESCALATED, 500)
 
 
 @pytest.mark.parametrize("steps", [(), ("terminate_client", "SIGTERM")], ids=len)
 def test_an_outcome_says_of_each_what_became_of_it_and_by_which_steps(steps: tuple[str, ...]) -> None:
-    one = Holder(Identity(pid=501, start=77, owner=None), 9000)
-    assert kill_records.shown(kill_records.ending(one, Reason.KILLED, *steps)) == {
+    one = ProcessUsage(Identity(pid=501, start=77, owner=None), 9000)
+    assert kill_records.shown(kill_records.process_outcome(one, Reason.KILLED, *steps)) == {
         "pid": 501, "start": 77, "usedMiB": 9000, "result": "Killed", "steps": ",".join(steps),
     }  # fmt: skip

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from enforcer.audit import log as audit
-from enforcer.audit.log import KillLog, segment_name, segments
-from enforcer.audit.record import GENESIS, Kind, Verdict, read, seal, verify
+from enforcer.audit.log import AuditLog, segment_name, segments
+from enforcer.audit.record import GENESIS, Kind, VerifyResult, append_hash, read, verify
 from gpushare.errors import RecordError
 
 SMALL = 700
 
 
-def whole(folder: Path) -> Verdict:
+def whole(folder: Path) -> VerifyResult:
     return verify(chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(folder)))
 
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_folder_and_its_files_are_ours_alone(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {})
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(last(folder).stat().st_mode) == 0o600
@@ -43,7 +43,7 @@ def test_the_folder_and_its_files_are_ours_alone(folder: Path) -> None:
 
 def test_the_chain_runs_over_restarts_and_segments(folder: Path) -> None:
     for start in range(5):
-        with KillLog(folder, segment_bytes=SMALL) as log:
+        with AuditLog(folder, segment_bytes=SMALL) as log:
             for number in range(4):
                 log.append(Kind.INTENT, {"pid": start * 10 + number})
     verdict = whole(folder)
@@ -63,60 +63,60 @@ def test_a_record_is_durable_before_append_returns(folder: Path, monkeypatch: py
         synced.append(os.pread(file, 10000, 0))
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 7})
     assert b'"pid":7' in synced[0]
 
 
 def test_a_torn_line_is_cut_off_and_said_to_have_been(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         log.append(Kind.INTENT, {"pid": 2})
     data = last(folder).read_bytes()
     last(folder).write_bytes(data[:-30])
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.OUTCOME, {"pid": 3})
     assert whole(folder).holds
     assert kinds(folder) == ["INTENT", "RECOVERED", "OUTCOME"]
 
 
 def test_a_torn_first_line_of_a_new_segment_is_mended(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=10) as log:
+    with AuditLog(folder, segment_bytes=10) as log:
         log.append(Kind.INTENT, {"pid": 1})
         log.append(Kind.INTENT, {"pid": 2})
     last(folder).write_bytes(b'{"seq":2,"ti')
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.OUTCOME, {"pid": 3})
     assert kinds(folder) == ["INTENT", "RECOVERED", "OUTCOME"]
     assert whole(folder).holds
 
 
 def test_an_empty_last_segment_is_used(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     (folder / segment_name(2)).touch(mode=0o600)
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.OUTCOME, {})
     assert whole(folder).records == 2
     assert (folder / segment_name(2)).stat().st_size
 
 
 def test_a_last_record_that_does_not_hold_stops_everything(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     last(folder).write_bytes(last(folder).read_bytes().replace(b'"pid":1', b'"pid":2'))
     with pytest.raises(RecordError, match="was edited; move the folder aside"):
-        KillLog(folder).open()
+        AuditLog(folder).open()
 
 
 def test_after_a_log_that_does_not_hold_nothing_is_appended_to_it(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=10) as log:
+    with AuditLog(folder, segment_bytes=10) as log:
         for pid in range(3):
             log.append(Kind.WARNED, {"pid": pid})
     last(folder).write_bytes(last(folder).read_bytes().replace(b'"pid":2', b'"pid":7'))
     (folder / segment_name(4)).touch(mode=0o600)
     before = {path: path.read_bytes() for path in segments(folder)}
-    log = KillLog(folder)
+    log = AuditLog(folder)
     for _ in range(3):
         with pytest.raises(RecordError, match="was edited"):
             log.append(Kind.INTENT, {"pid": 3})
@@ -130,7 +130,7 @@ def test_after_a_log_that_does_not_hold_nothing_is_appended_to_it(folder: Path) 
 
 
 def test_a_file_in_the_next_segments_place_is_not_written_to(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=10) as log:
+    with AuditLog(folder, segment_bytes=10) as log:
         log.append(Kind.WARNED, {})
         (folder / segment_name(2)).write_bytes(b"precious\n")
         for _ in range(3):
@@ -140,18 +140,18 @@ def test_a_file_in_the_next_segments_place_is_not_written_to(folder: Path) -> No
 
 
 def test_a_tail_too_long_to_be_a_torn_line_is_not_built_upon(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.WARNED, {})
     with last(folder).open("ab") as file:
         file.write(bytes(100_000))
-    for attempt in (KillLog(folder).open, lambda: KillLog(folder).append(Kind.INTENT, {})):
+    for attempt in (AuditLog(folder).open, lambda: AuditLog(folder).append(Kind.INTENT, {})):
         with pytest.raises(RecordError, match="move the folder aside"):
             attempt()
 
 
 @pytest.mark.parametrize("taken_away", ["deleted", "renamed", "folder moved", "replaced"])
 def test_a_record_never_goes_into_a_file_that_was_taken_away(folder: Path, taken_away: str) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.WARNED, {})
         file = last(folder)
         if taken_away == "folder moved":
@@ -168,11 +168,11 @@ def test_a_record_never_goes_into_a_file_that_was_taken_away(folder: Path, taken
     assert kinds(folder)[-2:] == ["INTENT", "OUTCOME"]
     verdict = whole(folder)
     assert verdict.holds == (taken_away == "replaced"), "what is missing is seen to be"
-    assert KillLog(folder).open() == []
+    assert AuditLog(folder).open() == []
 
 
 def test_a_torn_line_on_a_full_disk_is_said_once_there_is_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     with last(folder).open("ab") as file:
         file.write(b'{"seq":2')
@@ -180,7 +180,7 @@ def test_a_torn_line_on_a_full_disk_is_said_once_there_is_room(folder: Path, mon
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    log = KillLog(folder)
+    log = AuditLog(folder)
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         with pytest.raises(RecordError):
@@ -198,16 +198,16 @@ def test_records_of_strange_shapes_do_not_stop_an_enforcer_from_starting(folder:
         (Kind.OUTCOME, {"intent": [1]}),
         (Kind.OUTCOME, {"intent": {}}),
     ):
-        line, head = seal(head, kind, "t", fields)
+        line, head = append_hash(head, kind, "t", fields)
         data += line
     (folder / segment_name(1)).write_bytes(data)
-    assert [record["seq"] for record in KillLog(folder).open()] == [1]
+    assert [record["seq"] for record in AuditLog(folder).open()] == [1]
 
 
 def test_short_writes_are_gone_on_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         log.append(Kind.INTENT, {"pid": 2})
     assert whole(folder).records == 2
@@ -215,7 +215,7 @@ def test_short_writes_are_gone_on_with(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_full_disk_is_an_error_and_leaves_no_trace(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         before = last(folder).read_bytes()
 
@@ -239,7 +239,7 @@ def test_a_failed_sync_is_an_error_and_ends_the_segment(folder: Path, monkeypatc
     def broken(file: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
@@ -262,7 +262,7 @@ def test_what_cannot_be_taken_back_is_mended_later(folder: Path, monkeypatch: py
             return write(file, data[:50])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", half)
@@ -277,14 +277,14 @@ def test_what_cannot_be_taken_back_is_mended_later(folder: Path, monkeypatch: py
 def test_a_folder_others_may_write_to_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     with pytest.raises(RecordError, match="chmod 0700"):
-        KillLog(folder).open()
+        AuditLog(folder).open()
 
 
 def test_a_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RecordError, match="cannot be written"):
-        KillLog(folder).open()
+        AuditLog(folder).open()
 
 
 def _link(path: Path, target: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_segment_that_is_no_plain_file_is_refused(folder: Path, tmp_path: Path
     target.write_text("precious")
     folder.mkdir(mode=0o700)
     trap(folder / segment_name(1), target)
-    log = KillLog(folder)
+    log = AuditLog(folder)
     with pytest.raises(RecordError):
         log.open()
     with pytest.raises(RecordError):
@@ -319,16 +319,16 @@ def test_a_segment_that_is_no_plain_file_is_refused(folder: Path, tmp_path: Path
 
 
 def test_intents_nothing_was_said_about_are_found_again(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         for pid in range(3):
             log.append(Kind.INTENT, {"pid": pid})
         log.append(Kind.OUTCOME, {"intent": 1})
         log.append(Kind.ABORTED, {"intent": 3})
-    assert [record["pid"] for record in KillLog(folder).open()] == [1]
+    assert [record["pid"] for record in AuditLog(folder).open()] == [1]
 
 
 def test_threads_do_not_break_the_chain(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=2000) as log:
+    with AuditLog(folder, segment_bytes=2000) as log:
         threads = [
             threading.Thread(target=lambda: [log.append(Kind.WARNED, {"n": n}) for n in range(25)]) for _ in range(4)
         ]

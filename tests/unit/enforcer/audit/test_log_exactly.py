@@ -8,8 +8,8 @@ import pytest
 
 from enforcer.audit import log as audit
 from enforcer.audit import reserved_space
-from enforcer.audit.log import KillLog, segment_name, segments
-from enforcer.audit.record import GENESIS, REMOVED, Head, Kind, read, seal
+from enforcer.audit.log import AuditLog, segment_name, segments
+from enforcer.audit.record import GENESIS, REMOVED, ChainHead, Kind, append_hash, read
 from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
 from tests.support.descriptors import path_of
@@ -38,20 +38,20 @@ def broken(*_: object) -> None:
 
 def test_a_record_has_the_time_at_which_it_was_first_asked_for(folder: Path) -> None:
     times = iter(["one", "two", "three"])
-    with KillLog(folder, now=lambda: next(times)) as log:
+    with AuditLog(folder, now=lambda: next(times)) as log:
         log.append(Kind.WARNED, {})
         log.append(Kind.WARNED, {})
     assert [read(line)["time"] for line in _lines(segments(folder)[0])] == ["one", "two"]
 
 
 def test_a_log_that_is_opened_and_not_written_to_has_no_segment(folder: Path) -> None:
-    with KillLog(folder):
+    with AuditLog(folder):
         pass
     assert found(folder) == {}
 
 
 def _torn(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     with segments(folder)[0].open("ab") as file:
         file.write(b'{"seq":2')
@@ -59,14 +59,14 @@ def _torn(folder: Path) -> None:
 
 def test_what_was_cut_off_is_said_in_the_segment_it_was_cut_off_from(folder: Path) -> None:
     _torn(folder)
-    with KillLog(folder):
+    with AuditLog(folder):
         pass
     assert found(folder) == {segment_name(1): ["INTENT", "RECOVERED"]}
 
 
 def test_after_a_sync_that_failed_it_is_said_in_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _torn(folder)
-    log = KillLog(folder)
+    log = AuditLog(folder)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", broken)
         with pytest.raises(RecordError):
@@ -77,8 +77,8 @@ def test_after_a_sync_that_failed_it_is_said_in_the_next(folder: Path, monkeypat
 
 
 def test_what_another_wrote_while_we_were_away_is_taken_up(folder: Path) -> None:
-    log = KillLog(folder)
-    for other in (KillLog(folder), KillLog(folder)):
+    log = AuditLog(folder)
+    for other in (AuditLog(folder), AuditLog(folder)):
         with log:
             log.append(Kind.WARNED, {})
         with other:
@@ -90,7 +90,7 @@ def test_what_another_wrote_while_we_were_away_is_taken_up(folder: Path) -> None
 
 def test_a_file_that_cannot_be_closed_is_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     close = os.close
-    log = KillLog(folder)
+    log = AuditLog(folder)
     log.append(Kind.WARNED, {})
 
     def fails(file: int) -> None:
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_closed_is_forgotten(folder: Path, monkeypatch: py
 
 
 def test_as_many_segments_as_are_asked_for_are_kept_beside_the_present_one(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=2)) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=2)) as log:
         for number in range(1, 8):
             log.append(Kind.WARNED, {})
             assert len(segments(folder)) == min(number, 3)
@@ -117,16 +117,16 @@ def test_as_many_segments_as_are_asked_for_are_kept_beside_the_present_one(folde
 def _claimed(folder: Path, last: int) -> None:
     """A log of two segments, the second of which says that all up to so far was removed."""
     folder.mkdir(mode=0o700)
-    head: Head = GENESIS
+    head: ChainHead = GENESIS
     for number, (kind, fields) in enumerate(((Kind.WARNED, {}), (Kind.PRUNED, {REMOVED: {"last": last}})), 1):
-        line, head = seal(head, kind, "noon", fields)
+        line, head = append_hash(head, kind, "noon", fields)
         (folder / segment_name(number)).write_bytes(line)
 
 
 @pytest.mark.parametrize(("last", "left"), [(1, [2]), (2, [1, 2]), (3, [1, 2])])
 def test_no_record_has_itself_removed(folder: Path, last: int, left: list[int]) -> None:
     _claimed(folder, last)
-    with KillLog(folder):
+    with AuditLog(folder):
         pass
     assert list(found(folder)) == [segment_name(number) for number in left]
 
@@ -135,7 +135,7 @@ def test_what_has_a_name_that_we_do_not_give_is_never_removed(folder: Path) -> N
     _claimed(folder, 1)
     stranger = folder / "kills-0.jsonl"
     stranger.touch(mode=0o600)
-    with KillLog(folder):
+    with AuditLog(folder):
         pass
     assert [path.name for path in segments(folder)] == [stranger.name, segment_name(2)]
 
@@ -144,28 +144,28 @@ def test_what_has_a_name_that_we_do_not_give_is_never_removed(folder: Path) -> N
 def test_the_end_is_searched_until_it_is_longer_than_need_be(
     folder: Path, monkeypatch: pytest.MonkeyPatch, spare: int, pids: list[int]
 ) -> None:
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for pid in range(4):
             log.append(Kind.INTENT, {"pid": pid})
     (size,) = {path.stat().st_size for path in segments(folder)}
     monkeypatch.setattr(audit, "RECENT_BYTES", 2 * size + spare)
-    assert [record["pid"] for record in KillLog(folder).open()] == pids
+    assert [record["pid"] for record in AuditLog(folder).open()] == pids
 
 
 def test_an_answer_to_an_intent_of_before_what_is_searched_answers_no_other(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         log.append(Kind.OUTCOME, {"intent": 77})
-    assert [record["pid"] for record in KillLog(folder).open()] == [1]
+    assert [record["pid"] for record in AuditLog(folder).open()] == [1]
 
 
 def test_a_segment_whose_name_is_not_its_first_records_says_nothing_of_what_may_be_removed(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for number in range(6):
             log.append(Kind.WARNED, {"n": number})
     follower = segments(folder)[4]
     follower.rename(follower.with_stem(f"{follower.stem}-"))
-    with KillLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=2)):
+    with AuditLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=2)):
         pass
     assert [read(path.read_bytes())["kind"] for path in segments(folder)] == ["WARNED"] * 6
 
@@ -174,6 +174,6 @@ def test_a_segment_whose_name_is_not_its_first_records_says_nothing_of_what_may_
 def test_so_much_room_is_set_aside_as_was_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     asked: list[int] = []
     monkeypatch.setattr(reserved_space, "preallocate", lambda _, wanted: asked.append(wanted))
-    with KillLog(folder, reserve_bytes=size):
+    with AuditLog(folder, reserve_bytes=size):
         pass
     assert asked == [size] * (size > 0)

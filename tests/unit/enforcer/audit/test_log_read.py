@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from enforcer.audit import log as audit
-from enforcer.audit.log import KillLog, segment_name, segments
-from enforcer.audit.record import Head, Kind, read
+from enforcer.audit.log import AuditLog, segment_name, segments
+from enforcer.audit.record import ChainHead, Kind, read
 from enforcer.audit.retention import Retention
 from gpushare.errors import RecordError
 from tests.support.descriptors import held_below
@@ -29,8 +29,8 @@ def _records(folder: Path) -> list[dict[str, Any]]:
     return [read(line) for file in segments(folder) for line in file.read_bytes().splitlines(keepends=True)]
 
 
-def _filled(folder: Path, count: int) -> list[Head]:
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+def _filled(folder: Path, count: int) -> list[ChainHead]:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         return [log.append(Kind.WARNED, {"n": number}) for number in range(count)]
 
 
@@ -39,7 +39,7 @@ def _said(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_record_is_as_it_was_asked_for_at_the_time_it_was_written(folder: Path) -> None:
-    with KillLog(folder, now=lambda: "noon") as log:
+    with AuditLog(folder, now=lambda: "noon") as log:
         log.append(Kind.ARMED, {"pid": 7})
     assert [_said(record) for record in _records(folder)] == [{"time": "noon", "kind": "ARMED", "pid": 7}]
 
@@ -47,7 +47,7 @@ def test_a_record_is_as_it_was_asked_for_at_the_time_it_was_written(folder: Path
 def test_of_what_is_removed_it_says_how_much_and_where_the_rest_goes_on(folder: Path) -> None:
     heads = _filled(folder, 5)
     sizes = [path.stat().st_size for path in segments(folder)]
-    with KillLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=2), now=lambda: "noon"):
+    with AuditLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=2), now=lambda: "noon"):
         pass
     kept = _records(folder)
     assert [record["seq"] for record in kept] == [4, 5, 6]
@@ -63,7 +63,7 @@ def test_of_what_is_cut_off_it_says_what_it_was(folder: Path) -> None:
     _filled(folder, 1)
     with segments(folder)[-1].open("ab") as file:
         file.write(b"torn")
-    with KillLog(folder, now=lambda: "noon"):
+    with AuditLog(folder, now=lambda: "noon"):
         pass
     assert _said(_records(folder)[-1]) == {
         "time": "noon",
@@ -80,7 +80,7 @@ def test_listeners_are_told_of_all_that_is_written_in_its_order(folder: Path) ->
     with segments(folder)[-1].open("ab") as file:
         file.write(b"torn")
     told: list[tuple[Kind, bytes]] = []
-    log = KillLog(folder, retention=Retention(segments=3))
+    log = AuditLog(folder, retention=Retention(segments=3))
     log.listeners.append(lambda kind, line: told.append((kind, line)))
     log.open()
     log.append(Kind.INTENT, {"pid": 7})
@@ -96,7 +96,7 @@ def test_nobody_is_told_of_what_did_not_become_durable(folder: Path, monkeypatch
     def broken(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.listeners.append(lambda kind, _: told.append(kind))
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
@@ -108,17 +108,17 @@ def test_nobody_is_told_of_what_did_not_become_durable(folder: Path, monkeypatch
 
 def test_a_head_is_held_where_its_very_record_is_there(folder: Path) -> None:
     heads = _filled(folder, 4)
-    log = KillLog(folder)
+    log = AuditLog(folder)
     assert all(log.holds(head) for head in heads)
-    assert not log.holds(Head(2, heads[2].hash))
-    assert not log.holds(Head(5, heads[3].hash))
-    assert not log.holds(Head(0, heads[0].hash))
+    assert not log.holds(ChainHead(2, heads[2].hash))
+    assert not log.holds(ChainHead(5, heads[3].hash))
+    assert not log.holds(ChainHead(0, heads[0].hash))
     segments(folder)[1].unlink()
     assert [log.holds(head) for head in heads] == [True, False, True, True]
 
 
 def test_a_head_is_found_among_others_in_one_segment_beside_lines_that_do_not_hold(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         heads = [log.append(Kind.WARNED, {"n": number}) for number in range(3)]
     file = segments(folder)[0]
     file.write_bytes(file.read_bytes().replace(b'"n":1', b'"n":7'))
@@ -127,14 +127,14 @@ def test_a_head_is_found_among_others_in_one_segment_beside_lines_that_do_not_ho
 
 def test_whether_a_head_is_held_cannot_be_said_without_the_log(folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        KillLog(folder).holds(Head(1, "sha256:" + "0" * 64))
+        AuditLog(folder).holds(ChainHead(1, "sha256:" + "0" * 64))
 
 
 def test_what_hinders_it_is_said_until_it_does_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         assert log.problem is None
         said = f"the kill log in {folder} cannot be written: [Errno 5] Input/output error"
         with monkeypatch.context() as patched:
@@ -151,7 +151,7 @@ def test_what_hinders_it_is_said_until_it_does_not(folder: Path, monkeypatch: py
 
 def test_a_file_that_stands_where_the_next_segment_belongs_is_named(folder: Path) -> None:
     _filled(folder, 1)
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         (folder / segment_name(2)).write_bytes(b"precious\n")
         before = held_below(folder)
         said = f"^{segment_name(2)} is there before its first record; move it away$"
@@ -161,7 +161,7 @@ def test_a_file_that_stands_where_the_next_segment_belongs_is_named(folder: Path
 
 
 def test_files_are_let_go_of(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for number in range(4):
             log.append(Kind.WARNED, {"n": number})
             assert held_below(folder) == 2, "the folder and the present segment"
@@ -169,22 +169,22 @@ def test_files_are_let_go_of(folder: Path) -> None:
 
 
 def test_a_segment_is_followed_by_the_next_where_it_would_grow_beyond_its_size(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.WARNED, {"n": 0})
     size = segments(folder)[0].stat().st_size
     segments(folder)[0].unlink()
-    with KillLog(folder, segment_bytes=2 * size, now=audit.utc_now) as log:
+    with AuditLog(folder, segment_bytes=2 * size, now=audit.utc_now) as log:
         for number in range(5):
             log.append(Kind.WARNED, {"n": number})
     assert [path.name for path in segments(folder)] == [segment_name(first) for first in (1, 3, 5)]
 
 
 def test_a_restart_goes_on_in_the_last_segment_up_to_its_size(folder: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.WARNED, {"n": 0})
     size = segments(folder)[0].stat().st_size
     for number in range(1, 4):
-        with KillLog(folder, segment_bytes=2 * size) as log:
+        with AuditLog(folder, segment_bytes=2 * size) as log:
             assert log.head.seq == number
             log.append(Kind.WARNED, {"n": number})
     assert [path.name for path in segments(folder)] == [segment_name(1), segment_name(3)]
@@ -195,6 +195,6 @@ def test_by_age_the_oldest_goes_one_at_a_time(folder: Path) -> None:
     for path in segments(folder)[:2]:
         os.utime(path, (0, 0))
     for left in ([2, 3, 4, 5], [3, 4, 5, 6], [3, 4, 5, 6]):
-        with KillLog(folder, segment_bytes=ONE_EACH, retention=Retention(days=1)):
+        with AuditLog(folder, segment_bytes=ONE_EACH, retention=Retention(days=1)):
             pass
         assert [record["seq"] for record in _records(folder)] == left

@@ -11,8 +11,8 @@ import pytest
 
 from enforcer.audit import log as audit
 from enforcer.audit import reserved_space
-from enforcer.audit.log import KillLog, segment_name, segments
-from enforcer.audit.record import REMOVED, Head, Kind, Verdict, head_of, read, seal, verify
+from enforcer.audit.log import AuditLog, segment_name, segments
+from enforcer.audit.record import REMOVED, ChainHead, Kind, VerifyResult, append_hash, head_of, read, verify
 from enforcer.audit.retention import Retention
 from enforcer.audit.segments import LogFolder
 from gpushare.errors import RecordError
@@ -25,7 +25,7 @@ def lines(folder: Path) -> list[bytes]:
     return list(chain.from_iterable(path.read_bytes().splitlines(keepends=True) for path in segments(folder)))
 
 
-def whole(folder: Path, anchor: Head | None = None) -> Verdict:
+def whole(folder: Path, anchor: ChainHead | None = None) -> VerifyResult:
     return verify(lines(folder), anchor=anchor)
 
 
@@ -38,8 +38,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "audit"
 
 
-def keeping(folder: Path, count: int) -> KillLog:
-    return KillLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=count))
+def keeping(folder: Path, count: int) -> AuditLog:
+    return AuditLog(folder, segment_bytes=ONE_EACH, retention=Retention(segments=count))
 
 
 def test_what_is_removed_is_said_and_the_rest_holds(folder: Path) -> None:
@@ -64,8 +64,8 @@ def test_the_head_at_which_the_log_was_cut_is_an_anchor_that_holds(folder: Path)
         for number in range(9):
             log.append(Kind.WARNED, {"n": number})
     removed = [record for record in map(read, lines(folder)) if record["kind"] == "PRUNED"][-1][REMOVED]
-    assert whole(folder, Head(removed["last"], removed["hash"])).holds
-    forged = whole(folder, Head(removed["last"], "sha256:" + "7" * 64))
+    assert whole(folder, ChainHead(removed["last"], removed["hash"])).holds
+    forged = whole(folder, ChainHead(removed["last"], "sha256:" + "7" * 64))
     assert forged.line == 1
     assert "replaced" in (forged.problem or "")
 
@@ -102,7 +102,7 @@ def test_removing_that_a_crash_cut_short_still_verifies_and_is_finished(
         done.append(name)
         unlink(name, dir_fd=dir_fd)
 
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for number in range(6):
             log.append(Kind.WARNED, {"n": number})
     with monkeypatch.context() as patched:
@@ -118,7 +118,7 @@ def test_removing_that_a_crash_cut_short_still_verifies_and_is_finished(
 
 
 def test_restarts_remove_no_more_than_what_is_too_much(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for number in range(6):
             log.append(Kind.WARNED, {"n": number})
     found = []
@@ -129,7 +129,7 @@ def test_restarts_remove_no_more_than_what_is_too_much(folder: Path) -> None:
 
 
 def test_a_segment_whose_follower_does_not_hold_is_kept(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for number in range(6):
             log.append(Kind.WARNED, {"n": number})
     for file in segments(folder)[1:5]:
@@ -171,7 +171,7 @@ def full_but_for_the_reserve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 def test_on_a_full_disk_the_log_goes_on_in_the_room_set_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         assert log.shortage is None
         with monkeypatch.context() as patched:
@@ -190,7 +190,7 @@ def test_on_a_full_disk_the_log_goes_on_in_the_room_set_aside(folder: Path, monk
 
 
 def test_once_nothing_is_left_of_it_nothing_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         (folder / reserved_space.NAME).unlink()
         (folder / reserved_space.NAME).touch()
@@ -205,12 +205,12 @@ def test_once_nothing_is_left_of_it_nothing_is_written(folder: Path, monkeypatch
 def test_a_torn_tail_on_a_full_disk_is_said_in_the_room_set_aside(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     with segments(folder)[-1].open("ab") as file:
         file.write(b'{"seq":2')
     full_but_for_the_reserve(folder, monkeypatch)
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 2})
     assert kinds(folder) == ["INTENT", "RECOVERED", "INTENT"]
     assert whole(folder).holds
@@ -218,7 +218,7 @@ def test_a_torn_tail_on_a_full_disk_is_said_in_the_room_set_aside(
 
 @pytest.mark.parametrize("where", ["name of the reserve", "name of the next segment"])
 def test_what_has_the_name_already_is_never_lost(folder: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         full_but_for_the_reserve(folder, monkeypatch)
         precious = folder / (reserved_space.NAME if where == "name of the reserve" else segment_name(2))
@@ -236,7 +236,7 @@ def test_where_no_room_can_be_set_aside_that_is_said_and_the_log_written(
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr(reserved_space, "preallocate", never)
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.OUTCOME, {})
         assert "Operation not supported" in str(log.shortage)
     assert not (folder / reserved_space.NAME).exists()
@@ -256,13 +256,13 @@ def _empty(line: bytes) -> bytes:
 def test_blocks_that_never_reached_the_disk_are_a_torn_tail(
     folder: Path, left: Callable[[bytes], bytes], before: int
 ) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         for pid in range(before + 1):
             log.append(Kind.INTENT, {"pid": pid})
     file = segments(folder)[-1]
     data = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(data[:-1]) + left(data[-1]))
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.OUTCOME, {})
     assert kinds(folder) == ["INTENT"] * before + ["RECOVERED", "OUTCOME"]
     assert whole(folder).holds
@@ -277,7 +277,7 @@ def test_a_record_that_could_not_be_taken_back_does_not_count(
     def broken(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
@@ -295,7 +295,7 @@ def test_a_record_that_could_not_be_taken_back_does_not_count(
 
 def test_what_a_restart_reads_it_writes_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync that failed for an enforcer before us leaves the kernel showing what the disk does not hold."""
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.INTENT, {"pid": 1})
     calls: list[tuple[str, bytes]] = []
     pwrite, fsync = os.pwrite, os.fsync
@@ -311,7 +311,7 @@ def test_what_a_restart_reads_it_writes_again(folder: Path, monkeypatch: pytest.
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", wrote)
         patched.setattr(os, "fsync", synced)
-        KillLog(folder).open()
+        AuditLog(folder).open()
     begun = next(number for number, call in enumerate(calls) if call[0] == "write")
     again = b"".join(data for _, data in calls)
     assert again == segments(folder)[0].read_bytes()
@@ -323,11 +323,11 @@ def test_a_parent_others_may_write_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state").chmod(0o777)
     with pytest.raises(RecordError, match="chmod go-w"):
-        KillLog(tmp_path / "state" / "audit").open()
+        AuditLog(tmp_path / "state" / "audit").open()
 
 
 def test_a_second_name_for_the_segment_ends_it(folder: Path, tmp_path: Path) -> None:
-    with KillLog(folder) as log:
+    with AuditLog(folder) as log:
         log.append(Kind.WARNED, {})
         (tmp_path / "elsewhere").hardlink_to(segments(folder)[-1])
         before = (tmp_path / "elsewhere").read_bytes()
@@ -337,38 +337,38 @@ def test_a_second_name_for_the_segment_ends_it(folder: Path, tmp_path: Path) -> 
 
 
 def test_intents_are_looked_for_over_small_segments(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for pid in range(9):
             log.append(Kind.INTENT, {"pid": pid})
         log.append(Kind.OUTCOME, {"intent": 4})
-    assert [record["pid"] for record in KillLog(folder).open()] == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert [record["pid"] for record in AuditLog(folder).open()] == [0, 1, 2, 4, 5, 6, 7, 8]
 
 
 def test_an_intent_whose_process_hung_for_long_is_answered_however_much_was_written_since(folder: Path) -> None:
-    with KillLog(folder, segment_bytes=200 * 1024) as log:
+    with AuditLog(folder, segment_bytes=200 * 1024) as log:
         log.append(Kind.INTENT, {"pid": 1})
         log.append(Kind.INTENT, {"pid": 2})
     made = folder / segment_name(3)
     head, text = head_of(read(lines(folder)[-1])), b""
     while len(text) < 300 * 1024:
-        line, head = seal(head, Kind.ARMED, "2026-11-20T22:16:05.123Z", {"container": "x" * 400})
+        line, head = append_hash(head, Kind.ARMED, "2026-11-20T22:16:05.123Z", {"container": "x" * 400})
         text += line
     made.write_bytes(text)
     made.chmod(0o600)
-    with KillLog(folder, segment_bytes=200 * 1024) as log:
+    with AuditLog(folder, segment_bytes=200 * 1024) as log:
         log.append(Kind.OUTCOME, {"intent": 1})
     assert whole(folder).holds
-    assert [record["pid"] for record in KillLog(folder).open()] == [2]
+    assert [record["pid"] for record in AuditLog(folder).open()] == [2]
 
 
 def test_only_so_much_of_the_end_is_searched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "RECENT_BYTES", 100)
-    with KillLog(folder, segment_bytes=ONE_EACH) as log:
+    with AuditLog(folder, segment_bytes=ONE_EACH) as log:
         for pid in range(9):
             log.append(Kind.INTENT, {"pid": pid})
-    assert [record["pid"] for record in KillLog(folder).open()] == [8]
+    assert [record["pid"] for record in AuditLog(folder).open()] == [8]
 
 
 def test_a_field_that_is_the_records_own_is_refused(folder: Path) -> None:
-    with KillLog(folder) as log, pytest.raises(RecordError, match="'hash' cannot be given"):
+    with AuditLog(folder) as log, pytest.raises(RecordError, match="'hash' cannot be given"):
         log.append(Kind.WARNED, {"hash": "x"})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.audit.record import GENESIS, HASH, MAX_BYTES, Head, Kind, digest_of, read, seal, verify
+from enforcer.audit.record import GENESIS, HASH, MAX_BYTES, ChainHead, Kind, append_hash, digest_of, read, verify
 from gpushare.errors import ConfigError, RecordError
 
 TIME = "2026-11-20T22:16:05.123Z"
@@ -17,7 +17,7 @@ POD = {"namespace": "asr", "name": "tts-0", "uid": "0a1b2c3d-1111-2222-3333-4444
 def log(count: int) -> list[bytes]:
     head, lines = GENESIS, []
     for number in range(count):
-        line, head = seal(head, Kind.INTENT, TIME, {"node": "gpu-7", "pod": POD, "pid": number})
+        line, head = append_hash(head, Kind.INTENT, TIME, {"node": "gpu-7", "pod": POD, "pid": number})
         lines.append(line)
     return lines
 
@@ -34,7 +34,7 @@ def test_an_untouched_log_verifies_and_names_its_head() -> None:
     verdict = verify(lines)
     assert verdict.holds
     assert verdict.records == 20
-    assert verdict.head == Head(20, json.loads(lines[-1])["hash"])
+    assert verdict.head == ChainHead(20, json.loads(lines[-1])["hash"])
 
 
 def test_an_empty_log_verifies() -> None:
@@ -50,7 +50,9 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_text_breaks_a_line(text: str) -> None:
     fields: dict[str, Any] = dict.fromkeys(("node", "gpu", "container", "command", "note"), text)
-    line, head = seal(GENESIS, Kind.OUTCOME, TIME, fields | {"pod": dict.fromkeys(POD, text), "targets": [text] * 500})
+    line, head = append_hash(
+        GENESIS, Kind.OUTCOME, TIME, fields | {"pod": dict.fromkeys(POD, text), "targets": [text] * 500}
+    )
     assert len(line) <= MAX_BYTES
     assert line.count(b"\n") == 1
     assert line.isascii()
@@ -64,26 +66,26 @@ VALUES = st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**63) |
 
 @given(st.dictionaries(st.sampled_from(["note", "container", "targets", "ok", "n"]), VALUES))
 def test_whatever_is_recorded_verifies(fields: dict[str, Any]) -> None:
-    line, _ = seal(GENESIS, Kind.INTENT, TIME, fields)
+    line, _ = append_hash(GENESIS, Kind.INTENT, TIME, fields)
     assert verify([line]).holds
 
 
 def test_short_texts_are_kept_whole() -> None:
-    line, _ = seal(GENESIS, Kind.WARNED, TIME, {"note": "ä\n\x1b" * 20})
+    line, _ = append_hash(GENESIS, Kind.WARNED, TIME, {"note": "ä\n\x1b" * 20})
     assert read(line)["note"] == "ä\n\x1b" * 20
 
 
 def test_a_float_is_refused() -> None:
     with pytest.raises(RecordError, match="float"):
-        seal(GENESIS, Kind.WARNED, TIME, {"seconds": 1.5})
+        append_hash(GENESIS, Kind.WARNED, TIME, {"seconds": 1.5})
 
 
 def test_fields_that_cannot_be_cut_are_refused() -> None:
     with pytest.raises(RecordError, match="too many fields"):
-        seal(GENESIS, Kind.WARNED, TIME, {f"field{number}": number for number in range(1000)})
+        append_hash(GENESIS, Kind.WARNED, TIME, {f"field{number}": number for number in range(1000)})
 
 
-def bad(lines: Iterable[bytes], anchor: Head | None = None) -> tuple[int | None, str]:
+def bad(lines: Iterable[bytes], anchor: ChainHead | None = None) -> tuple[int | None, str]:
     verdict = verify(lines, anchor=anchor)
     assert not verdict.holds
     return verdict.line, verdict.problem or ""
@@ -131,18 +133,18 @@ def test_a_cut_middle_is_named() -> None:
 
 def test_a_record_replaced_with_its_own_valid_hash_is_named() -> None:
     lines = log(9)
-    forged, _ = seal(Head(4, json.loads(lines[3])["hash"]), Kind.INTENT, TIME, {"pid": 1})
+    forged, _ = append_hash(ChainHead(4, json.loads(lines[3])["hash"]), Kind.INTENT, TIME, {"pid": 1})
     lines[4] = forged
     assert bad(lines)[0] == 6
 
 
 def test_a_rechained_log_is_found_by_the_anchor_alone() -> None:
     lines = log(9)
-    anchor = Head(9, json.loads(lines[8])["hash"])
-    forged, head = seal(Head(4, json.loads(lines[3])["hash"]), Kind.INTENT, TIME, {"pid": 1})
+    anchor = ChainHead(9, json.loads(lines[8])["hash"])
+    forged, head = append_hash(ChainHead(4, json.loads(lines[3])["hash"]), Kind.INTENT, TIME, {"pid": 1})
     lines[4:] = [forged]
     for number in range(5, 9):
-        line, head = seal(head, Kind.INTENT, TIME, {"pid": number})
+        line, head = append_hash(head, Kind.INTENT, TIME, {"pid": number})
         lines.append(line)
     assert verify(lines).holds
     assert bad(lines, anchor) == (9, "record 9 is not the one the anchor names: the log was replaced")
@@ -150,7 +152,7 @@ def test_a_rechained_log_is_found_by_the_anchor_alone() -> None:
 
 def test_a_cut_tail_is_found_by_the_anchor_alone() -> None:
     lines = log(9)
-    anchor = Head.parse(f"9:{json.loads(lines[8])['hash']}")
+    anchor = ChainHead.parse(f"9:{json.loads(lines[8])['hash']}")
     assert verify(lines, anchor=anchor).holds
     assert verify(lines[:7]).holds
     line, problem = bad(lines[:7], anchor)
@@ -161,10 +163,10 @@ def test_a_cut_tail_is_found_by_the_anchor_alone() -> None:
 
 def test_an_anchor_at_the_very_end_holds_and_one_after_it_does_not() -> None:
     lines = log(3)
-    last = Head(3, json.loads(lines[2])["hash"])
+    last = ChainHead(3, json.loads(lines[2])["hash"])
     assert verify(lines, anchor=last).holds
     said = "the log ends at record 3, the anchor is record 4: its tail was cut off"
-    assert bad(lines, Head(4, last.hash)) == (4, said)
+    assert bad(lines, ChainHead(4, last.hash)) == (4, said)
 
 
 @pytest.mark.parametrize(
@@ -172,21 +174,21 @@ def test_an_anchor_at_the_very_end_holds_and_one_after_it_does_not() -> None:
 )
 def test_an_anchor_written_otherwise_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no anchor"):
-        Head.parse(text)
+        ChainHead.parse(text)
 
 
 def test_an_anchor_is_read_as_it_is_shown() -> None:
-    assert Head.parse(str(GENESIS)) == GENESIS
-    assert Head.parse("9" * 15 + f":{GENESIS.hash}") == Head(10**15 - 1, GENESIS.hash)
+    assert ChainHead.parse(str(GENESIS)) == GENESIS
+    assert ChainHead.parse("9" * 15 + f":{GENESIS.hash}") == ChainHead(10**15 - 1, GENESIS.hash)
 
 
 def test_one_that_is_refused_is_shown_as_far_as_it_is_worth() -> None:
     said = "is no anchor; write <number>:sha256:<64 hex digits>"
     with pytest.raises(ConfigError) as raised:
-        Head.parse("9" * 16 + f":{GENESIS.hash}")
+        ChainHead.parse("9" * 16 + f":{GENESIS.hash}")
     assert raised.value.message == f"'{'9' * 16}:{GENESIS.hash}' {said}"
     with pytest.raises(ConfigError) as raised:
-        Head.parse("x" * 101)
+        ChainHead.parse("x" * 101)
     assert raised.value.message == f"'{'x' * 100}' {said}"
 
 
@@ -260,7 +262,7 @@ def test_every_random_mutation_is_found(mutate: Any) -> None:
     chance = random.Random(mutate.__name__)
     lines = log(12)
     whole = b"".join(lines)
-    anchor = Head(12, json.loads(lines[-1])["hash"])
+    anchor = ChainHead(12, json.loads(lines[-1])["hash"])
     missed = []
     for _ in range(500):
         changed = mutate(whole, chance)

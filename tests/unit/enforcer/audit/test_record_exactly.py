@@ -12,12 +12,12 @@ from enforcer.audit.record import (
     GENESIS,
     HASH,
     MAX_BYTES,
-    Head,
+    ChainHead,
     Kind,
+    append_hash,
     digest_of,
     head_of,
     read,
-    seal,
     verify,
 )
 from gpushare.errors import RecordError
@@ -31,20 +31,20 @@ def _line(record: dict[str, Any]) -> bytes:
     return json.dumps({**record, HASH: digest_of(record)}, separators=(",", ":")).encode() + b"\n"
 
 
-def _log(count: int, previous: Head = GENESIS) -> list[bytes]:
+def _log(count: int, previous: ChainHead = GENESIS) -> list[bytes]:
     lines = []
     for number in range(count):
-        line, previous = seal(previous, Kind.WARNED, "t", {"n": number})
+        line, previous = append_hash(previous, Kind.WARNED, "t", {"n": number})
         lines.append(line)
     return lines
 
 
-def _heads(lines: list[bytes]) -> list[Head]:
+def _heads(lines: list[bytes]) -> list[ChainHead]:
     return [head_of(read(line)) for line in lines]
 
 
 def _kept(**fields: Any) -> dict[str, Any]:
-    record = read(seal(GENESIS, Kind.WARNED, "t", fields)[0])
+    record = read(append_hash(GENESIS, Kind.WARNED, "t", fields)[0])
     return {name: record[name] for name in fields}
 
 
@@ -55,37 +55,39 @@ def _refused(line: bytes) -> str:
 
 
 def test_a_record_is_one_line_of_compact_json_in_a_fixed_order() -> None:
-    line, head = seal(Head(6, "sha256:" + "a" * 64), Kind.INTENT, "noon", {"b": 1, "a": [True, None, "\u00e4"]})
+    line, head = append_hash(
+        ChainHead(6, "sha256:" + "a" * 64), Kind.INTENT, "noon", {"b": 1, "a": [True, None, "\u00e4"]}
+    )
     body = '{"seq":7,"time":"noon","kind":"INTENT","b":1,"a":[true,null,"\\u00e4"],"prev":"sha256:' + "a" * 64 + '"'
     digest = digest_of(json.loads(body + "}"))
     assert line.decode() == body + f',"hash":"{digest}"}}\n'
-    assert head == Head(7, digest) == head_of(read(line))
+    assert head == ChainHead(7, digest) == head_of(read(line))
     assert str(head) == f"7:{digest}"
 
 
 @pytest.mark.parametrize("name", ["seq", "time", "kind", "prev", "hash"])
 def test_a_field_may_not_be_called_like_one_of_the_records_own(name: str) -> None:
     with pytest.raises(RecordError) as raised:
-        seal(GENESIS, Kind.WARNED, "t", {name: 1})
+        append_hash(GENESIS, Kind.WARNED, "t", {name: 1})
     assert raised.value.message == f"a record's own {name!r} cannot be given as a field; name it otherwise"
 
 
 def test_of_several_the_first_by_name_is_said() -> None:
     with pytest.raises(RecordError, match="own 'kind' cannot"):
-        seal(GENESIS, Kind.WARNED, "t", {"time": 1, "kind": 2, "seq": 3})
+        append_hash(GENESIS, Kind.WARNED, "t", {"time": 1, "kind": 2, "seq": 3})
 
 
 @pytest.mark.parametrize("value", [1.5, b"x", {1, 2}, object()], ids=lambda value: type(value).__name__)
 def test_what_a_record_cannot_hold_is_named_by_its_type(value: object) -> None:
     for fields in ({"x": value}, {"x": [value]}, {"x": {"y": value}}):
         with pytest.raises(RecordError) as raised:
-            seal(GENESIS, Kind.WARNED, "t", fields)
+            append_hash(GENESIS, Kind.WARNED, "t", fields)
         assert raised.value.message == f"a record holds no {type(value).__name__}; write it as a text"
 
 
 def test_more_fields_than_fit_are_refused() -> None:
     with pytest.raises(RecordError) as raised:
-        seal(GENESIS, Kind.OUTCOME, "t", {f"f{n}": n for n in range(900)})
+        append_hash(GENESIS, Kind.OUTCOME, "t", {f"f{n}": n for n in range(900)})
     assert raised.value.message == "a OUTCOME record has too many fields for 4096 bytes; record fewer"
 
 
@@ -137,11 +139,11 @@ def test_the_shortest_limits_come_last() -> None:
 
 def test_a_line_of_the_longest_length_is_sealed_and_read() -> None:
     fields: dict[str, Any] = {f"t{n}": "x" * 512 for n in range(7)}
-    room = MAX_BYTES - len(seal(GENESIS, Kind.WARNED, "t", {**fields, "z": ""})[0])
-    line, _ = seal(GENESIS, Kind.WARNED, "t", {**fields, "z": "x" * room})
+    room = MAX_BYTES - len(append_hash(GENESIS, Kind.WARNED, "t", {**fields, "z": ""})[0])
+    line, _ = append_hash(GENESIS, Kind.WARNED, "t", {**fields, "z": "x" * room})
     assert len(line) == MAX_BYTES
     assert read(line)["z"] == "x" * room
-    shorter, _ = seal(GENESIS, Kind.WARNED, "t", {**fields, "z": "x" * (room + 1)})
+    shorter, _ = append_hash(GENESIS, Kind.WARNED, "t", {**fields, "z": "x" * (room + 1)})
     assert len(shorter) < MAX_BYTES
     assert _refused(line[:-2] + b'"}\n') == "the line has more than 4096 bytes; no record has"
 
@@ -190,7 +192,7 @@ def test_any_record_that_holds_is_read() -> None:
     assert read(_line(record)) == {**record, HASH: digest_of(record)}
 
 
-def _verdict(lines: list[bytes], anchor: Head | None = None) -> tuple[int, Head, int | None, str | None]:
+def _verdict(lines: list[bytes], anchor: ChainHead | None = None) -> tuple[int, ChainHead, int | None, str | None]:
     found = verify(lines, anchor=anchor)
     assert found.holds is (found.problem is None)
     return found.records, found.head, found.line, found.problem
@@ -217,7 +219,7 @@ def test_what_is_missing_is_counted() -> None:
 
 
 def test_a_record_of_another_chain_is_named() -> None:
-    lines, others = _log(3), _log(3, Head(0, "sha256:" + "1" * 64))
+    lines, others = _log(3), _log(3, ChainHead(0, "sha256:" + "1" * 64))
     said = "record 3 does not follow the record before it: one of them was replaced"
     assert _verdict([*lines[:2], others[2]]) == (2, _heads(lines)[1], 3, said)
     said = "record 1 does not follow the record before it: one of them was replaced"
@@ -227,15 +229,15 @@ def test_a_record_of_another_chain_is_named() -> None:
 def test_what_the_anchor_names_has_to_be_there() -> None:
     lines = _log(4)
     heads = _heads(lines)
-    forged = Head(3, heads[0].hash)
+    forged = ChainHead(3, heads[0].hash)
     said = "record 3 is not the one the anchor names: the log was replaced"
     assert _verdict(lines, forged) == (2, heads[1], 3, said)
     said = "the log ends at record 4, the anchor is record 6: its tail was cut off"
-    assert _verdict(lines, Head(6, heads[0].hash)) == (4, heads[3], 5, said)
+    assert _verdict(lines, ChainHead(6, heads[0].hash)) == (4, heads[3], 5, said)
 
 
-def _pruned(previous: Head, **removed: Any) -> tuple[bytes, Head]:
-    return seal(previous, Kind.PRUNED, "t", {"removed": removed})
+def _pruned(previous: ChainHead, **removed: Any) -> tuple[bytes, ChainHead]:
+    return append_hash(previous, Kind.PRUNED, "t", {"removed": removed})
 
 
 def test_a_log_whose_front_was_pruned_holds_from_there() -> None:
@@ -247,7 +249,7 @@ def test_a_log_whose_front_was_pruned_holds_from_there() -> None:
     assert _verdict(whole, heads[2]) == (3, head, None, None), "where it was cut is an anchor too"
     assert _verdict(whole, heads[3]) == (3, head, None, None)
     forged = "record 3 is not the one the anchor names: the log was replaced"
-    assert _verdict(whole, Head(3, heads[0].hash)) == (0, heads[2], 1, forged)
+    assert _verdict(whole, ChainHead(3, heads[0].hash)) == (0, heads[2], 1, forged)
     why = "record 2, which the anchor names, was pruned with those up to 3; compare with a later anchor"
     assert _verdict(whole, heads[1]) == (3, head, 1, why)
 
@@ -270,9 +272,9 @@ def test_only_a_record_that_accounts_for_all_before_it_lets_a_log_begin_later(
     missing = "records 1 to 3 are missing here: deleted or moved; this is record 4"
     expected = (3, head, None, None) if accounts else (0, GENESIS, 1, missing)
     assert _verdict([*lines[3:], said]) == expected
-    other, _ = seal(heads[4], Kind.WARNED, "t", {"removed": removed})
+    other, _ = append_hash(heads[4], Kind.WARNED, "t", {"removed": removed})
     assert _verdict([*lines[3:], other]) == (0, GENESIS, 1, missing), "it has to be a PRUNED record"
-    strange, _ = seal(heads[4], Kind.PRUNED, "t", {"removed": "all"})
+    strange, _ = append_hash(heads[4], Kind.PRUNED, "t", {"removed": "all"})
     assert _verdict([*lines[3:], strange]) == (0, GENESIS, 1, missing)
 
 
@@ -299,10 +301,10 @@ def _nested(levels: int, inner: object) -> object:
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"a": value}], ids=["lists", "an object"])
 def test_a_record_has_so_many_levels_and_not_one_more(wrap: Callable[[object], object]) -> None:
     within = DEEPEST - 1 - (wrap(None) is not None)
-    line, head = seal(GENESIS, Kind.WARNED, "t", {"x": wrap(_nested(within, "text"))})
+    line, head = append_hash(GENESIS, Kind.WARNED, "t", {"x": wrap(_nested(within, "text"))})
     assert head_of(read(line)) == head
     with pytest.raises(RecordError) as refused:
-        seal(GENESIS, Kind.WARNED, "t", {"x": wrap(_nested(within + 1, "text"))})
+        append_hash(GENESIS, Kind.WARNED, "t", {"x": wrap(_nested(within + 1, "text"))})
     assert refused.value.message == "a WARNED record has more than 16 levels of lists and objects; record fewer"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit.record import GENESIS, MAX_BYTES, Head, Kind, seal
-from enforcer.audit.recovery import lost, mend
+from enforcer.audit.record import GENESIS, MAX_BYTES, ChainHead, Kind, append_hash
+from enforcer.audit.recovery import lost_fields, repair_torn_tail
 from enforcer.audit.segments import LogFolder
 from gpushare.errors import RecordError
 from tests.support.descriptors import held_below
@@ -18,15 +18,15 @@ NAME = "kills-000000000001.jsonl"
 def _lines(count: int, note: str = "") -> list[bytes]:
     head, lines = GENESIS, []
     for number in range(count):
-        line, head = seal(head, Kind.WARNED, "t", {"n": number, "note": note})
+        line, head = append_hash(head, Kind.WARNED, "t", {"n": number, "note": note})
         lines.append(line)
     return lines
 
 
-def _head(lines: list[bytes]) -> Head:
+def _head(lines: list[bytes]) -> ChainHead:
     head = GENESIS
     for number in range(len(lines)):
-        _, head = seal(head, Kind.WARNED, "t", {"n": number, "note": ""})
+        _, head = append_hash(head, Kind.WARNED, "t", {"n": number, "note": ""})
     return head
 
 
@@ -37,11 +37,11 @@ def folder(tmp_path: Path) -> LogFolder:
     return found
 
 
-def _mended(folder: LogFolder, data: bytes, unwanted: int | None = None) -> tuple[Head | None, bytes, bytes]:
+def _mended(folder: LogFolder, data: bytes, unwanted: int | None = None) -> tuple[ChainHead | None, bytes, bytes]:
     path = folder.path / NAME
     path.write_bytes(data)
     descriptors = held_below(folder.path.parent)
-    head, rest = mend(folder, NAME, unwanted)
+    head, rest = repair_torn_tail(folder, NAME, unwanted)
     assert held_below(folder.path.parent) == descriptors
     return head, rest, path.read_bytes()
 
@@ -49,7 +49,7 @@ def _mended(folder: LogFolder, data: bytes, unwanted: int | None = None) -> tupl
 def test_what_was_cut_off_is_told_by_length_and_hash() -> None:
     digest = "sha256:" + hashlib.sha256(b"torn").hexdigest()
     note = "an unfinished line was cut off: a crash, or a disk that was full"
-    assert lost(b"torn") == {"reason": "Recovered", "note": note, "lostBytes": 4, "lost": digest}
+    assert lost_fields(b"torn") == {"reason": "Recovered", "note": note, "lostBytes": 4, "lost": digest}
 
 
 def test_a_segment_without_a_record_leaves_the_chain_nowhere(folder: LogFolder) -> None:
@@ -118,8 +118,8 @@ def test_of_the_longest_records_the_end_is_found_too(folder: LogFolder) -> None:
     head, lines = GENESIS, []
     for number in range(4):
         fields = {"n": number} | {f"t{each}": "x" * 512 for each in range(7)}
-        fields["t7"] = "x" * (MAX_BYTES - len(seal(head, Kind.WARNED, "t", fields)[0]) - len(',"t7":""'))
-        line, head = seal(head, Kind.WARNED, "t", fields)
+        fields["t7"] = "x" * (MAX_BYTES - len(append_hash(head, Kind.WARNED, "t", fields)[0]) - len(',"t7":""'))
+        line, head = append_hash(head, Kind.WARNED, "t", fields)
         assert len(line) == MAX_BYTES
         lines.append(line)
     holed = lines[3][:-2] + b"\0\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.audit import reserved_space
-from enforcer.audit.reserved_space import NAME, Reserve, preallocate
+from enforcer.audit.reserved_space import NAME, ReservedSpace, preallocate
 from enforcer.audit.segments import LogFolder
 from tests.support.descriptors import held_below, path_of
 
@@ -21,8 +21,8 @@ def folder(tmp_path: Path) -> LogFolder:
     return found
 
 
-def _filled(folder: LogFolder) -> Reserve:
-    room = Reserve(folder, SIZE)
+def _filled(folder: LogFolder) -> ReservedSpace:
+    room = ReservedSpace(folder, SIZE)
     room.fill()
     assert room.problem is None
     return room
@@ -57,7 +57,7 @@ def test_room_is_set_aside_once_and_becomes_a_segment_once(folder: LogFolder) ->
 
 
 def test_none_that_was_not_set_aside_becomes_anything(folder: LogFolder) -> None:
-    assert Reserve(folder, SIZE).become("kills-000000000001.jsonl") is False
+    assert ReservedSpace(folder, SIZE).become("kills-000000000001.jsonl") is False
     assert folder.names() == []
 
 
@@ -80,26 +80,26 @@ def test_blocks_that_are_there_already_are_not_asked_for_again(
 ) -> None:
     _filled(folder)
     monkeypatch.setattr(reserved_space, "preallocate", lambda *_: pytest.fail("they are there"))
-    again = Reserve(folder, SIZE)
+    again = ReservedSpace(folder, SIZE)
     again.fill()
     assert again.problem is None
 
 
 def test_of_too_few_blocks_the_rest_is_asked_for(folder: LogFolder) -> None:
     _filled(folder)
-    Reserve(folder, 4 * SIZE).fill()
+    ReservedSpace(folder, 4 * SIZE).fill()
     assert (folder.path / NAME).stat().st_blocks * 512 >= 4 * SIZE
 
 
 def test_where_none_is_wanted_none_is_set_aside(folder: LogFolder) -> None:
-    room = Reserve(folder, 0)
+    room = ReservedSpace(folder, 0)
     room.fill()
     assert not (folder.path / NAME).exists()
     assert room.problem is None
 
 
 def test_by_default_a_quarter_of_a_mebibyte_is_set_aside(folder: LogFolder) -> None:
-    Reserve(folder).fill()
+    ReservedSpace(folder).fill()
     assert (folder.path / NAME).stat().st_blocks * 512 >= 256 * 1024
 
 
@@ -114,7 +114,7 @@ def test_what_is_set_aside_is_durable(folder: LogFolder, monkeypatch: pytest.Mon
 
 def test_what_has_the_name_stays_and_is_said_to_be_in_the_way(folder: LogFolder) -> None:
     (folder.path / NAME).write_bytes(b"precious")
-    room = Reserve(folder, SIZE)
+    room = ReservedSpace(folder, SIZE)
     room.fill()
     begin = f"no room is set aside for the kill log in {folder.path}: "
     assert room.problem == f"{begin}{NAME} is there and not empty; move it away"
@@ -138,7 +138,7 @@ def test_what_is_left_of_a_vain_attempt_is_removed(
 
     monkeypatch.setattr(reserved_space if fails == "preallocate" else os, fails, none_left)
     descriptors = held_below(folder.path.parent)
-    room = Reserve(folder, SIZE)
+    room = ReservedSpace(folder, SIZE)
     room.fill()
     assert room.problem is not None
     assert room.problem.endswith("No space left on device")
@@ -157,13 +157,13 @@ def test_one_that_cannot_even_be_removed_is_said_for_what_came_first(
 
     monkeypatch.setattr(reserved_space, "preallocate", none_left)
     monkeypatch.setattr(LogFolder, "remove", fails)
-    room = Reserve(folder, SIZE)
+    room = ReservedSpace(folder, SIZE)
     room.fill()
     assert str(room.problem).endswith("No space left on device")
 
 
 def test_another_enforcer_finds_what_is_set_aside(folder: LogFolder) -> None:
-    later = Reserve(folder, SIZE)
+    later = ReservedSpace(folder, SIZE)
     later.look()
     assert not later.become("kills-000000000001.jsonl"), "nothing is"
     _filled(folder)
@@ -174,7 +174,7 @@ def test_another_enforcer_finds_what_is_set_aside(folder: LogFolder) -> None:
 def test_an_empty_file_without_blocks_or_one_in_use_is_no_room(folder: LogFolder) -> None:
     for data in (b"", b"x" * SIZE):
         (folder.path / NAME).write_bytes(data)
-        room = Reserve(folder, SIZE)
+        room = ReservedSpace(folder, SIZE)
         room.look()
         assert not room.become("kills-000000000001.jsonl")
 

@@ -1,10 +1,10 @@
 import pytest
 
-from enforcer.audit.retention import DAY, MIB, Kept, Retention
+from enforcer.audit.retention import DAY, MIB, Retention, SegmentInfo
 
 
-def kept(*sizes: int, age: float = 0.0) -> list[Kept]:
-    return [Kept(size * MIB, age) for size in sizes]
+def kept(*sizes: int, age: float = 0.0) -> list[SegmentInfo]:
+    return [SegmentInfo(size * MIB, age) for size in sizes]
 
 
 def test_without_limits_everything_is_kept() -> None:

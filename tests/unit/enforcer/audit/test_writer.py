@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.log import KillLog, segments
+from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind, read, verify
-from enforcer.audit.writer import MAX_WAITING, Scribe
+from enforcer.audit.writer import MAX_WAITING, AuditWriter
 from gpushare.errors import RecordError
 from tests.support.patience import holds_within, patient
 
@@ -45,7 +45,7 @@ def ignored(_: RecordError) -> None:
     """Take a failure that says nothing here."""
 
 
-def finish(log: Scribe) -> None:
+def finish(log: AuditWriter) -> None:
     """Have all written, in what time that takes here."""
     log._wait = patient(30)
     log.close()
@@ -62,7 +62,7 @@ def kinds(folder: Path) -> list[str]:
 
 
 def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_is(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=patient(1))
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", wait=patient(1))
     disk.answers.clear()
     with pytest.raises(RecordError, match=r"not answered for \d+ s"):
         log.intent({"pid": 7, "container": "model"})
@@ -78,7 +78,7 @@ def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_i
 
 
 def test_an_intent_that_waited_behind_another_is_never_written(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
     disk.answers.clear()
     log.post(Kind.WARNED, {}, ignored)
     with pytest.raises(RecordError):
@@ -89,7 +89,7 @@ def test_an_intent_that_waited_behind_another_is_never_written(disk: Disk, tmp_p
 
 
 def test_an_intent_whose_sync_fails_too_late_leaves_nothing_to_answer(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=patient(1))
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", wait=patient(1))
     disk.answers.clear()
     disk.fails = True
     with pytest.raises(RecordError):
@@ -102,7 +102,7 @@ def test_an_intent_whose_sync_fails_too_late_leaves_nothing_to_answer(disk: Disk
 
 
 def test_an_answer_that_comes_late_is_written_once(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7")
     intent = log.intent({"pid": 7})
     log._wait = SHORT
     disk.answers.clear()
@@ -117,7 +117,7 @@ def test_an_answer_that_comes_late_is_written_once(disk: Disk, tmp_path: Path) -
 
 
 def test_an_answer_that_failed_is_written_when_it_can_be(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7")
     intent = log.intent({"pid": 7})
     disk.fails = True
     with pytest.raises(RecordError, match="Input/output error"):
@@ -132,7 +132,7 @@ def test_an_answer_that_failed_is_written_when_it_can_be(disk: Disk, tmp_path: P
 
 
 def test_who_stops_writes_first_what_failed_before(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7")
     intent = log.intent({"pid": 7})
     disk.fails = True
     with pytest.raises(RecordError):
@@ -143,9 +143,9 @@ def test_who_stops_writes_first_what_failed_before(disk: Disk, tmp_path: Path) -
 
 
 def test_what_an_enforcer_died_over_is_answered_when_the_log_can_be_written(disk: Disk, tmp_path: Path) -> None:
-    Scribe(KillLog(tmp_path / "audit"), "gpu-7").intent({"pid": 7})
+    AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7").intent({"pid": 7})
     disk.fails = True
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7")
     with pytest.raises(RecordError):
         log.open()
     disk.fails = False
@@ -158,9 +158,9 @@ def test_what_an_enforcer_died_over_is_answered_when_the_log_can_be_written(disk
 
 def test_a_log_that_could_not_be_opened_is_taken_up_without_waiting_for_a_record(tmp_path: Path) -> None:
     folder = tmp_path / "audit"
-    Scribe(KillLog(folder), "gpu-7").intent({"pid": 7})
+    AuditWriter(AuditLog(folder), "gpu-7").intent({"pid": 7})
     folder.chmod(0o755)
-    log = Scribe(KillLog(folder), "gpu-7")
+    log = AuditWriter(AuditLog(folder), "gpu-7")
     with pytest.raises(RecordError, match="must be ours alone"):
         log.open()
     assert "must be ours alone" in (log.problem or "")
@@ -172,7 +172,7 @@ def test_a_log_that_could_not_be_opened_is_taken_up_without_waiting_for_a_record
 
 def test_a_log_that_may_be_somebody_elses_is_not_written(tmp_path: Path) -> None:
     lost: list[str] = []
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", lost=lambda: lost[0] if lost else None)
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", lost=lambda: lost[0] if lost else None)
     log.intent({"pid": 7})
     lost.append("the lock was taken away")
     with pytest.raises(RecordError, match="was taken away"):
@@ -183,7 +183,7 @@ def test_a_log_that_may_be_somebody_elses_is_not_written(tmp_path: Path) -> None
 
 def test_what_nobody_waits_for_does_not_pile_up(disk: Disk, tmp_path: Path) -> None:
     failed: list[str] = []
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
     disk.answers.clear()
     disk.asked.clear()
     log.post(Kind.WARNED, {}, lambda error: failed.append(error.message))
@@ -197,7 +197,7 @@ def test_what_nobody_waits_for_does_not_pile_up(disk: Disk, tmp_path: Path) -> N
 
 
 def test_closing_does_not_wait_for_a_disk_that_is_gone(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
     disk.answers.clear()
     log.post(Kind.WARNED, {}, ignored)
     log.close()
@@ -207,7 +207,7 @@ def test_closing_does_not_wait_for_a_disk_that_is_gone(disk: Disk, tmp_path: Pat
 def test_without_a_thread_to_write_nobody_is_ended_and_later_all_is_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7", wait=SHORT)
 
     def none(*_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -228,7 +228,7 @@ def writers() -> list[bool]:
 
 def test_its_thread_keeps_no_program_from_ending_and_ends_when_all_is_written(disk: Disk, tmp_path: Path) -> None:
     assert holds_within(lambda: not writers(), 10, SHORT), "those of other tests"
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7")
     assert log.problem is None
     disk.answers.clear()
     log.post(Kind.WARNED, {}, ignored)
@@ -240,7 +240,7 @@ def test_its_thread_keeps_no_program_from_ending_and_ends_when_all_is_written(di
 
 
 def test_a_writer_that_has_not_begun_yet_is_the_only_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    log, begun = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[threading.Thread]()
+    log, begun = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7"), list[threading.Thread]()
 
     def late(writer: threading.Thread) -> None:
         begun.append(writer)
@@ -255,7 +255,7 @@ def test_a_writer_that_has_not_begun_yet_is_the_only_one(monkeypatch: pytest.Mon
 
 
 def test_who_posts_a_record_that_cannot_be_written_is_told_why(disk: Disk, tmp_path: Path) -> None:
-    log, failed = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[str]()
+    log, failed = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7"), list[str]()
     log.post(Kind.WARNED, {"n": 1}, lambda error: failed.append(str(error)))
     finish(log)
     assert failed == []
@@ -269,7 +269,7 @@ def test_who_posts_a_record_that_cannot_be_written_is_told_why(disk: Disk, tmp_p
 
 
 def test_what_could_not_be_written_in_its_time_is_without_being_asked_for(disk: Disk, tmp_path: Path) -> None:
-    log = Scribe(KillLog(tmp_path / "audit"), "gpu-7")
+    log = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7")
     intent = log.intent({"pid": 7})
     disk.fails = True
     with pytest.raises(RecordError):
@@ -291,7 +291,7 @@ def test_what_could_not_be_written_in_its_time_is_without_being_asked_for(disk: 
 def test_the_writer_is_asked_to_catch_up_where_there_is_something_and_it_is_not_at_it(
     tmp_path: Path, *, owed: bool, taken_up: bool, busy: bool, asked: int
 ) -> None:
-    log, tasks = Scribe(KillLog(tmp_path / "audit"), "gpu-7"), list[object]()
+    log, tasks = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7"), list[object]()
     log._do = tasks.append  # type: ignore[method-assign, assignment]
     log._taken_up, log._busy = taken_up, busy
     log._owed.extend([(Kind.OUTCOME, {})] if owed else [])

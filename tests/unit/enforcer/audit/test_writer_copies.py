@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import Kind, verify
-from enforcer.audit.writer import records_to
+from enforcer.audit.writer import record_writer
 from gpushare.errors import RecordError
 
 
 def test_records_go_out_as_they_stand_in_the_log(tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as lines, os.fdopen(writer, "w") as stream, KillLog(tmp_path / "audit") as kill_log:
-        kill_log.listeners.append(records_to(stream))
+    with os.fdopen(reader, "rb") as lines, os.fdopen(writer, "w") as stream, AuditLog(tmp_path / "audit") as kill_log:
+        kill_log.listeners.append(record_writer(stream))
         for kind in (Kind.INTENT, Kind.OUTCOME):
             kill_log.append(kind, {"note": "ü" * 3000})
         copied = [lines.readline(), lines.readline()]
@@ -28,8 +28,8 @@ def test_what_did_not_become_durable_does_not_go_out(tmp_path: Path, monkeypatch
         raise OSError(5, "Input/output error")
 
     stream = io.StringIO()
-    with KillLog(tmp_path / "audit") as kill_log:
-        kill_log.listeners.append(records_to(stream))
+    with AuditLog(tmp_path / "audit") as kill_log:
+        kill_log.listeners.append(record_writer(stream))
         monkeypatch.setattr(os, "fdatasync", failing)
         with pytest.raises(RecordError):
             kill_log.append(Kind.INTENT, {})

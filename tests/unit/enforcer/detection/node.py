@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from enforcer.detection.detector import judge, namespaces_exceeding, settle
-from enforcer.detection.types import Decision, Rules, State, Verdict
+from enforcer.detection.detector import evaluate, namespaces_exceeding, record_kill_result
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.dra.claim_backoff import ClaimBackoff
 from enforcer.quota.types import Quota
 from tests.unit.enforcer.made import GPU, holder, quota
@@ -138,20 +138,20 @@ class Node:
     """
 
     pods: list[Pod]
-    rules: Rules = field(default_factory=Rules)
+    rules: DetectorConfig = field(default_factory=DetectorConfig)
     seed: int = 1
     now: float = STARTED
     coarse: bool = False
     before: bool = False
     card_mib: float = CARD_MIB
-    state: State = field(default_factory=lambda: State(within={}))
-    said: list[tuple[float, Verdict]] = field(default_factory=list)
+    state: DetectorState = field(default_factory=lambda: DetectorState(within={}))
+    said: list[tuple[float, KillDecision]] = field(default_factory=list)
     mib_seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.backoff = ClaimBackoff(lambda: namespaces_exceeding(self.state), lambda: self.now)
-        self._ending: list[tuple[float, Pod, Verdict]] = []
+        self._ending: list[tuple[float, Pod, KillDecision]] = []
         if self.before:
             debt = replace(self.rules.debt, credit=NEVER, memory=0.0)
             self.rules = replace(self.rules, spacing=30.0, debt=debt)
@@ -181,7 +181,7 @@ class Node:
                 held[container] = (holder(pod.number + 1, mib, container, f"pod-{pod.number}"),)
         if self.before:
             self.state = replace(self.state, within=None)
-        self.state, found = judge(self.state, quotas, {GPU: held}, self.now, self.rules)
+        self.state, found = evaluate(self.state, quotas, {GPU: held}, self.now, self.rules)
         self.said += [(self.now, verdict) for verdict in found]
         self._kill([verdict for verdict in found if verdict.decision is Decision.KILL])
 
@@ -196,7 +196,7 @@ class Node:
             left = max(0, left - got)
             yield pod, got
 
-    def _kill(self, verdicts: Sequence[Verdict]) -> None:
+    def _kill(self, verdicts: Sequence[KillDecision]) -> None:
         for verdict in verdicts:
             (pod,) = [each for each in self.pods if f"pod-{each.number}" == verdict.quota.pod_uid]
             pod.kills += 1
@@ -207,7 +207,7 @@ class Node:
             self._ending.remove(ended)
             _, pod, verdict = ended
             pod.ended(self.now, whole=verdict.respawns)
-            self.state = settle(self.state, verdict.quota, self.now, self.rules, acted=True)
+            self.state = record_kill_result(self.state, verdict.quota, self.now, self.rules, acted=True)
 
     def mean(self, namespace: str = "asr") -> float:
         """MiB that a namespace held on average."""

@@ -65,6 +65,17 @@ def test_an_attack_holds_little_more_than_its_quota_and_the_neighbour_is_enforce
     assert not node.state.open
 
 
+@pytest.mark.parametrize("over", [30.0, 400.0])
+def test_one_violation_among_a_neighbours_containers_does_not_open_the_breaker_for_six_pods(over: float) -> None:
+    modest = replace(neighbour(), number=90)
+    node = Node([*ATTACKS["six pods"](), neighbour(over=over), modest])
+    node.run(120)
+    assert node.mean() <= 2 * GIB
+    node.run(480)
+    assert node.kills("victim") == 1
+    assert not node.state.open
+
+
 @pytest.mark.parametrize("seed", range(extent.trials(1, 20)))
 @pytest.mark.parametrize("name", FRESH)
 def test_fresh_pods_hold_little_more_than_a_quota_and_the_neighbour_is_enforced(name: str, seed: int) -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from enforcer.detection.debt import Debt, Terms, aged, charge, key_of, left, pause, resume
-from enforcer.detection.types import Rules
+from enforcer.detection.types import DetectorConfig
 from enforcer.quota.types import OnExceed
 from tests.unit.enforcer.detection.test_detector import UNDER, Bench
 from tests.unit.enforcer.made import GPU, holder, quota
@@ -63,7 +63,7 @@ def test_nobody_owes_anything_where_only_a_warning_is_wanted_nor_for_what_is_wit
 
 
 def test_a_container_in_debt_is_due_with_the_next_sample_whatever_its_container_is_called() -> None:
-    bench = Bench(quota(container_id="e" * 64), rules=Rules(debt=Terms(credit=5.5)))
+    bench = Bench(quota(container_id="e" * 64), rules=DetectorConfig(debt=Terms(credit=5.5)))
     owed = Debt(seconds=6.0, at=1000.0, samples=2)
     bench.state = replace(bench.state, debts={key_of(bench.quotas[0]): owed})
     assert [each.decision.value for each in bench.see(holder(10, 9000, "e" * 64))] == ["Armed", "InDebt", "Kill"]

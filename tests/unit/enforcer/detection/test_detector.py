@@ -8,40 +8,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enforcer.attribution.snapshot import (
-    Holder,
-    Reading,  # fmt: skip
+    ProcessUsage,
+    UsageByContainer,  # fmt: skip
 )
-from enforcer.detection.detector import judge, phase, settle
-from enforcer.detection.targets import targets
-from enforcer.detection.types import Case, Decision, Phase, Rules, State, Verdict
+from enforcer.detection.detector import evaluate, phase, record_kill_result
+from enforcer.detection.targets import select_victims
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 
 POLL = 0.5
-RULES = Rules()
+RULES = DetectorConfig()
 BLIND = "blind"
 
 
 class Bench:
     """Runs the judge with a clock of its own and keeps what it said."""
 
-    def __init__(self, *quotas: Quota, rules: Rules = RULES) -> None:
-        self.quotas, self.rules, self.now, self.state = list(quotas), rules, 1000.0, State()
-        self.said: list[tuple[float, Verdict]] = []
+    def __init__(self, *quotas: Quota, rules: DetectorConfig = RULES) -> None:
+        self.quotas, self.rules, self.now, self.state = list(quotas), rules, 1000.0, DetectorState()
+        self.said: list[tuple[float, KillDecision]] = []
 
-    def see(self, *holders: Holder, after: float = POLL, gpu: str = GPU) -> list[Verdict]:
-        reading: dict[str, tuple[Holder, ...]] = {}
+    def see(self, *holders: ProcessUsage, after: float = POLL, gpu: str = GPU) -> list[KillDecision]:
+        reading: dict[str, tuple[ProcessUsage, ...]] = {}
         for each in holders:
             assert each.identity.owner
             reading[each.identity.owner.container_id] = (*reading.get(each.identity.owner.container_id, ()), each)
         return self._take({gpu: reading}, after)
 
-    def blind(self, after: float = POLL) -> list[Verdict]:
+    def blind(self, after: float = POLL) -> list[KillDecision]:
         return self._take({GPU: None}, after)
 
-    def _take(self, readings: dict[str, Reading | None], after: float) -> list[Verdict]:
+    def _take(self, readings: dict[str, UsageByContainer | None], after: float) -> list[KillDecision]:
         self.now += after
-        self.state, said = judge(self.state, self.quotas, readings, self.now, self.rules)
+        self.state, said = evaluate(self.state, self.quotas, readings, self.now, self.rules)
         self.said += [(self.now, verdict) for verdict in said]
         return list(said)
 
@@ -199,9 +199,9 @@ def test_processes_of_one_container_count_together() -> None:
 
 def test_the_largest_go_first_and_no_more_than_needed() -> None:
     held = [holder(1, 100), holder(2, 3000), holder(3, 2500), holder(4, 3000)]
-    assert [each.identity.pid for each in targets(quota(), held)] == [2, 4]
-    assert [each.identity.pid for each in targets(quota(memory_mib=6000), held)] == [2]
-    everybody = targets(quota(on_exceed=OnExceed.KILL_CONTAINER), held)
+    assert [each.identity.pid for each in select_victims(quota(), held)] == [2, 4]
+    assert [each.identity.pid for each in select_victims(quota(memory_mib=6000), held)] == [2]
+    everybody = select_victims(quota(on_exceed=OnExceed.KILL_CONTAINER), held)
     assert [each.identity.pid for each in everybody] == [2, 4, 3, 1]
 
 
@@ -232,7 +232,7 @@ def test_no_word_of_relief_after_a_kill() -> None:
     for _ in range(3):
         bench.see(OVER)
     bench.see()
-    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
+    bench.state = record_kill_result(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
     bench.see()
     assert bench.decisions()[-1] == "Kill"
 
@@ -243,7 +243,7 @@ def test_a_container_that_is_gone_is_forgotten() -> None:
     bench.quotas = []
     bench.see(OVER)
     assert bench.state.cases == {}
-    assert settle(bench.state, quota(), bench.now, RULES, acted=True).cases == {}
+    assert record_kill_result(bench.state, quota(), bench.now, RULES, acted=True).cases == {}
 
 
 amounts = st.lists(st.integers(0, 3000), max_size=8)
@@ -253,7 +253,9 @@ amounts = st.lists(st.integers(0, 3000), max_size=8)
 @given(st.lists(st.one_of(st.just(BLIND), st.tuples(amounts, amounts)), max_size=40), st.floats(0, 3))
 def test_nobody_is_killed_that_a_slow_reader_of_the_rules_would_spare(samples: list[Any], grace: float) -> None:
     bench = Bench(
-        quota(grace_seconds=grace), neighbour(grace_seconds=grace), rules=Rules(kills=1000, cool_down=0, spacing=0)
+        quota(grace_seconds=grace),
+        neighbour(grace_seconds=grace),
+        rules=DetectorConfig(kills=1000, cool_down=0, spacing=0),
     )
     seen: dict[str, list[int]] = {CONTAINER: [], NEIGHBOUR: []}
     for sample in samples:
@@ -269,11 +271,11 @@ def test_nobody_is_killed_that_a_slow_reader_of_the_rules_would_spare(samples: l
                 _check_kill(verdict, seen, held)
 
 
-def _held(amounts_: Iterable[int], container: str, first: int) -> list[Holder]:
+def _held(amounts_: Iterable[int], container: str, first: int) -> list[ProcessUsage]:
     return [holder(first + n, mib, container) for n, mib in enumerate(amounts_)]
 
 
-def _check_kill(verdict: Verdict, seen: dict[str, list[int]], held: list[Holder]) -> None:
+def _check_kill(verdict: KillDecision, seen: dict[str, list[int]], held: list[ProcessUsage]) -> None:
     container = verdict.quota.container_id
     assert container
     assert len(seen[container]) >= 3
@@ -290,10 +292,10 @@ def test_ten_thousand_random_sums_agree_with_counting_by_hand() -> None:
     for _ in range(10_000):
         held = [holder(n + 1, chance.randint(0, 800)) for n in range(chance.randint(1, 12))]
         allowed = chance.randint(1, 6000)
-        bench = Bench(quota(memory_mib=allowed, grace_seconds=0.0), rules=Rules(samples=1))
+        bench = Bench(quota(memory_mib=allowed, grace_seconds=0.0), rules=DetectorConfig(samples=1))
         killed = any(verdict.decision is Decision.KILL for verdict in bench.see(*held))
         assert killed == (sum(each.used_mib for each in held) > allowed)
 
 
 def test_a_case_starts_blank() -> None:
-    assert Case() == Case(used_mib=0, samples=0, over_for=0.0, last=None)
+    assert ViolationState() == ViolationState(used_mib=0, samples=0, over_for=0.0, last=None)

@@ -5,92 +5,103 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.attribution.snapshot import Holder, Reading, total
+from enforcer.attribution.snapshot import ProcessUsage, UsageByContainer, total_mib
 from enforcer.detection.debt import Debt
-from enforcer.detection.detector import closed, judge, kill_in, lately, phase, place_of, settle
-from enforcer.detection.kill_history import Kill, Place
-from enforcer.detection.targets import targets
-from enforcer.detection.types import Case, Decision, Key, Phase, Rules, State, Verdict
+from enforcer.detection.detector import (
+    close_breaker,
+    container_key,
+    evaluate,
+    grace_remaining,
+    phase,
+    recent_kills,
+    record_kill_result,
+)
+from enforcer.detection.kill_history import ContainerKey, RecentKill
+from enforcer.detection.targets import select_victims
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, Key, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
 
-RULES = Rules()
+RULES = DetectorConfig()
 KEY: Key = (CONTAINER, GPU)
 OTHER_KEY: Key = (NEIGHBOUR, GPU)
 OVER, SMALL = holder(10, 5000), holder(11, 7)
-PLACE: Place = place_of(quota())
+PLACE: ContainerKey = container_key(quota())
 RATE = 10.0 / 300.0
 
 
 def _look(
-    state: State, now: float, *quotas: Quota, rules: Rules = RULES, **readings: Reading | None
-) -> tuple[State, list[Verdict]]:
+    state: DetectorState, now: float, *quotas: Quota, rules: DetectorConfig = RULES, **readings: UsageByContainer | None
+) -> tuple[DetectorState, list[KillDecision]]:
     """``over``: what the first GPU holds; ``other``: what the second does."""
     known = {GPU: readings["over"]} if "over" in readings else {}
     known |= {OTHER_GPU: readings["other"]} if "other" in readings else {}
-    state, said = judge(state, quotas, known, now, rules)
+    state, said = evaluate(state, quotas, known, now, rules)
     return replace(state, within=None, thresholds={}), list(said)
 
 
-def _held(*holders: Holder) -> Reading:
-    found: dict[str, tuple[Holder, ...]] = {}
+def _held(*holders: ProcessUsage) -> UsageByContainer:
+    found: dict[str, tuple[ProcessUsage, ...]] = {}
     for each in holders:
         container = each.identity.owner.container_id if each.identity.owner else ""
         found[container] = (*found.get(container, ()), each)
     return found
 
 
-def _due(*, over_for: float = 5.0, last: float = 99.5, **changes: object) -> Case:
-    case = Case(used_mib=5000, samples=9, over_for=over_for, last=last, warned=True, cgroup_inode=7)
+def _due(*, over_for: float = 5.0, last: float = 99.5, **changes: object) -> ViolationState:
+    case = ViolationState(used_mib=5000, samples=9, over_for=over_for, last=last, warned=True, cgroup_inode=7)
     return replace(case, **changes)  # type: ignore[arg-type]
 
 
 def test_from_the_first_sample_to_the_kill_every_word_is_exact() -> None:
     one = quota(grace_seconds=1.5)
-    state, said = _look(State(), 100.0, one, over=_held(OVER, SMALL))
-    case = Case(used_mib=5007, samples=1, over_for=0.0, last=100.0, cgroup_inode=7)
+    state, said = _look(DetectorState(), 100.0, one, over=_held(OVER, SMALL))
+    case = ViolationState(used_mib=5007, samples=1, over_for=0.0, last=100.0, cgroup_inode=7)
     owed = {(PLACE, GPU): Debt(seconds=0.5 * 911 / 4096, at=100.0, samples=1, rate=RATE)}
-    assert state == State(cases={KEY: case}, debts=owed)
-    armed = Verdict(decision=Decision.ARMED, quota=one, used_mib=5007, over_for=0.0, kill_in=1.5)
+    assert state == DetectorState(cases={KEY: case}, debts=owed)
+    armed = KillDecision(decision=Decision.ARMED, quota=one, used_mib=5007, over_for=0.0, kill_in=1.5)
     assert said == [armed]
     state, said = _look(state, 100.5, one, over=_held(OVER, SMALL))
     owed = {(PLACE, GPU): Debt(seconds=911 / 4096, at=100.5, samples=2, rate=RATE)}
-    assert (state, said) == (State(cases={KEY: replace(case, samples=2, over_for=0.5, last=100.5)}, debts=owed), [])
+    assert (state, said) == (
+        DetectorState(cases={KEY: replace(case, samples=2, over_for=0.5, last=100.5)}, debts=owed),
+        [],
+    )
     state, said = _look(state, 101.0, one, over=_held(OVER))
     case = replace(case, used_mib=5000, samples=3, over_for=1.0, last=101.0, warned=True)
     owed = {(PLACE, GPU): Debt(seconds=(911 + 452) / 4096, at=101.0, samples=3, rate=RATE)}
-    assert state == State(cases={KEY: case}, debts=owed)
-    warned = Verdict(decision=Decision.WARNED, quota=one, used_mib=5000, over_for=1.0, kill_in=0.5)
+    assert state == DetectorState(cases={KEY: case}, debts=owed)
+    warned = KillDecision(decision=Decision.WARNED, quota=one, used_mib=5000, over_for=1.0, kill_in=0.5)
     assert said == [warned]
     state, said = _look(state, 101.5, one, over=_held(SMALL, OVER))
     case = replace(case, used_mib=5007, samples=4, over_for=1.5, last=101.5, acting=True)
     owed = {(PLACE, GPU): Debt(seconds=(911 + 452 + 455.5) / 4096, at=101.5, samples=4, rate=RATE)}
-    assert state == State(cases={KEY: case}, kills=(Kill(101.5, "asr", PLACE),), debts=owed)
+    assert state == DetectorState(cases={KEY: case}, kills=(RecentKill(101.5, "asr", PLACE),), debts=owed)
     assert said == [
         replace(warned, decision=Decision.KILL, used_mib=5007, over_for=1.5, kill_in=0.0, targets=(OVER,), at=101.5)
     ]
 
 
 def test_of_who_came_back_it_is_said_how_much_it_holds_now_and_how_long_it_was_over() -> None:
-    state, said = _look(State(cases={KEY: _due(over_for=3.0)}), 100.0, quota(), over=_held(SMALL))
-    assert state == State(cases={KEY: Case(used_mib=7)})
-    assert said == [Verdict(decision=Decision.BACK_UNDER, quota=quota(), used_mib=7, over_for=3.0)]
+    state, said = _look(DetectorState(cases={KEY: _due(over_for=3.0)}), 100.0, quota(), over=_held(SMALL))
+    assert state == DetectorState(cases={KEY: ViolationState(used_mib=7)})
+    assert said == [KillDecision(decision=Decision.BACK_UNDER, quota=quota(), used_mib=7, over_for=3.0)]
 
 
 @pytest.mark.parametrize("change", [{"warned": False}, {"acting": True}, {"acted": True}], ids=str)
 def test_no_relief_is_told_to_who_was_not_warned_or_was_acted_upon(change: dict[str, bool]) -> None:
     case = _due(**change)
-    state, said = _look(State(cases={KEY: case}), 100.0, quota(), over=_held(SMALL))
-    assert (state.cases, said) == ({KEY: Case(used_mib=7, acting=case.acting)}, [])
+    state, said = _look(DetectorState(cases={KEY: case}), 100.0, quota(), over=_held(SMALL))
+    assert (state.cases, said) == ({KEY: ViolationState(used_mib=7, acting=case.acting)}, [])
 
 
 def test_of_a_container_that_holds_nothing_nothing_is_remembered() -> None:
-    assert _look(State(), 100.0, quota(), over={}) == (State(cases={KEY: Case()}), [])
+    assert _look(DetectorState(), 100.0, quota(), over={}) == (DetectorState(cases={KEY: ViolationState()}), [])
 
 
 def test_a_blind_look_keeps_everything_and_notes_that_it_was_blind() -> None:
-    state = State(cases={KEY: _due(over_for=1.0)})
-    blind = State(cases={KEY: _due(over_for=1.0, blind=True)})
+    state = DetectorState(cases={KEY: _due(over_for=1.0)})
+    blind = DetectorState(cases={KEY: _due(over_for=1.0, blind=True)})
     assert _look(state, 100.0, quota(), over=None) == (blind, [])
     assert _look(state, 100.0, quota(), other={}) == (blind, [])
     seen, _ = _look(blind, 100.5, quota(), over=_held(OVER))
@@ -99,7 +110,7 @@ def test_a_blind_look_keeps_everything_and_notes_that_it_was_blind() -> None:
 
 def test_one_whose_gpu_cannot_be_read_keeps_nobody_else_from_being_judged() -> None:
     quotas = (quota(gpu=OTHER_GPU), quota(container_id=None, container="next"), neighbour())
-    state, said = _look(State(), 100.0, *quotas, over=_held(holder(20, 9000, NEIGHBOUR)))
+    state, said = _look(DetectorState(), 100.0, *quotas, over=_held(holder(20, 9000, NEIGHBOUR)))
     assert [each.quota for each in said] == [quotas[2]]
     assert set(state.cases) == {(CONTAINER, OTHER_GPU), OTHER_KEY}
 
@@ -109,7 +120,7 @@ def test_the_cgroup_is_that_of_any_of_its_processes_that_can_be_seen(inode: int 
     moved = replace(OVER, identity=replace(OVER.identity, cgroup_inode=inode))
     unseen = replace(SMALL, identity=replace(SMALL.identity, cgroup_inode=None))
     for held in ((moved, unseen), (unseen, moved)):
-        state, _ = _look(State(cases={KEY: _due(over_for=1.0)}), 100.0, quota(), over=_held(*held))
+        state, _ = _look(DetectorState(cases={KEY: _due(over_for=1.0)}), 100.0, quota(), over=_held(*held))
         case = state.cases[KEY]
         assert (case.samples, case.cgroup_inode) == (samples, inode or 7)
         assert case.over_for == (1.5 if samples == 10 else 0.0)
@@ -117,75 +128,75 @@ def test_the_cgroup_is_that_of_any_of_its_processes_that_can_be_seen(inode: int 
 
 @pytest.mark.parametrize("flag", ["acting", "acted"])
 def test_what_was_done_to_a_container_outlives_a_gap(flag: str) -> None:
-    state, _ = _look(State(cases={KEY: _due(**{flag: True})}), 200.0, quota(), over=_held(OVER))
+    state, _ = _look(DetectorState(cases={KEY: _due(**{flag: True})}), 200.0, quota(), over=_held(OVER))
     assert state.cases[KEY] == replace(
-        Case(used_mib=5000, samples=1, last=200.0, cgroup_inode=7),
+        ViolationState(used_mib=5000, samples=1, last=200.0, cgroup_inode=7),
         **{flag: True},
     )
 
 
 @pytest.mark.parametrize(("gap", "samples"), [(10.0, 10), (10.25, 1)])
 def test_a_gap_counts_up_to_its_limit(gap: float, samples: int) -> None:
-    state, _ = _look(State(cases={KEY: _due(over_for=0.0, last=100.0)}), 100.0 + gap, quota(), over=_held(OVER))
+    state, _ = _look(DetectorState(cases={KEY: _due(over_for=0.0, last=100.0)}), 100.0 + gap, quota(), over=_held(OVER))
     assert state.cases[KEY].samples == samples
 
 
 def test_a_clock_that_goes_back_charges_nothing() -> None:
-    state, _ = _look(State(cases={KEY: _due(over_for=1.0, last=100.0)}), 99.0, quota(), over=_held(OVER))
+    state, _ = _look(DetectorState(cases={KEY: _due(over_for=1.0, last=100.0)}), 99.0, quota(), over=_held(OVER))
     assert (state.cases[KEY].over_for, state.cases[KEY].last) == (1.0, 99.0)
 
 
 def test_enough_samples_are_enough_and_one_fewer_is_not() -> None:
     for samples, decided in ((1, []), (2, [Decision.WARNED, Decision.KILL])):
         case = _due(samples=samples, warned=False)
-        _, said = _look(State(cases={KEY: case}), 100.0, quota(), over=_held(OVER))
+        _, said = _look(DetectorState(cases={KEY: case}), 100.0, quota(), over=_held(OVER))
         assert [each.decision for each in said] == decided
 
 
 @pytest.mark.parametrize(("over_for", "left"), [(0.0, 5.0), (4.75, 0.25), (5.0, 0.0), (9.0, 0.0)])
 def test_grace_runs_down_to_nothing_and_no_further(over_for: float, left: float) -> None:
-    assert kill_in(quota(), Case(over_for=over_for)) == left
-    assert kill_in(quota(on_exceed=OnExceed.WARN), Case(over_for=over_for)) is None
+    assert grace_remaining(quota(), ViolationState(over_for=over_for)) == left
+    assert grace_remaining(quota(on_exceed=OnExceed.WARN), ViolationState(over_for=over_for)) is None
 
 
 @pytest.mark.parametrize(("until", "killed"), [(99.0, True), (100.0, True), (100.25, False)])
 def test_a_place_that_cools_down_is_let_be_until_it_has(until: float, *, killed: bool) -> None:
-    _, said = _look(State(cases={KEY: _due()}, cooling={PLACE: until}), 100.0, quota(), over=_held(OVER))
+    _, said = _look(DetectorState(cases={KEY: _due()}, cooling={PLACE: until}), 100.0, quota(), over=_held(OVER))
     assert [each.decision for each in said] == ([Decision.KILL] if killed else [])
 
 
 @pytest.mark.parametrize(("until", "kept"), [(40.0, False), (40.25, True), (130.0, True)])
 def test_who_was_acted_upon_is_remembered_for_a_minute_after_its_cool_down(until: float, *, kept: bool) -> None:
-    state, _ = _look(State(cooling={("z", "model"): until}), 100.0)
+    state, _ = _look(DetectorState(cooling={("z", "model"): until}), 100.0)
     assert state.cooling == ({("z", "model"): until} if kept else {})
 
 
 @pytest.mark.parametrize(("at", "kept"), [(400.0, False), (400.25, True)])
 def test_kills_are_remembered_as_long_as_they_count_towards_a_storm(at: float, *, kept: bool) -> None:
-    kill = Kill(at, "asr", ("z", "model"))
-    state, _ = _look(State(kills=(kill,)), 1000.0)
+    kill = RecentKill(at, "asr", ("z", "model"))
+    state, _ = _look(DetectorState(kills=(kill,)), 1000.0)
     assert state.kills == ((kill,) if kept else ())
 
 
 def test_of_those_the_last_minutes_count_towards_the_most_a_node_makes() -> None:
-    old, new = Kill(40.0, "asr", PLACE), Kill(40.25, "asr", PLACE)
-    assert lately(State(kills=(old, new)), 100.0, RULES) == (new,)
+    old, new = RecentKill(40.0, "asr", PLACE), RecentKill(40.25, "asr", PLACE)
+    assert recent_kills(DetectorState(kills=(old, new)), 100.0, RULES) == (new,)
 
 
 def test_where_it_stands_is_told_by_the_first_thing_that_holds() -> None:
     one, known = quota(), {KEY: _due(held_back=True, acting=True)}
     cooling = {PLACE: 100.5}
     found = [
-        phase(State(), one, 100.0),
-        phase(State(cases=known), quota(container_id=None), 100.0),
-        phase(State(cases={("", GPU): _due()}), quota(container_id=None), 100.0),
-        phase(State(cases=known, cooling=cooling), one, 100.0),
-        phase(State(cases={KEY: Case(used_mib=7, held_back=True)}, cooling=cooling), one, 100.0),
-        phase(State(cases={KEY: _due(held_back=True)}, cooling=cooling), one, 100.0),
-        phase(State(cases={KEY: _due(held_back=True)}, cooling=cooling), one, 100.5),
-        phase(State(cases={KEY: _due()}), one, 100.0),
-        phase(State(cases={KEY: _due(warned=False)}), one, 100.0),
-        phase(State(cases={KEY: _due(samples=1, warned=False)}), one, 100.0),
+        phase(DetectorState(), one, 100.0),
+        phase(DetectorState(cases=known), quota(container_id=None), 100.0),
+        phase(DetectorState(cases={("", GPU): _due()}), quota(container_id=None), 100.0),
+        phase(DetectorState(cases=known, cooling=cooling), one, 100.0),
+        phase(DetectorState(cases={KEY: ViolationState(used_mib=7, held_back=True)}, cooling=cooling), one, 100.0),
+        phase(DetectorState(cases={KEY: _due(held_back=True)}, cooling=cooling), one, 100.0),
+        phase(DetectorState(cases={KEY: _due(held_back=True)}, cooling=cooling), one, 100.5),
+        phase(DetectorState(cases={KEY: _due()}), one, 100.0),
+        phase(DetectorState(cases={KEY: _due(warned=False)}), one, 100.0),
+        phase(DetectorState(cases={KEY: _due(samples=1, warned=False)}), one, 100.0),
     ]
     assert found == [
         Phase.NOT_STARTED, Phase.NOT_STARTED, Phase.NOT_STARTED, Phase.ACTING, Phase.WITHIN, Phase.COOLING_DOWN,
@@ -194,59 +205,62 @@ def test_where_it_stands_is_told_by_the_first_thing_that_holds() -> None:
 
 
 def test_closing_the_breaker_forgets_all_but_what_is_held_and_who_is_acted_upon() -> None:
-    state = State(
+    state = DetectorState(
         cases={KEY: _due(held_back=True, acting=True), OTHER_KEY: _due(acted=True, blind=True)},
-        kills=(Kill(9.0, "asr", PLACE),), cooling={PLACE: 20.0}, open=True,
+        kills=(RecentKill(9.0, "asr", PLACE),), cooling={PLACE: 20.0}, open=True,
     )  # fmt: skip
-    assert closed(state) == State(
-        cases={KEY: Case(used_mib=5000, acting=True), OTHER_KEY: Case(used_mib=5000)}, cooling={PLACE: 20.0}
+    assert close_breaker(state) == DetectorState(
+        cases={KEY: ViolationState(used_mib=5000, acting=True), OTHER_KEY: ViolationState(used_mib=5000)},
+        cooling={PLACE: 20.0},
     )
 
 
 @pytest.mark.parametrize(("rules", "until"), [(RULES, 111.0), (replace(RULES, spacing=40.0), 150.0)])
-def test_who_was_acted_upon_is_let_be_from_the_end_of_it_which_is_when_it_counts(rules: Rules, until: float) -> None:
-    before = (Kill(90.0, "asr", PLACE), Kill(100.0, "asr", PLACE), Kill(101.0, "asr", ("z", "m")))
-    state = State(cases={KEY: _due(acting=True)}, kills=before, cooling={("z", "m"): 1.0})
-    assert settle(state, quota(), 110.0, rules, acted=True) == State(
-        cases={KEY: _due(acted=True)}, kills=(before[0], Kill(110.0, "asr", PLACE), before[2]),
+def test_who_was_acted_upon_is_let_be_from_the_end_of_it_which_is_when_it_counts(
+    rules: DetectorConfig, until: float
+) -> None:
+    before = (RecentKill(90.0, "asr", PLACE), RecentKill(100.0, "asr", PLACE), RecentKill(101.0, "asr", ("z", "m")))
+    state = DetectorState(cases={KEY: _due(acting=True)}, kills=before, cooling={("z", "m"): 1.0})
+    assert record_kill_result(state, quota(), 110.0, rules, acted=True) == DetectorState(
+        cases={KEY: _due(acted=True)}, kills=(before[0], RecentKill(110.0, "asr", PLACE), before[2]),
         cooling={("z", "m"): 1.0, PLACE: until}, debts={(PLACE, GPU): Debt(at=110.0, killed=110.0)},
     )  # fmt: skip
 
 
 def test_who_was_not_acted_upon_is_let_be_for_its_cool_down_alone_and_costs_no_kill() -> None:
-    before = (Kill(90.0, "asr", PLACE), Kill(100.0, "asr", PLACE), Kill(101.0, "asr", ("z", "m")))
-    state = State(cases={KEY: _due(acting=True, acted=True), OTHER_KEY: _due()}, kills=before)
-    assert settle(state, quota(), 110.0, RULES, acted=False) == State(
+    before = (RecentKill(90.0, "asr", PLACE), RecentKill(100.0, "asr", PLACE), RecentKill(101.0, "asr", ("z", "m")))
+    state = DetectorState(cases={KEY: _due(acting=True, acted=True), OTHER_KEY: _due()}, kills=before)
+    assert record_kill_result(state, quota(), 110.0, RULES, acted=False) == DetectorState(
         cases={KEY: _due(), OTHER_KEY: _due()}, kills=(before[0], before[2]), cooling={PLACE: 125.0}
     )
 
 
 def test_what_is_being_carried_out_counts_as_of_now_however_long_it_takes() -> None:
-    before = (Kill(90.0, "asr", PLACE), Kill(100.0, "asr", PLACE), Kill(101.0, "asr", ("z", "m")))
-    state = State(cases={KEY: _due(acting=True)}, kills=before)
-    later, _ = judge(state, [quota()], {}, 900.0, RULES)
-    assert later.kills == (Kill(900.0, "asr", PLACE),)
+    before = (RecentKill(90.0, "asr", PLACE), RecentKill(100.0, "asr", PLACE), RecentKill(101.0, "asr", ("z", "m")))
+    state = DetectorState(cases={KEY: _due(acting=True)}, kills=before)
+    later, _ = evaluate(state, [quota()], {}, 900.0, RULES)
+    assert later.kills == (RecentKill(900.0, "asr", PLACE),)
 
 
 def test_who_is_pursued_is_not_sentenced_again_though_the_container_has_restarted() -> None:
-    state = State(cases={KEY: _due()}, kills=(Kill(100.0, "asr", PLACE),))
+    state = DetectorState(cases={KEY: _due()}, kills=(RecentKill(100.0, "asr", PLACE),))
     reading = {GPU: {CONTAINER: (OVER,)}}
-    later, said = judge(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES, pursued={PLACE})
-    assert (said, later.kills) == ((), (Kill(101.0, "asr", PLACE),))
-    _, said = judge(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES)
+    later, said = evaluate(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES, pursued={PLACE})
+    assert (said, later.kills) == ((), (RecentKill(101.0, "asr", PLACE),))
+    _, said = evaluate(state, [quota(grace_seconds=0.0)], reading, 101.0, RULES)
     assert [each.decision for each in said] == [Decision.KILL]
 
 
 def test_a_process_exactly_at_what_is_left_is_let_be() -> None:
     held = [holder(1, 4096), holder(2, 1)]
-    assert targets(quota(), held) == (held[0],)
-    assert targets(quota(), held[:1]) == ()
-    assert total(held) == 4097
+    assert select_victims(quota(), held) == (held[0],)
+    assert select_victims(quota(), held[:1]) == ()
+    assert total_mib(held) == 4097
 
 
 def test_of_two_that_hold_as_much_the_lower_pid_goes_first() -> None:
     held = [holder(3, 3000), holder(2, 3000)]
-    assert targets(quota(), held) == (held[1],)
+    assert select_victims(quota(), held) == (held[1],)
 
 
 def _crowd(size: int, namespace: str = "asr", first: int = 1, **changes: object) -> list[Quota]:
@@ -256,16 +270,18 @@ def _crowd(size: int, namespace: str = "asr", first: int = 1, **changes: object)
     ]
 
 
-def _cases(quotas: list[Quota], **changes: object) -> Mapping[Key, Case]:
+def _cases(quotas: list[Quota], **changes: object) -> Mapping[Key, ViolationState]:
     return {(each.container_id or "", each.gpu): _due(**changes) for each in quotas}  # type: ignore[arg-type]
 
 
-def _all_over(quotas: list[Quota]) -> Reading:
+def _all_over(quotas: list[Quota]) -> UsageByContainer:
     return {each.container_id or "": (holder(n + 1, 9000, each.container_id or "", each.pod_uid),)
             for n, each in enumerate(quotas)}  # fmt: skip
 
 
-def _decided(state: State, quotas: list[Quota], over: list[Quota], now: float = 100.0) -> tuple[State, list[str]]:
+def _decided(
+    state: DetectorState, quotas: list[Quota], over: list[Quota], now: float = 100.0
+) -> tuple[DetectorState, list[str]]:
     state, said = _look(state, now, *quotas, over=_all_over(over))
     return state, [str(each.decision) for each in said]
 
@@ -273,7 +289,9 @@ def _decided(state: State, quotas: list[Quota], over: list[Quota], now: float = 
 def test_room_is_left_in_a_minute_for_as_many_kills_as_there_were_not() -> None:
     greedy, modest = _crowd(3), _crowd(9, "tts", 50)
     for earlier, killed in ((0, 3), (1, 2), (2, 1), (3, 0)):
-        state = State(cases=_cases(greedy), kills=tuple(Kill(90.0, "asr", (f"g{n}", "m")) for n in range(earlier)))
+        state = DetectorState(
+            cases=_cases(greedy), kills=tuple(RecentKill(90.0, "asr", (f"g{n}", "m")) for n in range(earlier))
+        )
         state, said = _decided(state, greedy + modest, greedy)
         assert (said.count("Kill"), said.count("HeldBack")) == (killed, 3 - killed)
         assert len(state.kills) == earlier + killed
@@ -282,10 +300,12 @@ def test_room_is_left_in_a_minute_for_as_many_kills_as_there_were_not() -> None:
 
 def test_that_one_is_held_back_is_said_once_with_what_it_holds() -> None:
     (greedy,), modest = _crowd(1), _crowd(9, "tts", 50)
-    kills = tuple(Kill(90.0, "asr", (f"g{n}", "m")) for n in range(3))
+    kills = tuple(RecentKill(90.0, "asr", (f"g{n}", "m")) for n in range(3))
     key = (greedy.container_id or "", GPU)
-    state, said = _look(State(cases={key: _due()}, kills=kills), 100.0, greedy, *modest, over=_all_over([greedy]))
-    expected = Verdict(decision=Decision.HELD_BACK, quota=greedy, used_mib=9000, over_for=5.5, kill_in=0.0)
+    state, said = _look(
+        DetectorState(cases={key: _due()}, kills=kills), 100.0, greedy, *modest, over=_all_over([greedy])
+    )
+    expected = KillDecision(decision=Decision.HELD_BACK, quota=greedy, used_mib=9000, over_for=5.5, kill_in=0.0)
     assert said == [expected]
     state, said = _look(state, 100.5, greedy, *modest, over=_all_over([greedy]))
     assert said == []
@@ -296,7 +316,7 @@ def test_that_one_is_held_back_is_said_once_with_what_it_holds() -> None:
 def test_one_that_was_held_back_and_is_killed_then_is_held_back_no_longer() -> None:
     (greedy,), modest = _crowd(1), _crowd(9, "tts", 50)
     key = (greedy.container_id or "", GPU)
-    state, said = _decided(State(cases={key: _due(held_back=True)}), [greedy, *modest], [greedy])
+    state, said = _decided(DetectorState(cases={key: _due(held_back=True)}), [greedy, *modest], [greedy])
     assert said == ["Kill"]
     assert (state.cases[key].acting, state.cases[key].held_back) == (True, False)
 
@@ -304,8 +324,8 @@ def test_one_that_was_held_back_and_is_killed_then_is_held_back_no_longer() -> N
 def test_who_was_acted_upon_longest_ago_is_first_then_who_is_over_for_longest() -> None:
     greedy, modest = _crowd(4), _crowd(9, "tts", 50)
     cases = {(each.container_id or "", GPU): _due(over_for=5.0 + n) for n, each in enumerate(greedy)}
-    cooling = {place_of(greedy[3]): 99.0, place_of(greedy[2]): 98.0}
-    _, said = _look(State(cases=cases, cooling=cooling), 100.0, *greedy, *modest, over=_all_over(greedy))
+    cooling = {container_key(greedy[3]): 99.0, container_key(greedy[2]): 98.0}
+    _, said = _look(DetectorState(cases=cases, cooling=cooling), 100.0, *greedy, *modest, over=_all_over(greedy))
     assert [each.quota for each in said if each.decision is Decision.KILL] == [greedy[1], greedy[0], greedy[2]]
     assert [each.quota for each in said if each.decision is Decision.HELD_BACK] == [greedy[3]]
 
@@ -313,7 +333,7 @@ def test_who_was_acted_upon_longest_ago_is_first_then_who_is_over_for_longest() 
 def test_a_pod_that_is_being_acted_upon_is_not_chosen_again_on_another_gpu_or_in_another_container() -> None:
     acting, same = quota(), quota(gpu=OTHER_GPU)
     beside = quota(container="second", container_id=NEIGHBOUR)
-    state = State(cases={KEY: _due(acting=True), (CONTAINER, OTHER_GPU): _due(), (NEIGHBOUR, GPU): _due()})
+    state = DetectorState(cases={KEY: _due(acting=True), (CONTAINER, OTHER_GPU): _due(), (NEIGHBOUR, GPU): _due()})
     held = {CONTAINER: (OVER,), NEIGHBOUR: (holder(20, 9000, NEIGHBOUR),)}
     after, said = _look(state, 100.0, acting, same, beside, over=held, other={CONTAINER: (OVER,)})
     assert said == []
@@ -326,16 +346,18 @@ def test_who_was_killed_within_ten_minutes_has_no_grace_and_is_killed_whole(
     killed: float | None, *, again: bool
 ) -> None:
     owed = {(PLACE, GPU): Debt(samples=2, at=99.0, killed=killed)}
-    kills = tuple(Kill(90.0, "asr", (f"g{n}", "m")) for n in range(2))
-    state = State(cases={KEY: _due(over_for=5.0)}, debts=owed, kills=kills)
+    kills = tuple(RecentKill(90.0, "asr", (f"g{n}", "m")) for n in range(2))
+    state = DetectorState(cases={KEY: _due(over_for=5.0)}, debts=owed, kills=kills)
     state, said = _look(state, 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER))
     assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, again)]
     assert [kill.free for kill in state.kills] == [False, False, again]
 
 
 def test_who_is_over_for_the_first_time_in_long_does_not_respawn() -> None:
-    ended = tuple(Kill(10.0 + n, "asr", PLACE) for n in range(3))
-    _, said = _look(State(cases={KEY: _due()}, kills=ended), 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER))
+    ended = tuple(RecentKill(10.0 + n, "asr", PLACE) for n in range(3))
+    _, said = _look(
+        DetectorState(cases={KEY: _due()}, kills=ended), 100.0, quota(), *_crowd(9, "tts", 50), over=_held(OVER)
+    )
     assert [(each.decision, each.respawns) for each in said] == [(Decision.KILL, False)]
 
 
@@ -343,16 +365,16 @@ def test_a_pod_that_is_due_twice_keeps_nobody_else_from_being_ended() -> None:
     one, same, another = quota(), quota(gpu=OTHER_GPU), neighbour()
     cases = {KEY: _due(over_for=9.0), (CONTAINER, OTHER_GPU): _due(over_for=8.0), OTHER_KEY: _due()}
     over = _held(OVER, holder(20, 9000, NEIGHBOUR, another.pod_uid))
-    _, said = _look(State(cases=cases), 100.0, one, same, another, over=over, other={CONTAINER: (OVER,)})
+    _, said = _look(DetectorState(cases=cases), 100.0, one, same, another, over=over, other={CONTAINER: (OVER,)})
     assert [(each.decision, each.quota) for each in said] == [(Decision.KILL, one), (Decision.KILL, another)]
 
 
 def test_that_one_is_suspended_is_said_once_with_what_it_holds() -> None:
-    state = State(cases={KEY: _due()}, open=True)
+    state = DetectorState(cases={KEY: _due()}, open=True)
     state, said = _look(state, 100.0, quota(), over=_held(OVER))
-    assert said == [Verdict(decision=Decision.SUSPENDED, quota=quota(), used_mib=5000, over_for=5.5, kill_in=0.0)]
+    assert said == [KillDecision(decision=Decision.SUSPENDED, quota=quota(), used_mib=5000, over_for=5.5, kill_in=0.0)]
     known = {KEY: _due(over_for=5.5, samples=10, last=100.0, held_back=True)}
-    assert state == State(
+    assert state == DetectorState(
         cases=known, debts={(PLACE, GPU): Debt(seconds=452 / 4096, at=100.0, samples=1, rate=RATE)}, open=True
     )
     again, said = _look(state, 100.5, quota(), over=_held(OVER))

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from enforcer.attribution.snapshot import Holder
-from enforcer.detection.detector import closed, phase, settle
+from enforcer.attribution.snapshot import ProcessUsage
+from enforcer.detection.detector import close_breaker, phase, record_kill_result
 from enforcer.detection.types import Decision, Phase
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.detection.test_detector import OVER, POLL, RULES, UNDER, Bench
@@ -19,7 +19,7 @@ def test_after_a_kill_there_is_no_second_grace_period_whatever_the_container_is_
     for _ in range(11):
         bench.see(OVER)
     assert bench.decisions()[-1] == "Kill"
-    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
+    bench.state = record_kill_result(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
     begun = bench.now
     for restart in range(1, 100):
         container = f"{restart:064x}"
@@ -36,7 +36,7 @@ def test_what_failed_is_tried_again_after_the_cool_down_and_not_before() -> None
     bench = Bench(quota(grace_seconds=0.0))
     for _ in range(3):
         bench.see(OVER)
-    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=False)
+    bench.state = record_kill_result(bench.state, bench.quotas[0], bench.now, RULES, acted=False)
     begun = bench.now
     while bench.decisions().count("Kill") < 2:
         bench.see(OVER)
@@ -52,7 +52,7 @@ def crowd(size: int, *, names: Sequence[str] = ("asr",), first: int = 1) -> list
     ]
 
 
-def over(quotas: Iterable[Quota]) -> list[Holder]:
+def over(quotas: Iterable[Quota]) -> list[ProcessUsage]:
     return [holder(n + 1, 9000, q.container_id or "", q.pod_uid) for n, q in enumerate(quotas)]
 
 
@@ -63,7 +63,7 @@ def test_the_minutes_budget_holds_back_all_but_a_few_kills() -> None:
         bench.see(*over(greedy))
     assert bench.decisions().count("Kill") == RULES.kills, "nor while they are being carried out"
     for each in greedy[: RULES.kills]:
-        bench.state = settle(bench.state, each, bench.now, RULES, acted=True)
+        bench.state = record_kill_result(bench.state, each, bench.now, RULES, acted=True)
     for _ in range(int(59 / POLL)):
         bench.see(*over(greedy[RULES.kills :]))
     assert bench.decisions().count("Kill") == RULES.kills
@@ -83,7 +83,7 @@ def test_where_most_of_a_node_would_be_killed_nobody_is_until_an_operator_says_s
     assert bench.state.open
     assert set(bench.decisions()) == {"Armed", "Warned", "Suspended"}
     assert bench.decisions().count("Suspended") == 8
-    bench.state = closed(bench.state)
+    bench.state = close_breaker(bench.state)
     for _ in range(20):
         bench.see(*over(everybody[:1]), *(holder(50 + n, 1, q.container_id or "") for n, q in enumerate(everybody[1:])))
     assert bench.decisions().count("Kill") == 1, "one alone is no storm, and was given its grace"
@@ -123,7 +123,7 @@ def test_every_container_there_is_again_and_again_is_a_storm_at_whatever_pace() 
         for each in both:
             for _ in range(3):
                 bench.see(*over([each]))
-            bench.state = settle(bench.state, each, bench.now, RULES, acted=True)
+            bench.state = record_kill_result(bench.state, each, bench.now, RULES, acted=True)
             for _ in range(int(40 / POLL)):
                 bench.see()
     assert bench.decisions().count("Kill") == 3
@@ -164,7 +164,7 @@ def test_a_container_over_on_two_gpus_is_acted_upon_on_one_at_a_time() -> None:
     for _ in range(10):
         bench._take({GPU: {CONTAINER: (OVER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
     assert bench.decisions().count("Kill") == 1
-    bench.state = settle(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
+    bench.state = record_kill_result(bench.state, bench.quotas[0], bench.now, RULES, acted=True)
     begun = bench.now
     while bench.decisions().count("Kill") == 1:
         bench._take({GPU: {CONTAINER: (UNDER,)}, OTHER_GPU: {CONTAINER: (OVER,)}}, POLL)
@@ -182,7 +182,7 @@ def _lives(
         for verdict in [v for v in bench.see(*over(greedy)) if v.decision is Decision.KILL]:
             q = verdict.quota
             chosen.setdefault(q.pod_uid, bench.now - 1000.0)
-            bench.state = settle(bench.state, q, bench.now, RULES, acted=ends)
+            bench.state = record_kill_result(bench.state, q, bench.now, RULES, acted=ends)
             restarted = f"{step:064x}" if ends else q.container_id
             greedy = [replace(each, container_id=restarted) if each is q else each for each in greedy]
     return chosen
@@ -208,8 +208,8 @@ def test_one_pod_is_acted_upon_in_one_container_at_a_time_and_another_pod_does_n
     held = [*(holder(n + 1, 9000, f"{n:064d}") for n in range(4)), holder(9, 9000, "d" * 64, other.pod_uid)]
     kills = [v.quota for _ in range(8) for v in bench.see(*held) if v.decision is Decision.KILL]
     assert sorted(each.pod for each in kills) == ["other-0", "tts-0"]
-    bench.state = settle(bench.state, kills[0], bench.now, RULES, acted=True)
-    bench.state = settle(bench.state, kills[1], bench.now, RULES, acted=True)
+    bench.state = record_kill_result(bench.state, kills[0], bench.now, RULES, acted=True)
+    bench.state = record_kill_result(bench.state, kills[1], bench.now, RULES, acted=True)
     again = [v.quota for v in bench.see(*held) if v.decision is Decision.KILL]
     assert [each.pod for each in again] == ["tts-0"]
     assert again[0].container not in {each.container for each in kills}
@@ -224,7 +224,7 @@ def test_who_is_over_again_within_ten_minutes_is_to_be_ended_whole(pause: float,
         for verdict in bench.see(OVER):
             if verdict.decision is Decision.KILL:
                 found.append(verdict.respawns)
-                bench.state = settle(bench.state, verdict.quota, bench.now, RULES, acted=True)
+                bench.state = record_kill_result(bench.state, verdict.quota, bench.now, RULES, acted=True)
                 for _ in range(int(pause / POLL)):
                     bench.see(UNDER)
     assert found == expected

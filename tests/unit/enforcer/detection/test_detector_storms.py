@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.detection.detector import place_of
-from enforcer.detection.kill_history import Kill
-from enforcer.detection.types import Decision, State
+from enforcer.detection.detector import container_key
+from enforcer.detection.kill_history import RecentKill
+from enforcer.detection.types import Decision, DetectorState
 from tests.unit.enforcer.detection.test_detector_exactly import (
     KEY,
     OVER,
@@ -26,7 +26,7 @@ def test_more_than_a_minutes_kills_that_are_most_of_all_there_is_are_a_storm(
     greedy: int, modest: int, *, storm: bool
 ) -> None:
     wanted, spared = _crowd(greedy), _crowd(modest, first=50)
-    state, said = _decided(State(cases=_cases(wanted)), wanted + spared, wanted)
+    state, said = _decided(DetectorState(cases=_cases(wanted)), wanted + spared, wanted)
     assert state.open is storm
     assert said.count("Suspended") == (greedy if storm else 0)
 
@@ -35,47 +35,49 @@ def test_more_than_a_minutes_kills_that_are_most_of_all_there_is_are_a_storm(
 def test_they_have_to_be_most_of_the_namespaces_too(spared: list[str], *, storm: bool) -> None:
     wanted = _crowd(6)
     others = [each for n, name in enumerate(spared) for each in _crowd(1, name, 50 + n)]
-    state, _ = _decided(State(cases=_cases(wanted)), wanted + others, wanted)
+    state, _ = _decided(DetectorState(cases=_cases(wanted)), wanted + others, wanted)
     assert state.open is storm
 
 
 def test_kills_of_pods_that_are_there_count_for_ten_minutes_and_of_others_for_one() -> None:
     greedy = _crowd(5)
     due = greedy[:1]
-    there = [Kill(now, "asr", place_of(each)) for now, each in zip((10.0, 20.0, 30.0), greedy[1:], strict=False)]
-    state, _ = _decided(State(cases=_cases(due), kills=tuple(there)), greedy, due)
+    there = [
+        RecentKill(now, "asr", container_key(each)) for now, each in zip((10.0, 20.0, 30.0), greedy[1:], strict=False)
+    ]
+    state, _ = _decided(DetectorState(cases=_cases(due), kills=tuple(there)), greedy, due)
     assert state.open, "four of five, most of them long ago"
     gone = [replace(each, place=(f"gone-{n}", "model")) for n, each in enumerate(there)]
-    state, said = _decided(State(cases=_cases(due), kills=tuple(gone)), greedy, due)
+    state, said = _decided(DetectorState(cases=_cases(due), kills=tuple(gone)), greedy, due)
     assert (state.open, said) == (False, ["Kill"])
     recent = [replace(each, at=40.25 + n) for n, each in enumerate(gone)]
-    state, _ = _decided(State(cases=_cases(due), kills=tuple(recent)), due, due)
+    state, _ = _decided(DetectorState(cases=_cases(due), kills=tuple(recent)), due, due)
     assert state.open
     late = [replace(each, at=40.0) for each in gone]
-    state, _ = _decided(State(cases=_cases(due), kills=tuple(late)), due, due)
+    state, _ = _decided(DetectorState(cases=_cases(due), kills=tuple(late)), due, due)
     assert not state.open
 
 
 def test_where_nobody_is_within_its_quota_so_many_kills_are_a_storm_though_few_are_killed() -> None:
     both = [*_crowd(1), *_crowd(1, "tts", 2)]
-    kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
-    state, _ = _decided(State(cases=_cases(both), kills=kills), both, both[1:])
+    kills = tuple(RecentKill(30.0 + n, each.namespace, container_key(each)) for n in range(2) for each in both)[:3]
+    state, _ = _decided(DetectorState(cases=_cases(both), kills=kills), both, both[1:])
     assert state.open
     modest = _crowd(1, "chat", 3)
-    state, _ = _decided(State(cases=_cases(both), kills=kills), both + modest, both[1:])
+    state, _ = _decided(DetectorState(cases=_cases(both), kills=kills), both + modest, both[1:])
     assert not state.open, "one is within its quota"
-    state, _ = _decided(State(cases=_cases(both), kills=kills[:2]), both, both[1:])
+    state, _ = _decided(DetectorState(cases=_cases(both), kills=kills[:2]), both, both[1:])
     assert not state.open, "three are no more than a minute allows"
 
 
 def test_who_is_over_but_not_for_long_is_not_within_its_quota_either() -> None:
     both, late = [*_crowd(1), *_crowd(1, "tts", 2)], _crowd(1, "chat", 3)
-    kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
+    kills = tuple(RecentKill(30.0 + n, each.namespace, container_key(each)) for n in range(2) for each in both)[:3]
     coming = replace(_crowd(1, "code", 4)[0], container_id=None)
     cases = {**_cases(both), **_cases(late, over_for=0.5)}
-    state, _ = _decided(State(cases=cases, kills=kills), [*both, *late, coming], [both[1], *late])
+    state, _ = _decided(DetectorState(cases=cases, kills=kills), [*both, *late, coming], [both[1], *late])
     assert state.open
-    state, _ = _decided(State(cases=_cases(both), kills=kills), [*both, *late, coming], both[1:])
+    state, _ = _decided(DetectorState(cases=_cases(both), kills=kills), [*both, *late, coming], both[1:])
     assert not state.open
 
 
@@ -83,29 +85,31 @@ def test_who_is_over_but_not_for_long_is_not_within_its_quota_either() -> None:
 @pytest.mark.parametrize("now", [True, False])
 def test_whether_one_is_over_its_quota_is_what_this_look_says(*, before: bool, now: bool) -> None:
     both, third = [*_crowd(1), *_crowd(1, "tts", 2)], _crowd(1, "chat", 3)
-    kills = tuple(Kill(30.0 + n, each.namespace, place_of(each)) for n in range(2) for each in both)[:3]
+    kills = tuple(RecentKill(30.0 + n, each.namespace, container_key(each)) for n in range(2) for each in both)[:3]
     cases = {**_cases(both), **(_cases(third, over_for=0.5) if before else {})}
-    state, _ = _decided(State(cases=cases, kills=kills), both + third, both[1:] + (third if now else []))
+    state, _ = _decided(DetectorState(cases=cases, kills=kills), both + third, both[1:] + (third if now else []))
     assert state.open is now
 
 
 def test_a_container_that_is_killed_again_and_again_counts_twice_whether_it_is_due_or_not() -> None:
     both = [*_crowd(1), *_crowd(1, "tts", 2)]
-    kills = tuple(Kill(30.0 + n, both[0].namespace, place_of(both[0])) for n in range(4))
-    state, said = _decided(State(cases=_cases(both), kills=kills), both, both)
+    kills = tuple(RecentKill(30.0 + n, both[0].namespace, container_key(both[0])) for n in range(4))
+    state, said = _decided(DetectorState(cases=_cases(both), kills=kills), both, both)
     assert (state.open, len(said)) == (False, 2)
-    state, _ = _decided(State(cases=_cases(both), kills=(*kills, Kill(35.0, "tts", place_of(both[1])))), both, both)
+    state, _ = _decided(
+        DetectorState(cases=_cases(both), kills=(*kills, RecentKill(35.0, "tts", container_key(both[1])))), both, both
+    )
     assert state.open
 
 
 def test_one_container_alone_is_no_storm_however_often() -> None:
-    kills = tuple(Kill(30.0 + n, "asr", PLACE) for n in range(9))
-    state, said = _look(State(cases={KEY: _due()}, kills=kills), 100.0, quota(), over=_held(OVER))
+    kills = tuple(RecentKill(30.0 + n, "asr", PLACE) for n in range(9))
+    state, said = _look(DetectorState(cases={KEY: _due()}, kills=kills), 100.0, quota(), over=_held(OVER))
     assert (state.open, [each.decision for each in said]) == (False, [Decision.KILL])
 
 
 def test_without_anybody_to_kill_there_is_no_storm() -> None:
     both = _crowd(2)
-    kills = tuple(Kill(30.0 + n, "asr", place_of(both[n % 2])) for n in range(9))
-    state, said = _decided(State(kills=kills), both, [])
+    kills = tuple(RecentKill(30.0 + n, "asr", container_key(both[n % 2])) for n in range(9))
+    state, said = _decided(DetectorState(kills=kills), both, [])
     assert (state.open, said) == (False, [])

@@ -2,7 +2,7 @@ import pytest
 
 from enforcer.detection.debt import key_of
 from enforcer.detection.doubt import Threshold, doubted, followed, is_mistake
-from enforcer.detection.kill_history import Kill, tenant_of
+from enforcer.detection.kill_history import RecentKill, tenant_of
 from enforcer.detection.storm import Present, opened
 from tests.unit.enforcer.made import quota
 
@@ -46,7 +46,7 @@ def test_doubt_of_several_namespaces_is_a_mistake_and_of_one_is_not() -> None:
 def test_a_mistake_opens_the_breaker_at_the_second_namespace_and_not_while_nobody_is_due() -> None:
     quotas = [ASR, TTS, CHAT, *(quota(namespace="far", pod_uid=f"far-{n}") for n in range(9))]
     present = Present.of(quotas, frozenset())
-    kills = [Kill(90.0, *tenant_of(ASR))]
+    kills = [RecentKill(90.0, *tenant_of(ASR))]
     doubtful = frozenset({tenant_of(ASR), tenant_of(TTS)})
     assert opened({tenant_of(TTS)}, present, kills, 100.0, 3, 60.0, doubtful) is not None
     assert opened({tenant_of(TTS)}, present, kills, 100.0, 3, 60.0) is None

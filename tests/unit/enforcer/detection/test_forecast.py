@@ -1,23 +1,23 @@
 from dataclasses import replace
 
 from enforcer.detection.debt import Debt
-from enforcer.detection.forecast import describe, stops_in
-from enforcer.detection.kill_history import Kill
-from enforcer.detection.types import Case, Rules, State
+from enforcer.detection.forecast import describe, seconds_until_kill
+from enforcer.detection.kill_history import RecentKill
+from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, quota
 
-OVER = Case(used_mib=5000, samples=1, last=1000.0)
-RULES = Rules()
+OVER = ViolationState(used_mib=5000, samples=1, last=1000.0)
+RULES = DetectorConfig()
 
 
-def said(case: Case, allowed: Quota | None = None, **state: object) -> str:
-    return describe(State(cases={(CONTAINER, GPU): case}, **state), allowed or quota(), 1000.0, RULES)  # type: ignore[arg-type]
+def said(case: ViolationState, allowed: Quota | None = None, **state: object) -> str:
+    return describe(DetectorState(cases={(CONTAINER, GPU): case}, **state), allowed or quota(), 1000.0, RULES)  # type: ignore[arg-type]
 
 
 def test_what_is_well_is_said_in_a_few_words() -> None:
-    assert describe(State(), quota(), 1.0, RULES) == "model holds 0 MiB of 4096 MiB and has not started"
-    assert said(Case(used_mib=4000)) == "model holds 4000 MiB of 4096 MiB and is within its quota"
+    assert describe(DetectorState(), quota(), 1.0, RULES) == "model holds 0 MiB of 4096 MiB and has not started"
+    assert said(ViolationState(used_mib=4000)) == "model holds 4000 MiB of 4096 MiB and is within its quota"
     acting = replace(OVER, acting=True)
     assert said(acting) == "model holds 5000 MiB of 4096 MiB and is over its quota and is being stopped"
 
@@ -39,7 +39,7 @@ def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_gr
     assert said(due, cooling=cooling).endswith(
         "is over its quota for 6.0s and was acted upon lately, to be stopped in 12.5s unless it frees 904 MiB"
     )
-    kills = tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
+    kills = tuple(RecentKill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
     held = replace(due, held_back=True)
     assert said(held, kills=kills).endswith(
         "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills of asr in 60s"
@@ -49,19 +49,19 @@ def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_gr
 
 def test_the_seconds_are_those_of_the_sentence() -> None:
     due, key = replace(OVER, samples=12, over_for=6.0), (CONTAINER, GPU)
-    calm = State(cases={key: due}, cooling={(POD, "model"): 1012.5})
-    assert stops_in(calm, quota(), 1000.0, RULES) == 12.5
-    spent = replace(calm, kills=tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0)))
-    assert stops_in(spent, quota(), 980.0, RULES) == 32.5
-    assert stops_in(replace(spent, cooling={}), quota(), 980.0, RULES) == 30.0
-    assert stops_in(replace(calm, open=True), quota(), 1000.0, RULES) is None
-    assert stops_in(calm, quota(on_exceed=OnExceed.WARN), 1000.0, RULES) is None
-    assert stops_in(replace(calm, cases={key: Case(used_mib=9)}), quota(), 1000.0, RULES) is None
+    calm = DetectorState(cases={key: due}, cooling={(POD, "model"): 1012.5})
+    assert seconds_until_kill(calm, quota(), 1000.0, RULES) == 12.5
+    spent = replace(calm, kills=tuple(RecentKill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0)))
+    assert seconds_until_kill(spent, quota(), 980.0, RULES) == 32.5
+    assert seconds_until_kill(replace(spent, cooling={}), quota(), 980.0, RULES) == 30.0
+    assert seconds_until_kill(replace(calm, open=True), quota(), 1000.0, RULES) is None
+    assert seconds_until_kill(calm, quota(on_exceed=OnExceed.WARN), 1000.0, RULES) is None
+    assert seconds_until_kill(replace(calm, cases={key: ViolationState(used_mib=9)}), quota(), 1000.0, RULES) is None
 
 
 def test_a_debt_is_named_once_half_of_the_credit_is_used_up() -> None:
     key = ((POD, "model"), GPU)
-    within = Case(used_mib=4000)
+    within = ViolationState(used_mib=4000)
     assert said(within, debts={key: Debt(seconds=4.9, at=1000.0)}).endswith("is within its quota")
     assert said(within, debts={key: Debt(seconds=6.25, at=1000.0)}).endswith(
         "is within its quota; 6.2s of the 10.0s that it may be over quota again and again are used up"
@@ -73,13 +73,13 @@ def test_a_debt_is_named_once_half_of_the_credit_is_used_up() -> None:
 
 
 def test_a_repeated_kill_waits_for_no_room() -> None:
-    kills = tuple(Kill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
+    kills = tuple(RecentKill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
     debts = {((POD, "model"), GPU): Debt(at=990.0, killed=990.0)}
     due = replace(OVER, samples=12, over_for=6.0, graceless=True)
-    state = State(cases={(CONTAINER, GPU): due}, kills=kills, debts=debts)
-    assert stops_in(state, quota(), 1000.0, RULES) == 0.0
-    assert stops_in(replace(state, debts={}), quota(), 1000.0, RULES) == 10.0
-    assert stops_in(replace(state, debts={}), quota(namespace="tts"), 1000.0, RULES) == 0.0
+    state = DetectorState(cases={(CONTAINER, GPU): due}, kills=kills, debts=debts)
+    assert seconds_until_kill(state, quota(), 1000.0, RULES) == 0.0
+    assert seconds_until_kill(replace(state, debts={}), quota(), 1000.0, RULES) == 10.0
+    assert seconds_until_kill(replace(state, debts={}), quota(namespace="tts"), 1000.0, RULES) == 0.0
 
 
 def test_an_open_breaker_is_named_with_the_way_out() -> None:

@@ -4,29 +4,29 @@ from typing import Any
 from enforcer.detection.detector import has_no_grace, namespaces_exceeding
 from enforcer.detection.forecast import describe
 from enforcer.detection.fresh import exceeding, is_fresh, known_since, within_since
-from enforcer.detection.kill_history import Kill
-from enforcer.detection.types import Rules, State
+from enforcer.detection.kill_history import RecentKill
+from enforcer.detection.types import DetectorConfig, DetectorState
 from enforcer.quota.types import OnExceed
 from tests.unit.enforcer.detection.test_detector import Bench
 from tests.unit.enforcer.made import holder, quota
 
 PLACE = ("new", "model")
-THREE = tuple(Kill(990.0, "asr", (pod, "model")) for pod in "xyz")
+THREE = tuple(RecentKill(990.0, "asr", (pod, "model")) for pod in "xyz")
 NEW = quota(pod_uid="new", container_id="e" * 64)
 OVER = holder(10, 9000, "e" * 64)
 
 
-def bench(kills: tuple[Kill, ...] = THREE, **state: Any) -> Bench:
+def bench(kills: tuple[RecentKill, ...] = THREE, **state: Any) -> Bench:
     made = Bench(NEW, quota(namespace="tts", pod_uid="calm", container_id="f" * 64))
-    made.state = replace(State(within={}, kills=kills), **state)
+    made.state = replace(DetectorState(within={}, kills=kills), **state)
     return made
 
 
 def test_three_different_pods_of_one_namespace_have_to_be_killed_or_to_end_over_quota() -> None:
     assert exceeding(THREE) == {"asr"}
     assert exceeding(THREE[:2]) == frozenset()
-    assert exceeding((*THREE[:2], replace(THREE[0], at=1.0), Kill(1.0, "tts", ("z", "model")))) == frozenset()
-    assert namespaces_exceeding(State(kills=THREE[:1], ended=THREE[1:])) == {"asr"}
+    assert exceeding((*THREE[:2], replace(THREE[0], at=1.0), RecentKill(1.0, "tts", ("z", "model")))) == frozenset()
+    assert namespaces_exceeding(DetectorState(kills=THREE[:1], ended=THREE[1:])) == {"asr"}
 
 
 def test_a_container_is_fresh_until_it_was_within_its_quota_for_a_minute_without_a_break() -> None:
@@ -50,7 +50,7 @@ def test_a_fresh_container_of_such_a_namespace_is_killed_at_its_third_sample_wha
     assert decided == [["Armed"], [], ["Warned", "Kill"]]
     assert node.state.kills[-1].free
     assert has_no_grace(node.state, NEW, node.now)
-    assert "has no grace period: 3 pods of asr" in describe(node.state, NEW, node.now, Rules())
+    assert "has no grace period: 3 pods of asr" in describe(node.state, NEW, node.now, DetectorConfig())
 
 
 def test_its_grace_period_is_back_after_a_minute_within_its_quota() -> None:
@@ -80,7 +80,7 @@ def test_a_fresh_container_that_ends_over_quota_counts_and_one_that_frees_memory
 
 def test_where_only_a_warning_is_wanted_nothing_counts() -> None:
     node = Bench(replace(NEW, on_exceed=OnExceed.WARN))
-    node.state = State(within={})
+    node.state = DetectorState(within={})
     for _ in range(3):
         node.see(OVER)
     node.see()

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from enforcer.detection.nvml_outage import EVERYWHERE, TOLD_AFTER, Sight, Turn, looked, sentence, told
+from enforcer.detection.nvml_outage import EVERYWHERE, TOLD_AFTER, Sight, Transition, looked, operator_message, sentence
 from enforcer.status.metrics import Latest
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -14,8 +14,8 @@ HUNG = NvmlError("the driver hangs", Reason.NVML_HUNG)
 GONE = NvmlError("fell off the bus", Reason.GPU_LOST)
 
 
-def through(steps: list[tuple[float, dict[str, NvmlError]]]) -> list[tuple[str, Turn, Reason]]:
-    seen: list[tuple[str, Turn, Reason]] = []
+def through(steps: list[tuple[float, dict[str, NvmlError]]]) -> list[tuple[str, Transition, Reason]]:
+    seen: list[tuple[str, Transition, Reason]] = []
     state: Sight = {}
     for now, problems in steps:
         state, changes = looked(state, problems, now)
@@ -26,16 +26,16 @@ def through(steps: list[tuple[float, dict[str, NvmlError]]]) -> list[tuple[str, 
 def test_sight_is_lost_once_told_once_and_back_once() -> None:
     looks = [(at / 2, {GPU: HUNG}) for at in range(100)]
     assert through([*looks, (50.0, {}), (50.5, {})]) == [
-        (GPU, Turn.LOST, Reason.NVML_HUNG),
-        (GPU, Turn.STAYS_LOST, Reason.NVML_HUNG),
-        (GPU, Turn.BACK, Reason.NVML_HUNG),
+        (GPU, Transition.LOST, Reason.NVML_HUNG),
+        (GPU, Transition.STAYS_LOST, Reason.NVML_HUNG),
+        (GPU, Transition.BACK, Reason.NVML_HUNG),
     ]
 
 
 def test_what_passes_is_told_nobody_and_begins_anew() -> None:
     state, _ = looked({}, {GPU: HUNG}, 0.0)
     state, [change] = looked(state, {}, TOLD_AFTER - 0.1)
-    assert (change.turn, told(change, TOLD_AFTER - 0.1)) == (Turn.BACK, None)
+    assert (change.turn, operator_message(change, TOLD_AFTER - 0.1)) == (Transition.BACK, None)
     state, _ = looked(state, {GPU: HUNG}, TOLD_AFTER)
     _, changes = looked(state, {GPU: HUNG}, 2 * TOLD_AFTER - 0.1)
     assert changes == ()
@@ -44,14 +44,18 @@ def test_what_passes_is_told_nobody_and_begins_anew() -> None:
 def test_another_reason_goes_on_with_the_same_blindness() -> None:
     state, _ = looked({}, {GPU: HUNG, OTHER_GPU: GONE}, 5.0)
     state, (change, _) = looked(state, {GPU: GONE}, 5.0 + TOLD_AFTER)
-    assert (change.turn, state[GPU].since, state[GPU].reason) == (Turn.STAYS_LOST, 5.0, Reason.GPU_LOST)
-    assert told(change, 99.0) == f"GPU {GPU} cannot be read, and nobody on it is held to a quota: fell off the bus"
+    assert (change.turn, state[GPU].since, state[GPU].reason) == (Transition.STAYS_LOST, 5.0, Reason.GPU_LOST)
+    assert (
+        operator_message(change, 99.0)
+        == f"GPU {GPU} cannot be read, and nobody on it is held to a quota: fell off the bus"
+    )
     _, [back] = looked(state, {}, 30.0)
-    assert told(back, 30.0) == f"GPUs can be read again, after 25 s: {GPU}"
+    assert operator_message(back, 30.0) == f"GPUs can be read again, after 25 s: {GPU}"
     state, _ = looked({}, {EVERYWHERE: HUNG}, 0.0)
     _, [change] = looked(state, {EVERYWHERE: HUNG}, TOLD_AFTER)
     assert (
-        told(change, 0.0) == "no GPU of this node can be read, and nobody anywhere is held to a quota: the driver hangs"
+        operator_message(change, 0.0)
+        == "no GPU of this node can be read, and nobody anywhere is held to a quota: the driver hangs"
     )
 
 

@@ -5,31 +5,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.detection.debt import Debt
-from enforcer.detection.detector import judge, settle
+from enforcer.detection.detector import evaluate, record_kill_result
 from enforcer.detection.doubt import Threshold
-from enforcer.detection.kill_history import Kill
+from enforcer.detection.kill_history import RecentKill
 from enforcer.detection.state_file import decode, encode
 from enforcer.detection.storm import Opening
-from enforcer.detection.types import Case, Decision, Rules, State
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, ViolationState
 from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 
 BOOT = "0b7f"
 OVER = {GPU: {CONTAINER: (holder(10, 9000),)}}
 
 
-def restarted(state: State, now: float) -> State:
+def restarted(state: DetectorState, now: float) -> DetectorState:
     found = decode(encode(state, BOOT), BOOT, now)
     assert found is not None
     return found
 
 
-KILLS = (Kill(3.0, "asr", ("uid", "model")), Kill(4.0, "tts", ("other", "voice")))
+KILLS = (RecentKill(3.0, "asr", ("uid", "model")), RecentKill(4.0, "tts", ("other", "voice")))
 
 
 def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
-    kept = Case(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, lenient=True, cgroup_inode=7)
-    state = State(
-        cases={(CONTAINER, GPU): replace(kept, used_mib=9, acting=True), ("d" * 64, GPU): Case(used_mib=5)},
+    kept = ViolationState(samples=5, over_for=2.0, last=9.0, warned=True, blind=True, lenient=True, cgroup_inode=7)
+    state = DetectorState(
+        cases={(CONTAINER, GPU): replace(kept, used_mib=9, acting=True), ("d" * 64, GPU): ViolationState(used_mib=5)},
         kills=(*KILLS, replace(KILLS[0], free=True)), cooling={("uid", "model"): 20.0},
         debts={
             (("uid", "model"), GPU): Debt(seconds=4.5, at=9.0, samples=7, rate=0.5, paused=True, killed=8.0),
@@ -46,7 +46,7 @@ def test_what_matters_is_kept_and_what_does_not_is_not() -> None:
 
 def test_a_debt_from_the_future_is_of_now() -> None:
     debt, opening = Debt(seconds=4.5, at=1e9, killed=1e9), Opening(by=frozenset(), pods=frozenset(), calm=1e9)
-    state = State(debts={(("uid", "model"), GPU): debt}, opening=opening, trips={KILLS[0].tenant: 1e9})
+    state = DetectorState(debts={(("uid", "model"), GPU): debt}, opening=opening, trips={KILLS[0].tenant: 1e9})
     found = restarted(state, 10.0)
     assert found.debts == {(("uid", "model"), GPU): replace(debt, at=10.0, killed=10.0)}
     assert (found.opening, found.trips) == (replace(opening, calm=10.0), {KILLS[0].tenant: 10.0})
@@ -56,14 +56,14 @@ def test_a_debt_from_the_future_is_of_now() -> None:
 @pytest.mark.parametrize("every", [1, 2, 4, 13])
 def test_restarts_neither_shorten_nor_stretch_the_grace_period(every: int, away: float) -> None:
     """A restart loses nothing: what was seen before counts, and the time between, while that is no more than 10 s."""
-    state, now, begun, allowed = State(), 1000.0, 0.0, (quota(grace_seconds=30.0),)
+    state, now, begun, allowed = DetectorState(), 1000.0, 0.0, (quota(grace_seconds=30.0),)
     for look in range(200):
         if look % every == 0:
             now += away
             state = restarted(state, now)
         now += 0.5
         begun = begun or now
-        state, said = judge(state, allowed, OVER, now, Rules())
+        state, said = evaluate(state, allowed, OVER, now, DetectorConfig())
         if any(verdict.decision is Decision.KILL for verdict in said):
             assert begun + 30.0 <= now <= begun + 30.0 + 0.5 + away
             return
@@ -71,43 +71,49 @@ def test_restarts_neither_shorten_nor_stretch_the_grace_period(every: int, away:
 
 
 def test_after_a_restart_one_fresh_sample_is_enough() -> None:
-    state = State(cases={(CONTAINER, GPU): Case(samples=2, over_for=1.0, last=1000.0, cgroup_inode=7)})
-    _, said = judge(restarted(state, 1004.0), (quota(),), OVER, 1004.0, Rules())
+    state = DetectorState(
+        cases={(CONTAINER, GPU): ViolationState(samples=2, over_for=1.0, last=1000.0, cgroup_inode=7)}
+    )
+    _, said = evaluate(restarted(state, 1004.0), (quota(),), OVER, 1004.0, DetectorConfig())
     assert [verdict.decision for verdict in said] == [Decision.WARNED, Decision.KILL]
 
 
 @pytest.mark.parametrize(("away", "inode"), [(10.5, 7), (1.0, 8)], ids=["too long ago", "another cgroup"])
 def test_what_is_no_longer_known_to_be_the_same_has_its_full_grace(away: float, inode: int) -> None:
-    state = State(cases={(CONTAINER, GPU): Case(samples=9, over_for=4.5, last=1000.0, cgroup_inode=inode)})
-    state, said = judge(restarted(state, 1000.0 + away), (quota(),), OVER, 1000.0 + away, Rules())
+    state = DetectorState(
+        cases={(CONTAINER, GPU): ViolationState(samples=9, over_for=4.5, last=1000.0, cgroup_inode=inode)}
+    )
+    state, said = evaluate(restarted(state, 1000.0 + away), (quota(),), OVER, 1000.0 + away, DetectorConfig())
     assert [verdict.decision for verdict in said] == [Decision.ARMED]
     assert state.cases[CONTAINER, GPU].over_for == 0.0
 
 
 def test_a_kill_that_an_enforcer_died_over_is_decided_again_at_once() -> None:
-    case = Case(samples=9, over_for=9.0, last=1000.0, warned=True, cgroup_inode=7)
-    state, said = judge(State(cases={(CONTAINER, GPU): case}), (quota(),), OVER, 1000.5, Rules())
+    case = ViolationState(samples=9, over_for=9.0, last=1000.0, warned=True, cgroup_inode=7)
+    state, said = evaluate(DetectorState(cases={(CONTAINER, GPU): case}), (quota(),), OVER, 1000.5, DetectorConfig())
     assert [verdict.decision for verdict in said] == [Decision.KILL]
-    state, said = judge(restarted(state, 1002.0), (quota(),), OVER, 1002.0, Rules())
+    state, said = evaluate(restarted(state, 1002.0), (quota(),), OVER, 1002.0, DetectorConfig())
     assert [verdict.decision for verdict in said] == [Decision.KILL]
     assert len(state.kills) == 2, "and counts twice"
 
 
 def test_a_cool_down_outlives_a_restart() -> None:
-    state = settle(State(), quota(), 1000.0, Rules(), acted=False)
+    state = record_kill_result(DetectorState(), quota(), 1000.0, DetectorConfig(), acted=False)
     state, now = restarted(state, 1001.0), 1001.0
-    while now < 1000 + Rules().cool_down:
-        state, said = judge(state, (quota(grace_seconds=0.0),), OVER, now, Rules())
+    while now < 1000 + DetectorConfig().cool_down:
+        state, said = evaluate(state, (quota(grace_seconds=0.0),), OVER, now, DetectorConfig())
         assert all(verdict.decision is not Decision.KILL for verdict in said)
         now += 0.5
 
 
 def test_another_boot_remembers_nothing() -> None:
-    assert decode(encode(State(kills=KILLS), BOOT), "another", 5.0) is None
+    assert decode(encode(DetectorState(kills=KILLS), BOOT), "another", 5.0) is None
 
 
 def test_a_time_that_lies_ahead_is_cut_to_now() -> None:
-    state = State(cases={(CONTAINER, GPU): Case(samples=1, last=1e9)}, kills=(replace(KILLS[0], at=1e9),))
+    state = DetectorState(
+        cases={(CONTAINER, GPU): ViolationState(samples=1, last=1e9)}, kills=(replace(KILLS[0], at=1e9),)
+    )
     found = restarted(state, 10.0)
     assert found.cases[CONTAINER, GPU].last == 10.0
     assert [kill.at for kill in found.kills] == [10.0]
@@ -125,7 +131,7 @@ def test_a_time_that_lies_ahead_is_cut_to_now() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_file_that_is_not_ours_is_not_believed(change: tuple[bytes, bytes]) -> None:
-    data = encode(State(cases={(CONTAINER, GPU): Case(samples=1, over_for=2.0, last=9.0)}), BOOT)
+    data = encode(DetectorState(cases={(CONTAINER, GPU): ViolationState(samples=1, over_for=2.0, last=9.0)}), BOOT)
     assert change[0] in data
     assert decode(data.replace(*change), BOOT, 10.0) is None
 
@@ -136,15 +142,15 @@ def test_rubbish_is_no_accident(data: bytes) -> None:
 
 
 def test_a_truncated_file_is_no_accident() -> None:
-    data = encode(State(kills=KILLS), BOOT)
+    data = encode(DetectorState(kills=KILLS), BOOT)
     assert [decode(data[:size], BOOT, 10.0) for size in range(len(data) - 2)] == [None] * (len(data) - 2)
 
 
 def test_numbers_at_their_bounds_are_read() -> None:
-    case = Case(samples=1, over_for=9.0, last=9.0, cgroup_inode=0)
-    kept = State(
+    case = ViolationState(samples=1, over_for=9.0, last=9.0, cgroup_inode=0)
+    kept = DetectorState(
         cases={(CONTAINER, GPU): case},
-        kills=(Kill(0.0, "asr", ("uid", "model")),),
+        kills=(RecentKill(0.0, "asr", ("uid", "model")),),
         cooling={("u", "c"): 0.0},
         within={},
     )

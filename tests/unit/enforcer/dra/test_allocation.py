@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.dra.allocation import Ask, peak, prepare, still_fits
+from enforcer.dra.allocation import PrepareRequest, compute_limits, peak_usage, still_valid
 from enforcer.dra.cdi import document
-from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.quota.types import Mode, OnExceed
 from gpushare import contract
 from gpushare.errors import ConfigError, PrepareError
@@ -31,19 +31,19 @@ THROUGH_MPS = dict.fromkeys((GPU, OTHER_GPU), Mode.MPS)
 PIPES = {GPU: "/run/mps/0/pipe", OTHER_GPU: "/x"}
 
 
-def prepared(claim: Object, pod: Object, policy: dict[str, str] | None = None) -> Prepared:
-    return prepare(NODE, Ask(claim, pod, namespace(policy)), DEVICES)
+def prepared(claim: Object, pod: Object, policy: dict[str, str] | None = None) -> PreparedClaim:
+    return compute_limits(NODE, PrepareRequest(claim, pod, namespace(policy)), DEVICES)
 
 
-def limits(found: Prepared) -> dict[str, tuple[int, int | None]]:
+def limits(found: PreparedClaim) -> dict[str, tuple[int, int | None]]:
     return {each.container: (each.memory_mib, each.compute) for each in found.limits}
 
 
-def env(found: Prepared, request: str, *, mps: bool = True) -> dict[str, str]:
+def env(found: PreparedClaim, request: str, *, mps: bool = True) -> dict[str, str]:
     return dict(each.split("=", 1) for each in edits(found, request, mps=mps).get("env", []))
 
 
-def edits(found: Prepared, request: str, *, mps: bool = True) -> Object:
+def edits(found: PreparedClaim, request: str, *, mps: bool = True) -> Object:
     shared = found.shared_by(dict.fromkeys(PIPES, Mode.MPS if mps else Mode.TIME_SLICING))
     pipes = {each.request: PIPES[each.gpu] for each in shared.granted if each.gpu}
     written = document(shared, pipes, "/run/gpu-share/status/pod")
@@ -286,12 +286,12 @@ def test_a_claim_is_the_same_until_pod_device_or_amount_change() -> None:
     made = pod("tts", {contract.MEMORY: "4Gi"})
     held = claim(made)
     found = prepared(held, made)
-    assert still_fits(found, NODE, held, DEVICES)
+    assert still_valid(found, NODE, held, DEVICES)
     joined = {**held["status"], "reservedFor": [*held["status"]["reservedFor"], {"resource": "pods", "uid": "joined"}]}
-    assert still_fits(found, NODE, {**held, "status": joined}, DEVICES)
-    assert not still_fits(found, NODE, claim(made, OTHER_DEVICE), DEVICES)
+    assert still_valid(found, NODE, {**held, "status": joined}, DEVICES)
+    assert not still_valid(found, NODE, claim(made, OTHER_DEVICE), DEVICES)
     other = pod("tts2", {contract.MEMORY: "4Gi"})
-    assert not still_fits(found, NODE, {**held, "status": claim(other)["status"]}, DEVICES)
+    assert not still_valid(found, NODE, {**held, "status": claim(other)["status"]}, DEVICES)
 
 
 SHARES = st.lists(st.tuples(st.sampled_from(["init", "sidecar"]), st.integers(1, 9), st.integers(0, 9)), max_size=4)
@@ -305,7 +305,7 @@ def test_the_peak_is_what_a_play_of_the_pods_life_holds(first: list[Any], apps: 
         moments.append(running + mib)
         running += mib if kind == "sidecar" else 0
     moments.append(running + sum(mib for _, mib, _ in apps))
-    assert peak([*first, *apps])[0] == max(moments)
+    assert peak_usage([*first, *apps])[0] == max(moments)
 
 
 AMOUNT = st.integers(1, 9).map(lambda gib: f"{gib}Gi")
@@ -365,7 +365,7 @@ def test_how_a_gpu_is_shared_is_kept_with_the_claim(mode: Mode) -> None:
     made = pod("tts", {contract.MEMORY: "4Gi"})
     found = prepared(claim(made), made).shared_by({GPU: mode})
     assert (decode(encode(found)), found.modes) == (found, {GPU: mode})
-    assert still_fits(found, NODE, claim(made), DEVICES), "the API server does not say how"
+    assert still_valid(found, NODE, claim(made), DEVICES), "the API server does not say how"
 
 
 def test_a_claim_from_before_there_were_modes_is_of_a_gpu_shared_through_mps() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.dra.driver import Ref
+from enforcer.dra.driver import ClaimRef
 from enforcer.quota.types import Quota
 from gpushare import contract
 from tests.unit.enforcer.dra.objects import Object, allocated, by_hand, claim, container, gpu, pod, using
@@ -24,7 +24,7 @@ def statuses(**ids: str) -> list[Object]:
     return [{"name": name, "containerID": f"containerd://{found}"} for name, found in ids.items()]
 
 
-def tenant(world: World) -> tuple[Object, Ref]:
+def tenant(world: World) -> tuple[Object, ClaimRef]:
     """A pod whose ``main`` has a share and whose ``helper`` asked for nothing, with all kinds of containers running."""
     made = pod("tts", {contract.MEMORY: "512Mi"}, container("main"), container("helper"), inits=(container("setup"),))
     ref = world.add(made, claim(made))

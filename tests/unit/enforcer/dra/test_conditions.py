@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.claim_status import Conditions, proof_of
-from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.claim_status import Conditions, limit_condition
+from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import quotas_of_prepared
-from enforcer.quota.types import Proven, Quota
+from enforcer.quota.types import LimitStatus, Quota
 from gpushare.errors import ClusterError
 from gpushare.kube_client import APPLY_PATCH
 from gpushare.reasons import Reason
@@ -28,20 +28,20 @@ def _world(tmp_path: Path) -> World:
 
 
 @pytest.fixture(name="claim")
-def _claim(world: World) -> Prepared:
+def _claim(world: World) -> PreparedClaim:
     world.driver.prepare(world.tenant("tts"))
-    claim: Prepared = world.published[-1]
+    claim: PreparedClaim = world.published[-1]
     return claim
 
 
 @pytest.fixture(name="quota")
-def _quota(claim: Prepared) -> Quota:
+def _quota(claim: PreparedClaim) -> Quota:
     (found,) = quotas_of_prepared([claim], [], [namespace()], [])
     return found
 
 
-def condition(claim: Prepared, *proofs: tuple[Quota, Proven]) -> dict[str, Any]:
-    (entry,) = proof_of(claim, proofs, WHEN)["status"]["devices"]
+def condition(claim: PreparedClaim, *proofs: tuple[Quota, LimitStatus]) -> dict[str, Any]:
+    (entry,) = limit_condition(claim, proofs, WHEN)["status"]["devices"]
     assert (entry["device"], entry["driver"]) == (DEVICE, "gpu-share.io")
     assert entry["shareID"]
     (found,) = entry["conditions"]
@@ -55,20 +55,22 @@ def condition(claim: Prepared, *proofs: tuple[Quota, Proven]) -> dict[str, Any]:
         (Reason.NOT_APPLIED, "False"), (Reason.PER_PROCESS_ONLY, "False"),
     ],
 )  # fmt: skip
-def test_the_condition_has_the_state_for_its_reason(claim: Prepared, quota: Quota, state: Reason, status: str) -> None:
+def test_the_condition_has_the_state_for_its_reason(
+    claim: PreparedClaim, quota: Quota, state: Reason, status: str
+) -> None:
     assert condition(claim, (quota, proven(state))) == {
         "type": "LimitInForce", "status": status, "reason": str(state), "message": "model (mps-v2): because",
         "lastTransitionTime": "2026-11-22T00:00:00Z",
     }  # fmt: skip
 
 
-def test_of_several_containers_in_one_request_the_worst_counts(claim: Prepared, quota: Quota) -> None:
+def test_of_several_containers_in_one_request_the_worst_counts(claim: PreparedClaim, quota: Quota) -> None:
     found = condition(claim, (quota, proven(Reason.IN_FORCE)), (quota, proven(Reason.ESCAPED)))
     assert found["reason"] == "Escaped"
     assert found["message"] == "model (mps-v2): because"
 
 
-def test_it_is_written_once_and_again_only_when_it_is_another(world: World, claim: Prepared, quota: Quota) -> None:
+def test_it_is_written_once_and_again_only_when_it_is_another(world: World, claim: PreparedClaim, quota: Quota) -> None:
     conditions = Conditions(world.api)  # type: ignore[arg-type]
     well, escaped = proven(Reason.IN_FORCE), proven(Reason.ESCAPED)
     other = replace(well, sentence="other figures")
@@ -84,7 +86,7 @@ def test_it_is_written_once_and_again_only_when_it_is_another(world: World, clai
 
 
 def test_an_api_server_that_does_not_answer_is_told_later_and_one_that_refuses_is_not(
-    world: World, claim: Prepared, quota: Quota
+    world: World, claim: PreparedClaim, quota: Quota
 ) -> None:
     conditions, proofs = Conditions(world.api), [(quota, proven(Reason.IN_FORCE))]  # type: ignore[arg-type]
     world.api.down = True
@@ -97,7 +99,7 @@ def test_an_api_server_that_does_not_answer_is_told_later_and_one_that_refuses_i
 
 @pytest.mark.parametrize("status", [401, 409, 429])
 def test_an_api_server_that_has_no_time_now_is_told_later(
-    world: World, claim: Prepared, quota: Quota, status: int, monkeypatch: pytest.MonkeyPatch
+    world: World, claim: PreparedClaim, quota: Quota, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def later(*_: Any, **__: Any) -> None:
         raise ClusterError("later", status)
@@ -106,7 +108,7 @@ def test_an_api_server_that_has_no_time_now_is_told_later(
     assert not Conditions(world.api).write(claim, [(quota, proven(Reason.IN_FORCE))])  # type: ignore[arg-type]
 
 
-def test_a_claim_of_the_same_name_is_left_alone(world: World, claim: Prepared, quota: Quota) -> None:
+def test_a_claim_of_the_same_name_is_left_alone(world: World, claim: PreparedClaim, quota: Quota) -> None:
     world.api.objects[world.where(claim.name)]["metadata"]["uid"] = "another"
     assert Conditions(world.api).write(claim, [(quota, proven(Reason.IN_FORCE))])  # type: ignore[arg-type]
     assert not world.api.patched

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enforcer.dra.driver import Ref
+from enforcer.dra.driver import ClaimRef
 from gpushare.errors import PrepareError
 from tests.unit.enforcer.dra.objects import made_uid
 from tests.unit.enforcer.dra.world import World
@@ -64,11 +64,11 @@ def power(monkeypatch: pytest.MonkeyPatch) -> Power:
     return Power(monkeypatch)
 
 
-def worlds(folder: Path) -> Callable[[], tuple[World, Ref]]:
+def worlds(folder: Path) -> Callable[[], tuple[World, ClaimRef]]:
     """Make the same world again and again: a neighbour that stays, and a tenant to try things on."""
     numbers = iter(range(ENOUGH))
 
-    def make() -> tuple[World, Ref]:
+    def make() -> tuple[World, ClaimRef]:
         world = World(folder / str(next(numbers)))
         world.driver.prepare(world.tenant("neighbour"))
         return world, world.tenant("tts")
@@ -112,7 +112,7 @@ def test_a_pod_that_is_given_up_after_a_crash_anywhere_leaves_nothing(tmp_path: 
 def test_undoing_again_after_a_crash_anywhere_leaves_nothing(tmp_path: Path, power: Power, *, lingering: bool) -> None:
     make = worlds(tmp_path)
 
-    def ready() -> tuple[World, Ref]:
+    def ready() -> tuple[World, ClaimRef]:
         world, ref = make()
         world.driver.prepare(ref)
         if lingering:
@@ -139,7 +139,7 @@ def test_undoing_again_after_a_crash_anywhere_leaves_nothing(tmp_path: Path, pow
 def test_starting_again_after_a_crash_while_starting_ends_the_same(tmp_path: Path, power: Power) -> None:
     make = worlds(tmp_path)
 
-    def rebooted() -> tuple[World, Ref]:
+    def rebooted() -> tuple[World, ClaimRef]:
         world, ref = make()
         world.driver.prepare(ref)
         shutil.rmtree(world.cdi)

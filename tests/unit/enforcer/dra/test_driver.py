@@ -9,9 +9,9 @@ import pytest
 from enforcer.dra import cdi_files as files_module
 from enforcer.dra import driver as driver_module
 from enforcer.dra.cdi import file_name
-from enforcer.dra.driver import Locks, Ref
+from enforcer.dra.driver import ClaimRef, KeyedLock
 from enforcer.dra.mps_readiness import MpsReady
-from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare import contract
 from gpushare.errors import ClusterError, PrepareError
 from gpushare.kube_client import CORE_V1, path
@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def refused(world: World, ref: Ref) -> PrepareError:
+def refused(world: World, ref: ClaimRef) -> PrepareError:
     with pytest.raises(PrepareError) as error:
         world.driver.prepare(ref)
     return error.value
@@ -80,18 +80,18 @@ def test_undoing_needs_no_api_server_and_may_come_twice_or_first(world: World) -
     ref, never = world.tenant("tts"), world.tenant("other")
     world.driver.prepare(ref)
     world.api.down = True
-    for each in (ref, ref, never, Ref(NAMESPACE, "x", "../../etc/passwd")):
+    for each in (ref, ref, never, ClaimRef(NAMESPACE, "x", "../../etc/passwd")):
         world.driver.unprepare(each)
     assert world.tree() == {}
 
 
 def test_a_claim_of_another_uid_is_refused(world: World) -> None:
     ref = world.tenant("tts")
-    assert "is gone; another has its name" in refused(world, Ref(ref.namespace, ref.name, "other-uid")).message
+    assert "is gone; another has its name" in refused(world, ClaimRef(ref.namespace, ref.name, "other-uid")).message
 
 
 def test_a_uid_that_is_a_path_is_refused(world: World) -> None:
-    assert "is none" in refused(world, Ref(NAMESPACE, "x", "../x")).message
+    assert "is none" in refused(world, ClaimRef(NAMESPACE, "x", "../x")).message
 
 
 def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> None:
@@ -344,7 +344,7 @@ def test_many_at_once_never_take_more_than_there_is(world: World) -> None:
     refs = [world.tenant(f"pod-{number}", "4Gi") for number in range(6)]
     outcomes: list[bool] = []
 
-    def run(ref: Ref) -> None:
+    def run(ref: ClaimRef) -> None:
         try:
             world.driver.prepare(ref)
             outcomes.append(True)
@@ -363,7 +363,7 @@ def test_many_at_once_never_take_more_than_there_is(world: World) -> None:
 def test_what_is_told_of_a_claim_is_told_while_nobody_else_changes_it(world: World) -> None:
     held: list[bool] = []
 
-    def published(claim: Prepared) -> None:
+    def published(claim: PreparedClaim) -> None:
         other = threading.Thread(target=world.driver.alter, args=(claim.uid, lambda known: known))
         world.driver._parts = replace(world.driver._parts, published=lambda _: None)
         other.start()
@@ -379,7 +379,7 @@ def test_what_is_told_of_a_claim_is_told_while_nobody_else_changes_it(world: Wor
 
 
 def test_calls_for_one_claim_wait_for_each_other_and_leave_no_lock() -> None:
-    locks, order = Locks(), []
+    locks, order = KeyedLock(), []
 
     def hold(number: int) -> None:
         with locks.held("claim"):

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.dra.cdi import file_name
-from enforcer.dra.claim_status import Announcer, status_of
-from enforcer.dra.cleanup import Forgotten, Strays, living_pods
-from enforcer.dra.driver import Ref
-from enforcer.dra.prepared_claim import Prepared
+from enforcer.dra.claim_status import ClaimStatusPublisher, status_of
+from enforcer.dra.cleanup import OrphanCleaner, StaleClaimCleaner, living_pods
+from enforcer.dra.driver import ClaimRef
+from enforcer.dra.prepared_claim import PreparedClaim
 from enforcer.dra.quotas import joined, quotas_of_prepared
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.resourceslices.controller import held_mib
-from enforcer.resourceslices.foreign_memory import foreign_mib, leaving_mib
+from enforcer.resourceslices.foreign_memory import foreign_mib, terminating_mib
 from gpushare import contract
 from gpushare.errors import ClusterError
 from gpushare.kube_client import APPLY_PATCH, CORE_V1, path
@@ -48,7 +48,7 @@ def enforced(world: World, *pods: Object, policy: dict[str, str] | None = None, 
     return list(quotas_of_prepared(world.store.prepared(), pods, [namespace(policy)], before))
 
 
-def prepared(world: World, name: str = "tts") -> Prepared:
+def prepared(world: World, name: str = "tts") -> PreparedClaim:
     world.driver.prepare(world.tenant(name))
     return world.published[-1]  # type: ignore[no-any-return]
 
@@ -74,7 +74,7 @@ def test_a_pod_that_is_gone_from_the_api_server_is_enforced_until_its_claim_is_u
     claim = prepared(world)
     before = enforced(world, pod_of(world, "tts", FIRST))
     assert [each.container_id for each in enforced(world, before=before)] == [FIRST]
-    world.driver.unprepare(Ref(claim.namespace, claim.name, claim.uid))
+    world.driver.unprepare(ClaimRef(claim.namespace, claim.name, claim.uid))
     assert enforced(world, before=before) == []
 
 
@@ -113,13 +113,13 @@ def test_a_pod_that_joins_keeps_what_it_has_of_a_claim_of_its_own(world: World) 
     assert found == {("one", "main"): 3000, ("two", "main"): 2000, ("two", "thief"): 0}
 
 
-def forgotten(world: World, pods: Collection[str] | None, living: Collection[str] = ()) -> Forgotten:
-    return Forgotten(world.api, world.store, world.driver, lambda: pods, lambda: living)  # type: ignore[arg-type]
+def forgotten(world: World, pods: Collection[str] | None, living: Collection[str] = ()) -> StaleClaimCleaner:
+    return StaleClaimCleaner(world.api, world.store, world.driver, lambda: pods, lambda: living)  # type: ignore[arg-type]
 
 
 def test_a_claim_nobody_undoes_is_let_go_after_two_looks(world: World) -> None:
     claim = prepared(world)
-    world.forget(Ref(claim.namespace, claim.name, claim.uid), "tts")
+    world.forget(ClaimRef(claim.namespace, claim.name, claim.uid), "tts")
     tidy = forgotten(world, ())
     tidy.turn()
     assert len(world.store.prepared()) == 1
@@ -131,7 +131,7 @@ def test_a_claim_nobody_undoes_is_let_go_after_two_looks(world: World) -> None:
 def test_while_there_is_any_sign_of_its_pod_a_claim_stays(world: World, sign: str) -> None:
     claim = prepared(world)
     kept = dict(world.api.objects)
-    world.forget(Ref(claim.namespace, claim.name, claim.uid), "tts")
+    world.forget(ClaimRef(claim.namespace, claim.name, claim.uid), "tts")
     pods: Collection[str] | None = {"pod listed": {made_uid("tts")}, "never listed": None}.get(sign, ())
     living = {made_uid("tts")} if sign == "processes" else ()
     exists = {"pod exists": "/pods/", "claim exists": "/resourceclaims/"}.get(sign, "nothing")
@@ -153,13 +153,13 @@ def test_another_object_of_the_same_name_is_no_sign(world: World) -> None:
     assert world.store.prepared() == ()
 
 
-def strays(world: World, pods: Collection[str] | None = ()) -> Strays:
+def strays(world: World, pods: Collection[str] | None = ()) -> OrphanCleaner:
     def claims() -> set[tuple[str, str]]:
         """Of the pods that the watch has shown, whether the API server answers or not."""
         found = [each for where, each in world.api.objects.items() if "/pods/" in where]
         return {(each["metadata"]["namespace"], name) for each in found for name in claim_names(each)}
 
-    return Strays(world.api, world.store, world.files, world.driver, lambda: pods, claims)  # type: ignore[arg-type]
+    return OrphanCleaner(world.api, world.store, world.files, world.driver, lambda: pods, claims)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", ["all", "torn"])
@@ -185,7 +185,7 @@ def test_files_in_nobodys_name_go_after_two_looks(world: World) -> None:
         unsure.turn()
         assert file_name(claim.uid) in {file.name for file in world.cdi.iterdir()}
     world.api.down = False
-    world.forget(Ref(claim.namespace, claim.name, claim.uid), "tts")
+    world.forget(ClaimRef(claim.namespace, claim.name, claim.uid), "tts")
     tidy.turn()
     assert "cdi/" + file_name(claim.uid) in tree
     tidy.turn()
@@ -233,7 +233,7 @@ def test_the_claims_status_says_who_keeps_the_limits_where_that_is_known(world: 
 
 
 def test_a_status_that_is_refused_fails_nobody(world: World) -> None:
-    announcer = Announcer(world.api)  # type: ignore[arg-type]
+    announcer = ClaimStatusPublisher(world.api)  # type: ignore[arg-type]
     announcer.start()
     world.api.refuse_patches = True
     claim = prepared(world)
@@ -258,7 +258,7 @@ def test_a_status_is_written_once_the_api_server_has_time_for_it(world: World, m
         return patch(*what, **more)
 
     monkeypatch.setattr(world.api, "patch", answer)
-    announcer = Announcer(world.api)  # type: ignore[arg-type]
+    announcer = ClaimStatusPublisher(world.api)  # type: ignore[arg-type]
     announcer.start()
     announcer.publish(claim)
     announcer.wait()
@@ -273,10 +273,10 @@ def test_memory_of_a_pod_that_was_promised_none_is_not_offered() -> None:
     sample = GpuSample(uuid=GPU, total_mib=8000, used_mib=3000, processes=())
     holders = (holder(1, 1000, pod="joined"), holder(2, 2000, pod="first"))
     quotas = [quota(pod_uid="joined", memory_mib=0), quota(pod_uid="first", memory_mib=2000)]
-    assert foreign_mib([View(gpu=card(GPU, 0), sample=sample, holders=holders)], quotas) == {GPU: 1000}
+    assert foreign_mib([GpuSnapshot(gpu=card(GPU, 0), sample=sample, holders=holders)], quotas) == {GPU: 1000}
 
 
 def test_memory_of_processes_that_outlive_their_claim_is_not_offered() -> None:
-    seen = [View(gpu=card(GPU, 0), holders=(holder(1, 1000, pod="leaving"), holder(2, 2000, pod="staying")))]
-    assert leaving_mib(seen, ()) == {GPU: 0}
-    assert leaving_mib(seen, {"leaving"}) == {GPU: 1024}
+    seen = [GpuSnapshot(gpu=card(GPU, 0), holders=(holder(1, 1000, pod="leaving"), holder(2, 2000, pod="staying")))]
+    assert terminating_mib(seen, ()) == {GPU: 0}
+    assert terminating_mib(seen, {"leaving"}) == {GPU: 1024}

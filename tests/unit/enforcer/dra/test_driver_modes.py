@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.driver import Ref
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.dra.driver import ClaimRef
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import PrepareError
@@ -19,14 +19,14 @@ from tests.unit.enforcer.quota.test_sharing_mode import labelled
 @pytest.fixture
 def labelling(tmp_path: Path) -> World:
     world = World(tmp_path)
-    world.modes = GpuModes()
+    world.modes = SharingModeController()
     world.restart()
     world.modes.follow(lambda: dict(world.store.modes()))
     world.modes.read(labelled())
     return world
 
 
-def environment(world: World, ref: Ref) -> dict[str, str]:
+def environment(world: World, ref: ClaimRef) -> dict[str, str]:
     edits = world.document(ref)["devices"][0]["containerEdits"]
     return dict(each.split("=", 1) for each in edits["env"])
 

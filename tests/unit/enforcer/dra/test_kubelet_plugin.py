@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from enforcer.dra import driver
-from enforcer.dra.driver import Ref
+from enforcer.dra.driver import ClaimRef
 from enforcer.dra.kubelet_plugin import BUG, PluginService, Sockets
 from enforcer.dra.mps_readiness import MpsReady
 from enforcer.status.metrics import Metrics
@@ -50,7 +50,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made.sockets.stop()
 
 
-def key(ref: Ref) -> tuple[str, str, str]:
+def key(ref: ClaimRef) -> tuple[str, str, str]:
     return ref.namespace, ref.name, ref.uid
 
 
@@ -68,7 +68,7 @@ def test_a_kubelet_that_refuses_is_said_and_nothing_is_offered(served: Served) -
 
 
 def test_each_claim_of_a_call_has_its_own_answer(served: Served) -> None:
-    good, bad = served.world.tenant("tts"), Ref("asr", "missing", "no-such-uid")
+    good, bad = served.world.tenant("tts"), ClaimRef("asr", "missing", "no-such-uid")
     served.kubelet.register()
     answers = served.kubelet.prepare(key(good), key(bad))
     assert "not found" in answers[bad.uid].error

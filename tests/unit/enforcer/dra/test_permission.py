@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.allocation import Ask, prepare
-from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.dra.allocation import PrepareRequest, compute_limits
+from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.quota.kept_fields import MOST_USES
 from gpushare import contract
@@ -31,8 +31,8 @@ from tests.unit.enforcer.dra.world import World
 from tests.unit.enforcer.made import GPU
 
 
-def prepared(held: Object, made: Object, policy: dict[str, str] | None = None, **host: Any) -> Prepared:
-    return prepare(NODE, Ask(held, made, namespace(policy), HostAccess(**host)), DEVICES)
+def prepared(held: Object, made: Object, policy: dict[str, str] | None = None, **host: Any) -> PreparedClaim:
+    return compute_limits(NODE, PrepareRequest(held, made, namespace(policy), HostAccess(**host)), DEVICES)
 
 
 def refused(held: Object, made: Object, policy: dict[str, str] | None = None) -> PrepareError:
@@ -66,7 +66,7 @@ def test_a_namespace_that_has_not_opted_in_gets_nothing(road: Any, labels: dict[
     where = namespace()
     where["metadata"]["labels"] = labels
     with pytest.raises(PrepareError) as error:
-        prepare(NODE, Ask(held, made, where), DEVICES)
+        compute_limits(NODE, PrepareRequest(held, made, where), DEVICES)
     assert error.value.reason is Reason.NOT_OPTED_IN
     assert NAMESPACE in error.value.message
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.usage import Watch
+from enforcer.attribution.usage import UsageSampler
 from enforcer.dra import plugin
 from enforcer.dra.cdi import file_name
-from enforcer.dra.driver import Ref
-from enforcer.dra.plugin import KubeletSide, Setup
+from enforcer.dra.driver import ClaimRef
+from enforcer.dra.plugin import DraPlugin, DraPluginConfig
 from enforcer.mps.launcher import pipe_of
 from enforcer.quota.checkpoint import Checkpoint
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.resourceslices.devices import InventoryPolicy
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from gpushare import contract
 from gpushare.errors import ConfigError
@@ -41,16 +41,16 @@ def folder() -> Iterator[Path]:
 
 
 def side(
-    world: World, told: list[Notice] | None = None, backends: Callable[[], Mapping[str, str]] = dict
-) -> KubeletSide:
-    setup = Setup(
+    world: World, told: list[UserMessage] | None = None, backends: Callable[[], Mapping[str, str]] = dict
+) -> DraPlugin:
+    setup = DraPluginConfig(
         node=NODE, state=world.state, run=world.run, kubelet_root=world.folder / "kubelet", cdi_root=world.cdi,
         policy=InventoryPolicy(), cluster=world.api,  # type: ignore[arg-type]
-        watch=Watch(world.reader, world.pods), attributor=world.pods, metrics=Metrics(),
-        modes=GpuModes.fixed(), mps=Keeper(), backends=backends,  # type: ignore[arg-type]
+        watch=UsageSampler(world.reader, world.pods), attributor=world.pods, metrics=Metrics(),
+        modes=SharingModeController.fixed(), mps=Keeper(), backends=backends,  # type: ignore[arg-type]
         quotas=Checkpoint(world.state).read, tell=(told if told is not None else []).append,
     )  # fmt: skip
-    return KubeletSide(setup)
+    return DraPlugin(setup)
 
 
 def test_containers_that_start_later_see_what_the_back_end_of_then_makes_of_their_gpu(
@@ -74,7 +74,7 @@ def test_containers_that_start_later_see_what_the_back_end_of_then_makes_of_thei
     kubelet.stop()
 
 
-def fraction(world: World, ref: Ref) -> str:
+def fraction(world: World, ref: ClaimRef) -> str:
     """The memory fraction that containers of a claim get."""
     env = json.loads((world.cdi / file_name(ref.uid)).read_text())["devices"][0]["containerEdits"]["env"]
     return str(dict(each.split("=", 1) for each in env)[contract.MEMORY_FRACTION])
@@ -82,7 +82,7 @@ def fraction(world: World, ref: Ref) -> str:
 
 def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
     world = World(folder)
-    told = list[Notice]()
+    told = list[UserMessage]()
     kubelet, stopped = side(world, told), threading.Event()
     kubelet.start(stopped)
     assert list(kubelet.problems()) == ["the kubelet has not registered the driver yet"]
@@ -113,7 +113,7 @@ def test_from_the_kubelets_call_to_a_quota(folder: Path) -> None:
 
 
 def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_do(folder: Path) -> None:
-    world, told = World(folder), list[Notice]()
+    world, told = World(folder), list[UserMessage]()
     one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
     kubelet, stopped = side(world, told), threading.Event()
@@ -134,7 +134,7 @@ def test_a_pod_that_joins_a_claim_is_told_once_that_it_gets_nothing_and_what_to_
 
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "ended"])
 def test_one_that_joined_is_told_what_to_do_when_the_claims_own_pod_has_ended(folder: Path, *, deleted: bool) -> None:
-    world, told = World(folder), list[Notice]()
+    world, told = World(folder), list[UserMessage]()
     one, two = (by_hand(name, {"gpu": "mine"}, using("main", "card")) for name in ("one", "two"))
     world.driver.prepare(world.add(one, allocated("mine", one, gpu("card", 3000, 30))))
     kubelet, stopped = side(world, told), threading.Event()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.allocation import Ask, prepare
+from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import variables
-from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.dra.program_view import following, with_view
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.nvml.types import Gpu
@@ -30,13 +30,13 @@ JAX = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 def viewed(
     made: Object, policy: dict[str, str] | None = None, backend: str = "mps-v2", gpu: Gpu | None = None, **more: bool
-) -> Prepared:
-    asked = Ask(claim(made), made, namespace(policy))
+) -> PreparedClaim:
+    asked = PrepareRequest(claim(made), made, namespace(policy))
     devices = DEVICES | ({DEVICE: gpu} if gpu else {})
-    return with_view(prepare(NODE, asked, devices), asked, devices.values(), {GPU: backend}, **more)
+    return with_view(compute_limits(NODE, asked, devices), asked, devices.values(), {GPU: backend}, **more)
 
 
-def env(found: Prepared, mode: Mode = Mode.MPS, request: str = "model", **more: Any) -> dict[str, str]:
+def env(found: PreparedClaim, mode: Mode = Mode.MPS, request: str = "model", **more: Any) -> dict[str, str]:
     shared = found.shared_by({GPU: mode})
     return variables(shared, shared.of(request), mps=mode is Mode.MPS, **more)
 
@@ -63,10 +63,10 @@ def test_the_fraction_is_of_what_cuda_reports(backend: str, mode: Mode, fraction
 
 def test_a_share_reads_how_many_mps_clients_its_claim_consumed_and_so_does_the_enforcer() -> None:
     made = pod("llm", {contract.MEMORY: "4Gi"})
-    asked = Ask(claim(made), made, namespace())
+    asked = PrepareRequest(claim(made), made, namespace())
     for each in asked.claim["status"]["allocation"]["devices"]["results"]:
         each.get("consumedCapacity", {})[contract.CAPACITY_CLIENTS] = "3"
-    found = with_view(prepare(NODE, asked, DEVICES), asked, DEVICES.values(), {})
+    found = with_view(compute_limits(NODE, asked, DEVICES), asked, DEVICES.values(), {})
     assert decode(encode(found)) == found
     assert env(found)[contract.MPS_CLIENTS] == "3"
     assert contract.MPS_CLIENTS not in env(found, Mode.TIME_SLICING)

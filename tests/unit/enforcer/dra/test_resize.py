@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.dra.allocation import Ask, prepare
-from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.dra.allocation import PrepareRequest, compute_limits
+from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.dra.resize import (
     AT_ONCE,
     AT_START,
-    Bounds,
-    Now,
-    answered,
+    CurrentUsage,
+    ResizeBounds,
+    apply_resize,
     ceiling_of,
     held_at_once,
     most_mib,
-    outstanding,
+    pending_requests,
     resized,
 )
 from gpushare import contract
@@ -29,37 +29,39 @@ from tests.unit.enforcer.dra.test_allocation import DEVICES, env
 from tests.unit.enforcer.dra.test_allocation import pods as any_pods
 from tests.unit.enforcer.made import GPU
 
-IDLE = Now(held_mib=0, at_once=False)
+IDLE = CurrentUsage(held_mib=0, at_once=False)
 
 
-def made(annotations: dict[str, str], *apps: Object, inits: tuple[Object, ...] = ()) -> tuple[Prepared, Object]:
+def made(annotations: dict[str, str], *apps: Object, inits: tuple[Object, ...] = ()) -> tuple[PreparedClaim, Object]:
     found = pod("tts", annotations, *apps, inits=inits)
     return prepared(claim(found), found), found
 
 
-def prepared(held: Object, user: Object) -> Prepared:
-    return prepare(NODE, Ask(held, user, namespace()), DEVICES)
+def prepared(held: Object, user: Object) -> PreparedClaim:
+    return compute_limits(NODE, PrepareRequest(held, user, namespace()), DEVICES)
 
 
-def two() -> tuple[Prepared, Object]:
+def two() -> tuple[PreparedClaim, Object]:
     annotations = {contract.MEMORY: "4Gi", contract.MEMORY_OF + "aux": "2Gi"}
     return made(annotations, container("model"), container("aux"))
 
 
-def memory(found: Prepared) -> dict[str, int]:
+def memory(found: PreparedClaim) -> dict[str, int]:
     return {each.container: each.memory_mib for each in found.limits}
 
 
-def refused(found: Prepared, user: Object, name: str, mib: int, bounds: Bounds | None = None) -> ResizeRefused:
+def refused(
+    found: PreparedClaim, user: Object, name: str, mib: int, bounds: ResizeBounds | None = None
+) -> ResizeRefused:
     with pytest.raises(ResizeRefused) as error:
-        resized(found, user, name, mib, bounds or Bounds())
+        resized(found, user, name, mib, bounds or ResizeBounds())
     return error.value
 
 
 def test_what_one_gives_another_can_have() -> None:
     found, user = two()
-    lower = resized(found, user, "model", 1024, Bounds())
-    higher = resized(lower, user, "aux", 5120, Bounds())
+    lower = resized(found, user, "model", 1024, ResizeBounds())
+    higher = resized(lower, user, "aux", 5120, ResizeBounds())
     assert memory(higher) == {"model": 1024, "aux": 5120}
     assert env(higher, "aux")[contract.MPS_MEMORY_LIMIT] == "0=5120M"
     assert env(higher, "model")[contract.MEMORY_MIB] == "1024"
@@ -78,23 +80,35 @@ def test_a_claim_that_reserved_more_than_its_container_has_leaves_room() -> None
     user = by_hand("job", {"gpu": "mine"}, uses("main", "card"))
     user["metadata"]["annotations"] = {contract.MEMORY: "1Gi"}
     found = prepared(allocated("mine", user, gpu("card", 3000)), user)
-    assert memory(resized(found, user, "main", 3000, Bounds())) == {"main": 3000}
+    assert memory(resized(found, user, "main", 3000, ResizeBounds())) == {"main": 3000}
     assert "has 3000Mi of that GPU; container main can have 3000Mi" in refused(found, user, "main", 3001).message
 
 
 @pytest.mark.parametrize(
     ("name", "mib", "bounds", "reason", "said"),
     [
-        ("model", 511, Bounds(), Reason.BELOW_MINIMUM, "511Mi is below the minimum of 512Mi"),
-        ("model", 1023, Bounds(min_mib=1024), Reason.BELOW_MINIMUM, "minimum of 1Gi"),
-        ("aux", 3000, Bounds(max_mib=2500), Reason.ABOVE_MAXIMUM, f"above this namespace's {contract.MAX_MEMORY}"),
-        ("modle", 1024, Bounds(), Reason.UNKNOWN_CONTAINER, "no container named 'modle'; did you mean model?"),
-        ("zzz", 1024, Bounds(), Reason.UNKNOWN_CONTAINER, "those with a share are model, aux"),
-        (contract.SIDECAR, 1024, Bounds(), Reason.UNKNOWN_CONTAINER, "has no share of a GPU; those with one are model"),
+        ("model", 511, ResizeBounds(), Reason.BELOW_MINIMUM, "511Mi is below the minimum of 512Mi"),
+        ("model", 1023, ResizeBounds(min_mib=1024), Reason.BELOW_MINIMUM, "minimum of 1Gi"),
+        (
+            "aux",
+            3000,
+            ResizeBounds(max_mib=2500),
+            Reason.ABOVE_MAXIMUM,
+            f"above this namespace's {contract.MAX_MEMORY}",
+        ),
+        ("modle", 1024, ResizeBounds(), Reason.UNKNOWN_CONTAINER, "no container named 'modle'; did you mean model?"),
+        ("zzz", 1024, ResizeBounds(), Reason.UNKNOWN_CONTAINER, "those with a share are model, aux"),
+        (
+            contract.SIDECAR,
+            1024,
+            ResizeBounds(),
+            Reason.UNKNOWN_CONTAINER,
+            "has no share of a GPU; those with one are model",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(
-    name: str, mib: int, bounds: Bounds, reason: Reason, said: str
+    name: str, mib: int, bounds: ResizeBounds, reason: Reason, said: str
 ) -> None:
     found, user = two()
     error = refused(found, user, name, mib, bounds)
@@ -104,7 +118,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(
 
 def test_a_container_above_a_ceiling_set_since_can_still_be_lowered() -> None:
     found, user = two()
-    assert memory(resized(found, user, "model", 3000, Bounds(max_mib=2500)))["model"] == 3000
+    assert memory(resized(found, user, "model", 3000, ResizeBounds(max_mib=2500)))["model"] == 3000
 
 
 def test_containers_of_one_request_cannot_be_told_apart() -> None:
@@ -120,23 +134,23 @@ def test_an_init_container_runs_before_the_others_and_takes_nothing_from_them() 
     assert found.on(GPU) == 6144
     assert most_mib(found, user, "aux") == 2048
     assert most_mib(found, user, "warm") == 6144
-    lower = resized(found, user, "aux", 1024, Bounds())
+    lower = resized(found, user, "aux", 1024, ResizeBounds())
     assert most_mib(lower, user, "model") == 5120
 
 
 def test_a_wish_is_answered_once_and_kept_with_the_limit() -> None:
     found, user = two()
     wished = {"model": "2Gi;id=1", "aux": "9Gi", "nobody": "1Gi"}
-    assert list(outstanding(found, wished)) == ["model", "aux"], "what gives comes first"
-    after = answered(found, user, "model", wished["model"], Bounds(), IDLE)
-    after = answered(after, user, "aux", wished["aux"], Bounds(), IDLE)
+    assert list(pending_requests(found, wished)) == ["model", "aux"], "what gives comes first"
+    after = apply_resize(found, user, "model", wished["model"], ResizeBounds(), IDLE)
+    after = apply_resize(after, user, "aux", wished["aux"], ResizeBounds(), IDLE)
     assert memory(after) == {"model": 2048, "aux": 2048}
     assert [(each.container, each.done, each.before_mib, each.effect) for each in after.answers] == [
         ("model", True, 4096, AT_START), ("aux", False, 2048, ""),
     ]  # fmt: skip
-    assert outstanding(after, wished) == {}
-    assert list(outstanding(after, wished | {"model": "2Gi;id=2"})) == ["model"]
-    again = answered(after, user, "model", "2Gi;id=2", Bounds(), IDLE)
+    assert pending_requests(after, wished) == {}
+    assert list(pending_requests(after, wished | {"model": "2Gi;id=2"})) == ["model"]
+    again = apply_resize(after, user, "model", "2Gi;id=2", ResizeBounds(), IDLE)
     assert [each.container for each in again.answers] == ["aux", "model"], "the last answer alone is kept"
     assert decode(encode(again)) == again
 
@@ -151,9 +165,9 @@ def test_a_wish_is_answered_once_and_kept_with_the_limit() -> None:
 )  # fmt: skip
 def test_it_says_when_the_limit_itself_changes(before: int, after: int, at_once: Any, mps: Any, effect: str) -> None:
     found, user = two()
-    found = resized(found, user, "model", before * 1024, Bounds())
-    now = Now(held_mib=0, at_once=at_once, mps=mps)
-    (answer,) = answered(found, user, "model", f"{after}Gi", Bounds(), now).answers
+    found = resized(found, user, "model", before * 1024, ResizeBounds())
+    now = CurrentUsage(held_mib=0, at_once=at_once, mps=mps)
+    (answer,) = apply_resize(found, user, "model", f"{after}Gi", ResizeBounds(), now).answers
     assert answer.effect == effect
     assert ("until the container starts again" in answer.note) is (effect == AT_START and mps)
     assert ("what the GPU itself allows stays" in answer.note) is (effect == AT_START and not mps)
@@ -162,29 +176,29 @@ def test_it_says_when_the_limit_itself_changes(before: int, after: int, at_once:
 
 def test_lowering_below_what_is_held_wants_force() -> None:
     found, user = two()
-    holding = Now(held_mib=3000, at_once=False)
-    (answer,) = answered(found, user, "model", "2Gi", Bounds(), holding).answers
+    holding = CurrentUsage(held_mib=3000, at_once=False)
+    (answer,) = apply_resize(found, user, "model", "2Gi", ResizeBounds(), holding).answers
     assert (answer.done, answer.reason) == (False, Reason.OVER_QUOTA)
     assert "holds 3000 MiB now: with 2Gi it would be ended; let it free memory first, or ask with force" in answer.note
-    forced = answered(found, user, "model", "2Gi;force", Bounds(), holding)
+    forced = apply_resize(found, user, "model", "2Gi;force", ResizeBounds(), holding)
     assert (forced.answers[0].done, memory(forced)["model"]) == (True, 2048)
-    assert memory(answered(found, user, "model", "3000Mi", Bounds(), holding))["model"] == 3000
+    assert memory(apply_resize(found, user, "model", "3000Mi", ResizeBounds(), holding))["model"] == 3000
 
 
 def test_what_cannot_be_seen_is_not_lowered_but_may_be_raised() -> None:
     found, user = two()
-    blind = Now(held_mib=None, at_once=False)
-    lower = answered(found, user, "model", "2Gi", Bounds(), blind)
+    blind = CurrentUsage(held_mib=None, at_once=False)
+    lower = apply_resize(found, user, "model", "2Gi", ResizeBounds(), blind)
     assert (lower.answers[0].done, lower.limits) == (False, found.limits)
-    assert answered(lower, user, "model", "4Gi", Bounds(), blind).answers[0].done
+    assert apply_resize(lower, user, "model", "4Gi", ResizeBounds(), blind).answers[0].done
 
 
 @pytest.mark.parametrize("asked", ["lots", "4GB", "", "2Gi;now", "9" * 500])
 def test_a_wish_that_nobody_can_read_is_answered_too(asked: str) -> None:
     found, user = two()
-    after = answered(found, user, "model", asked, Bounds(), IDLE)
+    after = apply_resize(found, user, "model", asked, ResizeBounds(), IDLE)
     assert (after.limits, after.answers[0].done) == (found.limits, False)
-    assert outstanding(after, {"model": asked}) == {}
+    assert pending_requests(after, {"model": asked}) == {}
 
 
 def test_a_namespaces_ceiling_is_read_where_it_can_be() -> None:
@@ -202,7 +216,7 @@ def test_whatever_is_wished_it_never_holds_more_than_was_consumed(user: Object, 
     for number, mib, force in steps:
         name = found.limits[number % len(found.limits)].container
         most = most_mib(found, user, name)
-        after = answered(found, user, name, f"{mib}Mi" + (";force" if force else ""), Bounds(), IDLE)
+        after = apply_resize(found, user, name, f"{mib}Mi" + (";force" if force else ""), ResizeBounds(), IDLE)
         assert held_at_once(after, user, GPU) <= before.on(GPU)
         done = after.answers[-1].done
         if mib > most or mib < 512:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.usage import Watch
+from enforcer.attribution.usage import UsageSampler
 from enforcer.dra.claim_status import status_of
 from enforcer.dra.quotas import quotas_of_prepared
-from enforcer.dra.resize import Bounds, Now, answered
-from enforcer.dra.resize_controller import Means, Resizer
-from enforcer.status.messages import Notice
+from enforcer.dra.resize import CurrentUsage, ResizeBounds, apply_resize
+from enforcer.dra.resize_controller import ResizeController, ResizeDependencies
+from enforcer.status.messages import UserMessage
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, path
 from gpushare.reasons import Reason
@@ -32,7 +32,7 @@ class Node:
 
     def __init__(self, folder: Path, *, at_once: bool = False) -> None:
         self.world, self.at_once = World(folder), at_once
-        self.told = list[Notice]()
+        self.told = list[UserMessage]()
         self.ref = self.world.tenant("tts")
         self.world.driver.prepare(self.ref)
         self.annotations: dict[str, str] = {}
@@ -44,11 +44,11 @@ class Node:
     def start(self) -> None:
         """A resizer that knows nothing of an earlier one."""
         world = self.world
-        means = Means(
-            driver=world.driver, store=world.store, look=Watch(world.reader, world.pods).look, tell=self.told.append,
-            at_once=lambda _: self.at_once, mps=True, min_mib=512,
+        means = ResizeDependencies(
+            driver=world.driver, store=world.store, look=UsageSampler(world.reader, world.pods).look,
+            tell=self.told.append, at_once=lambda _: self.at_once, mps=True, min_mib=512,
         )  # fmt: skip
-        self.resizer = Resizer(means)
+        self.resizer = ResizeController(means)
 
     def restart(self) -> None:
         """A new agent on the same disk."""
@@ -245,7 +245,12 @@ def test_once_quotas_were_moved_in_a_pod_all_it_reserved_counts_as_what_each_cou
     assert reserved() == {"model": 4096, "aux": 2048}
     for name, asked in (("aux", "1Gi"), ("model", "5Gi"), ("model", "4Gi")):
         change = partial(
-            answered, pod=made, container=name, asked=asked, bounds=Bounds(), now=Now(held_mib=0, at_once=True)
+            apply_resize,
+            pod=made,
+            container=name,
+            asked=asked,
+            bounds=ResizeBounds(),
+            now=CurrentUsage(held_mib=0, at_once=True),
         )
         world.driver.alter(ref.uid, change)
     assert world.store.prepared()[0].limits[0].memory_mib == 4096

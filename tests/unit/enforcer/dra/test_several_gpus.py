@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.usage import Watch
-from enforcer.dra.allocation import Ask, prepare
+from enforcer.attribution.usage import UsageSampler
+from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import variables
-from enforcer.dra.driver import Ref
-from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.dra.driver import ClaimRef
+from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.dra.quotas import quotas_of_prepared
-from enforcer.dra.resize import Bounds, most_mib, resized
-from enforcer.dra.resize_controller import Means, Resizer
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.dra.resize import ResizeBounds, most_mib, resized
+from enforcer.dra.resize_controller import ResizeController, ResizeDependencies
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from gpushare import contract
 from gpushare.errors import PrepareError, ResizeRefused
 from gpushare.kube_client import CORE_V1, path
@@ -48,21 +48,21 @@ TOOLKIT = {GPU, OTHER_GPU}
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     world = World(tmp_path)
-    world.modes = GpuModes.fixed(Mode.TIME_SLICING)
+    world.modes = SharingModeController.fixed(Mode.TIME_SLICING)
     world.restart()
     return world
 
 
-def wide(world: World, name: str = "llm", annotations: dict[str, str] | None = None, devices: str = BOTH) -> Ref:
+def wide(world: World, name: str = "llm", annotations: dict[str, str] | None = None, devices: str = BOTH) -> ClaimRef:
     made = pod(name, {**TWO, **(annotations or {})})
     return world.add(made, claim(made, model=devices))
 
 
-def prepared(made: Object, held: Object) -> Prepared:
-    return prepare(NODE, Ask(held, made, namespace()), DEVICES)
+def prepared(made: Object, held: Object) -> PreparedClaim:
+    return compute_limits(NODE, PrepareRequest(held, made, namespace()), DEVICES)
 
 
-def edits(world: World, ref: Ref, request: str = "model") -> dict[str, str]:
+def edits(world: World, ref: ClaimRef, request: str = "model") -> dict[str, str]:
     (found,) = [each for each in world.document(ref)["devices"] if each["name"].endswith(f"-{request}")]
     return dict(each.split("=", 1) for each in found["containerEdits"]["env"])
 
@@ -212,18 +212,18 @@ def test_instances_and_the_status_device_are_not_held_together() -> None:
     instance = DEVICES[OTHER_DEVICE]._replace(parent=GPU, profile="1g.10gb")
     held = allocated("mine", made, gpu("cards", 3000), gpu("cards", 3000, device=OTHER_DEVICE))
     with pytest.raises(PrepareError, match="no whole GPUs"):
-        prepare(NODE, Ask(held, made, namespace()), {**DEVICES, OTHER_DEVICE: instance})
+        compute_limits(NODE, PrepareRequest(held, made, namespace()), {**DEVICES, OTHER_DEVICE: instance})
 
 
 def test_another_quota_has_to_fit_on_both() -> None:
     annotations = {**TWO, f"{contract.MEMORY_OF}aux": "2Gi"}
     made = pod("llm", annotations, container("model"), container("aux"))
     found = prepared(made, claim(made, model=BOTH, aux=DEVICE))
-    after = resized(found, made, "aux", 1024, Bounds())
+    after = resized(found, made, "aux", 1024, ResizeBounds())
     assert most_mib(after, made, "model") == 4096, "there is room on the one, and none on the other"
     with pytest.raises(ResizeRefused, match="container model can have 4Gi"):
-        resized(after, made, "model", 5120, Bounds())
-    assert resized(after, made, "model", 2048, Bounds()).limits[0].memory_mib == 2048
+        resized(after, made, "model", 5120, ResizeBounds())
+    assert resized(after, made, "model", 2048, ResizeBounds()).limits[0].memory_mib == 2048
 
 
 @pytest.mark.parametrize("full", [GPU, OTHER_GPU])
@@ -231,10 +231,10 @@ def test_a_smaller_quota_is_held_against_the_gpu_of_which_it_holds_most(world: W
     world.driver.prepare(wide(world))
     world.pods.pids[77] = made_uid("llm")
     world.reader.held[full] = {77: 3072}
-    told = list[Notice]()
-    resizer = Resizer(
-        Means(
-            driver=world.driver, store=world.store, look=Watch(world.reader, world.pods).look, tell=told.append,
+    told = list[UserMessage]()
+    resizer = ResizeController(
+        ResizeDependencies(
+            driver=world.driver, store=world.store, look=UsageSampler(world.reader, world.pods).look, tell=told.append,
             at_once=lambda _: False, mps=False, min_mib=512,
         )
     )  # fmt: skip

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from enforcer.dra.allocation import Ask, prepare
+from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.cdi import document
-from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.claim_status import status_of
-from enforcer.dra.prepared_claim import Prepared, decode, encode
+from enforcer.dra.prepared_claim import PreparedClaim, decode, encode
 from enforcer.mps.shared_memory import server_files
 from enforcer.quota.types import Mode
 from gpushare import contract
@@ -25,13 +25,13 @@ MEMORY = "/run/gpu-share/shm"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def prepared(*apps: Object, mode: Mode = Mode.MPS, **spec: Any) -> Prepared:
+def prepared(*apps: Object, mode: Mode = Mode.MPS, **spec: Any) -> PreparedClaim:
     made = pod("tts", {f"{contract.MEMORY_OF}{each['name']}": "2Gi" for each in apps}, *apps)
     made["spec"] |= spec
-    return prepare(NODE, Ask(claim(made), made, namespace()), DEVICES).shared_by({GPU: mode})
+    return compute_limits(NODE, PrepareRequest(claim(made), made, namespace()), DEVICES).shared_by({GPU: mode})
 
 
-def mounts(found: Prepared, memory: str | None = MEMORY) -> dict[str, dict[str, list[str]]]:
+def mounts(found: PreparedClaim, memory: str | None = MEMORY) -> dict[str, dict[str, list[str]]]:
     """By request: what is mounted where, and how."""
     pipes = {each.request: "/pipe" for each in found.granted if each.gpu}
     return {
@@ -83,7 +83,7 @@ def test_the_node_writes_it_where_it_is_asked_to(tmp_path: Path) -> None:
     world.driver.prepare(ref)
     assert "/dev/shm" not in str(world.document(ref))
     (kept,) = world.store.prepared()
-    files = NodeFiles(world.cdi, world.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=world.run / "shm")
+    files = CdiFileStore(world.cdi, world.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=world.run / "shm")
     files.write(kept)
     assert "/dev/shm" not in str(world.document(ref)), "the MPS pod has not made it yet"
     (world.run / "shm").mkdir(mode=0o755)

@@ -1,6 +1,6 @@
 """What the environment of a container states of its quota is kept beside the quota, to notice a mistake."""
 
-from enforcer.dra.allocation import Ask, prepare
+from enforcer.dra.allocation import PrepareRequest, compute_limits
 from enforcer.dra.quotas import quotas_of_prepared
 from gpushare import contract
 from tests.unit.enforcer.dra.objects import NODE, claim, namespace, pod
@@ -8,7 +8,7 @@ from tests.unit.enforcer.made import DEVICE, GPU
 from tests.unit.enforcer.test_loop import card
 
 POD = pod("tts", {contract.MEMORY: "4Gi"})
-PREPARED = prepare(NODE, Ask(claim(POD), POD, namespace()), {DEVICE: card(GPU, 0)})
+PREPARED = compute_limits(NODE, PrepareRequest(claim(POD), POD, namespace()), {DEVICE: card(GPU, 0)})
 
 
 def test_it_is_read_from_the_pod_and_known_after_the_pod_is_gone() -> None:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.usage import Watch
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.usage import UsageSampler
 from enforcer.dra.cdi import file_name
-from enforcer.dra.cdi_files import NodeFiles
+from enforcer.dra.cdi_files import CdiFileStore
 from enforcer.dra.checkpoint import ClaimStore
-from enforcer.dra.driver import Driver, Parts, Ready, Ref
+from enforcer.dra.driver import ClaimRef, Driver, DriverDependencies, Ready
 from enforcer.dra.mps_readiness import AlwaysReady
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
 from gpushare import contract
 from gpushare.kube_client import CORE_V1, RESOURCE_V1, path
@@ -31,7 +31,7 @@ class Pods:
         self.pids: dict[int, str] = {}
 
     def identify(self, pid: int) -> Identity | None:
-        owner = Owner(self.pids[pid], "c" * 64) if pid in self.pids else None
+        owner = ContainerRef(self.pids[pid], "c" * 64) if pid in self.pids else None
         return Identity(pid=pid, start=pid, owner=owner)
 
 
@@ -43,7 +43,7 @@ class World:
         self.changes = 0
         self.published: list[Any] = []
         self.ready: Ready = AlwaysReady()
-        self.modes = GpuModes.fixed()
+        self.modes = SharingModeController.fixed()
         self.api.objects[path(CORE_V1, "namespaces", NAMESPACE)] = namespace()
         self.restart()
 
@@ -52,12 +52,12 @@ class World:
         policy = InventoryPolicy()
         self.store = ClaimStore(self.state)
         memory = self.shared_memory
-        self.files = NodeFiles(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=memory)
+        self.files = CdiFileStore(self.cdi, self.run, lambda gpu: f"/mps/{gpu}/pipe", shared_memory=memory)
         self.driver = Driver(
-            Parts(
+            DriverDependencies(
                 node=NODE, cluster=self.api,  # type: ignore[arg-type]
                 store=self.store, files=self.files,
-                look=Watch(self.reader, self.pods).look, ready=self.ready,
+                look=UsageSampler(self.reader, self.pods).look, ready=self.ready,
                 modes=self.modes, capacity=lambda gpu, mode: capacity_mib(gpu, policy, mode=mode),
                 changed=self._changed, published=self.published.append,
             )
@@ -67,19 +67,19 @@ class World:
     def _changed(self) -> None:
         self.changes += 1
 
-    def tenant(self, name: str, memory: str = "4Gi", device: str = DEVICE) -> Ref:
+    def tenant(self, name: str, memory: str = "4Gi", device: str = DEVICE) -> ClaimRef:
         """A pod that was admitted, placed and bound."""
         made = pod(name, {contract.MEMORY: memory})
         return self.add(made, claim(made, device))
 
-    def add(self, pod: Object, *claims: Object) -> Ref:
+    def add(self, pod: Object, *claims: Object) -> ClaimRef:
         self.api.objects[path(CORE_V1, "pods", pod["metadata"]["name"], NAMESPACE)] = pod
         for each in claims:
             self.api.objects[self.where(each["metadata"]["name"])] = each
         metadata = claims[0]["metadata"]
-        return Ref(NAMESPACE, metadata["name"], metadata["uid"])
+        return ClaimRef(NAMESPACE, metadata["name"], metadata["uid"])
 
-    def forget(self, ref: Ref, name: str) -> None:
+    def forget(self, ref: ClaimRef, name: str) -> None:
         """The objects are gone from the API server."""
         del self.api.objects[self.where(ref.name)]
         del self.api.objects[path(CORE_V1, "pods", name, NAMESPACE)]
@@ -87,7 +87,7 @@ class World:
     def where(self, claim: str) -> str:
         return path(RESOURCE_V1, "resourceclaims", claim, NAMESPACE)
 
-    def document(self, ref: Ref) -> dict[str, Any]:
+    def document(self, ref: ClaimRef) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.cdi / file_name(ref.uid)).read_text())
         return found
 

@@ -4,37 +4,37 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.detection.kill_history import Kill
-from enforcer.detection.types import Case, State
-from enforcer.kill.circuit_breaker import NAME, OPEN, Breaker, opened_at, reset
+from enforcer.detection.kill_history import RecentKill
+from enforcer.detection.types import DetectorState, ViolationState
+from enforcer.kill.circuit_breaker import NAME, OPEN, CircuitBreaker, opened_at, reset
 from enforcer.runtime import files
-from enforcer.runtime.background import Aside
+from enforcer.runtime.background import BackgroundExecutor
 from tests.support.patience import patient
 from tests.unit.enforcer.made import CONTAINER, GPU
 
 KEY = (CONTAINER, GPU)
-STORM = State(
-    cases={KEY: Case(used_mib=9, samples=9, over_for=9.0, last=9.0, held_back=True)},
-    kills=(Kill(1.0, "asr", ("uid", "model")),),
+STORM = DetectorState(
+    cases={KEY: ViolationState(used_mib=9, samples=9, over_for=9.0, last=9.0, held_back=True)},
+    kills=(RecentKill(1.0, "asr", ("uid", "model")),),
     open=True,
 )
 
 
-def kept(folder: Path) -> Breaker:
+def kept(folder: Path) -> CircuitBreaker:
     """Return a breaker whose disk answers in its time."""
-    return Breaker(folder, Aside("disk", wait=patient(10)))
+    return CircuitBreaker(folder, BackgroundExecutor("disk", wait=patient(10)))
 
 
 def test_what_the_judge_opened_stays_open_in_every_later_life(tmp_path: Path) -> None:
     first = kept(tmp_path)
     assert first.stands is False
     assert kept(tmp_path).problem is None
-    assert first.told(State()) == State()
+    assert first.told(DetectorState()) == DetectorState()
     first.keep(STORM)
     assert (first.problem, first.told(STORM)) == (OPEN, STORM)
     later = kept(tmp_path)
-    assert later.told(State()).open
-    later.keep(later.told(State()))
+    assert later.told(DetectorState()).open
+    later.keep(later.told(DetectorState()))
     assert opened_at(tmp_path), "it says since when"
 
 
@@ -43,7 +43,7 @@ def test_taking_the_file_away_closes_it_and_gives_everybody_their_grace_again(tm
     breaker.keep(STORM)
     assert reset(tmp_path)
     state = breaker.told(STORM)
-    assert state == State(cases={KEY: Case(used_mib=9)})
+    assert state == DetectorState(cases={KEY: ViolationState(used_mib=9)})
     breaker.keep(state)
     assert breaker.problem is None
     assert not reset(tmp_path)
@@ -51,7 +51,7 @@ def test_taking_the_file_away_closes_it_and_gives_everybody_their_grace_again(tm
 
 
 def test_what_the_detector_closes_is_closed_on_disk_before_anything_else_is_believed(tmp_path: Path) -> None:
-    breaker, calm = kept(tmp_path), State()
+    breaker, calm = kept(tmp_path), DetectorState()
     breaker.keep(STORM)
     breaker.keep(calm)
     assert not (tmp_path / NAME).exists()
@@ -63,7 +63,7 @@ def test_what_the_detector_closes_is_closed_on_disk_before_anything_else_is_beli
 def test_a_file_that_cannot_be_removed_is_tried_again_and_opens_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    breaker, calm = kept(tmp_path), State()
+    breaker, calm = kept(tmp_path), DetectorState()
     breaker.keep(STORM)
     with monkeypatch.context() as patched:
 
@@ -94,7 +94,7 @@ def test_it_can_open_again(tmp_path: Path) -> None:
 )
 def test_whatever_is_in_the_file_it_is_open_while_it_stands(tmp_path: Path, content: bytes) -> None:
     (tmp_path / NAME).write_bytes(content)
-    assert kept(tmp_path).told(State()).open
+    assert kept(tmp_path).told(DetectorState()).open
     assert opened_at(tmp_path) == ""
 
 
@@ -136,7 +136,7 @@ def test_the_mark_is_durable_before_anything_rests_on_it(tmp_path: Path, monkeyp
 def test_a_mark_that_an_operator_made_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"for the night")
     breaker = kept(tmp_path)
-    breaker.keep(breaker.told(State()))
+    breaker.keep(breaker.told(DetectorState()))
     assert (tmp_path / NAME).read_bytes() == b"for the night"
     assert reset(tmp_path)
     assert not breaker.told(STORM).open, "it counts as written, so taking it away closes"
@@ -144,9 +144,9 @@ def test_a_mark_that_an_operator_made_is_not_written_over(tmp_path: Path) -> Non
 
 def test_a_mark_that_stands_opens_and_forgets_nothing(tmp_path: Path) -> None:
     (tmp_path / NAME).touch()
-    known = State(cases=STORM.cases, kills=STORM.kills, cooling={("uid", "model"): 7.0})
+    known = DetectorState(cases=STORM.cases, kills=STORM.kills, cooling={("uid", "model"): 7.0})
     told = kept(tmp_path).told(known)
-    assert told == State(cases=known.cases, kills=known.kills, cooling=known.cooling, open=True)
+    assert told == DetectorState(cases=known.cases, kills=known.kills, cooling=known.cooling, open=True)
 
 
 def test_where_nothing_can_be_said_of_the_mark_it_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,8 +158,8 @@ def test_where_nothing_can_be_said_of_the_mark_it_is_as_it_was(tmp_path: Path, m
 
     monkeypatch.setattr(Path, "lstat", fails)
     assert breaker.told(STORM) == STORM
-    assert breaker.told(State()).open
-    assert unwritten.told(State()) == State()
+    assert breaker.told(DetectorState()).open
+    assert unwritten.told(DetectorState()) == DetectorState()
 
 
 @pytest.mark.parametrize(("size", "whole"), [(64 * 1024, True), (64 * 1024 + 1, False)])

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.container_processes import Member
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import ContainerProcess
 from enforcer.attribution.procfs import PidHandle
-from enforcer.attribution.snapshot import Holder
-from enforcer.audit.log import KillLog, segments
+from enforcer.attribution.snapshot import ProcessUsage
+from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind, read, verify
-from enforcer.audit.writer import Scribe
-from enforcer.detection.types import Decision, Verdict
-from enforcer.kill.executor import Executor, Result, Tools
-from enforcer.kill.pidfd_target import protected
-from enforcer.kill.process_kill import REFUSALS, NoMps, Patience
+from enforcer.audit.writer import AuditWriter
+from enforcer.detection.types import Decision, KillDecision
+from enforcer.kill.executor import KillDependencies, KillExecutor, KillResult
+from enforcer.kill.pidfd_target import is_protected
+from enforcer.kill.process_kill import REFUSALS, KillTimeouts, NullMpsClient
 from enforcer.quota.types import OnExceed, Quota
-from enforcer.status.messages import NOTE_BYTES, Notice
+from enforcer.status.messages import NOTE_BYTES, UserMessage
 from gpushare.errors import MpsError, RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, holder, quota
@@ -70,20 +70,20 @@ class World:
 
     def __init__(self, folder: Path, *processes: Process) -> None:
         self.processes = {process.identity.pid: process for process in processes}
-        self.kill_log = KillLog(folder / "audit")
-        self.scribe = Scribe(self.kill_log, "gpu-7")
+        self.kill_log = AuditLog(folder / "audit")
+        self.scribe = AuditWriter(self.kill_log, "gpu-7")
         self.folder = folder / "audit"
         self.blind, self.looks, self.mps_fails = False, 0, False
         self.on_look: Callable[[int], None] = lambda _: None
         self.story: list[str] = []
-        self.notices: list[Notice] = []
+        self.notices: list[UserMessage] = []
         self.answer: bool | None = None
         self.leaders: set[int] = set()
         """Whose end is everybody's."""
         self.deaf: set[int] = set()
         self.refused: set[int] = set()
         self.mps_reason: Reason | None = None
-        self.patience, self.respawns = Patience(term=0, kill=0), False
+        self.patience, self.respawns = KillTimeouts(term=0, kill=0), False
         self.in_force: Callable[[Quota], Quota | None] = lambda judged: judged
 
     def identify(self, pid: int) -> Identity | None:
@@ -94,7 +94,7 @@ class World:
         process = self.processes.get(pid)
         return None if process is None else Handle(process, self)
 
-    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
+    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         assert quota.container_id == CONTAINER
         self.looks += 1
         self.on_look(self.looks)
@@ -102,7 +102,7 @@ class World:
             return None
         living = [each for each in self.processes.values() if each.holds and not each.ended]
         ours = [each for each in living if each.identity.owner and each.identity.owner.container_id == CONTAINER]
-        return tuple(Holder(each.identity, each.mib) for each in ours)
+        return tuple(ProcessUsage(each.identity, each.mib) for each in ours)
 
     def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = bool) -> bool | None:
         assert (gpu, ended()) == (GPU, self.processes[pid].ended)
@@ -111,7 +111,7 @@ class World:
             raise MpsError("nobody answers", self.mps_reason)
         return False if pid in self.refused else self.answer
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
     def kinds(self) -> list[str]:
@@ -120,21 +120,21 @@ class World:
     def records(self) -> list[dict[str, Any]]:
         return [read(line) for file in segments(self.folder) for line in file.read_bytes().splitlines(keepends=True)]
 
-    def family(self, owner: Owner) -> list[Member]:
+    def family(self, owner: ContainerRef) -> list[ContainerProcess]:
         """Everybody there; the leaders lead the container's namespace."""
         living = [each.identity for each in self.processes.values() if not each.ended and each.identity.owner == owner]
-        return [Member(each, (each.pid, 1 if each.pid in self.leaders else each.pid)) for each in living]
+        return [ContainerProcess(each, (each.pid, 1 if each.pid in self.leaders else each.pid)) for each in living]
 
-    def run(self, *targets: Process, about: Quota | None = None) -> Result:
-        tools = Tools(
+    def run(self, *targets: Process, about: Quota | None = None) -> KillResult:
+        tools = KillDependencies(
             eyes=self, attributor=self, kill_log=self.scribe, mps=self, sink=self, open_handle=self.open_handle,
             leads=lambda pid: pid in self.leaders, family=lambda who, owner: self.family(owner) if who is self else [],
             in_force=lambda judged: self.in_force(judged),  # noqa: PLW0108 - it changes
         )  # fmt: skip
-        self.executor = getattr(self, "executor", None) or Executor("gpu-7", tools, self.patience)
+        self.executor = getattr(self, "executor", None) or KillExecutor("gpu-7", tools, self.patience)
         chosen = targets or tuple(self.processes.values())
-        holders = tuple(Holder(each.identity, each.mib) for each in chosen)
-        verdict = Verdict(
+        holders = tuple(ProcessUsage(each.identity, each.mib) for each in chosen)
+        verdict = KillDecision(
             decision=Decision.KILL, quota=about or quota(), used_mib=sum(each.used_mib for each in holders),
             over_for=5.0, kill_in=0.0, targets=holders, respawns=self.respawns,
         )  # fmt: skip
@@ -219,7 +219,7 @@ def test_nobody_is_killed_whose_kill_cannot_be_recorded(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(world.kill_log, "append", full)
     result = world.run()
-    assert result == Result(Reason.RECORD_UNWRITABLE)
+    assert result == KillResult(Reason.RECORD_UNWRITABLE)
     assert world.story == []
     assert world.notices[0].reason is Reason.RECORD_UNWRITABLE
 
@@ -276,8 +276,8 @@ def test_all_ended_before_anything_was_done_leaves_no_record(tmp_path: Path) -> 
 CHANGES: Sequence[dict[str, Any]] = [
     {"start": 1},
     {"cgroup_inode": 8},
-    {"owner": Owner(POD, NEIGHBOUR)},
-    {"owner": Owner(POD.replace("0a", "ff"), CONTAINER)},
+    {"owner": ContainerRef(POD, NEIGHBOUR)},
+    {"owner": ContainerRef(POD.replace("0a", "ff"), CONTAINER)},
     {"owner": None},
     {"kernel_thread": True},
 ]
@@ -377,19 +377,19 @@ def test_an_outcome_that_cannot_be_recorded_is_said_at_the_next_start(tmp_path: 
     monkeypatch.setattr(world.kill_log, "append", half)
     assert world.run().reason is Reason.KILLED
     world.kill_log.close()
-    Scribe(KillLog(world.folder), "gpu-7").open()
+    AuditWriter(AuditLog(world.folder), "gpu-7").open()
     last = world.records()[-1]
     assert (last["kind"], last["intent"], last["result"]) == ("OUTCOME", 1, "Interrupted")
     assert last["pod"]["uid"] == POD
-    assert KillLog(world.folder).open() == []
+    assert AuditLog(world.folder).open() == []
 
 
 def test_ourselves_init_the_kernel_and_nobodys_are_protected() -> None:
     fine = holder(501, 1).identity
-    assert not protected(fine)
+    assert not is_protected(fine)
     for change in ({"pid": os.getpid()}, {"pid": os.getppid()}, {"pid": 1}, {"kernel_thread": True}, {"owner": None}):
-        assert protected(replace(fine, **change))
+        assert is_protected(replace(fine, **change))
 
 
 def test_without_mps_nobody_is_a_client() -> None:
-    assert NoMps().terminate(1) is None  # type: ignore[func-returns-value]
+    assert NullMpsClient().terminate(1) is None  # type: ignore[func-returns-value]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from enforcer.kill import circuit_breaker
-from enforcer.kill.circuit_breaker import unless_open
+from enforcer.kill.circuit_breaker import guard_quota_source
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
@@ -69,7 +69,7 @@ def test_a_quota_raised_while_mps_was_asked_stops_the_signal(tmp_path: Path) -> 
 
 def test_a_breaker_that_is_opened_by_hand_while_the_disk_is_busy_spares_everybody(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000))
-    world.in_force = unless_open(tmp_path, lambda judged: judged)
+    world.in_force = guard_quota_source(tmp_path, lambda judged: judged)
     at_look(world, 2, (tmp_path / circuit_breaker.NAME).touch)
     result = world.run()
     assert (result.reason, world.signals(), world.kinds()) == (Reason.NOT_ENFORCING, [], ["INTENT", "ABORTED"])

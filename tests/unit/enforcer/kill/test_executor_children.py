@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.container_processes import Member, first_of
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.container_processes import ContainerProcess, init_process
 from enforcer.attribution.procfs import PidHandle
 from enforcer.audit.kill_records import NO_FIRST
-from enforcer.kill.container_kill import Kinship
+from enforcer.kill.container_kill import PidNamespaceLookup
 from enforcer.kill.process_kill import REFUSALS
 from enforcer.quota.types import OnExceed
 from gpushare.reasons import Reason
@@ -107,10 +107,10 @@ def test_one_that_hangs_already_is_not_released_again_with_the_first_process(tmp
 
 
 def test_who_is_in_no_container_has_no_first_process() -> None:
-    kinship = Kinship(bool, lambda _: [member(11, 1)])
+    kinship = PidNamespaceLookup(bool, lambda _: [member(11, 1)])
     nobody = Identity(pid=12, start=12, owner=None, cgroup_inode=7)
     assert kinship.first(nobody) is None
-    assert kinship.first(replace(nobody, owner=Owner("uid", "c" * 64))) == member(11, 1)
+    assert kinship.first(replace(nobody, owner=ContainerRef("uid", "c" * 64))) == member(11, 1)
 
 
 def crowd(folder: Path) -> World:
@@ -266,8 +266,8 @@ def test_being_refused_with_a_new_process_each_time_is_no_veto(tmp_path: Path) -
     assert world.signals() == [f"SIGTERM {500 + REFUSALS}"]
 
 
-def member(pid: int, *inside: int, inode: int = 7) -> Member:
-    return Member(Identity(pid=pid, start=pid, owner=None, cgroup_inode=inode), (pid, *inside))
+def member(pid: int, *inside: int, inode: int = 7) -> ContainerProcess:
+    return ContainerProcess(Identity(pid=pid, start=pid, owner=None, cgroup_inode=inode), (pid, *inside))
 
 
 FAMILIES = {
@@ -288,5 +288,5 @@ FAMILIES = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_first_process_of_a_container_is_that_of_its_own_namespace_or_none(name: str) -> None:
     family, expected = FAMILIES[name]
-    found = first_of(family, 7)
+    found = init_process(family, 7)
     assert (found.identity.pid if found else None) == expected

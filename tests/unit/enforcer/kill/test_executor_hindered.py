@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from enforcer.attribution.procfs import PidHandle
-from enforcer.audit.kill_records import ending
+from enforcer.audit.kill_records import process_outcome
 from enforcer.audit.record import Kind
-from enforcer.detection.types import Decision, Verdict
-from enforcer.kill.executor import Result, ended_after_all
+from enforcer.detection.types import Decision, KillDecision
+from enforcer.kill.executor import KillResult, ended_after_all
 from gpushare.errors import RecordError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.kill.test_executor import Handle, World, at_look, process
@@ -130,16 +130,19 @@ def test_that_it_hangs_and_cannot_be_recorded_hinders_nobody(tmp_path: Path, mon
 
 
 def test_of_those_that_hung_and_others_only_theirs_is_put_right() -> None:
-    hung, gone = ending(holder(501, 9000), Reason.UNKILLABLE, "SIGKILL"), ending(holder(502, 8), Reason.GONE)
-    found = ended_after_all(Result(Reason.UNKILLABLE, (hung, gone)))
-    assert found == Result(Reason.KILLED, (replace(hung, result=Reason.KILLED), gone))
+    hung, gone = (
+        process_outcome(holder(501, 9000), Reason.UNKILLABLE, "SIGKILL"),
+        process_outcome(holder(502, 8), Reason.GONE),
+    )
+    found = ended_after_all(KillResult(Reason.UNKILLABLE, (hung, gone)))
+    assert found == KillResult(Reason.KILLED, (replace(hung, result=Reason.KILLED), gone))
 
 
 def test_of_nobody_nothing_is_made_of_the_whole_container(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.run(world.processes[501])
-    nobody = Verdict(decision=Decision.KILL, quota=quota(), used_mib=9000, respawns=True)
-    assert world.executor.carry_out(nobody) == Result(Reason.IDENTITY_CHANGED)
+    nobody = KillDecision(decision=Decision.KILL, quota=quota(), used_mib=9000, respawns=True)
+    assert world.executor.carry_out(nobody) == KillResult(Reason.IDENTITY_CHANGED)
 
 
 def test_a_process_that_has_the_pid_of_one_that_hung_is_ended_like_any_other(tmp_path: Path) -> None:
@@ -178,12 +181,12 @@ def test_blind_after_one_was_released_that_one_is_ended_and_nobody_after_it(tmp_
 def test_those_that_were_gone_already_are_named(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.processes[501].ended = True
-    assert world.run() == Result(Reason.GONE, (ending(holder(501, 9000), Reason.GONE),))
+    assert world.run() == KillResult(Reason.GONE, (process_outcome(holder(501, 9000), Reason.GONE),))
 
 
 def test_where_others_hold_it_now_nothing_is_recorded_of_those_that_were_judged(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000, holds=False), process(502, 9000))
-    assert world.run(world.processes[501]) == Result(Reason.IDENTITY_CHANGED)
+    assert world.run(world.processes[501]) == KillResult(Reason.IDENTITY_CHANGED)
     assert not world.folder.exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from enforcer.attribution.procfs import PidHandle
 from enforcer.audit.kill_records import ESCALATED
-from enforcer.kill.process_kill import Patience
+from enforcer.kill.process_kill import KillTimeouts
 from gpushare.reasons import Reason
 from tests.unit.enforcer.kill.test_executor import Handle, Process, World, at_look, process
 from tests.unit.enforcer.made import quota
@@ -51,7 +51,7 @@ def test_twenty_that_do_not_hear_are_waited_for_once(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     world.open_handle = lambda pid: Slow(world.processes[pid], world)  # type: ignore[method-assign]
-    world.patience = Patience(term=5.0, kill=5.0)
+    world.patience = KillTimeouts(term=5.0, kill=5.0)
     assert world.run().reason is Reason.KILLED
     assert clock[0] == pytest.approx(5.0)
 
@@ -118,7 +118,7 @@ def test_one_that_goes_on_even_after_that_is_given_up_for_now(tmp_path: Path) ->
 
 def test_a_respawner_without_a_first_process_of_its_own_costs_so_many_rounds_and_no_more(tmp_path: Path) -> None:
     world = respawner(tmp_path)
-    world.patience = Patience(term=0, kill=0, rounds=3)
+    world.patience = KillTimeouts(term=0, kill=0, rounds=3)
     assert world.run().reason is Reason.LIMIT_EXCEEDED
     assert len(world.signals()) == 2 * 3
     assert world.kinds() == ["INTENT", "OUTCOME"]
@@ -127,7 +127,7 @@ def test_a_respawner_without_a_first_process_of_its_own_costs_so_many_rounds_and
 def test_an_attempts_time_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     world = respawner(tmp_path)
-    world.patience = Patience(term=0, kill=0, total=0)
+    world.patience = KillTimeouts(term=0, kill=0, total=0)
     assert world.run().reason is Reason.LIMIT_EXCEEDED
     assert world.signals() == ["SIGTERM 501", "SIGKILL 501"]
 

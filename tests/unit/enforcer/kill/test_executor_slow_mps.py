@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.cgroup import Owner
+from enforcer.attribution.cgroup import ContainerRef
 from enforcer.kill.process_kill import REFUSALS
 from enforcer.quota.types import OnExceed
 from gpushare.errors import MpsError
@@ -64,7 +64,9 @@ def test_blind_after_that_is_aborted_without_a_signal(tmp_path: Path) -> None:
     assert world.kinds() == ["INTENT", "ABORTED"]
 
 
-@pytest.mark.parametrize("change", [{"cgroup_inode": 8}, {"owner": Owner(POD, NEIGHBOUR)}, {"owner": None}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"cgroup_inode": 8}, {"owner": ContainerRef(POD, NEIGHBOUR)}, {"owner": None}], ids=str
+)
 def test_who_is_in_another_container_after_that_is_not_signalled(tmp_path: Path, change: dict[str, object]) -> None:
     one = process()
     world = World(tmp_path, one, process(502, 9000, holds=False))

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.procfs import PidHandle
-from enforcer.attribution.snapshot import Holder
-from enforcer.audit.kill_records import ending
-from enforcer.kill.pidfd_target import Grip, Victim
+from enforcer.attribution.snapshot import ProcessUsage
+from enforcer.audit.kill_records import process_outcome
+from enforcer.kill.pidfd_target import PidfdPinner, Victim
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, NEIGHBOUR, POD, holder, quota
 
@@ -27,13 +27,13 @@ class Handle(PidHandle):
 
 
 class World:
-    def __init__(self, *holders: Holder) -> None:
+    def __init__(self, *holders: ProcessUsage) -> None:
         self.seen: dict[int, Identity | None] = {each.identity.pid: each.identity for each in holders}
         self.ended: set[int] = set()
         self.absent: set[int] = set()
         self.full: set[int] = set()
         self.opened: list[Handle] = []
-        self.grip = Grip(self, self.open)
+        self.grip = PidfdPinner(self, self.open)
 
     def identify(self, pid: int) -> Identity | None:
         assert pid in {each.pid for each in self.opened}, "who it is is asked before it is held"
@@ -67,7 +67,7 @@ def test_those_that_ended_before_or_while_they_were_checked_are_said_to_be_gone(
     with ExitStack() as stack:
         victims, gone = world.grip.take(stack, quota(), [A, B, C])
     assert [victim.holder for victim in victims] == [C]
-    assert gone == [ending(A, Reason.GONE), ending(B, Reason.GONE)]
+    assert gone == [process_outcome(A, Reason.GONE), process_outcome(B, Reason.GONE)]
 
 
 def test_where_no_more_can_be_held_the_rest_is_left_for_another_round() -> None:
@@ -104,7 +104,7 @@ def test_one_that_is_somebody_else_is_spared_and_the_others_are_not() -> None:
         (replace(A.identity, owner=None), Reason.PROTECTED),
         (replace(A.identity, start=1), Reason.IDENTITY_CHANGED),
         (replace(A.identity, cgroup_inode=8), Reason.IDENTITY_CHANGED),
-        (replace(A.identity, owner=Owner(POD, NEIGHBOUR)), Reason.IDENTITY_CHANGED),
+        (replace(A.identity, owner=ContainerRef(POD, NEIGHBOUR)), Reason.IDENTITY_CHANGED),
     ],
     ids=str,
 )
@@ -129,7 +129,7 @@ def test_one_of_another_container_than_the_quotas_is_not_the_one(change: dict[st
 
 
 def test_a_container_without_an_id_owns_nobody_not_even_one_of_an_empty_id() -> None:
-    nameless = replace(A, identity=replace(A.identity, owner=Owner(POD, "")))
+    nameless = replace(A, identity=replace(A.identity, owner=ContainerRef(POD, "")))
     world = World(nameless)
     handle = world.open(501)
     assert handle is not None

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution.procfs import PidHandle
-from enforcer.attribution.snapshot import Holder
+from enforcer.attribution.snapshot import ProcessUsage
 from enforcer.kill import process_kill as steps_module
 from enforcer.kill.pidfd_target import Victim
-from enforcer.kill.process_kill import REFUSALS, Climb, Kin, Ladder, NoMps, Patience, never
+from enforcer.kill.process_kill import REFUSALS, KillTimeouts, Kin, NullMpsClient, ProcessKill, ProcessKiller, never
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, holder
@@ -72,21 +72,21 @@ class Mps:
         return self.answer
 
 
-def _climb(handle: Handle, container: str = CONTAINER) -> Climb:
-    return Climb(Victim(holder(handle.pid, 9000, container), handle))
+def _climb(handle: Handle, container: str = CONTAINER) -> ProcessKill:
+    return ProcessKill(Victim(holder(handle.pid, 9000, container), handle))
 
 
-def _nothing(_: Sequence[Climb]) -> None:
+def _nothing(_: Sequence[ProcessKill]) -> None:
     """Spare nobody."""
 
 
-def _ladder(mps: Mps | None = None) -> Ladder:
-    return Ladder(mps or Mps(), Patience(term=2.0, kill=5.0))
+def _ladder(mps: Mps | None = None) -> ProcessKiller:
+    return ProcessKiller(mps or Mps(), KillTimeouts(term=2.0, kill=5.0))
 
 
 def test_nobody_who_holds_nobody_says_that_it_has_ended() -> None:
     assert never() is False
-    assert NoMps().terminate(1, GPU, never) is None  # type: ignore[func-returns-value]
+    assert NullMpsClient().terminate(1, GPU, never) is None  # type: ignore[func-returns-value]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_one_that_we_may_not_signal_is_said_to_be_so_and_not_tried_again() -> No
 
 
 def _kin(pid: int, said: list[str]) -> Kin:
-    return Victim(Holder(holder(pid, 1).identity, 1), Handle(pid)), said
+    return Victim(ProcessUsage(holder(pid, 1).identity, 1), Handle(pid)), said
 
 
 def test_those_that_die_with_it_are_released_on_the_same_gpu_before_each_signal() -> None:
@@ -312,7 +312,7 @@ def test_right_before_each_signal_it_is_looked_at_all_who_may_get_it() -> None:
     group[2].kin = lambda: [_kin(504, [])]
     mps, looked = Mps(answer=False), list[list[int]]()
 
-    def look(ready: Sequence[Climb]) -> None:
+    def look(ready: Sequence[ProcessKill]) -> None:
         looked.append([each.victim.handle.pid for each in ready])
         assert [len(each.got) for each in handles] == [len(looked) - 1, int(len(looked) > 1), 0]
 
@@ -325,7 +325,7 @@ def test_who_is_spared_then_gets_no_signal() -> None:
     handles = [Handle(501), Handle(502)]
     group = [_climb(each) for each in handles]
 
-    def spare(ready: Sequence[Climb]) -> None:
+    def spare(ready: Sequence[ProcessKill]) -> None:
         for each in ready[:1]:
             each.result = Reason.BACK_UNDER_QUOTA
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from enforcer.attribution.snapshot import Holder
-from enforcer.kill.recheck import Outlook, as_judged
+from enforcer.attribution.snapshot import ProcessUsage
+from enforcer.kill.recheck import Rechecker, unchanged
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import holder, quota
@@ -12,23 +12,23 @@ JUDGED = quota()
 
 
 class Eyes:
-    def holders(self, quota: Quota) -> tuple[Holder, ...] | None:
+    def holders(self, quota: Quota) -> tuple[ProcessUsage, ...] | None:
         return (holder(501, quota.memory_mib),)
 
 
-def _outlook(now: Quota | None) -> Outlook:
+def _outlook(now: Quota | None) -> Rechecker:
     def in_force(asked: Quota) -> Quota | None:
         assert asked is JUDGED
         return now
 
-    return Outlook(Eyes(), in_force)
+    return Rechecker(Eyes(), in_force)
 
 
 def test_what_holds_now_counts_and_the_policy_it_was_judged_by() -> None:
     raised = quota(memory_mib=8192, on_exceed=OnExceed.KILL_CONTAINER)
     assert _outlook(raised).allowed(JUDGED) == quota(memory_mib=8192)
     assert _outlook(None).allowed(JUDGED) == JUDGED
-    assert Outlook(Eyes()).allowed(JUDGED) == as_judged(JUDGED) == JUDGED
+    assert Rechecker(Eyes()).allowed(JUDGED) == unchanged(JUDGED) == JUDGED
 
 
 def test_the_look_is_at_the_container_that_was_judged() -> None:

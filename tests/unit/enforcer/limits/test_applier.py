@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.cgroup import Owner
-from enforcer.limits.applier import PAUSE, Applied, Limiter
-from enforcer.limits.backend import Backend, Wanted
+from enforcer.attribution.cgroup import ContainerRef
+from enforcer.limits.applier import PAUSE, AppliedLimit, LimitApplier
+from enforcer.limits.backend import Backend, RequestedBackend
 from enforcer.limits.cgroup_paths import CgroupFolders, pod_folders
 from gpushare.errors import NvmlError
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, quota
@@ -42,9 +42,9 @@ class Driver:
 
 
 class Node:
-    def __init__(self, root: Path, wanted: Wanted = Wanted.AUTO) -> None:
+    def __init__(self, root: Path, wanted: RequestedBackend = RequestedBackend.AUTO) -> None:
         self.root, self.driver = root, Driver()
-        self.limiter = Limiter(self.driver, CgroupFolders(root), wanted, lambda _: True)
+        self.limiter = LimitApplier(self.driver, CgroupFolders(root), wanted, lambda _: True)
         (root / "cgroup.controllers").touch()
 
     def container(self, container_id: str = CONTAINER, pod: str = POD) -> str:
@@ -90,9 +90,9 @@ def test_a_limit_that_somebody_changed_is_read_back_and_set_again(node: Node) ->
     folder = node.container()
     node.limiter.turn(GPUS, [quota()])
     node.driver.limits[GPU, folder] = 9999
-    assert node.limiter.read(quota()) == Applied(9999)
+    assert node.limiter.read(quota()) == AppliedLimit(9999)
     node.limiter.turn(GPUS, [quota()])
-    assert node.limiter.read(quota()) == Applied(4096)
+    assert node.limiter.read(quota()) == AppliedLimit(4096)
 
 
 def test_a_container_made_again_gets_its_own_limit(node: Node) -> None:
@@ -111,20 +111,20 @@ def test_a_driver_that_fails_is_said_and_not_asked_every_second(node: Node) -> N
         node.limiter.turn(GPUS, [quota()])
     assert node.driver.sets == 1
     assert list(node.limiter.problems()) == ["limit of asr/tts-0 container model: the driver is away"]
-    assert node.limiter.read(quota()) == Applied(why="the driver is away")
+    assert node.limiter.read(quota()) == AppliedLimit(why="the driver is away")
     node.driver.silent = False
     node.limiter.turn(GPUS, [quota()])
-    assert node.limiter.read(quota()) == Applied(4096)
+    assert node.limiter.read(quota()) == AppliedLimit(4096)
     assert not list(node.limiter.problems())
 
 
 def test_nothing_is_set_where_another_back_end_keeps_the_limits(tmp_path: Path) -> None:
-    node = Node(tmp_path, Wanted.MPS_V2)
+    node = Node(tmp_path, RequestedBackend.MPS_V2)
     node.container()
     node.limiter.turn(GPUS, [quota()])
     assert node.limiter.backends() == {GPU: Backend.MPS_V2}
     assert node.driver.sets == 0
-    assert node.limiter.read(quota()) == Applied()
+    assert node.limiter.read(quota()) == AppliedLimit()
 
 
 def test_a_gpu_that_cannot_be_asked_is_chosen_for_later(node: Node) -> None:
@@ -137,7 +137,7 @@ def test_a_gpu_that_cannot_be_asked_is_chosen_for_later(node: Node) -> None:
 
 
 def test_a_wish_that_cannot_be_met_is_a_problem(tmp_path: Path) -> None:
-    node = Node(tmp_path, Wanted.DRIVER_CGROUP)
+    node = Node(tmp_path, RequestedBackend.DRIVER_CGROUP)
     node.driver.known = False
     node.limiter.turn(GPUS, [])
     assert node.limiter.backends() == {GPU: Backend.MPS_V2}
@@ -152,17 +152,17 @@ def test_a_container_is_found_wherever_a_kubelet_puts_it(tmp_path: Path, place: 
     (mount / place / name).mkdir(parents=True)
     if not version_1:
         (tmp_path / "cgroup.controllers").touch()
-    assert CgroupFolders(tmp_path).find(Owner(POD, CONTAINER)) == mount / place / name
+    assert CgroupFolders(tmp_path).find(ContainerRef(POD, CONTAINER)) == mount / place / name
 
 
 def test_a_name_that_only_holds_the_id_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "kubepods" / f"pod{POD}" / f"{CONTAINER}-nested").mkdir(parents=True)
     (tmp_path / "kubepods" / f"pod{POD}" / NEIGHBOUR / CONTAINER).mkdir(parents=True)
-    assert CgroupFolders(tmp_path).find(Owner(POD, CONTAINER)) is None
+    assert CgroupFolders(tmp_path).find(ContainerRef(POD, CONTAINER)) is None
 
 
 def test_a_mig_instance_is_limited_by_itself_whatever_is_wanted(tmp_path: Path) -> None:
-    node = Node(tmp_path, Wanted.DRIVER_CGROUP)
+    node = Node(tmp_path, RequestedBackend.DRIVER_CGROUP)
     node.container()
     node.limiter.turn([GPUS[0]._replace(parent="GPU-parent")], [quota()])
     assert node.limiter.backends() == {GPU: Backend.MIG_INSTANCE}

@@ -2,23 +2,23 @@
 
 from prometheus_client import generate_latest
 
-from enforcer.audit.record import Head
-from enforcer.detection.types import Rules, State
-from enforcer.quota.types import Proven
+from enforcer.audit.record import ChainHead
+from enforcer.detection.types import DetectorConfig, DetectorState
+from enforcer.quota.types import LimitStatus
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot, status
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, neighbour, quota
 
 
-def proven(state: Reason) -> Proven:
-    return Proven(state=state, backend="mps-v2", sentence="because")
+def proven(state: Reason) -> LimitStatus:
+    return LimitStatus(state=state, backend="mps-v2", sentence="because")
 
 
 def test_a_limit_that_was_looked_at_is_in_status_and_metrics_and_another_is_not() -> None:
     snapshot = Snapshot(
-        node="gpu-7", time="", now=0.0, enforcing=True, views=(), quotas=[quota(), neighbour()], state=State(),
-        rules=Rules(), head=Head(0, ""), problems=(), proven={(CONTAINER, GPU): proven(Reason.ESCAPED)},
+        node="gpu-7", time="", now=0.0, enforcing=True, views=(), quotas=[quota(), neighbour()], state=DetectorState(),
+        rules=DetectorConfig(), head=ChainHead(0, ""), problems=(), proven={(CONTAINER, GPU): proven(Reason.ESCAPED)},
     )  # fmt: skip
     found = status(snapshot)
     assert [each["limit"] for each in found["containers"]] == [

@@ -1,4 +1,4 @@
-"""Environments of real processes, and of disks that do not answer."""
+"""EnvironReader of real processes, and of disks that do not answer."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from enforcer.attribution.procfs import read_stat
-from enforcer.limits.environ_limits import Said
-from enforcer.limits.process_environ import MAX_BYTES, MAX_STUCK, Environments, from_memory
+from enforcer.limits.environ_limits import EnvironLimit
+from enforcer.limits.process_environ import MAX_BYTES, MAX_STUCK, EnvironReader, from_memory
 
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
@@ -34,8 +34,8 @@ def start_of(pid: int) -> int:
 
 def test_a_process_is_read_and_not_another_of_its_number(sleeper: subprocess.Popen[bytes]) -> None:
     start = start_of(sleeper.pid)
-    assert Environments().said(sleeper.pid, start) == Said(512)
-    assert Environments().said(sleeper.pid, start + 1) is None
+    assert EnvironReader().limit_of(sleeper.pid, start) == EnvironLimit(512)
+    assert EnvironReader().limit_of(sleeper.pid, start + 1) is None
 
 
 def test_a_process_can_make_its_environment_say_anything() -> None:
@@ -52,7 +52,7 @@ time.sleep(60)
     with subprocess.Popen(command, env={LIMIT: "0=9999M"}, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"done\n"
-        assert Environments().said(process.pid, start_of(process.pid)) == Said(4096)
+        assert EnvironReader().limit_of(process.pid, start_of(process.pid)) == EnvironLimit(4096)
         process.kill()
 
 
@@ -65,7 +65,7 @@ def test_one_that_has_ended_says_nothing(sleeper: subprocess.Popen[bytes]) -> No
     start = start_of(sleeper.pid)
     sleeper.kill()
     sleeper.wait()
-    assert Environments().said(sleeper.pid, start) is None
+    assert EnvironReader().limit_of(sleeper.pid, start) is None
 
 
 def fake(proc: Path, pid: int, environ: bytes | None) -> None:
@@ -82,21 +82,21 @@ def test_a_text_that_is_cut_off_or_empty_says_nothing(tmp_path: Path) -> None:
     fake(tmp_path, 1, b"x=" + b"a" * MAX_BYTES)
     fake(tmp_path, 2, b"")
     fake(tmp_path, 3, b"x=1\0")
-    found = [Environments(tmp_path).said(pid, 55) for pid in (1, 2, 3)]
-    assert found == [None, None, Said()]
+    found = [EnvironReader(tmp_path).limit_of(pid, 55) for pid in (1, 2, 3)]
+    assert found == [None, None, EnvironLimit()]
 
 
 def test_one_that_does_not_answer_costs_a_moment_once_and_hides_nobody_else(tmp_path: Path) -> None:
     fake(tmp_path, 1, None)
     fake(tmp_path, 2, f"{LIMIT}=0=512M\0".encode())
-    environments = Environments(tmp_path, patience=0.3)
+    environments = EnvironReader(tmp_path, patience=0.3)
     begun = time.monotonic()
-    assert environments.said(1, 55) is None
+    assert environments.limit_of(1, 55) is None
     assert time.monotonic() - begun >= 0.3
     environments._patience = 60.0
     again = time.monotonic()
-    assert environments.said(1, 55) is None
-    assert environments.said(2, 55) == Said(512)
+    assert environments.limit_of(1, 55) is None
+    assert environments.limit_of(2, 55) == EnvironLimit(512)
     assert time.monotonic() - again < 60
     (tmp_path / "1" / "environ").open("wb").close()  # lets the reader go
 
@@ -104,15 +104,15 @@ def test_one_that_does_not_answer_costs_a_moment_once_and_hides_nobody_else(tmp_
 def test_beyond_so_many_that_do_not_answer_nobody_is_read_until_one_does(tmp_path: Path) -> None:
     honest = MAX_STUCK + 1
     fake(tmp_path, honest, f"{LIMIT}=0=512M\0".encode())
-    environments = Environments(tmp_path, patience=0.01)
+    environments = EnvironReader(tmp_path, patience=0.01)
     for pid in range(1, honest):
         fake(tmp_path, pid, None)
-        assert environments.said(pid, 55) is None
+        assert environments.limit_of(pid, 55) is None
     environments._patience = 60.0
-    assert environments.said(honest, 55) is None
+    assert environments.limit_of(honest, 55) is None
     (tmp_path / "1" / "environ").open("wb").close()
     deadline = time.monotonic() + 60
-    while environments.said(honest, 55) != Said(512):
+    while environments.limit_of(honest, 55) != EnvironLimit(512):
         assert time.monotonic() < deadline
     for pid in range(2, honest):
         (tmp_path / str(pid) / "environ").open("wb").close()

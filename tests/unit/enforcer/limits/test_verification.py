@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enforcer.limits.backend import Backend
-from enforcer.limits.environ_limits import Said
-from enforcer.limits.verification import BAD, Evidence, Known, Process, judge, settle
-from enforcer.quota.types import Proven
+from enforcer.limits.environ_limits import EnvironLimit
+from enforcer.limits.verification import BAD, Evidence, Process, VerificationHistory, debounce, verify_limit
+from enforcer.quota.types import LimitStatus
 from gpushare.reasons import Reason
 
 QUOTA, CEILING = 4096, 4352
-LIMITED = Said(QUOTA)
+LIMITED = EnvironLimit(QUOTA)
 STATES = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.NOT_APPLIED, Reason.ESCAPED, Reason.UNKNOWN)
 
 
@@ -36,26 +36,26 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
     ("evidence", "state", "words"),
     [
         (seen(client()), Reason.IN_FORCE, "4096 MiB"),
-        (seen(client(said=Said(1000))), Reason.IN_FORCE, "or less"),
+        (seen(client(said=EnvironLimit(1000))), Reason.IN_FORCE, "or less"),
         (seen(client(7, said=None)), Reason.UNKNOWN, "limit process 7 was started cannot be read"),
         (seen(client(1), client(2)), Reason.PER_PROCESS_ONLY, "2 processes"),
-        (seen(client(), client(7, said=Said())), Reason.NOT_APPLIED, "process 7 was started without its limit"),
-        (seen(client(7, said=Said(QUOTA, "1"))), Reason.ESCAPED, "process 7 names a GPU it does not see"),
-        (seen(client(7, said=Said(9000))), Reason.ESCAPED, "with a limit of 9000 MiB, not 4096"),
+        (seen(client(), client(7, said=EnvironLimit())), Reason.NOT_APPLIED, "process 7 was started without its limit"),
+        (seen(client(7, said=EnvironLimit(QUOTA, "1"))), Reason.ESCAPED, "process 7 names a GPU it does not see"),
+        (seen(client(7, said=EnvironLimit(9000))), Reason.ESCAPED, "with a limit of 9000 MiB, not 4096"),
         (seen(client(7, client=False)), Reason.ESCAPED, "process 7 holds GPU memory and is no MPS client"),
         (seen(client(7, used_mib=CEILING + 1)), Reason.ESCAPED, "holds 4353 MiB under a limit of 4096"),
         (
-            seen(client(7, said=Said(5000), used_mib=4900), reserved_mib=5000),
+            seen(client(7, said=EnvironLimit(5000), used_mib=4900), reserved_mib=5000),
             Reason.NOT_APPLIED,
             "keeps the limit of 5000",
         ),
-        (seen(client(7, said=Said(5001)), reserved_mib=5000), Reason.ESCAPED, "with a limit of 5001"),
+        (seen(client(7, said=EnvironLimit(5001)), reserved_mib=5000), Reason.ESCAPED, "with a limit of 5001"),
         (seen(client(client=None)), Reason.UNKNOWN, "MPS daemon cannot be read"),
         (seen(), Reason.UNKNOWN, "nothing to see"),
         (seen(processes=None), Reason.UNKNOWN, "cannot be read"),
         # A namespace's limit holds whatever a process says, except that it names a GPU it does not see.
         (by_cgroup(), Reason.IN_FORCE, "the driver limits its cgroup to 4096 MiB"),
-        (by_cgroup(client(1), client(2, said=Said(), client=False)), Reason.IN_FORCE, "cgroup"),
+        (by_cgroup(client(1), client(2, said=EnvironLimit(), client=False)), Reason.IN_FORCE, "cgroup"),
         (by_cgroup(applied_mib=None), Reason.NOT_APPLIED, "no limit"),
         (by_cgroup(applied_mib=9000), Reason.NOT_APPLIED, "9000 MiB, not 4096"),
         (by_cgroup(client(used_mib=3000), client(2, used_mib=3000)), Reason.ESCAPED, "6000 MiB"),
@@ -67,13 +67,13 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
     ],
 )
 def test_each_state_has_its_evidence(evidence: Evidence, state: Reason, words: str) -> None:
-    found = judge(evidence)
+    found = verify_limit(evidence)
     assert (found.state, found.backend) == (state, str(evidence.backend))
     assert words in found.sentence
 
 
 def test_several_processes_are_named_with_what_they_hold_the_largest_first() -> None:
-    found = judge(seen(*(client(pid, used_mib=100 * pid) for pid in range(1, 8))))
+    found = verify_limit(seen(*(client(pid, used_mib=100 * pid) for pid in range(1, 8))))
     assert found.sentence == (
         "each of its 7 processes (when this was seen pid 7: 700 MiB, pid 6: 600 MiB, pid 5: 500 MiB, pid 4: 400 MiB, "
         "pid 3: 300 MiB, and 2 more) may hold 4096 MiB"
@@ -85,7 +85,7 @@ TOLERATED = "; up to 256 MiB above it is not acted upon"
 
 @pytest.mark.parametrize("evidence", [seen(client(used_mib=CEILING)), by_cgroup(client(used_mib=CEILING))])
 def test_within_the_tolerance_a_limit_is_said_to_be_in_force_and_how_much_that_is(evidence: Evidence) -> None:
-    found = judge(evidence)
+    found = verify_limit(evidence)
     assert found.state is Reason.IN_FORCE
     assert found.sentence.endswith(f"{QUOTA} MiB{TOLERATED}") or found.sentence.endswith(
         f"{QUOTA} MiB or less{TOLERATED}"
@@ -94,11 +94,11 @@ def test_within_the_tolerance_a_limit_is_said_to_be_in_force_and_how_much_that_i
 
 @pytest.mark.parametrize("evidence", [seen(client(), ceiling_mib=QUOTA), by_cgroup(client(), ceiling_mib=QUOTA)])
 def test_where_nothing_is_tolerated_nothing_is_said_of_it(evidence: Evidence) -> None:
-    assert judge(evidence).state is Reason.IN_FORCE
-    assert "acted upon" not in judge(evidence).sentence
+    assert verify_limit(evidence).state is Reason.IN_FORCE
+    assert "acted upon" not in verify_limit(evidence).sentence
 
 
-SAID = st.none() | st.builds(Said, st.none() | st.integers(1, 9999), st.none() | st.just("1"))
+SAID = st.none() | st.builds(EnvironLimit, st.none() | st.integers(1, 9999), st.none() | st.just("1"))
 PROCESSES = st.builds(
     Process, pid=st.integers(1, 9), used_mib=st.integers(0, 9999), said=SAID, client=st.none() | st.booleans()
 )
@@ -112,7 +112,7 @@ EVIDENCE = st.builds(
 
 @given(EVIDENCE)
 def test_in_force_is_only_said_where_nothing_speaks_against_it_and_the_back_end_speaks_for_it(found: Evidence) -> None:
-    if judge(found).state is not Reason.IN_FORCE:
+    if verify_limit(found).state is not Reason.IN_FORCE:
         return
     assert found.processes is not None
     assert found.backend is not Backend.WATCH_ONLY
@@ -126,26 +126,28 @@ def test_in_force_is_only_said_where_nothing_speaks_against_it_and_the_back_end_
 
 
 @given(st.lists(PROCESSES, min_size=1, max_size=4).map(tuple), SAID)
-def test_an_environment_can_only_speak_against_a_limit(processes: tuple[Process, ...], said: Said | None) -> None:
+def test_an_environment_can_only_speak_against_a_limit(
+    processes: tuple[Process, ...], said: EnvironLimit | None
+) -> None:
     """Whatever a tenant writes into its environment, it gets no better a state than by saying its true limit."""
     order = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.NOT_APPLIED, Reason.ESCAPED)
     first, *rest = processes
-    honest = judge(seen(_with(first, LIMITED), *rest)).state
-    assert order.index(judge(seen(_with(first, said), *rest)).state) >= order.index(honest)
+    honest = verify_limit(seen(_with(first, LIMITED), *rest)).state
+    assert order.index(verify_limit(seen(_with(first, said), *rest)).state) >= order.index(honest)
 
 
-def _with(process: Process, said: Said | None) -> Process:
+def _with(process: Process, said: EnvironLimit | None) -> Process:
     return Process(pid=process.pid, used_mib=process.used_mib, said=said, client=process.client)
 
 
-def proven(state: Reason) -> Proven:
-    return Proven(state=state, backend="mps-v2", sentence="")
+def proven(state: Reason) -> LimitStatus:
+    return LimitStatus(state=state, backend="mps-v2", sentence="")
 
 
 def told(*states: Reason, idle: bool = False) -> list[Reason | None]:
-    known, found = Known(), []
+    known, found = VerificationHistory(), []
     for state in states:
-        known = settle(known, proven(state), idle=idle)
+        known = debounce(known, proven(state), idle=idle)
         found.append(None if known.told is None else known.told.state)
     return found
 

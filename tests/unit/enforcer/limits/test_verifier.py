@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from enforcer.attribution.snapshot import View
-from enforcer.limits.applier import Applied
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.limits.applier import AppliedLimit
 from enforcer.limits.backend import Backend
-from enforcer.limits.environ_limits import Said
-from enforcer.limits.verifier import Outlets, Pace, Prover
+from enforcer.limits.environ_limits import EnvironLimit
+from enforcer.limits.verifier import LimitVerifier, VerifierSinks, VerifyInterval
 from enforcer.nvml.types import GpuSample
-from enforcer.quota.types import Proven, Quota
-from enforcer.status.messages import Notice
+from enforcer.quota.types import LimitStatus, Quota
+from enforcer.status.messages import UserMessage
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
@@ -29,41 +29,41 @@ class Node:
         self.held: dict[str, dict[int, tuple[int, str]]] = {GPU: {7: (1000, CONTAINER)}, OTHER_GPU: {}}
         self.backend = {GPU: Backend.MPS_V2, OTHER_GPU: Backend.MPS_V2}
         self.mps: dict[str, set[int]] = {GPU: {7, 8}, OTHER_GPU: set()}
-        self.environ: dict[int, Said | None] = {}
-        self.applied = Applied()
+        self.environ: dict[int, EnvironLimit | None] = {}
+        self.applied = AppliedLimit()
         self.blind = False
         self.asked: list[Collection[str]] = []
-        self.notices = list[Notice]()
+        self.notices = list[UserMessage]()
         self.changes: list[dict[str, str]] = []
         self.takes = True
-        outlets = Outlets(notify=self.notices.append, changed=self._changed)
+        outlets = VerifierSinks(notify=self.notices.append, changed=self._changed)
         self.clock = 0.0
-        self.prover = Prover(self, self.views, lambda: self.quotas, outlets, lambda: self.clock)
+        self.prover = LimitVerifier(self, self.views, lambda: self.quotas, outlets, lambda: self.clock)
 
     def backends(self) -> Mapping[str, Backend]:
         return self.backend
 
-    def read(self, quota: Quota) -> Applied:
+    def read(self, quota: Quota) -> AppliedLimit:
         return self.applied
 
     def clients(self, gpus: Collection[str]) -> Mapping[str, Collection[int]]:
         self.asked.append(set(gpus))
         return {gpu: pids for gpu, pids in self.mps.items() if gpu in gpus}
 
-    def said(self, pid: int, start: int) -> Said | None:
-        return self.environ.get(pid, Said(4096))
+    def limit_of(self, pid: int, start: int) -> EnvironLimit | None:
+        return self.environ.get(pid, EnvironLimit(4096))
 
-    def views(self) -> list[View]:
+    def views(self) -> list[GpuSnapshot]:
         return [self._view(number, uuid) for number, uuid in enumerate(self.held)]
 
-    def _view(self, number: int, uuid: str) -> View:
+    def _view(self, number: int, uuid: str) -> GpuSnapshot:
         if self.blind:
-            return View(gpu=card(uuid, number), problem=NvmlError("away"))
+            return GpuSnapshot(gpu=card(uuid, number), problem=NvmlError("away"))
         rows = tuple(holder(pid, mib, container) for pid, (mib, container) in self.held[uuid].items())
         sample = GpuSample(uuid=uuid, total_mib=CARD, used_mib=0, processes=())
-        return View(gpu=card(uuid, number), sample=sample, holders=rows)
+        return GpuSnapshot(gpu=card(uuid, number), sample=sample, holders=rows)
 
-    def _changed(self, claim: str, proofs: Collection[tuple[Quota, Proven]]) -> bool:
+    def _changed(self, claim: str, proofs: Collection[tuple[Quota, LimitStatus]]) -> bool:
         self.changes.append({each.container: str(found.state) for each, found in proofs})
         return self.takes
 
@@ -87,7 +87,7 @@ def test_a_state_is_told_once(node: Node) -> None:
 
 def test_an_escape_is_told_after_two_looks_to_the_claim_and_the_pod(node: Node) -> None:
     node.look()
-    node.environ[7] = Said(4096, "1")
+    node.environ[7] = EnvironLimit(4096, "1")
     assert node.look() is Reason.IN_FORCE
     assert node.prover.suspects
     assert node.look() is Reason.ESCAPED
@@ -102,7 +102,7 @@ def test_an_escape_is_told_after_two_looks_to_the_claim_and_the_pod(node: Node) 
 
 def test_a_limit_that_is_got_around_again_and_again_is_told_its_pod_once_in_five_minutes(node: Node) -> None:
     for _ in range(20):
-        node.environ[7] = Said(4096, "1")
+        node.environ[7] = EnvironLimit(4096, "1")
         assert node.look(2) is Reason.ESCAPED
         node.environ.clear()
         assert node.look() is Reason.IN_FORCE
@@ -114,9 +114,9 @@ def test_a_limit_that_is_got_around_again_and_again_is_told_its_pod_once_in_five
 
 
 def test_another_thing_that_is_wrong_is_told_at_once(node: Node) -> None:
-    node.environ[7] = Said(4096, "1")
+    node.environ[7] = EnvironLimit(4096, "1")
     node.look(2)
-    node.environ[7] = Said()
+    node.environ[7] = EnvironLimit()
     node.look(2)
     assert [each.reason for each in node.notices] == [Reason.ESCAPED, Reason.NOT_APPLIED]
 
@@ -124,7 +124,7 @@ def test_another_thing_that_is_wrong_is_told_at_once(node: Node) -> None:
 def test_a_process_that_is_no_client_and_one_without_its_variable_are_found(node: Node) -> None:
     node.mps[GPU] = set()
     assert node.look(2) is Reason.ESCAPED
-    node.mps[GPU], node.environ[7] = {7}, Said()
+    node.mps[GPU], node.environ[7] = {7}, EnvironLimit()
     assert node.look(2) is Reason.NOT_APPLIED
     node.environ.clear()
     assert node.look() is Reason.IN_FORCE
@@ -171,7 +171,7 @@ def test_a_silent_daemon_accuses_nobody(node: Node) -> None:
 
 def test_blindness_accuses_nobody(node: Node) -> None:
     node.look()
-    node.environ[7] = Said()
+    node.environ[7] = EnvironLimit()
     node.blind = True
     assert node.look() is Reason.IN_FORCE
     assert node.look(2) is Reason.UNKNOWN
@@ -180,12 +180,12 @@ def test_blindness_accuses_nobody(node: Node) -> None:
 
 def test_a_container_limited_by_its_cgroup_is_judged_by_what_is_read_back(node: Node) -> None:
     node.backend[GPU] = Backend.DRIVER_CGROUP
-    node.applied = Applied(4096)
-    node.environ[7] = Said(4096, "1")
+    node.applied = AppliedLimit(4096)
+    node.environ[7] = EnvironLimit(4096, "1")
     assert node.look() is Reason.IN_FORCE
-    node.applied = Applied(9999)
+    node.applied = AppliedLimit(9999)
     assert node.look(2) is Reason.NOT_APPLIED
-    node.applied = Applied(why="away")
+    node.applied = AppliedLimit(why="away")
     assert node.look(2) is Reason.UNKNOWN
     assert node.asked[-1] == set()
 
@@ -198,7 +198,7 @@ def test_where_nothing_prevents_that_is_said_and_no_event_made_of_it(node: Node)
 
 
 def test_a_container_that_is_gone_is_forgotten(node: Node) -> None:
-    node.environ[7] = Said()
+    node.environ[7] = EnvironLimit()
     node.look()
     node.quotas[0] = quota(container_id=None)
     assert node.look() is None
@@ -218,7 +218,7 @@ def test_a_gpu_nobody_was_asked_about_yet_is_left_out(node: Node) -> None:
 
 def test_what_was_seen_once_is_looked_at_again_sooner() -> None:
     now = [0.0]
-    pace = Pace(8.0, lambda: now[0])
+    pace = VerifyInterval(8.0, lambda: now[0])
     due = []
     for second, suspects in enumerate([False, False, True, True, *[False] * 8]):
         now[0] = float(second)

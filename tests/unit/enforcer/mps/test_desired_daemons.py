@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from enforcer.mps.desired_daemons import QUIET, Duty, MpsTools, Roster, Shared, Sources
+from enforcer.mps.desired_daemons import QUIET, DaemonConfig, DaemonPlan, DaemonPlanner, PlannerInputs, ShareableGpus
 from enforcer.mps.launcher import folder_of
 from enforcer.mps.manager import MpsManager
 from enforcer.mps.protocol import whole_gib
-from enforcer.mps.state_file import Note, Notes
+from enforcer.mps.state_file import DaemonRecord, DaemonStateFile
 from enforcer.nvml.types import Gpu
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy, capacity_mib
 from gpushare import contract
@@ -37,15 +37,15 @@ class Node:
         for gpu in notes:
             folder = run / "mps" / folder_of(gpu)
             folder.mkdir(parents=True)
-            Notes(folder, gpu).write(Note(pid=4711, start=1))
+            DaemonStateFile(folder, gpu).write(DaemonRecord(pid=4711, start=1))
         self.manager, self.held = MpsManager(), dict[str, Mode]()
-        self.modes = GpuModes()
+        self.modes = SharingModeController()
         self.modes.follow(lambda: self.held)
         self.roster = self.made()
 
-    def made(self) -> Roster:
-        shared = Shared(self, "n", self.contested, self.modes)  # type: ignore[arg-type]
-        sources = Sources(
+    def made(self) -> DaemonPlanner:
+        shared = ShareableGpus(self, "n", self.contested, self.modes)  # type: ignore[arg-type]
+        sources = PlannerInputs(
             gpus=self.gpus,
             shared=shared,
             modes=self.modes,
@@ -53,7 +53,7 @@ class Node:
             claimed=lambda: self.claims,
             tools=self.tools,
         )
-        return Roster(self.manager, self.run, sources, lambda: self.now)
+        return DaemonPlanner(self.manager, self.run, sources, lambda: self.now)
 
     def get(self, _: str) -> dict[str, Any]:
         if not self.api:
@@ -68,10 +68,10 @@ class Node:
             raise NvmlError("the driver is not loaded")
         return self.cards
 
-    def tools(self) -> MpsTools:
+    def tools(self) -> DaemonConfig:
         if not self.driver:
             raise MpsError("no program below /driver")
-        return MpsTools(Reader(), Path("/driver/usr/bin/control"), {"A": "b"})  # type: ignore[arg-type]
+        return DaemonConfig(Reader(), Path("/driver/usr/bin/control"), {"A": "b"})  # type: ignore[arg-type]
 
     def annotate(self, **annotations: str) -> None:
         self.object["metadata"]["annotations"] = annotations
@@ -79,7 +79,7 @@ class Node:
     def label(self, value: str) -> None:
         self.object["metadata"]["labels"] = {contract.NODE_LABEL: value}
 
-    def turn(self, later: float = 0) -> Duty:
+    def turn(self, later: float = 0) -> DaemonPlan:
         self.now += later
         return self.roster.turn()
 
@@ -98,7 +98,7 @@ def _node(short_path: Path) -> Node:
 
 
 def test_every_gpu_that_can_be_shared_gets_a_daemon_of_its_own(node: Node) -> None:
-    assert node.turn() == Duty(BOTH)
+    assert node.turn() == DaemonPlan(BOTH)
     daemons = node.manager.daemons.values()
     assert {str(daemon.directory.relative_to(node.run)) for daemon in daemons} == {
         f"mps/{folder_of(gpu)}" for gpu in BOTH
@@ -110,72 +110,72 @@ def test_every_gpu_that_can_be_shared_gets_a_daemon_of_its_own(node: Node) -> No
 
 def test_those_that_label_and_annotation_do_not_give_away_get_none(node: Node) -> None:
     node.annotate(**{contract.NODE_GPUS: "1"})
-    assert (node.turn(), node.there) == (Duty(frozenset({OTHER_GPU})), {OTHER_GPU})
+    assert (node.turn(), node.there) == (DaemonPlan(frozenset({OTHER_GPU})), {OTHER_GPU})
 
 
 def test_contested_ones_and_those_mps_cannot_share_get_none(node: Node) -> None:
     node.rivals = {GPU}
     node.cards[1] = node.cards[1]._replace(mig_enabled=True)
-    assert (node.turn(), node.there) == (Duty(), set())
+    assert (node.turn(), node.there) == (DaemonPlan(), set())
     node.cards[1] = node.cards[1]._replace(mig_enabled=False)
     node.policy = InventoryPolicy(context_mib=2048)
     node.rivals = set()
-    assert node.turn() == Duty(BOTH)
+    assert node.turn() == DaemonPlan(BOTH)
 
 
 def test_one_that_comes_later_gets_a_daemon(node: Node) -> None:
     late = node.cards.pop()
-    assert node.turn() == Duty(frozenset({GPU}))
+    assert node.turn() == DaemonPlan(frozenset({GPU}))
     node.cards.append(late)
-    assert (node.turn(), node.there) == (Duty(BOTH), set(BOTH))
+    assert (node.turn(), node.there) == (DaemonPlan(BOTH), set(BOTH))
 
 
 def test_without_nvml_nothing_is_decided_until_it_answers(short_path: Path) -> None:
     node = Node(short_path, GPU)
     node.nvml = False
     assert node.roster.before == {GPU}
-    assert (node.turn(), node.turn(QUIET + 1), node.there) == (Duty(), Duty(), {GPU})
+    assert (node.turn(), node.turn(QUIET + 1), node.there) == (DaemonPlan(), DaemonPlan(), {GPU})
     assert node.manager.daemons[GPU].limit_mib == 0, "what it may give away is not known"
     node.nvml = True
-    assert node.turn() == Duty(BOTH)
+    assert node.turn() == DaemonPlan(BOTH)
     assert {daemon.limit_mib for daemon in node.manager.daemons.values()} == {15360}
     node.nvml = False
-    assert node.turn(QUIET + 1) == Duty(BOTH), "what was seen still stands"
+    assert node.turn(QUIET + 1) == DaemonPlan(BOTH), "what was seen still stands"
 
 
 def test_without_the_drivers_program_nothing_is_decided(short_path: Path) -> None:
     node = Node(short_path, GPU)
     node.driver = False
-    assert (node.turn(), node.there, node.roster.problem) == (Duty(), set(), "no program below /driver")
+    assert (node.turn(), node.there, node.roster.problem) == (DaemonPlan(), set(), "no program below /driver")
     node.driver = True
-    assert (node.turn(), node.there, node.roster.problem) == (Duty(BOTH), set(BOTH), None)
+    assert (node.turn(), node.there, node.roster.problem) == (DaemonPlan(BOTH), set(BOTH), None)
     node.driver = False
     node.label("false")
-    assert (node.turn(), node.turn(QUIET + 1)) == (Duty(), Duty())
+    assert (node.turn(), node.turn(QUIET + 1)) == (DaemonPlan(), DaemonPlan())
 
 
 def test_with_the_api_server_away_those_with_a_daemon_keep_it_and_no_other_gets_one(short_path: Path) -> None:
     node = Node(short_path, GPU)
     node.api = False
-    assert (node.turn(), node.turn(QUIET + 1), node.there) == (Duty(), Duty(), {GPU})
+    assert (node.turn(), node.turn(QUIET + 1), node.there) == (DaemonPlan(), DaemonPlan(), {GPU})
     node.held[GPU] = Mode.MPS
-    assert (node.turn(), node.there) == (Duty(frozenset({GPU})), {GPU}), "its claims say how it is shared"
+    assert (node.turn(), node.there) == (DaemonPlan(frozenset({GPU})), {GPU}), "its claims say how it is shared"
     node.api = True
-    assert node.turn() == Duty(BOTH)
+    assert node.turn() == DaemonPlan(BOTH)
     node.api = False
-    assert node.turn(QUIET + 1) == Duty(BOTH)
+    assert node.turn(QUIET + 1) == DaemonPlan(BOTH)
 
 
 def test_one_that_is_not_shared_any_more_goes_a_while_after_its_last_claim(node: Node) -> None:
     node.claims = {GPU}
     node.turn()
     node.label("false")
-    assert node.turn() == Duty(frozenset({GPU})), "its tenants are looked after"
-    assert node.turn(QUIET) == Duty(frozenset({GPU}), frozenset({OTHER_GPU}))
+    assert node.turn() == DaemonPlan(frozenset({GPU})), "its tenants are looked after"
+    assert node.turn(QUIET) == DaemonPlan(frozenset({GPU}), frozenset({OTHER_GPU}))
     node.claims = set()
-    assert node.turn() == Duty(frozenset(), frozenset({OTHER_GPU}))
-    assert node.turn(QUIET - 1) == Duty(frozenset(), frozenset({OTHER_GPU}))
-    assert node.turn(1) == Duty(frozenset(), BOTH)
+    assert node.turn() == DaemonPlan(frozenset(), frozenset({OTHER_GPU}))
+    assert node.turn(QUIET - 1) == DaemonPlan(frozenset(), frozenset({OTHER_GPU}))
+    assert node.turn(1) == DaemonPlan(frozenset(), BOTH)
     assert node.leaves(GPU)
 
 
@@ -197,16 +197,16 @@ def test_one_that_is_shared_again_in_time_stays(node: Node) -> None:
     node.label("false")
     node.turn()
     node.label("true")
-    assert node.turn(QUIET) == Duty(BOTH)
+    assert node.turn(QUIET) == DaemonPlan(BOTH)
     node.label("false")
-    assert node.turn(QUIET) == Duty(), "its time begins anew"
+    assert node.turn(QUIET) == DaemonPlan(), "its time begins anew"
 
 
 def test_while_claims_are_not_known_none_goes(node: Node) -> None:
     node.turn()
     node.label("false")
     node.claims = None
-    assert (node.turn(), node.turn(QUIET + 1)) == (Duty(), Duty())
+    assert (node.turn(), node.turn(QUIET + 1)) == (DaemonPlan(), DaemonPlan())
     assert not node.leaves(GPU)
 
 
@@ -214,30 +214,30 @@ def test_a_contested_one_is_left_as_it_is_while_it_has_tenants(node: Node) -> No
     node.claims = {GPU}
     node.turn()
     node.rivals = {GPU, OTHER_GPU}
-    assert (node.turn(), node.turn(QUIET)) == (Duty(), Duty(frozenset(), frozenset({OTHER_GPU})))
+    assert (node.turn(), node.turn(QUIET)) == (DaemonPlan(), DaemonPlan(frozenset(), frozenset({OTHER_GPU})))
     assert GPU in node.there
     node.rivals = set()
-    assert node.turn() == Duty(BOTH)
+    assert node.turn() == DaemonPlan(BOTH)
 
 
 def test_a_daemon_of_a_card_that_is_gone_goes_after_a_while(short_path: Path) -> None:
     node = Node(short_path, "GPU-00000000-0000-0000-0000-00000000dead")
     (gone,) = node.roster.before
-    assert node.turn() == Duty(BOTH)
+    assert node.turn() == DaemonPlan(BOTH)
     assert node.roster.gone(gone)
     assert not node.roster.gone(GPU)
-    assert node.turn(QUIET) == Duty(BOTH, frozenset({gone}))
+    assert node.turn(QUIET) == DaemonPlan(BOTH, frozenset({gone}))
 
 
 def test_notes_in_other_places_are_nobodys(short_path: Path) -> None:
     for folder, gpu in (("0", GPU), (folder_of(OTHER_GPU), GPU)):
         (short_path / "mps" / folder).mkdir(parents=True)
-        Notes(short_path / "mps" / folder, gpu).write(Note(pid=4711, start=1))
+        DaemonStateFile(short_path / "mps" / folder, gpu).write(DaemonRecord(pid=4711, start=1))
     assert Node(short_path).roster.before == frozenset()
 
 
 def test_without_a_cluster_every_gpu_is_shared_but_contested_ones() -> None:
-    shared = Shared(None, "n", lambda _: {GPU})
+    shared = ShareableGpus(None, "n", lambda _: {GPU})
     cards = [card(GPU, 0), card(OTHER_GPU, 1)]
     assert (shared.named(cards), shared.contested(cards)) == (BOTH, frozenset({GPU}))
 
@@ -245,19 +245,19 @@ def test_without_a_cluster_every_gpu_is_shared_but_contested_ones() -> None:
 def test_a_node_that_shares_by_turns_needs_no_program_and_has_no_daemon(node: Node) -> None:
     node.driver = False
     node.object["metadata"]["labels"][contract.NODE_MODE] = "time-slicing"
-    assert (node.turn(), node.there, node.roster.problem) == (Duty(), set(), None)
+    assert (node.turn(), node.there, node.roster.problem) == (DaemonPlan(), set(), None)
 
 
 def test_a_daemon_of_a_gpu_that_is_shared_in_another_way_goes_with_its_last_claim(short_path: Path) -> None:
     node = Node(short_path, GPU)
     node.held[GPU] = Mode.MPS
     node.claims = {GPU}
-    assert node.turn() == Duty(BOTH)
+    assert node.turn() == DaemonPlan(BOTH)
     node.object["metadata"]["labels"][contract.NODE_MODE] = "time-slicing"
-    assert (node.turn(), node.leaves(GPU)) == (Duty(frozenset({GPU})), False)
+    assert (node.turn(), node.leaves(GPU)) == (DaemonPlan(frozenset({GPU})), False)
     node.held.clear()
     node.claims = set()
-    assert (node.turn(), node.leaves(GPU)) == (Duty(frozenset(), frozenset({GPU})), True)
+    assert (node.turn(), node.leaves(GPU)) == (DaemonPlan(frozenset(), frozenset({GPU})), True)
 
 
 def test_none_goes_while_nobody_can_say_how_its_gpu_is_shared(short_path: Path) -> None:
@@ -266,4 +266,4 @@ def test_none_goes_while_nobody_can_say_how_its_gpu_is_shared(short_path: Path) 
     node.object["metadata"]["labels"][contract.NODE_MODE] = "time-sliced"
     node.label("false")
     node.object["metadata"]["labels"][contract.NODE_MODE] = "time-sliced"
-    assert (node.turn(), node.turn(QUIET), node.leaves(GPU)) == (Duty(), Duty(), False)
+    assert (node.turn(), node.turn(QUIET), node.leaves(GPU)) == (DaemonPlan(), DaemonPlan(), False)

@@ -5,8 +5,8 @@ import pytest
 from enforcer.mps import health_check, incidents
 from enforcer.mps.client import Client
 from enforcer.mps.control import Deadline
-from enforcer.mps.health_check import Checkup
-from enforcer.mps.incidents import Incident, Incidents
+from enforcer.mps.health_check import HealthCheck
+from enforcer.mps.incidents import Incident, IncidentLog
 from enforcer.mps.protocol import ServerStatus, whole_gib
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -67,8 +67,8 @@ class Scripted(Client):
 
 class World:
     def __init__(self) -> None:
-        self.client, self.incidents = Scripted(), Incidents()
-        self.checkup = Checkup(GPU, self.client, 4096, self.incidents)
+        self.client, self.incidents = Scripted(), IncidentLog()
+        self.checkup = HealthCheck(GPU, self.client, 4096, self.incidents)
 
     def look(self) -> object:
         return self.checkup.look(Deadline())
@@ -155,7 +155,7 @@ def test_limits_are_whole_gib_where_the_daemon_shows_no_more(mib: int, whole: in
 
 
 def test_the_same_thing_is_counted_always_and_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, told = 1000.0, Incidents()
+    now, told = 1000.0, IncidentLog()
     monkeypatch.setattr("enforcer.mps.incidents.time.monotonic", lambda: now)
     for _ in range(5):
         told.tell(Incident(GPU, Reason.CONTROL_BLOCKED, "blocked"), pod_uid="a")

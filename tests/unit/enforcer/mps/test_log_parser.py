@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.mps.log_parser import MAX_LINE, SHOWN, Line, Said, Weight, chosen, parsed, read, safe, split
+from enforcer.mps.log_parser import MAX_LINE, SHOWN, Line, LogPattern, Severity, most_severe, parsed, read, safe, split
 
 CONTROL = b"[2026-11-21 10:00:00.123 Control 4711] "
 SERVER = b"[2026-11-21 10:00:00.123 Other 4712] "
@@ -15,32 +15,36 @@ SERVER = b"[2026-11-21 10:00:00.123 Other 4712] "
 @pytest.mark.parametrize(
     ("message", "said", "weight"),
     [
-        ("Starting new server 25951 for user 0", Said.STARTING, Weight.CHANGE),
-        ("NEW SERVER 25951: Ready", Said.READY, Weight.CHANGE),
-        ("Server 25951 exited with status 0", Said.ENDED, Weight.CHANGE),
-        ("Server 25951 exited with status 1", Said.FAILED, Weight.TROUBLE),
-        ("NEW CLIENT 11801 from user 1000: Server already exists", Said.CAME, Weight.ROUTINE),
-        ("NEW CLIENT 0 from user 1000: Server is not ready, push client to pending list", Said.CAME, Weight.ROUTINE),
-        ("Accepting connection...", Said.CONNECTION, Weight.ROUTINE),
-        ("NEW UI", Said.CONNECTION, Weight.ROUTINE),
-        ("UI closed", Said.CONNECTION, Weight.ROUTINE),
-        ("Cmd:get_server_list", Said.ASKING, Weight.ROUTINE),
-        ("Cmd:ps -p 4", Said.ASKING, Weight.ROUTINE),
-        ("Cmd:psx", Said.CHANGING, Weight.CHANGE),
-        ("Cmd:set_default_device_pinned_mem_limit 0 1G", Said.CHANGING, Weight.CHANGE),
-        ("Cmd:quit", Said.CHANGING, Weight.CHANGE),
-        ("Volta MPS: Server is handling a fatal GPU error.", Said.FATAL, Weight.TROUBLE),
-        ("The following clients have a sticky error set:", Said.STICKY, Weight.TROUBLE),
-        ("11661, 11663", Said.STICKY, Weight.TROUBLE),
-        ("Volta MPS: status of client {11661, 1} is ACTIVE", Said.STATE, Weight.ROUTINE),
-        ("Client {11661, 1} exit", Said.WENT, Weight.ROUTINE),
-        ("Destroy server context on device 0", Said.CONTEXT, Weight.CHANGE),
-        ("Volta MPS: Creating server context on device 0", Said.CONTEXT, Weight.CHANGE),
-        ("Removed Shm file at ", Said.UNKNOWN, Weight.ROUTINE),
-        ("NEW SERVER 1: Ready, Server 2 exited with status 1", Said.UNKNOWN, Weight.ROUTINE),
+        ("Starting new server 25951 for user 0", LogPattern.STARTING, Severity.CHANGE),
+        ("NEW SERVER 25951: Ready", LogPattern.READY, Severity.CHANGE),
+        ("Server 25951 exited with status 0", LogPattern.ENDED, Severity.CHANGE),
+        ("Server 25951 exited with status 1", LogPattern.FAILED, Severity.TROUBLE),
+        ("NEW CLIENT 11801 from user 1000: Server already exists", LogPattern.CAME, Severity.ROUTINE),
+        (
+            "NEW CLIENT 0 from user 1000: Server is not ready, push client to pending list",
+            LogPattern.CAME,
+            Severity.ROUTINE,
+        ),
+        ("Accepting connection...", LogPattern.CONNECTION, Severity.ROUTINE),
+        ("NEW UI", LogPattern.CONNECTION, Severity.ROUTINE),
+        ("UI closed", LogPattern.CONNECTION, Severity.ROUTINE),
+        ("Cmd:get_server_list", LogPattern.ASKING, Severity.ROUTINE),
+        ("Cmd:ps -p 4", LogPattern.ASKING, Severity.ROUTINE),
+        ("Cmd:psx", LogPattern.CHANGING, Severity.CHANGE),
+        ("Cmd:set_default_device_pinned_mem_limit 0 1G", LogPattern.CHANGING, Severity.CHANGE),
+        ("Cmd:quit", LogPattern.CHANGING, Severity.CHANGE),
+        ("Volta MPS: Server is handling a fatal GPU error.", LogPattern.FATAL, Severity.TROUBLE),
+        ("The following clients have a sticky error set:", LogPattern.STICKY, Severity.TROUBLE),
+        ("11661, 11663", LogPattern.STICKY, Severity.TROUBLE),
+        ("Volta MPS: status of client {11661, 1} is ACTIVE", LogPattern.STATE, Severity.ROUTINE),
+        ("Client {11661, 1} exit", LogPattern.WENT, Severity.ROUTINE),
+        ("Destroy server context on device 0", LogPattern.CONTEXT, Severity.CHANGE),
+        ("Volta MPS: Creating server context on device 0", LogPattern.CONTEXT, Severity.CHANGE),
+        ("Removed Shm file at ", LogPattern.UNKNOWN, Severity.ROUTINE),
+        ("NEW SERVER 1: Ready, Server 2 exited with status 1", LogPattern.UNKNOWN, Severity.ROUTINE),
     ],
 )
-def test_known_lines_are_told_apart(message: str, said: Said, weight: Weight) -> None:
+def test_known_lines_are_told_apart(message: str, said: LogPattern, weight: Severity) -> None:
     line = read(CONTROL + message.encode())
     assert line is not None
     assert (line.said, line.weight, line.by) == (said, weight, "Control 4711")
@@ -51,7 +55,7 @@ def test_a_line_without_a_head_is_unknown_whatever_it_says() -> None:
     for raw in (b"Server 1 exited with status 1", b"[soon Control 1] NEW UI", b"\xff\xfe\x00junk"):
         line = read(raw)
         assert line is not None
-        assert (line.said, line.at, line.by) == (Said.UNKNOWN, "", "")
+        assert (line.said, line.at, line.by) == (LogPattern.UNKNOWN, "", "")
 
 
 def test_what_would_move_a_terminal_or_forge_a_line_is_escaped() -> None:
@@ -64,7 +68,7 @@ def test_nothing_and_zeros_are_no_line() -> None:
     assert [read(raw) for raw in (b"", b"\0" * 4096, b" \r")] == [None] * 3
     after_a_hole = read(b"\0" * 50 + SERVER + b"NEW UI")
     assert after_a_hole is not None
-    assert after_a_hole.said is Said.CONNECTION
+    assert after_a_hole.said is LogPattern.CONNECTION
 
 
 @given(st.binary(max_size=4000), st.lists(st.integers(0, 4000), max_size=8))
@@ -103,7 +107,7 @@ def test_a_flood_does_not_hide_what_is_grave() -> None:
     lines = parsed(
         [*flood, SERVER + b"Volta MPS: Server is handling a fatal GPU error.", *flood, CONTROL + b"Cmd:quit"]
     )
-    told, left = chosen(lines, 3)
-    assert [line.said for line in told] == [Said.UNKNOWN, Said.FATAL, Said.CHANGING]
-    assert left == {Said.UNKNOWN: 1999}
-    assert chosen([Line(Said.WENT, "")], 3) == ([Line(Said.WENT, "")], {})
+    told, left = most_severe(lines, 3)
+    assert [line.said for line in told] == [LogPattern.UNKNOWN, LogPattern.FATAL, LogPattern.CHANGING]
+    assert left == {LogPattern.UNKNOWN: 1999}
+    assert most_severe([Line(LogPattern.WENT, "")], 3) == ([Line(LogPattern.WENT, "")], {})

@@ -12,9 +12,9 @@ import pytest
 
 from enforcer.dra.mps_readiness import MpsReady
 from enforcer.mps.daemon import MpsDaemon
-from enforcer.mps.desired_daemons import Duty
+from enforcer.mps.desired_daemons import DaemonPlan
 from enforcer.mps.manager import AT_ONCE, MpsManager, side_by_side
-from enforcer.mps.supervisor import MpsKeeper
+from enforcer.mps.supervisor import MpsSupervisor
 from gpushare.errors import MpsError, NvmlError, PrepareError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU
@@ -28,11 +28,11 @@ class Roster:
 
     def __init__(self, *served: str, leaving: Iterable[str] = (), before: Iterable[str] = ()) -> None:
         self.before, self.problem = frozenset(before), None
-        self.duty = Duty(frozenset(served), frozenset(leaving))
+        self.duty = DaemonPlan(frozenset(served), frozenset(leaving))
         self.turns, self.used_by, self.leaves, self.unknown = 0, list[str](), True, False
         self.forgotten = list[str]()
 
-    def turn(self) -> Duty:
+    def turn(self) -> DaemonPlan:
         self.turns += 1
         return self.duty
 
@@ -92,8 +92,8 @@ class Manager:
         self.forgotten.append(gpu)
 
 
-def keeper_of(manager: Manager, roster: Roster, fresh: float = 0) -> MpsKeeper:
-    return MpsKeeper(manager, roster, fresh)  # type: ignore[arg-type]
+def keeper_of(manager: Manager, roster: Roster, fresh: float = 0) -> MpsSupervisor:
+    return MpsSupervisor(manager, roster, fresh)  # type: ignore[arg-type]
 
 
 def test_daemons_that_do_not_answer_are_started_and_blocked_ones_are_not() -> None:

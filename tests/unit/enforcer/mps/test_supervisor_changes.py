@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from enforcer.mps.manager import MpsManager
-from enforcer.mps.supervisor import MpsKeeper
+from enforcer.mps.supervisor import MpsSupervisor
 from enforcer.quota.types import Mode
 from gpushare import contract
 from gpushare.errors import MpsError
@@ -51,7 +51,7 @@ class Changing:
         del self.node.cards[1:]
         self.manager = self.node.manager = Played()
         self.node.roster = self.node.made()
-        self.keeper = MpsKeeper(self.manager, self.node.roster, fresh=0)
+        self.keeper = MpsSupervisor(self.manager, self.node.roster, fresh=0)
 
     def label(self, mode: str) -> None:
         self.node.object["metadata"]["labels"][contract.NODE_MODE] = mode

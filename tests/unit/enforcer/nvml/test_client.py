@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from enforcer.nvml import wire
-from enforcer.nvml.client import MOST_LEFT, RemoteReader, Waits
+from enforcer.nvml.client import MOST_LEFT, NvmlClient, NvmlTimeouts
 from enforcer.nvml.types import ComputeMode, Gpu, GpuProcess, GpuSample
-from enforcer.nvml.worker_process import Kept, command
+from enforcer.nvml.worker_process import WorkerProcess, command
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.support.patience import holds_within
@@ -36,8 +36,8 @@ for line in door.makefile("rb"):
     said = act.encode() if act else json.dumps({"n": asked["n"], "value": ["GPU-x", 100, os.getpid(), [], []]}).encode()
     door.sendall(said + b"\\n")
 """
-WAITS = Waits(deadline=0.3, patience=0.6, most_patience=1.2, restart=0.2, most_restart=0.4)
-LONG = Waits(deadline=20.0, patience=40.0, most_patience=60.0)
+WAITS = NvmlTimeouts(deadline=0.3, patience=0.6, most_patience=1.2, restart=0.2, most_restart=0.4)
+LONG = NvmlTimeouts(deadline=20.0, patience=40.0, most_patience=60.0)
 
 
 @pytest.fixture(name="script")
@@ -46,11 +46,11 @@ def _script(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(name="reader")
-def _reader(script: Path) -> Iterator[Callable[[Waits], RemoteReader]]:
-    made: list[RemoteReader] = []
+def _reader(script: Path) -> Iterator[Callable[[NvmlTimeouts], NvmlClient]]:
+    made: list[NvmlClient] = []
 
-    def make(waits: Waits) -> RemoteReader:
-        made.append(RemoteReader([sys.executable, "-c", PROGRAM, str(script)], waits))
+    def make(waits: NvmlTimeouts) -> NvmlClient:
+        made.append(NvmlClient([sys.executable, "-c", PROGRAM, str(script)], waits))
         return made[-1]
 
     yield make
@@ -64,12 +64,12 @@ def reason(ask: Callable[[], object]) -> Reason:
     return caught.value.reason
 
 
-def pid_of(reader: RemoteReader) -> int:
+def pid_of(reader: NvmlClient) -> int:
     """Of the process that answers: its answers carry it."""
     return reader.sample("GPU-x").used_mib
 
 
-def until_answered(reader: RemoteReader, seconds: float = 20) -> int:
+def until_answered(reader: NvmlClient, seconds: float = 20) -> int:
     end = time.monotonic() + seconds
     while True:
         try:
@@ -89,7 +89,7 @@ def test_questions_are_answered_by_one_process_of_its_own(reader: Any) -> None:
 
 
 def test_a_hang_costs_a_caller_the_deadline_once_and_the_answer_after_it_is_heard(reader: Any, script: Path) -> None:
-    asks = reader(Waits(deadline=1.0, patience=400.0, most_patience=600.0))
+    asks = reader(NvmlTimeouts(deadline=1.0, patience=400.0, most_patience=600.0))
     pid = until_answered(asks)
     script.write_text("hang")
     # Did each wait for its deadline, this test would run into its own.
@@ -99,7 +99,7 @@ def test_a_hang_costs_a_caller_the_deadline_once_and_the_answer_after_it_is_hear
 
 
 def test_an_answer_that_comes_late_is_never_taken_for_that_of_another_question(reader: Any, script: Path) -> None:
-    asks = reader(Waits(deadline=0.5, patience=40.0, most_patience=60.0))
+    asks = reader(NvmlTimeouts(deadline=0.5, patience=40.0, most_patience=60.0))
     pid = until_answered(asks)
     script.write_text("hang")
     assert reason(asks.critical_errors) is Reason.NVML_HUNG
@@ -141,7 +141,7 @@ def test_a_process_that_ends_is_named_and_replaced_at_once(reader: Any, script: 
 
 
 def test_one_that_ends_again_and_again_is_started_less_and_less_often(reader: Any, script: Path) -> None:
-    asks = reader(Waits(deadline=20.0, patience=40.0, most_patience=60.0, restart=30.0, most_restart=40.0))
+    asks = reader(NvmlTimeouts(deadline=20.0, patience=40.0, most_patience=60.0, restart=30.0, most_restart=40.0))
     script.write_text("signal 11")
     started = []
     for _ in range(10):
@@ -177,7 +177,7 @@ def test_an_error_of_nvml_keeps_its_reason_and_its_process(reader: Any, script: 
     assert pid_of(asks) == pid
 
 
-class Unkillable(Kept):
+class Unkillable(WorkerProcess):
     """The kernel holds it in a driver's call: SIGKILL waits, until the driver lets go."""
 
     held = True
@@ -200,8 +200,8 @@ def test_what_cannot_be_killed_is_left_and_named_and_only_so_many_times(
         return made[-1]
 
     script.write_text("hang")
-    waits = Waits(deadline=0.02, patience=0.02, most_patience=0.02)
-    asks = RemoteReader([sys.executable, "-c", PROGRAM, str(script)], waits, start)
+    waits = NvmlTimeouts(deadline=0.02, patience=0.02, most_patience=0.02)
+    asks = NvmlClient([sys.executable, "-c", PROGRAM, str(script)], waits, start)
     end = time.monotonic() + 20
     while len(asks._left) < MOST_LEFT:
         assert reason(lambda: pid_of(asks)) is Reason.NVML_HUNG
@@ -222,7 +222,7 @@ def test_what_cannot_be_killed_is_left_and_named_and_only_so_many_times(
 
 
 def test_nobody_waits_longer_than_the_deadline_for_the_question_of_another(reader: Any, script: Path) -> None:
-    asks = reader(Waits(deadline=1.0, patience=40.0, most_patience=60.0))
+    asks = reader(NvmlTimeouts(deadline=1.0, patience=40.0, most_patience=60.0))
     until_answered(asks)
     script.write_text("hang")
     said: list[Reason] = []
@@ -236,7 +236,7 @@ def test_nobody_waits_longer_than_the_deadline_for_the_question_of_another(reade
 
 def test_a_program_that_is_not_there_is_an_error_and_no_crash() -> None:
     with pytest.raises(NvmlError, match="cannot be started"):
-        RemoteReader(["/nowhere/python"]).gpus()
+        NvmlClient(["/nowhere/python"]).gpus()
 
 
 def test_closing_ends_the_process_and_the_next_question_starts_another(reader: Any) -> None:
@@ -280,15 +280,15 @@ def test_what_is_said_arrives_as_it_was_meant() -> None:
     assert VALUES.keys() == wire.QUESTIONS.keys()
     for what, values in VALUES.items():
         for value in values:
-            line = wire.answered(4, what, value)
+            line = wire.encode_result(4, what, value)
             assert line.index(b"\n") == len(line) - 1
-            number, found = wire.numbered(line[:-1])
-            assert (number, wire.value(what, found)) == (4, value)
-    assert wire.asked(wire.question(3, "sample", ("GPU-\n", 4))) == (3, "sample", ("GPU-\n", 4))
+            number, found = wire.request_id(line[:-1])
+            assert (number, wire.decode_value(what, found)) == (4, value)
+    assert wire.decode_request(wire.encode_request(3, "sample", ("GPU-\n", 4))) == (3, "sample", ("GPU-\n", 4))
 
 
 def test_the_real_process_starts_says_what_it_lacks_and_ends_with_the_agent(tmp_path: Path) -> None:
-    asks = RemoteReader(command(tmp_path), LONG)
+    asks = NvmlClient(command(tmp_path), LONG)
     with pytest.raises(NvmlError, match="no libnvidia-ml"):
         asks.gpus()
     kept = asks._kept

@@ -8,11 +8,11 @@ from enforcer.nvml.device_health import (
     WELL_AFTER,
     XID_LOOKS,
     Effect,
+    GpuConditions,
     Health,
-    Standing,
-    looked,
+    update_health,
 )
-from enforcer.resourceslices.devices import InventoryPolicy, offer
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU
 from tests.unit.enforcer.test_loop import card
@@ -23,7 +23,7 @@ LOST, SILENT = Reason.GPU_LOST, Reason.NVML_UNAVAILABLE
 def after(*seen: Reason | None, begun: Health | None = None) -> Health:
     health = begun or Health()
     for each in seen:
-        health = looked(health, each)
+        health = update_health(health, each)
     return health
 
 
@@ -45,7 +45,7 @@ def test_the_first_reason_stays_while_it_lasts() -> None:
 
 
 def test_a_critical_error_is_held_against_it_for_minutes() -> None:
-    struck = looked(Health(), None, xid=True)
+    struck = update_health(Health(), None, xid=True)
     assert struck.ill is Reason.CRITICAL_XID
     assert after(*[None] * XID_LOOKS, begun=struck).ill is Reason.CRITICAL_XID
     assert after(*[None] * (XID_LOOKS + WELL_AFTER), begun=struck).ill is None
@@ -60,7 +60,7 @@ def test_errors_of_programs_are_no_illness_and_a_card_off_its_bus_is() -> None:
 def test_a_judgement_never_changes_faster_than_it_may(seen: list[Reason | None]) -> None:
     health, changes = Health(), []
     for number, each in enumerate(seen):
-        before, health = health, looked(health, each)
+        before, health = health, update_health(health, each)
         if (before.ill is None) != (health.ill is None):
             changes.append((number, health.ill))
     falls = [number for number, ill in changes if ill is None]
@@ -72,22 +72,22 @@ def test_a_judgement_never_changes_faster_than_it_may(seen: list[Reason | None])
 def test_an_ill_gpu_is_tainted_and_stays_on_offer(effect: Effect) -> None:
     cards = [card(GPU, 0), card(OTHER_GPU, 1)]
     policy = InventoryPolicy(health_taint=effect)
-    devices = offer(cards, policy, standing=Standing(ill={GPU: LOST})).devices
+    devices = build_devices(cards, policy, standing=GpuConditions(ill={GPU: LOST})).devices
     taint = {"key": "gpu-share.io/unhealthy", "value": "GpuLost", "effect": str(effect)}
     assert [(device["name"], device.get("taints")) for device in devices] == [
         (DEVICE, [taint]), (OTHER_DEVICE, []), ("status", None),
     ]  # fmt: skip
-    assert devices[0]["capacity"] == offer(cards, policy).devices[0]["capacity"]
+    assert devices[0]["capacity"] == build_devices(cards, policy).devices[0]["capacity"]
 
 
 def test_taints_can_be_switched_off() -> None:
     policy = InventoryPolicy(health_taint=Effect.NONE)
-    assert offer([card(GPU, 0)], policy, standing=Standing(ill={GPU: LOST})).devices[0]["taints"] == []
+    assert build_devices([card(GPU, 0)], policy, standing=GpuConditions(ill={GPU: LOST})).devices[0]["taints"] == []
 
 
 def test_a_contested_gpu_is_left_out_and_the_reason_said() -> None:
-    found = offer(
-        [card(GPU, 0), card(OTHER_GPU, 1)], InventoryPolicy(), standing=Standing(contested={GPU: "it is X's"})
+    found = build_devices(
+        [card(GPU, 0), card(OTHER_GPU, 1)], InventoryPolicy(), standing=GpuConditions(contested={GPU: "it is X's"})
     )
     assert [device["name"] for device in found.devices] == [OTHER_DEVICE, "status"]
     assert [(out.uuid, out.why) for out in found.left_out] == [(GPU, "Contested: it is X's")]

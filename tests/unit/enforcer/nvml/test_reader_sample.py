@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from enforcer.attribution.usage import Watch
+from enforcer.attribution.usage import UsageSampler
 from enforcer.nvml import wire
-from enforcer.nvml.client import RemoteReader, Waits
+from enforcer.nvml.client import NvmlClient, NvmlTimeouts
 from enforcer.nvml.types import GpuSample
-from enforcer.nvml.worker_process import Kept
+from enforcer.nvml.worker_process import WorkerProcess
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.test_loop import Attributor, card
 
-WAITS = Waits(deadline=2.0, patience=10.0)
+WAITS = NvmlTimeouts(deadline=2.0, patience=10.0)
 GPUS = tuple(card(f"GPU-{number}", number) for number in range(8))
 
 
-class Driver(Kept):
+class Driver(WorkerProcess):
     """A process whose driver takes its time over every sample, by a clock of its own."""
 
     def __init__(self, takes: float) -> None:
@@ -27,14 +27,14 @@ class Driver(Kept):
         self.asked: list[str] = []
 
     def say(self, line: bytes) -> None:
-        number, what, arguments = wire.asked(line)
+        number, what, arguments = wire.decode_request(line)
         assert self.answer == b"", "one question at a time"
         if what == "gpus":
-            self.left, self.answer = 0.0, wire.answered(number, what, GPUS)
+            self.left, self.answer = 0.0, wire.encode_result(number, what, GPUS)
             return
         self.asked.append(arguments[0])
         sample = GpuSample(uuid=arguments[0], total_mib=16384, used_mib=0, processes=())
-        self.left, self.answer = self.takes, wire.answered(number, what, sample)
+        self.left, self.answer = self.takes, wire.encode_result(number, what, sample)
 
     def hear(self, end: float) -> bytes | None:
         waited = min(self.left, max(0.0, end - self.now))
@@ -49,11 +49,11 @@ class Driver(Kept):
 
 
 @pytest.fixture(name="slow")
-def _slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], tuple[Driver, RemoteReader]]]:
-    def make(takes: float) -> tuple[Driver, RemoteReader]:
+def _slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], tuple[Driver, NvmlClient]]]:
+    def make(takes: float) -> tuple[Driver, NvmlClient]:
         driver = Driver(takes)
         monkeypatch.setattr("enforcer.nvml.client.time.monotonic", lambda: driver.now)
-        return driver, RemoteReader([], WAITS, lambda _: driver)
+        return driver, NvmlClient([], WAITS, lambda _: driver)
 
     before = time.monotonic
     yield make
@@ -78,7 +78,7 @@ def test_what_is_not_answered_by_the_deadline_of_a_look_is_not_waited_for(slow: 
 @pytest.mark.parametrize("takes", [0.3, 0.9, 1.5, 1.9])
 def test_every_gpu_of_a_slow_driver_has_its_turn(takes: float, slow: object) -> None:
     driver, reader = slow(takes)  # type: ignore[operator]
-    watch, seen = Watch(reader, Attributor(), together=reader.look), list[str]()
+    watch, seen = UsageSampler(reader, Attributor(), together=reader.look), list[str]()
     for _ in range(2 * len(GPUS)):
         before = driver.now
         views = watch.look()

@@ -4,7 +4,7 @@ import pynvml  # noqa: TID251 - the numbers there are
 import pytest
 
 from enforcer.nvml.types import GpuProcess, GpuSample
-from enforcer.nvml.validation import ERRORS, MOST_MIB, MOST_PID, check, check_gpu, failure, united
+from enforcer.nvml.validation import ERRORS, MOST_MIB, MOST_PID, check, check_gpu, classify_error, merge_process_lists
 from enforcer.resourceslices.health_monitor import WORDS
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
@@ -19,10 +19,10 @@ def test_every_error_that_nvidia_ml_py_knows_has_a_reason_a_hint_and_words_for_t
     assert ERRORS.keys() == EVERY
     assert len(EVERY) == 31
     for number, (reason, hint) in ERRORS.items():
-        error = failure(number, "its own words")
+        error = classify_error(number, "its own words")
         assert (error.reason, hint in error.message, "its own words" in error.message) == (reason, True, True)
         assert reason in WORDS
-    assert failure(12345, "x").reason is Reason.NVML_UNAVAILABLE
+    assert classify_error(12345, "x").reason is Reason.NVML_UNAVAILABLE
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_every_error_that_nvidia_ml_py_knows_has_a_reason_a_hint_and_words_for_t
     ids=["compute and MPS", "two amounts, two moments", "MPS alone", "graphics alone", "nothing", "the same row twice"],
 )
 def test_a_process_of_several_lists_counts_once(lists: list[list[tuple[int, int]]], held: dict[int, int]) -> None:
-    assert {each.pid: each.used_mib for each in united(GPU, lists)} == held
+    assert {each.pid: each.used_mib for each in merge_process_lists(GPU, lists)} == held
 
 
 @pytest.mark.parametrize("rows", [[(5, None)], [(0, MIB)], [(-1, MIB)], [(5, MIB), (5, 2 * MIB)]])
 def test_a_list_that_contradicts_itself_is_refused(rows: list[tuple[int, int | None]]) -> None:
     with pytest.raises(NvmlError) as caught:
-        united(GPU, [[], rows, []])
+        merge_process_lists(GPU, [[], rows, []])
     assert caught.value.reason is Reason.IMPLAUSIBLE_SAMPLE
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.attribution.snapshot import View
-from enforcer.detection.types import Case, State
-from enforcer.oom.diagnosis import FROM_OUTSIDE, SLACK, WITHIN, Failure, failures_of, likely, told
-from enforcer.oom.memory_pressure import KEPT, KEPT_SECONDS, Held, Mark, marked
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.detection.types import DetectorState, ViolationState
+from enforcer.oom.diagnosis import FROM_OUTSIDE, SLACK, WITHIN, Failure, diagnose, failures_of, told
+from enforcer.oom.memory_pressure import KEPT, KEPT_SECONDS, ContainerUsage, PressureSample, update_pressure
 from enforcer.status.pod_status import Seen
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
@@ -22,7 +22,7 @@ ENDED = "2026-11-22T03:00:00Z"
 FINISHED = 1795316400.0
 
 
-def look(*views: View, **changes: Any) -> Seen:
+def look(*views: GpuSnapshot, **changes: Any) -> Seen:
     return Seen.of(replace(snapshot(*views, quotas=(quota(), neighbour())), **changes))
 
 
@@ -31,12 +31,12 @@ def held(mine: int, theirs: int = 0, foreign: int = 0) -> Seen:
     return look(seen(*(row for row in rows if row.used_mib)))
 
 
-def mark(**changes: Any) -> Mark:
+def mark(**changes: Any) -> PressureSample:
     values: dict[str, Any] = {
         "quota": quota(), "since": FINISHED - 5, "last": FINISHED - 1, "own_mib": 4000, "others_mib": 0,
         "free_mib": 9000, "gpu_mib": USABLE,
     }  # fmt: skip
-    return Mark(**(values | changes))
+    return PressureSample(**(values | changes))
 
 
 def failure(**changes: Any) -> Failure:
@@ -45,11 +45,11 @@ def failure(**changes: Any) -> Failure:
 
 
 def test_who_has_room_is_not_noted() -> None:
-    assert marked({}, held(3800, 3800), 1.0) == {}
+    assert update_pressure({}, held(3800, 3800), 1.0) == {}
 
 
 def test_a_container_close_to_its_quota_is_noted_and_its_neighbour_is_not() -> None:
-    found = marked({}, held(3900, 3000), 1.0)
+    found = update_pressure({}, held(3900, 3000), 1.0)
     assert found.keys() == {MINE}
     noted = found[MINE]
     assert (noted.own_mib, noted.others_mib, noted.free_mib) == (3900, 3000, USABLE - 6900)
@@ -57,51 +57,51 @@ def test_a_container_close_to_its_quota_is_noted_and_its_neighbour_is_not() -> N
 
 
 def test_on_a_full_gpu_everybody_is_noted_also_who_holds_nothing_yet() -> None:
-    found = marked({}, held(0, 3000, 12500), 1.0)
+    found = update_pressure({}, held(0, 3000, 12500), 1.0)
     assert found.keys() == {MINE, (NEIGHBOUR, GPU)}
     assert (found[MINE].own_mib, found[MINE].others_mib) == (0, 15500)
     assert found[MINE].gpu_full
-    assert found[MINE].holders == (Held("process 3", 12500), Held("asr/other-0/model", 3000))
+    assert found[MINE].holders == (ContainerUsage("process 3", 12500), ContainerUsage("asr/other-0/model", 3000))
 
 
 def test_memory_that_nobody_seen_holds_fills_a_gpu_as_well() -> None:
-    found = marked({}, look(seen(holder(1, 100), beside=15700)), 1.0)
+    found = update_pressure({}, look(seen(holder(1, 100), beside=15700)), 1.0)
     assert found[MINE].others_mib == 15700
-    assert found[MINE].holders[0] == Held("nobody seen", 15700)
+    assert found[MINE].holders[0] == ContainerUsage("nobody seen", 15700)
 
 
 def test_a_blind_moment_notes_nothing_and_forgets_nothing() -> None:
-    first = marked({}, held(4000), 1.0)
-    blind = look(View(gpu=seen().gpu))
-    assert marked(first, blind, 2.0) == first
+    first = update_pressure({}, held(4000), 1.0)
+    blind = look(GpuSnapshot(gpu=seen().gpu))
+    assert update_pressure(first, blind, 2.0) == first
 
 
 def test_what_it_held_when_it_died_is_kept_and_not_the_nothing_after() -> None:
-    first = marked({}, held(2000, 0, 13500), 10.0)
-    after = marked(first, held(0, 0, 15500), 11.0)
+    first = update_pressure({}, held(2000, 0, 13500), 10.0)
+    after = update_pressure(first, held(0, 0, 15500), 11.0)
     assert after[MINE] == first[MINE]
-    going_on = marked(first, held(2100, 0, 13500), 11.0)
+    going_on = update_pressure(first, held(2100, 0, 13500), 11.0)
     assert (going_on[MINE].since, going_on[MINE].last, going_on[MINE].own_mib) == (10.0, 11.0, 2100)
 
 
 def test_what_is_old_is_forgotten_and_there_is_never_too_much_of_it() -> None:
-    first = marked({}, held(4000), 10.0)
-    assert marked(first, held(0), 10.0 + KEPT_SECONDS) == first
-    assert marked(first, held(0), 11.0 + KEPT_SECONDS) == {}
-    assert marked(first, held(0), 9.0) == {}, "a wall clock that was set back"
+    first = update_pressure({}, held(4000), 10.0)
+    assert update_pressure(first, held(0), 10.0 + KEPT_SECONDS) == first
+    assert update_pressure(first, held(0), 11.0 + KEPT_SECONDS) == {}
+    assert update_pressure(first, held(0), 9.0) == {}, "a wall clock that was set back"
     many = {(str(number), GPU): mark(last=float(number), quota=quota()) for number in range(KEPT + 50)}
-    assert len(marked(many, held(0), 100.0)) <= KEPT
+    assert len(update_pressure(many, held(0), 100.0)) <= KEPT
 
 
 def test_what_we_are_about_to_end_is_known_to_be_our_doing() -> None:
-    acting = State(cases={MINE: Case(used_mib=9000, samples=9, acting=True)})
-    found = marked({}, look(seen(holder(1, 9000)), state=acting), 5.0)
+    acting = DetectorState(cases={MINE: ViolationState(used_mib=9000, samples=9, acting=True)})
+    found = update_pressure({}, look(seen(holder(1, 9000)), state=acting), 5.0)
     assert found[MINE].ended == 5.0
-    assert marked(found, held(4000), 6.0)[MINE].ended == 5.0
+    assert update_pressure(found, held(4000), 6.0)[MINE].ended == 5.0
 
 
 def test_near_its_quota_it_failed_for_that() -> None:
-    verdict = likely(failure(), [mark()])
+    verdict = diagnose(failure(), [mark()])
     assert verdict is not None
     assert verdict[0] is Reason.QUOTA_REACHED
     words = told(failure(), *verdict)
@@ -113,7 +113,7 @@ def test_near_its_quota_it_failed_for_that() -> None:
 
 
 def test_on_a_full_gpu_it_failed_for_what_others_held() -> None:
-    verdict = likely(failure(exit_code=134), [mark(own_mib=1000, others_mib=14500, free_mib=372)])
+    verdict = diagnose(failure(exit_code=134), [mark(own_mib=1000, others_mib=14500, free_mib=372)])
     assert verdict is not None
     assert verdict[0] is Reason.GPU_FULL
     words = told(failure(exit_code=134), *verdict)
@@ -129,14 +129,14 @@ def test_on_a_full_gpu_it_failed_for_what_others_held() -> None:
     ids=["GPU tighter", "quota tighter", "alike"],
 )
 def test_where_both_are_short_the_tighter_one_counts(own: int, free: int, reason: Reason) -> None:
-    verdict = likely(failure(), [mark(own_mib=own, free_mib=free)])
+    verdict = diagnose(failure(), [mark(own_mib=own, free_mib=free)])
     assert verdict is not None
     assert verdict[0] is reason
 
 
 def test_of_two_gpus_the_tighter_one_counts() -> None:
     there = mark(quota=quota(gpu=OTHER_GPU), own_mib=4095)
-    assert likely(failure(), [mark(), there]) == (Reason.QUOTA_REACHED, there)
+    assert diagnose(failure(), [mark(), there]) == (Reason.QUOTA_REACHED, there)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,12 @@ def test_of_two_gpus_the_tighter_one_counts() -> None:
     ids=["long before", "only since", "another container", "our own doing"],
 )
 def test_what_has_nothing_to_do_with_it_is_not_blamed(changes: dict[str, Any]) -> None:
-    assert likely(failure(), [mark()]) is not None
-    assert likely(failure(), [mark(**changes)]) is None
+    assert diagnose(failure(), [mark()]) is not None
+    assert diagnose(failure(), [mark(**changes)]) is None
 
 
 def test_what_we_did_long_before_is_no_excuse() -> None:
-    assert likely(failure(), [mark(ended=FINISHED - WITHIN - 1)]) is not None
+    assert diagnose(failure(), [mark(ended=FINISHED - WITHIN - 1)]) is not None
 
 
 @given(
@@ -168,7 +168,7 @@ def test_a_cause_is_only_given_where_memory_was_short_and_names_only_its_own(
     noted = mark(own_mib=own, free_mib=free, others_mib=others, last=FINISHED - gap, since=FINISHED - gap - 1)
     if not (noted.near_quota or noted.gpu_full):
         return
-    verdict = likely(failure(exit_code=code), [noted])
+    verdict = diagnose(failure(exit_code=code), [noted])
     if verdict is None:
         assert gap > WITHIN or gap < -SLACK - 1
         return
@@ -215,9 +215,9 @@ def test_a_pod_without_a_status_is_fine() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 6000), st.integers(0, 6000), st.integers(0, 9000)), min_size=1, max_size=12))
 def test_whatever_happens_a_mark_says_what_its_look_saw(looks: list[tuple[int, int, int]]) -> None:
-    marks: dict[tuple[str, str], Mark] = {}
+    marks: dict[tuple[str, str], PressureSample] = {}
     for second, amounts in enumerate(looks):
-        marks = marked(marks, held(*amounts), float(second))
+        marks = update_pressure(marks, held(*amounts), float(second))
     for noted in marks.values():
         assert noted.near_quota or noted.gpu_full
         assert noted.since <= noted.last < len(looks)
@@ -228,6 +228,6 @@ def test_whatever_happens_a_mark_says_what_its_look_saw(looks: list[tuple[int, i
 
 def test_a_container_that_was_given_nothing_was_refused_nothing_and_is_named_to_others() -> None:
     full = look(seen(holder(2, 15500, NEIGHBOUR, neighbour().pod_uid)), quotas=(quota(), neighbour(memory_mib=0)))
-    found = marked({}, full, 1.0)
+    found = update_pressure({}, full, 1.0)
     assert found.keys() == {MINE}
-    assert found[MINE].holders == (Held("asr/other-0/model", 15500),)
+    assert found[MINE].holders == (ContainerUsage("asr/other-0/model", 15500),)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.oom.reporter import KEPT, MAX_KNOWN, Inquest, both
+from enforcer.oom.reporter import KEPT, MAX_KNOWN, OomReporter, call_both
 from enforcer.status.metrics import Metrics
 from enforcer.status.node_status import Snapshot
 from enforcer.status.node_status import status as of_node
-from enforcer.status.pod_status_files import PodFiles
+from enforcer.status.pod_status_files import PodStatusWriter
 from gpushare.reasons import Reason
 from gpushare_cli import node_status
 from sidecar import pod_status as read_by_sidecar
@@ -22,7 +22,7 @@ from tests.unit.enforcer.status.test_pod_status_files import Sink
 class World:
     def __init__(self) -> None:
         self.sink, self.metrics, self.now = Sink(), Metrics(), FINISHED - 2
-        self.inquest = Inquest(self.sink, self.metrics, lambda: self.now)
+        self.inquest = OomReporter(self.sink, self.metrics, lambda: self.now)
 
     def look(self, *amounts: int) -> Snapshot:
         found = held(*amounts).snapshot
@@ -87,9 +87,9 @@ def test_what_it_remembers_is_bounded(world: World) -> None:
 def test_the_sidecar_says_it_and_explain_on_the_node_says_who(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "status" / POD
     folder.mkdir(parents=True)
-    files = PodFiles(tmp_path / "run", world.sink, lambda _: True)
-    world.inquest = Inquest(files, world.metrics, lambda: world.now)
-    show = both(world.inquest.look, files.write)
+    files = PodStatusWriter(tmp_path / "run", world.sink, lambda _: True)
+    world.inquest = OomReporter(files, world.metrics, lambda: world.now)
+    show = call_both(world.inquest.look, files.write)
     show(held(1000, 2000, 12500).snapshot)
     world.inquest.changed("MODIFIED", status(ended()))
     last = held(0, 2000, 12500).snapshot

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from enforcer.pod_deletion.deadlines import (
     MARGIN,
     PACE,
-    Departure,
+    TerminationDeadline,
+    by_deadline,
     departure,
-    in_turn,
-    lead,
+    lead_time,
     leaving_now,
-    pace,
+    release_interval,
     running,
 )
 
@@ -30,8 +30,8 @@ def pod(ends_in: float | None = None, grace: int | None = 30, **status: Any) -> 
     return {"metadata": metadata, "status": status}
 
 
-def leaving(end: float, uid: str = "a", grace: float = 30) -> Departure:
-    return Departure(uid=uid, grace=grace, end=end, earliest=end - grace / 2)
+def leaving(end: float, uid: str = "a", grace: float = 30) -> TerminationDeadline:
+    return TerminationDeadline(uid=uid, grace=grace, end=end, earliest=end - grace / 2)
 
 
 def test_a_pod_that_is_not_being_deleted_is_not_leaving() -> None:
@@ -102,19 +102,19 @@ def test_nobody_is_released_in_the_first_half_of_a_grace_that_has_just_begun(
 
 @given(grace=st.floats(0, 3600), pods=st.integers(1, 500))
 def test_more_pods_are_begun_sooner_but_never_before_half_of_the_grace(grace: float, pods: int) -> None:
-    assert lead(grace, pods) <= lead(grace, pods + 1) <= grace / 2
+    assert lead_time(grace, pods) <= lead_time(grace, pods + 1) <= grace / 2
 
 
 @given(left=st.integers(1, 500), seconds=st.floats(-10, 100))
 def test_the_pace_fades_so_that_all_have_their_turn_in_time(left: int, seconds: float) -> None:
-    each = pace(left, seconds)
+    each = release_interval(left, seconds)
     assert 0 <= each <= PACE
     assert 2 * each * left <= max(0.0, seconds - MARGIN) + 1e-9
 
 
 def test_who_is_killed_first_comes_first_and_who_has_time_is_left() -> None:
     later, soon, now = leaving(NOW + 20, "b"), leaving(NOW + 2, "c"), leaving(NOW + 1, "d")
-    assert [each.uid for each in in_turn([later, soon, now], NOW, 3)] == ["d", "c"]
+    assert [each.uid for each in by_deadline([later, soon, now], NOW, 3)] == ["d", "c"]
 
 
 def test_a_deleted_object_says_whether_its_containers_ran() -> None:

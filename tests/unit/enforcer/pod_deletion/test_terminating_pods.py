@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.pod_deletion.terminating_pods import GONE_SECONDS, Departures
-from enforcer.quota.informer import Books
+from enforcer.pod_deletion.terminating_pods import GONE_SECONDS, TerminatingPods
+from enforcer.quota.informer import QuotaInformer
 from gpushare.errors import ClusterError
 from tests.unit.enforcer.pod_deletion.test_deadlines import WALL, pod
 
@@ -24,8 +24,8 @@ def _clock() -> Clock:
 
 
 @pytest.fixture(name="seen")
-def _seen(clock: Clock) -> Departures:
-    return Departures(clock, lambda: WALL)
+def _seen(clock: Clock) -> TerminatingPods:
+    return TerminatingPods(clock, lambda: WALL)
 
 
 def named(uid: str, source: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ RUNNING: dict[str, Any] = {"containerStatuses": [{"state": {"running": {}}}]}
 ENDED: dict[str, Any] = {"containerStatuses": [{"state": {"terminated": {}}}]}
 
 
-def test_a_pod_leaves_from_its_deletion_until_its_object_is_gone(seen: Departures) -> None:
+def test_a_pod_leaves_from_its_deletion_until_its_object_is_gone(seen: TerminatingPods) -> None:
     seen.listed([pod()])
     assert seen.of({"a"}) == []
     seen.changed("MODIFIED", pod(30))
@@ -47,14 +47,14 @@ def test_a_pod_leaves_from_its_deletion_until_its_object_is_gone(seen: Departure
     assert seen.of({"a"}) == []
 
 
-def test_half_of_its_grace_counts_from_when_we_saw_it_begin(seen: Departures) -> None:
+def test_half_of_its_grace_counts_from_when_we_saw_it_begin(seen: TerminatingPods) -> None:
     seen.listed([pod()])
     seen.changed("MODIFIED", pod(-60))
     (found,) = seen.of({"a"})
     assert found.earliest == 1015.0
 
 
-def test_a_forced_deletion_is_followed_until_its_processes_are_dead(seen: Departures, clock: Clock) -> None:
+def test_a_forced_deletion_is_followed_until_its_processes_are_dead(seen: TerminatingPods, clock: Clock) -> None:
     seen.listed([pod(**RUNNING)])
     seen.changed("DELETED", pod(**RUNNING))
     assert [each.due(1) for each in seen.of({"a"})] == [1000.0]
@@ -66,7 +66,7 @@ def refusing(*_: str) -> None:
     raise ClusterError("the API server does not answer")
 
 
-def test_a_pod_that_one_list_lacks_is_what_it_was(seen: Departures) -> None:
+def test_a_pod_that_one_list_lacks_is_what_it_was(seen: TerminatingPods) -> None:
     """Who is released has lost its GPU for good, and one list may be wrong."""
     seen.listed([named("a", pod()), named("b", pod(30))])
     seen.listed([])
@@ -77,7 +77,7 @@ def test_a_pod_that_one_list_lacks_is_what_it_was(seen: Departures) -> None:
     assert [each.earliest for each in seen.of({"a"})] == [1015.0], "it is known to have been alive until now"
 
 
-def test_a_pod_that_a_list_lacks_is_asked_for_by_its_name(seen: Departures) -> None:
+def test_a_pod_that_a_list_lacks_is_asked_for_by_its_name(seen: TerminatingPods) -> None:
     asked = list[tuple[str, str]]()
     here = {"a": named("a", pod()), "c": named("another", pod())}
     for uid in "abcd":
@@ -102,7 +102,7 @@ def test_a_pod_that_a_list_lacks_is_asked_for_by_its_name(seen: Departures) -> N
     assert sorted(each.uid for each in seen.of({*"abcd"})) == ["b", "c"], "one that was there counts from the start"
 
 
-def test_what_the_watch_says_meanwhile_counts(seen: Departures) -> None:
+def test_what_the_watch_says_meanwhile_counts(seen: TerminatingPods) -> None:
     seen.listed([pod()])
     seen.listed([])
 
@@ -113,7 +113,7 @@ def test_what_the_watch_says_meanwhile_counts(seen: Departures) -> None:
     assert seen.of({"a"}) == []
 
 
-def test_a_pod_that_two_lists_lack_was_deleted_by_force_or_is_dead(seen: Departures, clock: Clock) -> None:
+def test_a_pod_that_two_lists_lack_was_deleted_by_force_or_is_dead(seen: TerminatingPods, clock: Clock) -> None:
     seen.listed([named("a", pod()), named("b", pod(30)), named("c", pod())])
     seen.listed([named("c", pod())])
     seen.listed([named("c", pod())])
@@ -124,7 +124,9 @@ def test_a_pod_that_two_lists_lack_was_deleted_by_force_or_is_dead(seen: Departu
     assert seen.of({"a", "b", "c"}) == [], "another list does not begin it anew"
 
 
-def test_a_pod_that_is_seen_alive_is_not_leaving_whatever_was_taken_for_its_end(seen: Departures, clock: Clock) -> None:
+def test_a_pod_that_is_seen_alive_is_not_leaving_whatever_was_taken_for_its_end(
+    seen: TerminatingPods, clock: Clock
+) -> None:
     seen.listed([named("a", pod()), named("b", pod())])
     seen.listed([named("b", pod())])
     seen.settle(lambda *_: None)
@@ -139,7 +141,7 @@ def test_a_pod_that_is_seen_alive_is_not_leaving_whatever_was_taken_for_its_end(
     assert [each.end for each in seen.of({"a", "b"})] == [1030.0], "and it is forgotten by what it is, not by then"
 
 
-def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: Departures) -> None:
+def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: TerminatingPods) -> None:
     woken = threading.Event()
     seen.wake.append(woken)
     seen.listed([pod()])
@@ -152,8 +154,8 @@ def test_lanes_are_woken_by_a_deletion_and_by_nothing_else(seen: Departures) -> 
     assert not woken.is_set()
 
 
-def test_it_hears_of_pods_from_the_watch_that_quotas_come_from(seen: Departures) -> None:
-    books = Books("gpu-7")
+def test_it_hears_of_pods_from_the_watch_that_quotas_come_from(seen: TerminatingPods) -> None:
+    books = QuotaInformer("gpu-7")
     books.listeners.append(seen)
     books.reset("claims", [named("x", pod(30))])
     assert seen.of({"x"}) == []
@@ -163,7 +165,7 @@ def test_it_hears_of_pods_from_the_watch_that_quotas_come_from(seen: Departures)
 
 
 def test_a_listeners_bug_ends_neither_the_watch_nor_the_others(
-    seen: Departures, capsys: pytest.CaptureFixture[str]
+    seen: TerminatingPods, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Broken:
         def listed(self, pods: Any) -> None:
@@ -172,7 +174,7 @@ def test_a_listeners_bug_ends_neither_the_watch_nor_the_others(
         def changed(self, change: str, pod: Any) -> None:
             raise RuntimeError("bug")
 
-    books = Books("gpu-7")
+    books = QuotaInformer("gpu-7")
     books.listeners.extend([Broken(), seen])
     books.reset("pods", [pod()])
     books.event("pods", "MODIFIED", pod(30))
@@ -182,7 +184,7 @@ def test_a_listeners_bug_ends_neither_the_watch_nor_the_others(
 
 
 def test_the_wall_clock_is_read_in_utc() -> None:
-    seen = Departures(lambda: 0.0)
+    seen = TerminatingPods(lambda: 0.0)
     seen.listed(
         [{"metadata": {"uid": "a", "deletionTimestamp": "2000-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}]
     )

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from enforcer.attribution.cgroup import Identity, Owner
+from enforcer.attribution.cgroup import ContainerRef, Identity
 from enforcer.attribution.procfs import PidHandle
-from enforcer.pod_deletion.client_release import Lane, LaneTools
-from enforcer.pod_deletion.terminating_pods import Departures
+from enforcer.pod_deletion.client_release import ClientReleaser, ReleaserDependencies
+from enforcer.pod_deletion.terminating_pods import TerminatingPods
 from enforcer.status.metrics import Metrics
 from gpushare.errors import MpsError
 from gpushare.reasons import Reason
@@ -53,14 +53,14 @@ class World:
         """Seconds that a list of clients takes beside."""
         self.answer: Any = self.let_go
         self.on_release: Callable[[int], object] = id
-        self.departures = Departures(self.clock, lambda: WALL + timedelta(seconds=self.clock.now - 1000.0))
+        self.departures = TerminatingPods(self.clock, lambda: WALL + timedelta(seconds=self.clock.now - 1000.0))
         self.metrics = Metrics()
         quotas = [quota(pod_uid=f"p{number}", gpu=gpu) for number in range(pods)]
-        tools = LaneTools(
+        tools = ReleaserDependencies(
             departures=self.departures, quotas=lambda: quotas, attributor=self, metrics=self.metrics,
             stopped=Stopped(self.clock), open_handle=self.open, clock=self.clock,
         )  # fmt: skip
-        self.lane = Lane(GPU, Daemon(self), tools)
+        self.lane = ClientReleaser(GPU, Daemon(self), tools)
 
     def open(self, pid: int) -> PidHandle | None:
         return Handle(pid, self) if pid in self.clients else None
@@ -68,7 +68,7 @@ class World:
     def identify(self, pid: int) -> Identity | None:
         if pid not in self.clients:
             return None
-        return Identity(pid=pid, start=self.starts.get(pid, pid), owner=Owner(self.clients[pid], "c" * 64))
+        return Identity(pid=pid, start=self.starts.get(pid, pid), owner=ContainerRef(self.clients[pid], "c" * 64))
 
     def let_go(self, pid: int) -> None:
         del self.clients[pid]

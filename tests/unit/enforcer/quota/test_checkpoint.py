@@ -115,7 +115,7 @@ def test_a_disk_that_refuses_once_is_asked_again(tmp_path: Path, monkeypatch: py
         raise OSError("Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "read", refused)
+        patched.setattr(files, "read_regular_file", refused)
         assert checkpoint.read() == ()
         assert "Too many" in (checkpoint.problem or "")
     assert (checkpoint.read(), checkpoint.problem) == (BOTH, None)
@@ -126,7 +126,7 @@ def test_a_thread_that_comes_late_with_an_older_file_is_put_right(
 ) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.write(BOTH)
-    usual, read, go = files.read, threading.Event(), threading.Event()
+    usual, read, go = files.read_regular_file, threading.Event(), threading.Event()
 
     def slow(path: Path, most: int) -> bytes:
         data = usual(path, most)
@@ -136,7 +136,7 @@ def test_a_thread_that_comes_late_with_an_older_file_is_put_right(
         return data
 
     late = threading.Thread(target=checkpoint.read)
-    monkeypatch.setattr(files, "read", slow)
+    monkeypatch.setattr(files, "read_regular_file", slow)
     late.start()
     assert read.wait(30)
     Checkpoint(tmp_path).write(BOTH[:1])

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.quota.from_claims import Terms, devices_of, known, quotas_of, terms_of
+from enforcer.quota.from_claims import Terms, devices_of, known, parse_policy, quotas_of
 from enforcer.quota.types import OnExceed, Quota
 from gpushare import contract
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, POD
@@ -189,8 +189,8 @@ def test_the_namespaces_policy_applies() -> None:
 
 def test_a_policy_that_cannot_be_read_is_as_if_it_were_not_there() -> None:
     broken = namespace(on_exceed="explode", grace_period="soon", tolerance="some", debt_credit="0s", debt_refill="2d")
-    assert terms_of(broken["metadata"]["annotations"]) == Terms()
-    assert terms_of({contract.TOLERANCE: "1Gi"}).tolerance(5) == 1024
+    assert parse_policy(broken["metadata"]["annotations"]) == Terms()
+    assert parse_policy({contract.TOLERANCE: "1Gi"}).tolerance(5) == 1024
     assert Terms().tolerance(4096) is None
 
 

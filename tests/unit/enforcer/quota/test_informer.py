@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from enforcer.quota import informer
-from enforcer.quota.informer import WITH_KUBELET, Books
+from enforcer.quota.informer import WITH_KUBELET, QuotaInformer
 from enforcer.quota.types import Quota
 from tests.unit.enforcer.made import GPU, POD, quota
 from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, namespace, piece, pod, result
@@ -12,8 +12,8 @@ from tests.unit.enforcer.quota.test_from_claims import NODE, claim, container, n
 KINDS = ("claims", "pods", "namespaces", "slices")
 
 
-def full() -> Books:
-    books = Books(NODE)
+def full() -> QuotaInformer:
+    books = QuotaInformer(NODE)
     lists: dict[str, list[dict[str, Any]]] = {
         "claims": [claim(result("model", "gpu-0"))],
         "pods": [pod(container("model", "4096"))],
@@ -30,7 +30,7 @@ def uid(item: dict[str, Any], value: str) -> dict[str, Any]:
 
 
 def test_nothing_is_said_before_everything_was_listed_once() -> None:
-    books = Books(NODE)
+    books = QuotaInformer(NODE)
     for kind in KINDS:
         assert books.quotas() is None, "a quota that vanishes because a list is late would free a container"
         books.reset(kind, [])
@@ -51,7 +51,7 @@ def test_events_change_the_quotas() -> None:
 
 
 def test_an_event_before_the_first_list_is_passed_over() -> None:
-    books = Books(NODE)
+    books = QuotaInformer(NODE)
     books.event("pods", "ADDED", pod(container("model", "4096")))
     assert books.quotas() is None
 
@@ -63,7 +63,7 @@ def test_namespaces_that_do_not_matter_here_cost_nothing() -> None:
         seen.append([each["metadata"]["name"] for each in kinds["namespaces"]])
         return ()
 
-    books = Books(NODE, rule, WITH_KUBELET)
+    books = QuotaInformer(NODE, rule, WITH_KUBELET)
     books.also = lambda: ["of-a-claim", "unknown"]
     books.reset("pods", [pod(container("model", "4096"))])
     names = ["asr", "of-a-claim", "elsewhere"]
@@ -81,7 +81,7 @@ def test_of_a_namespace_no_more_is_kept_than_is_read() -> None:
     made = namespace(grace_period="9s")
     made["metadata"] |= {"uid": "n", "managedFields": ["much"], "labels": {"a": "b"}}
     made["metadata"]["annotations"]["other.example/x"] = "long"
-    books = Books(NODE)
+    books = QuotaInformer(NODE)
     books.reset("namespaces", [made])
     kept = books._kinds["namespaces"]
     assert kept is not None
@@ -99,7 +99,7 @@ def test_with_a_kubelet_only_pods_and_namespaces_are_looked_at() -> None:
         seen.append(kinds)
         return (quota(),)
 
-    books = Books(NODE, rule, WITH_KUBELET)
+    books = QuotaInformer(NODE, rule, WITH_KUBELET)
     assert books.kinds == {"pods", "namespaces"}
     assert (books.quotas(), books.pods()) == (None, None)
     books.reset("pods", [pod(container("model", "4096"))])
@@ -114,7 +114,7 @@ def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.
     """A full disk, or a bug, must not keep a container unenforced until something else happens."""
     monkeypatch.setattr(informer, "PATIENCE", 0.01)
     monkeypatch.setattr(informer, "SETTLE", 0.0)
-    books, stopped, tries = Books(NODE, lambda _: (quota(),), frozenset()), threading.Event(), []
+    books, stopped, tries = QuotaInformer(NODE, lambda _: (quota(),), frozenset()), threading.Event(), []
 
     def write(quotas: tuple[Quota, ...]) -> None:
         tries.append(quotas)
@@ -130,7 +130,7 @@ def test_quotas_that_could_not_be_written_are_written_later(monkeypatch: pytest.
 
 
 def test_claims_of_other_drivers_are_not_kept() -> None:
-    books = Books(NODE)
+    books = QuotaInformer(NODE)
     foreign = claim(result("model", "gpu-0") | {"driver": "gpu.nvidia.com"})
     books.reset("claims", [foreign, uid(claim(), "unallocated")])
     assert books._kinds["claims"] == {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from enforcer.dra.quotas import quotas_of_prepared
 from enforcer.oom.diagnosis import failures_of
 from enforcer.pod_deletion.deadlines import running
-from enforcer.quota.from_claims import container_ids, literal
+from enforcer.quota.from_claims import container_ids, env_int
 from enforcer.quota.kept_fields import MOST_USES, kept_pod, too_many
 from gpushare import contract
 from gpushare.pod_claims import claim_names, uses
@@ -61,7 +61,7 @@ def test_all_that_is_read_of_a_pod_is_kept(made: Any) -> None:
     for section in ("initContainers", "containers"):
         whole = {each["name"]: each for each in made["spec"].get(section) or ()}
         for each in kept["spec"][section]:
-            assert literal(each, contract.MEMORY_MIB) == literal(whole[each["name"]], contract.MEMORY_MIB)
+            assert env_int(each, contract.MEMORY_MIB) == env_int(whole[each["name"]], contract.MEMORY_MIB)
             assert each.get("restartPolicy") == whole[each["name"]].get("restartPolicy")
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.build import Side
-from enforcer.quota.sharing_mode import Ways, mode_for, mode_of
-from enforcer.quota.sharing_mode_controller import GpuModes
+from enforcer.quota.sharing_mode import SharingModes, mode_for, parse_mode
+from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ConfigError
@@ -25,9 +25,9 @@ def labelled(value: str | None = None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("default", Mode)
 def test_the_label_wins_over_the_operators_default(default: Mode) -> None:
-    assert mode_of(labelled(), default) is default
-    assert mode_of({"metadata": {}}, default) is default
-    assert [mode_of(labelled(str(mode)), default) for mode in Mode] == list(Mode)
+    assert parse_mode(labelled(), default) is default
+    assert parse_mode({"metadata": {}}, default) is default
+    assert [parse_mode(labelled(str(mode)), default) for mode in Mode] == list(Mode)
 
 
 @pytest.mark.parametrize("value", ["", "MPS", "mps ", "timeslicing", "time_slicing", "true", "x" * 1000])
@@ -35,7 +35,7 @@ def test_a_label_that_is_mistyped_is_an_error_that_says_what_there_is(value: str
     with pytest.raises(
         ConfigError, match=r"gpu-share.io/mode: '.*is no mode; write one of mps, time-slicing, mig"
     ) as error:
-        mode_of(labelled(value), Mode.MPS)
+        parse_mode(labelled(value), Mode.MPS)
     assert len(error.value.message) < 300
 
 
@@ -45,29 +45,29 @@ def test_a_node_with_instances_shares_its_other_gpus_through_mps() -> None:
 
 
 def test_a_gpu_in_use_is_shared_as_it_was_and_offers_nothing_new_in_another_way() -> None:
-    ways = Ways(Mode.TIME_SLICING, {GPU: Mode.MPS, INSTANCE: Mode.MIG})
+    ways = SharingModes(Mode.TIME_SLICING, {GPU: Mode.MPS, INSTANCE: Mode.MIG})
     assert [ways.of(gpu) for gpu in (GPU, OTHER_GPU, INSTANCE)] == [Mode.MPS, Mode.TIME_SLICING, Mode.MIG]
     assert ways.objection(GPU) == "it changes from mps to time-slicing when the last of its tenants has gone"
     assert ways.objection(INSTANCE) == "it changes from mig to not shared when the last of its tenants has gone"
     assert ways.objection(OTHER_GPU) is None
-    assert Ways(Mode.MPS, {GPU: Mode.MPS}).objection(GPU) is None
-    assert Ways(None, {}, "no such mode").objection(GPU) == "no such mode"
-    assert Ways(None).objection(GPU) == "how its node shares GPUs is not known yet"
+    assert SharingModes(Mode.MPS, {GPU: Mode.MPS}).objection(GPU) is None
+    assert SharingModes(None, {}, "no such mode").objection(GPU) == "no such mode"
+    assert SharingModes(None).objection(GPU) == "how its node shares GPUs is not known yet"
 
 
 def test_nothing_is_known_before_label_and_claims_were_read() -> None:
-    modes = GpuModes()
+    modes = SharingModeController()
     assert (modes.of(GPU), modes.read(labelled()).of(GPU)) == (None, None), "claims may hold it in any way"
     modes.follow(dict)
     assert modes.of(GPU) is Mode.MPS
-    unread = GpuModes()
+    unread = SharingModeController()
     unread.follow(lambda: {GPU: Mode.TIME_SLICING})
     assert [unread.of(gpu) for gpu in (GPU, OTHER_GPU)] == [Mode.TIME_SLICING, None]
 
 
 def test_a_mistyped_label_is_told_once_and_shares_nothing_anew() -> None:
     told: list[str] = []
-    modes = GpuModes(Mode.MPS, told.append)
+    modes = SharingModeController(Mode.MPS, told.append)
     modes.follow(lambda: {GPU: Mode.MPS})
     for _ in range(3):
         ways = modes.read(labelled("mpss"))
@@ -81,7 +81,7 @@ def test_a_mistyped_label_is_told_once_and_shares_nothing_anew() -> None:
 
 def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
     changed = threading.Event()
-    modes = GpuModes(changed=changed)
+    modes = SharingModeController(changed=changed)
     modes.follow(dict)
     assert changed.is_set()
     for value, expected in ((None, True), (None, False), ("time-slicing", True), ("time-slicing", False), ("x", True)):
@@ -91,7 +91,7 @@ def test_whoever_keeps_daemons_is_woken_by_a_change_alone() -> None:
 
 
 def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
-    modes = GpuModes()
+    modes = SharingModeController()
     modes.follow(dict)
     modes.read(labelled())
     with modes.kept([GPU]) as first:
@@ -103,29 +103,33 @@ def test_what_is_kept_stays_until_the_last_has_let_go() -> None:
 
 
 def test_a_fixed_mode_heeds_no_label() -> None:
-    modes = GpuModes.fixed(Mode.TIME_SLICING)
+    modes = SharingModeController.fixed(Mode.TIME_SLICING)
     assert modes.read(labelled("mps")).of(GPU) is Mode.TIME_SLICING
     assert modes.read(labelled("nonsense")).objection(GPU) is None
 
 
 def test_reasons_are_told_apart() -> None:
     with pytest.raises(ConfigError) as error:
-        mode_of(labelled("x"), Mode.MPS)
+        parse_mode(labelled("x"), Mode.MPS)
     assert error.value.reason is Reason.INVALID_VALUE
 
 
 def test_a_pod_waits_for_a_daemon_only_where_its_gpu_is_shared_through_one() -> None:
     for mode in Mode:
-        side = Side(modes=GpuModes.fixed(mode), serves=lambda _: False)
+        side = Side(modes=SharingModeController.fixed(mode), serves=lambda _: False)
         assert [side.ready(gpu) for gpu in (GPU, INSTANCE)] == [mode is Mode.TIME_SLICING, mode is Mode.MIG], mode
     side = Side(serves=lambda gpu: gpu == GPU)
     assert [side.ready(gpu) for gpu in (GPU, OTHER_GPU)] == [True, False]
-    unknown = Side(modes=GpuModes(), serves=lambda _: True)
+    unknown = Side(modes=SharingModeController(), serves=lambda _: True)
     assert unknown.ready(GPU), "what served before the label was read"
 
 
 def test_what_is_told_of_the_gpus_says_how_each_is_shared() -> None:
     parent = card(OTHER_GPU, 1)._replace(mig_enabled=True)
-    views = [View(gpu=card(GPU, 0)), View(gpu=parent), View(gpu=card(INSTANCE, 2)._replace(parent=OTHER_GPU))]
-    assert Side(modes=GpuModes.fixed(Mode.MIG)).now(views).modes == {GPU: "mps", INSTANCE: "mig"}
-    assert Side(modes=GpuModes()).now(views).modes == {}
+    views = [
+        GpuSnapshot(gpu=card(GPU, 0)),
+        GpuSnapshot(gpu=parent),
+        GpuSnapshot(gpu=card(INSTANCE, 2)._replace(parent=OTHER_GPU)),
+    ]
+    assert Side(modes=SharingModeController.fixed(Mode.MIG)).now(views).modes == {GPU: "mps", INSTANCE: "mig"}
+    assert Side(modes=SharingModeController()).now(views).modes == {}

@@ -1,4 +1,4 @@
-"""Contests and the doctor: what is said, to whom, and how often."""
+"""ContentionMonitor and the doctor: what is said, to whom, and how often."""
 
 import threading
 from dataclasses import dataclass, field
@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.snapshot import View
-from enforcer.attribution.usage import merged
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.attribution.usage import merge_gpu_lists
 from enforcer.nvml.device_health import PATIENCE, WELL_AFTER
 from enforcer.resourceslices import contention_monitor as contests_module
-from enforcer.resourceslices.availability import Sharing
-from enforcer.resourceslices.contention_monitor import Contests
-from enforcer.resourceslices.health_monitor import Doctor
+from enforcer.resourceslices.availability import GpuAvailability
+from enforcer.resourceslices.contention_monitor import ContentionMonitor
+from enforcer.resourceslices.health_monitor import GpuHealthMonitor
 from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.status.events import NodeNews, NodeReporter
+from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.errors import ClusterError, GpuShareError, KubeletError, MpsError, NvmlError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU
@@ -27,9 +27,9 @@ CARDS = [card(GPU, 0), card(OTHER_GPU, 1)]
 
 @dataclass
 class Reporter:
-    news: list[NodeNews] = field(default_factory=list)
+    news: list[NodeEvent] = field(default_factory=list)
 
-    def report(self, news: NodeNews) -> None:
+    def report(self, news: NodeEvent) -> None:
         self.news.append(news)
 
     def said(self) -> list[tuple[Reason, bool]]:
@@ -63,8 +63,8 @@ def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contests_module, "QUIET", -1.0)
 
 
-def contests(node: Node, reporter: Reporter) -> Contests:
-    return Contests(node, "gpu-7", node.allocatable, reporter)  # type: ignore[arg-type]
+def contests(node: Node, reporter: Reporter) -> ContentionMonitor:
+    return ContentionMonitor(node, "gpu-7", node.allocatable, reporter)  # type: ignore[arg-type]
 
 
 def test_a_contest_is_told_once_and_its_end_once() -> None:
@@ -154,32 +154,32 @@ class Examiner:
 
 @dataclass
 class Ward:
-    views: list[View] = field(default_factory=lambda: [View(gpu=each) for each in CARDS])
+    views: list[GpuSnapshot] = field(default_factory=lambda: [GpuSnapshot(gpu=each) for each in CARDS])
     examiner: Examiner = field(default_factory=Examiner)
     failures: dict[str, GpuShareError] = field(default_factory=dict)
     reporter: Reporter = field(default_factory=Reporter)
 
-    def doctor(self) -> Doctor:
-        return Doctor(lambda: self.views, self.examiner, lambda: self.failures, self.reporter)  # type: ignore[arg-type]
+    def doctor(self) -> GpuHealthMonitor:
+        return GpuHealthMonitor(lambda: self.views, self.examiner, lambda: self.failures, self.reporter)  # type: ignore[arg-type]
 
 
-def turns(doctor: Doctor, number: int) -> list[bool]:
+def turns(doctor: GpuHealthMonitor, number: int) -> list[bool]:
     return [doctor.turn() for _ in range(number)]
 
 
 def test_a_lost_gpu_is_ill_at_once_and_told_once() -> None:
     ward = Ward()
     doctor = ward.doctor()
-    ward.views[0] = View(gpu=CARDS[0], problem=NvmlError("lost", Reason.GPU_LOST))
+    ward.views[0] = GpuSnapshot(gpu=CARDS[0], problem=NvmlError("lost", Reason.GPU_LOST))
     assert turns(doctor, 3) == [True, False, False]
     assert doctor.ill == {GPU: Reason.GPU_LOST}
-    ward.views[0] = View(gpu=CARDS[0])
+    ward.views[0] = GpuSnapshot(gpu=CARDS[0])
     assert turns(doctor, WELL_AFTER) == [False] * (WELL_AFTER - 1) + [True]
     assert ward.reporter.said() == [(Reason.GPU_LOST, True), (Reason.RECOVERED, True)]
 
 
 def test_a_gpu_that_answers_nonsense_is_not_ill() -> None:
-    ward = Ward(views=[View(gpu=CARDS[0], problem=NvmlError("more than the card", Reason.IMPLAUSIBLE_SAMPLE))])
+    ward = Ward(views=[GpuSnapshot(gpu=CARDS[0], problem=NvmlError("more than the card", Reason.IMPLAUSIBLE_SAMPLE))])
     doctor = ward.doctor()
     assert not any(turns(doctor, 10))
 
@@ -224,14 +224,14 @@ def test_a_restart_heals_nothing() -> None:
 
 
 def test_without_a_cluster_nobody_contests() -> None:
-    sharing = Sharing(None, "gpu-7", lambda: [("nvidia.com/gpu", [GPU])])
+    sharing = GpuAvailability(None, "gpu-7", lambda: [("nvidia.com/gpu", [GPU])])
     assert (sharing.standing(CARDS).contested, sharing.now().ill, list(sharing.problems())) == ({}, {}, [])
 
 
 def test_an_illness_wakes_whoever_offers() -> None:
     ward, changed, stopped = Ward(failures={GPU: MpsError("no")}), threading.Event(), threading.Event()
     ward.examiner.found = {GPU: Reason.ECC_UNCORRECTABLE}
-    sharing = Sharing(None, "gpu-7", list)
+    sharing = GpuAvailability(None, "gpu-7", list)
     sharing.examine(lambda: ward.views, ward.examiner, lambda: ward.failures, changed, stopped)
     assert changed.wait(5)
     stopped.set()
@@ -247,9 +247,9 @@ def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm() -> Non
             if len(posted) > 1:
                 raise ClusterError("no")
 
-    reporter = NodeReporter(Events(), "gpu-7.example.org")  # type: ignore[arg-type]
+    reporter = NodeEventRecorder(Events(), "gpu-7.example.org")  # type: ignore[arg-type]
     for _ in range(2):
-        reporter.report(NodeNews(Reason.CONTESTED, "note"))
+        reporter.report(NodeEvent(Reason.CONTESTED, "note"))
     where, event = posted[0]
     assert where == "/apis/events.k8s.io/v1/namespaces/default/events"
     assert event["regarding"] == {
@@ -260,8 +260,8 @@ def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm() -> Non
 
 def test_a_gpu_off_its_bus_keeps_its_index_and_those_behind_it_theirs() -> None:
     three = card("GPU-3", 0)
-    assert [(gpu.uuid, gpu.index) for gpu in merged(CARDS, [card(OTHER_GPU, 0)])] == [(GPU, 0), (OTHER_GPU, 1)]
-    assert [(gpu.uuid, gpu.index) for gpu in merged(CARDS, [card(OTHER_GPU, 0), three])] == [
+    assert [(gpu.uuid, gpu.index) for gpu in merge_gpu_lists(CARDS, [card(OTHER_GPU, 0)])] == [(GPU, 0), (OTHER_GPU, 1)]
+    assert [(gpu.uuid, gpu.index) for gpu in merge_gpu_lists(CARDS, [card(OTHER_GPU, 0), three])] == [
         (GPU, 0), (OTHER_GPU, 1), ("GPU-3", 2),
     ]  # fmt: skip
-    assert merged((), CARDS) == tuple(CARDS)
+    assert merge_gpu_lists((), CARDS) == tuple(CARDS)

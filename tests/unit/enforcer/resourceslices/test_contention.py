@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.resourceslices.contention import address, by_plugins, by_slices
+from enforcer.resourceslices.contention import address, claimed_by_plugins, claimed_by_slices
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 from tests.unit.enforcer.test_loop import card
 
@@ -33,7 +33,7 @@ CARDS = (FIRST, SECOND)
     ],
 )  # fmt: skip
 def test_what_device_plugins_offer_is_contested(resource: str, ids: list[str], contested: set[str]) -> None:
-    found = by_plugins(CARDS, [(resource, ids)])
+    found = claimed_by_plugins(CARDS, [(resource, ids)])
     assert set(found) == contested
     assert all(said == f"a device plugin offers it as {resource}" for said in found.values())
 
@@ -59,7 +59,7 @@ def published(driver: str, **attributes: str) -> list[Any]:
     ],
 )
 def test_what_other_drivers_publish_is_contested(driver: str, attributes: dict[str, str], contested: set[str]) -> None:
-    found = by_slices(CARDS, published(driver, **attributes))
+    found = claimed_by_slices(CARDS, published(driver, **attributes))
     assert set(found) == contested
     assert all(said == f"the DRA driver {driver} offers it as device gpu-9" for said in found.values())
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Mode
 from enforcer.resourceslices import controller as module
 from enforcer.resourceslices import controller as turns
-from enforcer.resourceslices.controller import Offering, Turns
+from enforcer.resourceslices.controller import SliceController, Turns
 from enforcer.resourceslices.devices import InventoryPolicy, Order
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.resourceslices.test_foreign_memory import view
@@ -22,11 +22,11 @@ from tests.unit.enforcer.test_main import Api
 class Eyes:
     """Sees what the test says."""
 
-    latest: tuple[View, ...] = field(default_factory=lambda: (view(),))
+    latest: tuple[GpuSnapshot, ...] = field(default_factory=lambda: (view(),))
 
     looked: threading.Event = field(default_factory=threading.Event)
 
-    def look(self) -> tuple[View, ...]:
+    def look(self) -> tuple[GpuSnapshot, ...]:
         seen = self.latest
         self.looked.set()
         return seen
@@ -53,7 +53,7 @@ class World:
 
     def __post_init__(self) -> None:
         policy = InventoryPolicy(mode=Mode.TIME_SLICING, order=self.order)
-        self.offering = Offering(self.api, "gpu-7", policy)  # type: ignore[arg-type]
+        self.offering = SliceController(self.api, "gpu-7", policy)  # type: ignore[arg-type]
         self.turns = Turns(self.offering, self.eyes, lambda: self.quotas, self.preparer)  # type: ignore[arg-type]
 
     def memory(self) -> str:

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.nvml.device_health import Standing
+from enforcer.nvml.device_health import GpuConditions
 from enforcer.nvml.types import Gpu
-from enforcer.quota.sharing_mode import Ways
+from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import (
     MAX_DEVICES,
     InventoryPolicy,
     Order,
     architecture,
+    build_devices,
     capacity_mib,
     device_name,
-    narrowed,
-    offer,
     quantity,
     resource_slices,
+    select_gpus,
     version,
 )
 from gpushare.errors import ConfigError
@@ -42,7 +42,7 @@ def _called(*indices: int, of: Sequence[Gpu] = FOUR) -> list[str]:
 
 def test_a_gpu_is_offered_with_what_shares_can_have() -> None:
     gpu = FOUR[2]
-    device = offer([gpu], InventoryPolicy()).devices[0]
+    device = build_devices([gpu], InventoryPolicy()).devices[0]
     assert device["name"] == gpu.uuid.lower()
     assert device["allowMultipleAllocations"] is True
     assert device["attributes"] == {
@@ -86,10 +86,10 @@ def test_a_device_is_called_by_its_uuid_whatever_its_index(uuid: str, name: str)
 
 
 def test_the_status_device_comes_last_and_has_no_capacity() -> None:
-    assert offer([], InventoryPolicy()).devices == (
+    assert build_devices([], InventoryPolicy()).devices == (
         {"name": "status", "allowMultipleAllocations": True, "attributes": {"kind": {"string": "status"}}},
     )
-    assert _names(offer(FOUR, InventoryPolicy()).devices) == _called(0, 1, 2, 3)
+    assert _names(build_devices(FOUR, InventoryPolicy()).devices) == _called(0, 1, 2, 3)
 
 
 def test_memory_leaves_out_reserve_context_and_foreign_use() -> None:
@@ -99,41 +99,41 @@ def test_memory_leaves_out_reserve_context_and_foreign_use() -> None:
     assert capacity_mib(gpu, InventoryPolicy(), mode=Mode.TIME_SLICING) == 81559 - 551
     assert capacity_mib(gpu, InventoryPolicy(), 5000) == 81559 - 551 - 1024 - 5000
     assert capacity_mib(gpu, InventoryPolicy(), 99999) == 0
-    devices = offer(FOUR, InventoryPolicy(), foreign_mib={gpu.uuid: 64}).devices
+    devices = build_devices(FOUR, InventoryPolicy(), foreign_mib={gpu.uuid: 64}).devices
     assert [d["capacity"]["memory"]["value"] for d in devices[:2]] == ["79920Mi", "79984Mi"]
 
 
 def test_binpack_offers_the_fullest_first_and_spread_the_emptiest() -> None:
     held = {FOUR[1].uuid: 40000, FOUR[3].uuid: 60000}
-    packed = offer(FOUR, InventoryPolicy(order=Order.BINPACK), held_mib=held).devices
+    packed = build_devices(FOUR, InventoryPolicy(order=Order.BINPACK), held_mib=held).devices
     assert _names(packed) == _called(3, 1, 0, 2)
-    spread = offer(FOUR, InventoryPolicy(order=Order.SPREAD), held_mib=held).devices
+    spread = build_devices(FOUR, InventoryPolicy(order=Order.SPREAD), held_mib=held).devices
     assert _names(spread) == _called(0, 2, 1, 3)
 
 
 def test_full_is_measured_against_the_size_of_the_card() -> None:
     small, _, large = MIXED
     held = {small.uuid: 8000, large.uuid: 9000}
-    assert _names(offer(MIXED, InventoryPolicy(), held_mib=held).devices) == _called(0, 2, of=MIXED)
+    assert _names(build_devices(MIXED, InventoryPolicy(), held_mib=held).devices) == _called(0, 2, of=MIXED)
 
 
 def test_what_cannot_be_shared_is_left_out_with_a_reason() -> None:
-    found = offer(MIXED, InventoryPolicy())
+    found = build_devices(MIXED, InventoryPolicy())
     assert [(out.uuid, "MIG" in out.why) for out in found.left_out] == [(MIXED[1].uuid, True)]
     old = FOUR[0]._replace(compute_capability=(6, 1))
-    assert "Volta" in offer([old], InventoryPolicy()).left_out[0].why
-    assert offer([old], InventoryPolicy(mode=Mode.TIME_SLICING)).left_out == ()
+    assert "Volta" in build_devices([old], InventoryPolicy()).left_out[0].why
+    assert build_devices([old], InventoryPolicy(mode=Mode.TIME_SLICING)).left_out == ()
 
 
 def test_the_mode_of_a_device_is_that_of_its_gpu_now() -> None:
-    ways = Ways(Mode.TIME_SLICING, {FOUR[1].uuid: Mode.TIME_SLICING, FOUR[2].uuid: Mode.MPS})
-    found = offer(FOUR, InventoryPolicy(), ways=ways)
+    ways = SharingModes(Mode.TIME_SLICING, {FOUR[1].uuid: Mode.TIME_SLICING, FOUR[2].uuid: Mode.MPS})
+    found = build_devices(FOUR, InventoryPolicy(), ways=ways)
     assert [each["attributes"]["mode"]["string"] for each in found.devices[:-1]] == ["time-slicing"] * 3
     assert [each["capacity"]["memory"]["value"] for each in found.devices[:-1]] == ["81008Mi"] * 3, "no MPS context"
     assert [(each.uuid, each.why) for each in found.left_out] == [
         (FOUR[2].uuid, "it changes from mps to time-slicing when the last of its tenants has gone")
     ]
-    unknown = offer(FOUR, InventoryPolicy(), ways=Ways(None, {}, "who knows"))
+    unknown = build_devices(FOUR, InventoryPolicy(), ways=SharingModes(None, {}, "who knows"))
     assert (len(unknown.devices), {each.why for each in unknown.left_out}) == (1, {"who knows"})
 
 
@@ -141,27 +141,27 @@ def test_the_mode_of_a_device_is_that_of_its_gpu_now() -> None:
 def test_a_gpu_with_no_room_for_the_smallest_share_is_left_out(left: int, offered: bool) -> None:  # noqa: FBT001
     gpu = FOUR[0]
     foreign = capacity_mib(gpu, InventoryPolicy()) - left
-    found = offer([gpu], InventoryPolicy(), foreign_mib={gpu.uuid: foreign})
+    found = build_devices([gpu], InventoryPolicy(), foreign_mib={gpu.uuid: foreign})
     assert (len(found.devices) == 2) is offered
     assert bool(found.left_out) is not offered
 
 
 def test_operators_narrow_by_uuid_or_index() -> None:
-    assert narrowed(FOUR, None) == FOUR
-    assert narrowed(FOUR, f" {FOUR[3].uuid} , 1,1, ") == (FOUR[1], FOUR[3])
+    assert select_gpus(FOUR, None) == FOUR
+    assert select_gpus(FOUR, f" {FOUR[3].uuid} , 1,1, ") == (FOUR[1], FOUR[3])
 
 
 @pytest.mark.parametrize("wanted", ["", " , ", "7", "GPU-unknown", "0,x", "01", "-1"])
 def test_an_entry_that_names_no_gpu_is_an_error_that_lists_them(wanted: str) -> None:
     with pytest.raises(ConfigError, match=r"gpu-share.io/gpus: .* it has 0 \(GPU-4a8") as caught:
-        narrowed(FOUR, wanted)
+        select_gpus(FOUR, wanted)
     assert "remove it" in caught.value.message
 
 
 def test_devices_are_laid_out_over_as_many_slices_as_they_need() -> None:
     card = FOUR[0]._replace(model="NVIDIA " + "x" * 80)
     gpus = [card._replace(index=i, uuid=f"GPU-{i}") for i in range(130)]
-    devices = offer(gpus, InventoryPolicy()).devices
+    devices = build_devices(gpus, InventoryPolicy()).devices
     slices = resource_slices("node-1", devices, "u-1")
     assert [len(s["spec"]["devices"]) for s in slices] == [MAX_DEVICES, MAX_DEVICES, 3]
     laid = [d for s in slices for d in s["spec"]["devices"]]
@@ -213,16 +213,16 @@ def test_architectures_go_by_compute_capability(capability: tuple[int, int], nam
 )
 def test_the_order_depends_on_nothing_but_what_is_held(held: dict[str, int], order: Order, gpus: list[Gpu]) -> None:
     policy = InventoryPolicy(order=order)
-    assert offer(gpus, policy, held_mib=held) == offer(FOUR, policy, held_mib=held)
+    assert build_devices(gpus, policy, held_mib=held) == build_devices(FOUR, policy, held_mib=held)
 
 
 def test_the_device_says_who_keeps_limits_once_that_is_known() -> None:
-    standing = Standing(backends={FOUR[0].uuid: "mps-v2"})
-    first, second, *_ = offer(FOUR, InventoryPolicy(), standing=standing).devices
+    standing = GpuConditions(backends={FOUR[0].uuid: "mps-v2"})
+    first, second, *_ = build_devices(FOUR, InventoryPolicy(), standing=standing).devices
     assert first["attributes"]["limitBackend"] == {"string": "mps-v2"}
     assert "limitBackend" not in second["attributes"]
 
 
 def test_only_a_gpu_of_mps_limits_the_number_of_clients() -> None:
-    mps, sliced = (offer(FOUR, InventoryPolicy(mode=mode)).devices[0] for mode in (Mode.MPS, Mode.TIME_SLICING))
+    mps, sliced = (build_devices(FOUR, InventoryPolicy(mode=mode)).devices[0] for mode in (Mode.MPS, Mode.TIME_SLICING))
     assert mps["capacity"].keys() - sliced["capacity"].keys() == {"clients"}

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from enforcer.attribution.usage import merged
-from enforcer.dra.allocation import Ask, prepare
-from enforcer.nvml.device_health import Standing
+from enforcer.attribution.usage import merge_gpu_lists
+from enforcer.dra.allocation import PrepareRequest, compute_limits
+from enforcer.nvml.device_health import GpuConditions
 from enforcer.nvml.reader import NvmlReader
 from enforcer.nvml.types import Gpu
-from enforcer.quota.sharing_mode import Ways
+from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
-from enforcer.resourceslices.devices import InventoryPolicy, device_name, narrowed, offer
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices, device_name, select_gpus
 from gpushare import contract
 from gpushare.errors import PrepareError
 from gpushare.reasons import Reason
@@ -25,7 +25,7 @@ from tests.unit.enforcer.nvml.test_reader import Broken
 
 CUT, WHOLE, *INSTANCES = gpus_of(Machine.named("mig"))
 ALL = (CUT, WHOLE, *INSTANCES)
-MIG = Ways(Mode.MIG)
+MIG = SharingModes(Mode.MIG)
 
 
 @pytest.fixture(name="sim")
@@ -33,12 +33,12 @@ def _sim(tmp_path: Path) -> Sim:
     return Sim.create(tmp_path, "mig")
 
 
-def devices(gpus: Any = ALL, ways: Ways = MIG, **more: Any) -> dict[str, Any]:
-    return {each["name"]: each for each in offer(gpus, InventoryPolicy(), ways=ways, **more).devices}
+def devices(gpus: Any = ALL, ways: SharingModes = MIG, **more: Any) -> dict[str, Any]:
+    return {each["name"]: each for each in build_devices(gpus, InventoryPolicy(), ways=ways, **more).devices}
 
 
-def left_out(gpus: Any = ALL, ways: Ways = MIG, **more: Any) -> dict[str, str]:
-    return {each.uuid: each.why for each in offer(gpus, InventoryPolicy(), ways=ways, **more).left_out}
+def left_out(gpus: Any = ALL, ways: SharingModes = MIG, **more: Any) -> dict[str, str]:
+    return {each.uuid: each.why for each in build_devices(gpus, InventoryPolicy(), ways=ways, **more).left_out}
 
 
 def test_instances_are_read_with_their_profile_memory_and_parent(sim: Sim) -> None:
@@ -90,7 +90,9 @@ def test_what_was_destroyed_is_gone_and_what_is_lost_is_remembered(sim: Sim) -> 
     sim.fail()
     sim.become(replace(sim.machine, instances=sim.machine.instances[1:]))
     reader.close()
-    assert [each.uuid for each in merged(before, reader.gpus())] == [each.uuid for each in ALL if each != INSTANCES[0]]
+    assert [each.uuid for each in merge_gpu_lists(before, reader.gpus())] == [
+        each.uuid for each in ALL if each != INSTANCES[0]
+    ]
 
 
 def test_each_instance_is_a_device_for_one_user() -> None:
@@ -109,7 +111,7 @@ def test_each_instance_is_a_device_for_one_user() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.MPS, Mode.TIME_SLICING])
 def test_in_another_mode_neither_an_instance_nor_its_parent_is_offered(mode: Mode) -> None:
-    found = left_out(ways=Ways(mode))
+    found = left_out(ways=SharingModes(mode))
     assert found.keys() == {CUT.uuid, *(each.uuid for each in INSTANCES)}
     assert all("gpu-share.io/mode=mig" in why for why in found.values())
 
@@ -119,9 +121,9 @@ def test_a_gpu_in_mig_mode_without_instances_is_said() -> None:
 
 
 def test_what_is_known_of_a_gpu_holds_for_its_instances() -> None:
-    ill = devices(standing=Standing(ill={CUT.uuid: Reason.GPU_LOST}))
+    ill = devices(standing=GpuConditions(ill={CUT.uuid: Reason.GPU_LOST}))
     assert [bool(each.get("taints")) for each in ill.values()] == [False, True, True, True, False]
-    contested = left_out(standing=Standing(contested={CUT.uuid: "a plugin", INSTANCES[1].uuid: "mixed strategy"}))
+    contested = left_out(standing=GpuConditions(contested={CUT.uuid: "a plugin", INSTANCES[1].uuid: "mixed strategy"}))
     assert contested[INSTANCES[0].uuid] == "Contested: a plugin"
     assert contested[INSTANCES[1].uuid] == "Contested: mixed strategy"
 
@@ -133,20 +135,20 @@ def test_an_instance_that_strangers_use_is_left_out() -> None:
 
 
 def test_an_instance_goes_with_the_gpu_that_an_operator_names() -> None:
-    assert narrowed(ALL, CUT.uuid) == (CUT, *INSTANCES)
-    assert narrowed(ALL, INSTANCES[1].uuid) == (INSTANCES[1],)
-    assert narrowed(ALL, "1") == (WHOLE,)
+    assert select_gpus(ALL, CUT.uuid) == (CUT, *INSTANCES)
+    assert select_gpus(ALL, INSTANCES[1].uuid) == (INSTANCES[1],)
+    assert select_gpus(ALL, "1") == (WHOLE,)
 
 
-def claimed(gpu: Gpu) -> Ask:
+def claimed(gpu: Gpu) -> PrepareRequest:
     """A claim written by hand that was allocated all of a device."""
     made = by_hand("tts", {"gpu": "one"}, using("main", "main"))
     whole = {"request": "main", "driver": contract.DRIVER, "pool": NODE, "device": device_name(gpu)}
-    return Ask(allocated("one", made, whole), made, namespace())
+    return PrepareRequest(allocated("one", made, whole), made, namespace())
 
 
 def test_its_user_has_all_of_it() -> None:
-    found = prepare(NODE, claimed(INSTANCES[2]), {device_name(INSTANCES[2]): INSTANCES[2]})
+    found = compute_limits(NODE, claimed(INSTANCES[2]), {device_name(INSTANCES[2]): INSTANCES[2]})
     assert [(each.memory_mib, each.compute) for each in found.limits] == [(40448, None)]
     assert [(each.gpu, each.memory_mib, each.device_mib) for each in found.granted] == [
         (INSTANCES[2].uuid, 40448, 40448)
@@ -155,4 +157,4 @@ def test_its_user_has_all_of_it() -> None:
 
 def test_a_share_that_consumed_nothing_is_refused_as_ever() -> None:
     with pytest.raises(PrepareError, match="cannot be limited"):
-        prepare(NODE, claimed(WHOLE), {device_name(WHOLE): WHOLE})
+        compute_limits(NODE, claimed(WHOLE), {device_name(WHOLE): WHOLE})

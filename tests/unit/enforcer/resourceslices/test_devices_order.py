@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.resourceslices.devices import LENIENCE, InventoryPolicy, Order, capacity_mib, device_name, offer
+from enforcer.resourceslices.devices import LENIENCE, InventoryPolicy, Order, build_devices, capacity_mib, device_name
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 
@@ -19,7 +19,7 @@ HELD = st.tuples(*[st.integers(0, CARD)] * len(GPUS))
 
 
 def offered(order: Order, held: Mapping[str, int], before: tuple[str, ...] = ()) -> tuple[str, ...]:
-    found = offer(GPUS, InventoryPolicy(order=order), held_mib=held, before=before)
+    found = build_devices(GPUS, InventoryPolicy(order=order), held_mib=held, before=before)
     return tuple(device["name"] for device in found.devices)
 
 

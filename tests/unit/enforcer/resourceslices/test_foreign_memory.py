@@ -1,18 +1,18 @@
 from enforcer.attribution.cgroup import Identity
-from enforcer.attribution.snapshot import Holder, View
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
 from enforcer.nvml.types import GpuSample
-from enforcer.resourceslices.foreign_memory import LOWER_AFTER, Steady, foreign_mib, steadied
+from enforcer.resourceslices.foreign_memory import LOWER_AFTER, SmoothedUsage, foreign_mib, smooth
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.test_loop import card
 
 
-def view(*holders: Holder, gpu: str = GPU) -> View:
-    return View(
+def view(*holders: ProcessUsage, gpu: str = GPU) -> GpuSnapshot:
+    return GpuSnapshot(
         gpu=card(gpu, 0), holders=holders, sample=GpuSample(uuid=gpu, total_mib=16384, used_mib=0, processes=())
     )
 
 
-NOBODY = Holder(Identity(pid=900, start=1, owner=None), 300)
+NOBODY = ProcessUsage(Identity(pid=900, start=1, owner=None), 300)
 
 
 def test_foreign_is_what_is_held_by_no_pod_with_a_share_there() -> None:
@@ -28,15 +28,15 @@ def test_an_mps_server_is_no_stranger_wherever_it_runs() -> None:
 
 
 def test_a_gpu_that_cannot_be_read_says_nothing() -> None:
-    assert foreign_mib([View(gpu=card(GPU, 0))], []) == {}
-    assert steadied({GPU: Steady(512)}, {}) == {GPU: Steady(512)}
+    assert foreign_mib([GpuSnapshot(gpu=card(GPU, 0))], []) == {}
+    assert smooth({GPU: SmoothedUsage(512)}, {}) == {GPU: SmoothedUsage(512)}
 
 
 def walk(*amounts: int) -> list[int]:
-    steady: dict[str, Steady] = {}
+    steady: dict[str, SmoothedUsage] = {}
     shown = []
     for amount in amounts:
-        steady = steadied(steady, {GPU: amount})
+        steady = smooth(steady, {GPU: amount})
         shown.append(steady[GPU].mib)
     return shown
 

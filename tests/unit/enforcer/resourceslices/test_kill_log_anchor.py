@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from enforcer.audit.log import KillLog, segments
+from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
-from enforcer.resourceslices.devices import InventoryPolicy, offer, resource_slices
-from enforcer.resourceslices.kill_log_anchor import Anchor, anchored, keep_anchored
+from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
+from enforcer.resourceslices.kill_log_anchor import AnchorPublisher, published_head, start_anchor_publisher
 from enforcer.resourceslices.publisher import SlicePublisher
-from enforcer.status.events import NodeNews
+from enforcer.status.events import NodeEvent
 from gpushare.contract import KILL_LOG
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
@@ -48,30 +48,34 @@ def server() -> Any:
 
 
 @pytest.fixture
-def kill_log(tmp_path: Path) -> Iterator[KillLog]:
-    with KillLog(tmp_path / "audit", segment_bytes=900) as log:
+def kill_log(tmp_path: Path) -> Iterator[AuditLog]:
+    with AuditLog(tmp_path / "audit", segment_bytes=900) as log:
         yield log
 
 
-def watching(server: Any, kill_log: KillLog, told: list[NodeNews] | None = None) -> Anchor:
-    return Anchor(server, "n1", kill_log, lambda: None, ([] if told is None else told).append)
+def watching(server: Any, kill_log: AuditLog, told: list[NodeEvent] | None = None) -> AnchorPublisher:
+    return AnchorPublisher(server, "n1", kill_log, lambda: None, ([] if told is None else told).append)
 
 
 @pytest.fixture
-def anchor(server: Any, kill_log: KillLog) -> Anchor:
+def anchor(server: Any, kill_log: AuditLog) -> AnchorPublisher:
     return watching(server, kill_log)
 
 
 def offered(server: Any, **more: Any) -> bool:
-    return SlicePublisher(server, "n1").publish(resource_slices("n1", offer(GPUS, InventoryPolicy(), **more).devices))
+    return SlicePublisher(server, "n1").publish(
+        resource_slices("n1", build_devices(GPUS, InventoryPolicy(), **more).devices)
+    )
 
 
-def told(kill_log: KillLog, count: int = 1, kind: Kind = Kind.WARNED) -> None:
+def told(kill_log: AuditLog, count: int = 1, kind: Kind = Kind.WARNED) -> None:
     for number in range(count):
         kill_log.append(kind, {"note": f"{number}"})
 
 
-def test_the_head_is_written_once_and_again_when_the_log_grew(server: Any, kill_log: KillLog, anchor: Anchor) -> None:
+def test_the_head_is_written_once_and_again_when_the_log_grew(
+    server: Any, kill_log: AuditLog, anchor: AnchorPublisher
+) -> None:
     offered(server)
     anchor.turn()
     assert server.patches == 0, "an empty log has no head"
@@ -79,84 +83,84 @@ def test_the_head_is_written_once_and_again_when_the_log_grew(server: Any, kill_
         told(kill_log, 3)
         anchor.turn()
         anchor.turn()
-        assert anchored(server.items[SLICE]) == kill_log.head
+        assert published_head(server.items[SLICE]) == kill_log.head
         assert server.patches == turns
     assert anchor.problem is None
 
 
-def test_the_offer_is_not_written_for_it_and_keeps_it(server: Any, kill_log: KillLog, anchor: Anchor) -> None:
+def test_the_offer_is_not_written_for_it_and_keeps_it(server: Any, kill_log: AuditLog, anchor: AnchorPublisher) -> None:
     offered(server)
     told(kill_log)
     anchor.turn()
     assert not offered(server)
     assert offered(server, foreign_mib={GPUS[0].uuid: 1})
-    assert anchored(server.items[SLICE]) == kill_log.head
+    assert published_head(server.items[SLICE]) == kill_log.head
     anchor.turn()
     assert server.patches == 1
 
 
-def test_slices_that_were_taken_away_get_it_again(server: Any, kill_log: KillLog, anchor: Anchor) -> None:
+def test_slices_that_were_taken_away_get_it_again(server: Any, kill_log: AuditLog, anchor: AnchorPublisher) -> None:
     told(kill_log)
     anchor.turn()
     assert server.writes == [], "no slice, nothing to write on"
     for patches in (1, 2):
         offered(server)
         anchor.turn()
-        assert (anchored(server.items[SLICE]), server.patches) == (kill_log.head, patches)
+        assert (published_head(server.items[SLICE]), server.patches) == (kill_log.head, patches)
         server.items.clear()
 
 
 @pytest.mark.parametrize("keep", [0, 1])
 def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_grows(
-    server: Any, kill_log: KillLog, anchor: Anchor, tmp_path: Path, keep: int
+    server: Any, kill_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path, keep: int
 ) -> None:
     offered(server)
     told(kill_log, 6)
     anchor.turn()
-    seen = anchored(server.items[SLICE])
+    seen = published_head(server.items[SLICE])
     kill_log.close()
     for file in segments(tmp_path / "audit")[keep:]:
         file.unlink()
-    with KillLog(tmp_path / "audit", segment_bytes=900) as shorter:
-        news: list[NodeNews] = []
+    with AuditLog(tmp_path / "audit", segment_bytes=900) as shorter:
+        news: list[NodeEvent] = []
         after = watching(server, shorter, news)
         for records in (1, 8):
             told(shorter, records, Kind.OUTCOME)
             after.turn()
-            assert anchored(server.items[SLICE]) == seen
+            assert published_head(server.items[SLICE]) == seen
             assert after.problem is not None
             assert f"ResourceSlice {SLICE} has seen record {seen}" in after.problem
             assert f"kubectl annotate resourceslice {SLICE} {KILL_LOG}-" in after.problem
-            assert news == [NodeNews(Reason.RECORD_LOST, after.problem)], "told once"
+            assert news == [NodeEvent(Reason.RECORD_LOST, after.problem)], "told once"
         del server.items[SLICE]["metadata"]["annotations"][KILL_LOG]
         after.turn()
-        assert (anchored(server.items[SLICE]), after.problem) == (shorter.head, None)
+        assert (published_head(server.items[SLICE]), after.problem) == (shorter.head, None)
 
 
 def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
-    server: Any, kill_log: KillLog, anchor: Anchor, tmp_path: Path
+    server: Any, kill_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path
 ) -> None:
     offered(server)
     told(kill_log, 6)
     anchor.turn()
     told(kill_log, 6)
     kill_log.close()
-    with KillLog(tmp_path / "audit") as again:
+    with AuditLog(tmp_path / "audit") as again:
         after = watching(server, again)
         after.turn()
-        assert (anchored(server.items[SLICE]), after.problem) == (again.head, None)
+        assert (published_head(server.items[SLICE]), after.problem) == (again.head, None)
 
 
 @pytest.mark.parametrize("text", ["", "x", "0:sha256:0", "7", "9" * 40])
-def test_what_is_no_head_is_written_over(server: Any, kill_log: KillLog, anchor: Anchor, text: str) -> None:
+def test_what_is_no_head_is_written_over(server: Any, kill_log: AuditLog, anchor: AnchorPublisher, text: str) -> None:
     offered(server)
     server.items[SLICE]["metadata"]["annotations"] = {KILL_LOG: text}
     told(kill_log)
     anchor.turn()
-    assert anchored(server.items[SLICE]) == kill_log.head
+    assert published_head(server.items[SLICE]) == kill_log.head
 
 
-def test_a_refusal_is_a_problem_until_it_passes(server: Any, kill_log: KillLog, anchor: Anchor) -> None:
+def test_a_refusal_is_a_problem_until_it_passes(server: Any, kill_log: AuditLog, anchor: AnchorPublisher) -> None:
     offered(server)
     told(kill_log)
     server.problem = ClusterError("never back", 403)
@@ -164,19 +168,19 @@ def test_a_refusal_is_a_problem_until_it_passes(server: Any, kill_log: KillLog, 
     assert anchor.problem == "the kill log's head is not anchored: never back"
     server.problem = None
     anchor.turn()
-    assert [anchor.problem, anchored(server.items[SLICE])] == [None, kill_log.head]
+    assert [anchor.problem, published_head(server.items[SLICE])] == [None, kill_log.head]
 
 
-def test_kills_wake_it_and_warnings_do_not(anchor: Anchor) -> None:
+def test_kills_wake_it_and_warnings_do_not(anchor: AnchorPublisher) -> None:
     for kind in Kind:
         anchor.woken.clear()
         anchor.took(kind, b"")
         assert anchor.woken.is_set() == (kind in {Kind.OUTCOME, Kind.RECOVERED}), kind
 
 
-def test_after_each_write_it_rests(server: Any, kill_log: KillLog) -> None:
+def test_after_each_write_it_rests(server: Any, kill_log: AuditLog) -> None:
     rests: list[bool] = []
-    anchor = Anchor(server, "n1", kill_log, lambda: rests.append(True), print)
+    anchor = AnchorPublisher(server, "n1", kill_log, lambda: rests.append(True), print)
     offered(server)
     told(kill_log)
     anchor.turn()
@@ -185,14 +189,14 @@ def test_after_each_write_it_rests(server: Any, kill_log: KillLog) -> None:
 
 
 def test_beside_an_enforcer_a_kill_is_anchored_without_waiting_for_the_next_look(
-    server: Any, kill_log: KillLog
+    server: Any, kill_log: AuditLog
 ) -> None:
     offered(server)
     stopped = threading.Event()
     try:
-        anchor = keep_anchored(kill_log, server, "n1", stopped)
+        anchor = start_anchor_publisher(kill_log, server, "n1", stopped)
         told(kill_log, 1, Kind.OUTCOME)
-        assert holds_within(lambda: anchored(server.items[SLICE]) == kill_log.head, 20)
+        assert holds_within(lambda: published_head(server.items[SLICE]) == kill_log.head, 20)
         assert anchor.problem is None
     finally:
         stopped.set()

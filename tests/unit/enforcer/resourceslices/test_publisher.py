@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enforcer.resourceslices.devices import InventoryPolicy, Order, offer, resource_slices
+from enforcer.resourceslices.devices import InventoryPolicy, Order, build_devices, resource_slices
 from enforcer.resourceslices.publisher import VAIN, SlicePublisher, matches
 from gpushare.errors import ClusterError
 from gpushare.kube_client import Cluster
@@ -78,7 +78,7 @@ def _publisher(server: Any) -> SlicePublisher:
 
 
 def _wanted(**more: Any) -> tuple[Any, ...]:
-    return resource_slices("n1", offer(GPUS, InventoryPolicy(), **more).devices, "node-uid")
+    return resource_slices("n1", build_devices(GPUS, InventoryPolicy(), **more).devices, "node-uid")
 
 
 def _generations(server: Server) -> dict[str, int]:
@@ -105,11 +105,11 @@ def test_a_change_of_capacity_or_order_is_a_new_generation(
 def test_all_slices_of_a_pool_move_together_and_stale_ones_go(server: Any, publisher: SlicePublisher) -> None:
     machine = Machine.named("quad-16g")
     cards = Machine(driver="1.2.3", nvml="1", cuda=12000, gpus=machine.gpus * 40)
-    many = resource_slices("n1", offer(gpus_of(cards), InventoryPolicy()).devices)
+    many = resource_slices("n1", build_devices(gpus_of(cards), InventoryPolicy()).devices)
     publisher.publish(many)
     assert set(_generations(server).values()) == {1}
     assert len(server.items) == 3
-    fewer = resource_slices("n1", offer(gpus_of(cards)[:70], InventoryPolicy()).devices)
+    fewer = resource_slices("n1", build_devices(gpus_of(cards)[:70], InventoryPolicy()).devices)
     publisher.publish(fewer)
     assert _generations(server) == {"n1-gpu-share.io-0": 2, "n1-gpu-share.io-1": 2}
     assert server.writes[-1] == "delete n1-gpu-share.io-2"
@@ -119,7 +119,9 @@ def test_mixed_generations_left_by_a_crash_are_repaired(server: Any, publisher: 
     machine = Machine.named("quad-16g")
     many = resource_slices(
         "n1",
-        offer(gpus_of(Machine(driver="1", nvml="1", cuda=12000, gpus=machine.gpus * 17)), InventoryPolicy()).devices,
+        build_devices(
+            gpus_of(Machine(driver="1", nvml="1", cuda=12000, gpus=machine.gpus * 17)), InventoryPolicy()
+        ).devices,
     )
     publisher.publish(many)
     server.items["n1-gpu-share.io-1"]["spec"]["pool"]["generation"] = 5

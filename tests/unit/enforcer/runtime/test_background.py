@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.runtime.background import Aside
+from enforcer.runtime.background import BackgroundExecutor
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 def test_what_is_done_in_time_is_returned_and_what_fails_is_raised() -> None:
-    aside = Aside("the disk", wait=60)
+    aside = BackgroundExecutor("the disk", wait=60)
     assert aside.soon("a", lambda: 1, 0) == 1
     with pytest.raises(OSError, match="no space left"):
         aside.soon("a", lambda: _fail(OSError("no space left")), 0)
@@ -28,11 +28,11 @@ def test_what_is_done_in_time_is_returned_and_what_fails_is_raised() -> None:
 
 def test_one_thread_does_all_that_comes_soon_and_ends_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("enforcer.runtime.background.LINGER_SECONDS", 60.0)
-    aside = Aside("the disk", wait=60)
+    aside = BackgroundExecutor("the disk", wait=60)
     threads = {aside.soon("a", threading.current_thread, threading.main_thread()) for _ in range(20)}
     assert len(threads) == 1
     monkeypatch.setattr("enforcer.runtime.background.LINGER_SECONDS", 0.01)
-    other = Aside("the disk", wait=60)
+    other = BackgroundExecutor("the disk", wait=60)
     for _ in range(3):
         thread = other.soon("a", threading.current_thread, threading.main_thread())
         assert thread is not threading.main_thread()
@@ -45,7 +45,7 @@ def _fail(error: Exception) -> int:
 
 
 def test_what_takes_too_long_is_let_be_and_done_all_the_same(gate: threading.Event) -> None:
-    aside, done = Aside("the disk", wait=0.05), threading.Event()
+    aside, done = BackgroundExecutor("the disk", wait=0.05), threading.Event()
 
     def slow() -> str:
         gate.wait()
@@ -67,13 +67,13 @@ def test_what_takes_too_long_is_let_be_and_done_all_the_same(gate: threading.Eve
 
 
 def test_nobody_waits_for_what_already_hangs(gate: threading.Event) -> None:
-    aside, begun = Aside("the disk", wait=600), threading.Event()
+    aside, begun = BackgroundExecutor("the disk", wait=600), threading.Event()
 
     def hangs() -> None:
         begun.set()
         gate.wait()
 
-    aside.do("a", hangs)
+    aside.submit("a", hangs)
     assert begun.wait(60)
     aside._begun = time.monotonic() - 601
     assert aside.soon("b", lambda: "done", "later") == "later"
@@ -82,7 +82,7 @@ def test_nobody_waits_for_what_already_hangs(gate: threading.Event) -> None:
 def test_in_one_turn_nobody_waits_for_longer_than_once(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     now, waited = [0.0], list[float]()
     monkeypatch.setattr("enforcer.runtime.background.time.monotonic", lambda: now[0])
-    aside = Aside("the disk", wait=10)
+    aside = BackgroundExecutor("the disk", wait=10)
 
     class Slow:
         def exception(self, seconds: float) -> None:
@@ -100,11 +100,11 @@ def test_in_one_turn_nobody_waits_for_longer_than_once(gate: threading.Event, mo
 
 
 def test_what_waits_gives_way_to_the_next_of_its_kind_and_is_done_when_that_is(gate: threading.Event) -> None:
-    aside, done = Aside("the disk", wait=60), list[str]()
-    aside.do("hangs", gate.wait)
-    first = aside.do("status", lambda: done.append("old"))
-    other = aside.do("memory", lambda: done.append("memory"))
-    last = aside.do("status", lambda: done.append("new"))
+    aside, done = BackgroundExecutor("the disk", wait=60), list[str]()
+    aside.submit("hangs", gate.wait)
+    first = aside.submit("status", lambda: done.append("old"))
+    other = aside.submit("memory", lambda: done.append("memory"))
+    last = aside.submit("status", lambda: done.append("new"))
     assert not first.done()
     gate.set()
     for each in (first, other, last):
@@ -117,14 +117,14 @@ def test_without_another_thread_who_asks_does_it(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    aside, who = Aside("the disk"), list[str]()
+    aside, who = BackgroundExecutor("the disk"), list[str]()
     aside.soon("a", lambda: who.append(threading.current_thread().name), None)
     aside.soon("b", lambda: who.append(threading.current_thread().name), None)
     assert who == [threading.current_thread().name] * 2
 
 
 def test_no_thread_is_left_behind() -> None:
-    worker = Aside("the disk", wait=60).soon("a", threading.current_thread, threading.main_thread())
+    worker = BackgroundExecutor("the disk", wait=60).soon("a", threading.current_thread, threading.main_thread())
     assert worker is not threading.main_thread()
     worker.join(60)
     assert not worker.is_alive()

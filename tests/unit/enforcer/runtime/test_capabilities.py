@@ -14,7 +14,7 @@ from enforcer import main as program
 from enforcer.build import Side
 from enforcer.main import main
 from enforcer.runtime import capabilities
-from enforcer.runtime.capabilities import Right, effective
+from enforcer.runtime.capabilities import Capability, effective
 from gpushare.errors import ConfigError
 from tests.support.need import missing
 from tests.unit.enforcer.test_loop import Attributor, Reader
@@ -23,7 +23,7 @@ from tests.unit.enforcer.test_main import BASE
 GIVE_UP = """
 import json, subprocess, sys, threading
 from enforcer.runtime import capabilities
-left = capabilities.keep_only({capabilities.Right.KILL, capabilities.Right.SYS_PTRACE})
+left = capabilities.limit_to({capabilities.Capability.KILL, capabilities.Capability.SYS_PTRACE})
 found = []
 thread = threading.Thread(target=lambda: found.append(sorted(capabilities.effective())))
 thread.start()
@@ -37,7 +37,7 @@ print(json.dumps([sorted(left), found[0], json.loads(said)]))
 def test_what_is_given_up_is_gone_from_threads_and_from_programs_that_are_started() -> None:
     if os.geteuid() != 0:
         missing("this needs root")
-    held = effective() & {Right.KILL, Right.SYS_PTRACE}
+    held = effective() & {Capability.KILL, Capability.SYS_PTRACE}
     done = subprocess.run([sys.executable, "-c", GIVE_UP], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [sorted(held)] * 3
     assert held < effective()
@@ -47,18 +47,18 @@ BOUNDED = """
 import ctypes, json, sys, threading
 from pathlib import Path
 from enforcer.runtime import capabilities
-from enforcer.nvml.worker_process import Kept
+from enforcer.nvml.worker_process import WorkerProcess
 
 def started():
-    kept = Kept([sys.executable, "-c", "import sys; sys.stdin.read()"])
+    kept = WorkerProcess([sys.executable, "-c", "import sys; sys.stdin.read()"])
     found.append(sorted(capabilities.effective(Path(f"/proc/{kept.pid}/status"))))
     kept.end(60)
 
 libc = ctypes.CDLL(None, use_errno=True)
-left = capabilities.effective() - {capabilities.Right.SETPCAP}
+left = capabilities.effective() - {capabilities.Capability.SETPCAP}
 header = (ctypes.c_uint32 * 2)(capabilities._VERSION_3, 0)
 assert libc.capset(header, (ctypes.c_uint32 * 6)(*capabilities._data(left))) == 0
-found = [sorted(capabilities.keep_only({capabilities.Right.KILL, capabilities.Right.SYS_PTRACE}))]
+found = [sorted(capabilities.limit_to({capabilities.Capability.KILL, capabilities.Capability.SYS_PTRACE}))]
 for _ in range(2):  # the first one, and one started again from whatever thread finds it ended
     thread = threading.Thread(target=started)
     thread.start()
@@ -69,9 +69,9 @@ print(json.dumps(found))
 
 def test_where_the_bounding_set_cannot_be_narrowed_what_is_started_again_regains_nothing() -> None:
     """As in a container whose runtime did not grant SETPCAP, and whose bounding set holds more than the agent keeps."""
-    if os.geteuid() != 0 or Right.SETPCAP not in effective():
+    if os.geteuid() != 0 or Capability.SETPCAP not in effective():
         missing("this needs root, and SETPCAP to give up")
-    held = effective() & {Right.KILL, Right.SYS_PTRACE}
+    held = effective() & {Capability.KILL, Capability.SYS_PTRACE}
     done = subprocess.run([sys.executable, "-c", BOUNDED], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [sorted(held)] * 3
 
@@ -79,7 +79,7 @@ def test_where_the_bounding_set_cannot_be_narrowed_what_is_started_again_regains
 def test_capabilities_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
     status = tmp_path / "status"
     status.write_text("Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000200021\nCapBnd:\t0\n")
-    assert effective(status) == {0, Right.KILL, Right.SYS_ADMIN}
+    assert effective(status) == {0, Capability.KILL, Capability.SYS_ADMIN}
 
 
 def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Libc())
     with pytest.raises(ConfigError, match="the kernel refuses"):
-        capabilities.keep_only(())
+        capabilities.limit_to(())
 
 
 @pytest.mark.parametrize(
@@ -98,20 +98,20 @@ def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_agent_keeps_what_the_parts_that_run_need(
     options: list[str], more: tuple[str, ...], monkeypatch: Any, tmp_path: Path
 ) -> None:
-    kept: list[frozenset[Right]] = []
+    kept: list[frozenset[Capability]] = []
 
-    def keep_only(wanted: frozenset[Right]) -> frozenset[int]:
+    def keep_only(wanted: frozenset[Capability]) -> frozenset[int]:
         kept.append(wanted)
         raise ConfigError("far enough")
 
-    monkeypatch.setattr(capabilities, "keep_only", keep_only)
+    monkeypatch.setattr(capabilities, "limit_to", keep_only)
     assert main([*BASE, "--state", str(tmp_path), "--drop-capabilities", *options], reader=Reader()) == 2
     assert {right.name for right in kept[0]} == {"KILL", "SYS_PTRACE", "SYS_ADMIN", *more}
     assert not (tmp_path / "lock").exists(), "before anything else"
 
 
 def test_they_are_kept_unless_told_otherwise(monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setattr(capabilities, "keep_only", pytest.fail)
+    monkeypatch.setattr(capabilities, "limit_to", pytest.fail)
     monkeypatch.setattr(program, "_serve", lambda _, __, side: stop(side))
     options = ["--state", str(tmp_path), "--run", str(tmp_path), "--no-cluster", "--no-mps"]
     options += ["--allow-any-pid-namespace"]

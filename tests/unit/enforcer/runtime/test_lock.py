@@ -19,7 +19,7 @@ from gpushare.reasons import Reason
 HOLDER = """
 import sys, pathlib
 from enforcer.runtime import lock
-with lock.held(pathlib.Path(sys.argv[1]), wait="wait" in sys.argv):
+with lock.acquire_lock(pathlib.Path(sys.argv[1]), wait="wait" in sys.argv):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -48,11 +48,11 @@ def test_one_process_holds_a_state_directory(tmp_path: Path) -> None:
         assert line(other) == "held\n"
         with (
             pytest.raises(ConfigError, match=rf"another enforcer \(pid {other.pid}\)") as refused,
-            lock.held(tmp_path / "state"),
+            lock.acquire_lock(tmp_path / "state"),
         ):
             pytest.fail("held twice")
         assert refused.value.reason is Reason.CONFLICT
-    with lock.held(tmp_path / "state"):
+    with lock.acquire_lock(tmp_path / "state"):
         assert (tmp_path / "state" / lock.NAME).read_text() == f"{os.getpid()}\n"
 
 
@@ -71,7 +71,7 @@ def test_a_lock_taken_away_is_seen_to_be_and_nobody_else_has_it_before_its_holde
 ) -> None:
     state = tmp_path / "state"
     with ExitStack() as stack:
-        with lock.held(state) as first:
+        with lock.acquire_lock(state) as first:
             second = stack.enter_context(holder(state, "wait"))
             assert f"another enforcer (pid {os.getpid()})" in line(second)
             first.stop_when_lost(stopped := threading.Event())
@@ -91,7 +91,7 @@ def test_a_disk_that_fails_takes_no_lock_away(tmp_path: Path, monkeypatch: pytes
     def fails(_: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    with lock.held(tmp_path / "state") as hold:
+    with lock.acquire_lock(tmp_path / "state") as hold:
         monkeypatch.setattr(Path, "lstat", fails)
         hold.stop_when_lost(stopped := threading.Event())
         assert (hold.lost(), stopped.is_set()) == (None, False)
@@ -99,5 +99,5 @@ def test_a_disk_that_fails_takes_no_lock_away(tmp_path: Path, monkeypatch: pytes
 
 def test_a_state_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
-    with pytest.raises(ConfigError, match=r"--state .* cannot be used"), lock.held(tmp_path / "state"):
+    with pytest.raises(ConfigError, match=r"--state .* cannot be used"), lock.acquire_lock(tmp_path / "state"):
         pytest.fail("held a file")

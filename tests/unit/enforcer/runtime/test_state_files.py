@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from enforcer.detection import state_file
-from enforcer.detection.kill_history import Kill
-from enforcer.detection.types import Case, State
+from enforcer.detection.kill_history import RecentKill
+from enforcer.detection.types import DetectorState, ViolationState
 from enforcer.dra import prepared_claim
-from enforcer.dra.prepared_claim import Answer, Granted, Limit, Prepared
+from enforcer.dra.prepared_claim import AllocatedDevice, ContainerLimit, PreparedClaim, ResizeResult
 from enforcer.quota import checkpoint
 from enforcer.quota.from_claims import Terms
 from enforcer.quota.types import Mode
@@ -25,15 +25,15 @@ WRONG: tuple[Any, ...] = (
 )  # fmt: skip
 """``10**400`` is a number that JSON can write and floating-point cannot hold."""
 
-STATE = State(
-    cases={(CONTAINER, GPU): Case(samples=3, over_for=2.0, last=9.0, warned=True, cgroup_inode=7)},
-    kills=(Kill(3.0, "asr", (POD, "model")),), cooling={(POD, "model"): 20.0},
+STATE = DetectorState(
+    cases={(CONTAINER, GPU): ViolationState(samples=3, over_for=2.0, last=9.0, warned=True, cgroup_inode=7)},
+    kills=(RecentKill(3.0, "asr", (POD, "model")),), cooling={(POD, "model"): 20.0},
 )  # fmt: skip
-CLAIM = Prepared(
+CLAIM = PreparedClaim(
     uid="claim-1", namespace="asr", name="tts-0-gpu", pod="tts-0", pod_uid=POD, terms=Terms(tolerance_percent=5),
-    granted=(Granted(request="model", pool="n", device="gpu-1", gpu=GPU, memory_mib=4096, mode=Mode.MPS),),
-    limits=(Limit(container="model", request="model", memory_mib=4096),),
-    answers=(Answer(container="model", asked="3Gi", done=True, before_mib=4096, reason="Resized", note="n"),),
+    granted=(AllocatedDevice(request="model", pool="n", device="gpu-1", gpu=GPU, memory_mib=4096, mode=Mode.MPS),),
+    limits=(ContainerLimit(container="model", request="model", memory_mib=4096),),
+    answers=(ResizeResult(container="model", asked="3Gi", done=True, before_mib=4096, reason="Resized", note="n"),),
 )  # fmt: skip
 FILES: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
     state_file.NAME: (state_file.encode(STATE, BOOT), lambda data: state_file.decode(data, BOOT, NOW)),
@@ -85,6 +85,6 @@ def test_a_number_that_no_metric_can_hold_is_refused(name: str) -> None:
 
 
 def test_a_cool_down_that_lies_far_ahead_lets_nobody_be_for_ever() -> None:
-    found = state_file.decode(state_file.encode(State(cooling={(POD, "model"): 1e300}), BOOT), BOOT, NOW)
+    found = state_file.decode(state_file.encode(DetectorState(cooling={(POD, "model"): 1e300}), BOOT), BOOT, NOW)
     assert found is not None
     assert found.cooling == {(POD, "model"): NOW + 15.0}

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from enforcer.status import events as module
-from enforcer.status.events import QUEUE, PodEvents, event_of
-from enforcer.status.messages import NOTE_BYTES, Notice
+from enforcer.status.events import QUEUE, PodEventRecorder, event_of
+from enforcer.status.messages import NOTE_BYTES, UserMessage
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import POD, quota
@@ -15,8 +15,8 @@ NODE = "n1"
 WHEN = datetime(2026, 11, 20, 22, 16, 5, 123456, UTC)
 
 
-def notice(note: str = "killed") -> Notice:
-    return Notice(quota=quota(), reason=Reason.KILLED, note=note, action="Kill")
+def notice(note: str = "killed") -> UserMessage:
+    return UserMessage(quota=quota(), reason=Reason.KILLED, note=note, action="Kill")
 
 
 def test_an_event_is_on_the_pod_and_short_enough() -> None:
@@ -42,8 +42,8 @@ class Api:
         return body
 
 
-def deliver(api: Api, *notices: Notice) -> None:
-    events = PodEvents(api, NODE)  # type: ignore[arg-type]
+def deliver(api: Api, *notices: UserMessage) -> None:
+    events = PodEventRecorder(api, NODE)  # type: ignore[arg-type]
     events.start()
     for each in notices:
         events.notify(each)
@@ -73,7 +73,7 @@ def test_a_bug_over_one_notice_is_not_the_end_of_telling() -> None:
 
 
 def test_notices_never_wait_even_if_nobody_takes_them() -> None:
-    events = PodEvents(Api(), NODE)  # type: ignore[arg-type]
+    events = PodEventRecorder(Api(), NODE)  # type: ignore[arg-type]
     begun = time.monotonic()
     for _ in range(10 * QUEUE):
         events.notify(notice())

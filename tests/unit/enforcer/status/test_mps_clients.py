@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from enforcer.attribution.snapshot import View
-from enforcer.audit.record import Head
-from enforcer.detection.types import Rules, State
+from enforcer.attribution.snapshot import GpuSnapshot
+from enforcer.audit.record import ChainHead
+from enforcer.detection.types import DetectorConfig, DetectorState
 from enforcer.nvml.types import GpuSample
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.mps_clients import MpsClients
 from enforcer.status.node_status import Snapshot, status
@@ -21,20 +21,20 @@ ONE = quota(clients=2)
 
 class Kept:
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[UserMessage] = []
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: UserMessage) -> None:
         self.notices.append(notice)
 
 
 def snapshot(*clients: int, can_read: bool = True, **changes: Any) -> Snapshot:
     held = (*(holder(pid, 100) for pid in (1, 2, 3, 4)), holder(9, 100, NEIGHBOUR))
     sample = GpuSample(uuid=GPU, total_mib=16384, used_mib=500, processes=(), clients=clients)
-    seen = View(gpu=card(GPU, 0), sample=sample, holders=held)
-    blind = View(gpu=card(GPU, 0), problem=NvmlError("it is gone", Reason.GPU_LOST))
+    seen = GpuSnapshot(gpu=card(GPU, 0), sample=sample, holders=held)
+    blind = GpuSnapshot(gpu=card(GPU, 0), problem=NvmlError("it is gone", Reason.GPU_LOST))
     values: dict[str, Any] = {
         "node": "n", "time": "t", "now": 1.0, "enforcing": True, "views": (seen if can_read else blind,),
-        "quotas": (ONE,), "state": State(), "rules": Rules(), "head": Head(0, ""), "problems": (),
+        "quotas": (ONE,), "state": DetectorState(), "rules": DetectorConfig(), "head": ChainHead(0, ""), "problems": (),
     }  # fmt: skip
     return Snapshot(**(values | changes))
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.record import Head
-from enforcer.detection.kill_history import Kill
-from enforcer.detection.nvml_outage import Blind
-from enforcer.detection.types import Case, Rules, State
-from enforcer.nvml.device_health import Standing
-from enforcer.quota.types import Proven
+from enforcer.audit.record import ChainHead
+from enforcer.detection.kill_history import RecentKill
+from enforcer.detection.nvml_outage import NvmlOutage
+from enforcer.detection.types import DetectorConfig, DetectorState, ViolationState
+from enforcer.nvml.device_health import GpuConditions
+from enforcer.quota.types import LimitStatus
 from enforcer.status.node_status import Snapshot, status
-from enforcer.status.node_status_file import Editions
+from enforcer.status.node_status_file import StatusCache
 from enforcer.status.unattributed import Growth
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import CONTAINER, GPU, POD, holder, neighbour, quota
@@ -23,22 +23,22 @@ CONTENT: dict[str, Any] = {
     "enforcing": False,
     "views": (seen(holder(101, 1001)),),
     "quotas": (quota(), neighbour()),
-    "state": State(open=True),
-    "rules": Rules(kills=4),
-    "head": Head(1, "sha256:1"),
+    "state": DetectorState(open=True),
+    "rules": DetectorConfig(kills=4),
+    "head": ChainHead(1, "sha256:1"),
     "problems": ["another problem"],
-    "standing": Standing(ill={GPU: Reason.GPU_LOST}),
+    "standing": GpuConditions(ill={GPU: Reason.GPU_LOST}),
     "failures": ({"pod": "tts-0"},),
-    "proven": {(CONTAINER, GPU): Proven(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
+    "proven": {(CONTAINER, GPU): LimitStatus(state=Reason.UNKNOWN, backend="mps-v2", sentence="said")},
     "growth": {GPU: Growth(from_mib=0, mib=3000, samples=5, ran=(), only=None)},
-    "sight": {GPU: Blind(999.0, Reason.NVML_HUNG, "the driver hangs")},
+    "sight": {GPU: NvmlOutage(999.0, Reason.NVML_HUNG, "the driver hangs")},
 }
 KEY = (CONTAINER, GPU)
 RUNNING = {
-    "over its quota": State(cases={KEY: Case(used_mib=9000, samples=1, last=1000.0)}),
-    "being ended": State(cases={KEY: Case(acting=True)}),
-    "cooling down": State(cases={KEY: Case()}, cooling={(POD, "model"): 1015.0}),
-    "ended lately": State(cases={KEY: Case()}, kills=(Kill(990.0, "asr", (POD, "model")),)),
+    "over its quota": DetectorState(cases={KEY: ViolationState(used_mib=9000, samples=1, last=1000.0)}),
+    "being ended": DetectorState(cases={KEY: ViolationState(acting=True)}),
+    "cooling down": DetectorState(cases={KEY: ViolationState()}, cooling={(POD, "model"): 1015.0}),
+    "ended lately": DetectorState(cases={KEY: ViolationState()}, kills=(RecentKill(990.0, "asr", (POD, "model")),)),
 }
 
 
@@ -50,7 +50,7 @@ def _next(before: Snapshot) -> Snapshot:
 
 
 def test_a_look_that_finds_all_as_it_was_says_the_same_with_its_own_time() -> None:
-    editions, first = Editions(), snapshot(seen(holder(101, 1000)))
+    editions, first = StatusCache(), snapshot(seen(holder(101, 1000)))
     (one, said), (other, again) = editions.of(first), editions.of(_next(first))
     assert one.edition == other.edition == 1
     assert other.time == again["time"] == "2026-11-20T22:16:05.623Z"
@@ -59,7 +59,7 @@ def test_a_look_that_finds_all_as_it_was_says_the_same_with_its_own_time() -> No
 
 @pytest.mark.parametrize("name", sorted(CONTENT))
 def test_whatever_differs_makes_another_edition(name: str) -> None:
-    editions, first = Editions(), snapshot(seen(holder(101, 1000)))
+    editions, first = StatusCache(), snapshot(seen(holder(101, 1000)))
     editions.of(first)
     changed = replace(_next(first), **{name: CONTENT[name]})
     found, said = editions.of(changed)
@@ -73,7 +73,7 @@ def test_of_every_part_of_a_look_there_is_a_case_above() -> None:
 
 @pytest.mark.parametrize("what", sorted(RUNNING))
 def test_where_a_time_runs_every_look_is_another(what: str) -> None:
-    editions, first = Editions(), replace(snapshot(seen(holder(101, 1000))), state=RUNNING[what])
+    editions, first = StatusCache(), replace(snapshot(seen(holder(101, 1000))), state=RUNNING[what])
     editions.of(first)
     found, said = editions.of(_next(first))
     assert found.edition == 2
@@ -81,7 +81,7 @@ def test_where_a_time_runs_every_look_is_another(what: str) -> None:
 
 
 def test_where_a_gpu_cannot_be_read_every_look_says_for_how_long() -> None:
-    editions = Editions()
-    first = replace(snapshot(seen()), sight={GPU: Blind(999.0, Reason.NVML_HUNG, "the driver hangs")})
+    editions = StatusCache()
+    first = replace(snapshot(seen()), sight={GPU: NvmlOutage(999.0, Reason.NVML_HUNG, "the driver hangs")})
     editions.of(first)
     assert editions.of(_next(first))[0].edition == 2

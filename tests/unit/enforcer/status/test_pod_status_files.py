@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from enforcer.attribution.snapshot import Holder, View
-from enforcer.audit.record import Head
-from enforcer.detection.detector import judge
-from enforcer.detection.types import Phase, Rules, State
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.audit.record import ChainHead
+from enforcer.detection.detector import evaluate
+from enforcer.detection.types import DetectorConfig, DetectorState, Phase
 from enforcer.nvml.types import GpuSample
 from enforcer.quota.types import Quota
 from enforcer.status import pod_status as podstatus
 from enforcer.status import pod_status_files as podfiles
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.node_status import Snapshot
-from enforcer.status.pod_status_files import KEPT, REFRESH, PodFiles
+from enforcer.status.pod_status_files import KEPT, REFRESH, PodStatusWriter
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from sidecar import pod_status as status
@@ -32,30 +32,34 @@ from tests.unit.enforcer.test_loop import card, wait_for
 OTHER_POD = neighbour().pod_uid
 
 
-def seen(*holders: Holder, uuid: str = GPU, beside: int = 0) -> View:
+def seen(*holders: ProcessUsage, uuid: str = GPU, beside: int = 0) -> GpuSnapshot:
     used = sum(each.used_mib for each in holders) + beside
-    return View(
+    return GpuSnapshot(
         gpu=card(uuid, 0), sample=GpuSample(uuid=uuid, total_mib=16384, used_mib=used, processes=()), holders=holders
     )
 
 
-def snapshot(*views: View, quotas: tuple[Quota, ...] = (quota(),), time: str = "2026-11-20T22:16:05.123Z") -> Snapshot:
-    state, _ = judge(State(), quotas, {view.gpu.uuid: view.reading for view in views}, 1000.0, Rules())
+def snapshot(
+    *views: GpuSnapshot, quotas: tuple[Quota, ...] = (quota(),), time: str = "2026-11-20T22:16:05.123Z"
+) -> Snapshot:
+    state, _ = evaluate(
+        DetectorState(), quotas, {view.gpu.uuid: view.reading for view in views}, 1000.0, DetectorConfig()
+    )
     return Snapshot(
         node="gpu-7", time=time, now=1000.0, enforcing=True, views=views, quotas=quotas, state=state,
-        rules=Rules(), head=Head(0, ""), problems=["a problem of the node"],
+        rules=DetectorConfig(), head=ChainHead(0, ""), problems=["a problem of the node"],
     )  # fmt: skip
 
 
-def notice(number: int = 1, of: Quota | None = None) -> Notice:
-    return Notice(quota=of or quota(), reason=Reason.KILLED, note=f"note {number}", action="Kill")
+def notice(number: int = 1, of: Quota | None = None) -> UserMessage:
+    return UserMessage(quota=of or quota(), reason=Reason.KILLED, note=f"note {number}", action="Kill")
 
 
 class Sink:
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[UserMessage] = []
 
-    def notify(self, one: Notice) -> None:
+    def notify(self, one: UserMessage) -> None:
         self.notices.append(one)
 
 
@@ -64,8 +68,8 @@ class Files:
         self.run, self.now, self.sink, self.serving = run, 0.0, Sink(), True
         self.files = self.again()
 
-    def again(self) -> PodFiles:
-        return PodFiles(self.run, self.sink, lambda _: self.serving, lambda: self.now)
+    def again(self) -> PodStatusWriter:
+        return PodStatusWriter(self.run, self.sink, lambda _: self.serving, lambda: self.now)
 
     def prepare(self, uid: str = POD) -> Path:
         folder = self.run / "status" / uid
@@ -159,7 +163,7 @@ def test_everybody_may_read_it(files: Files) -> None:
 def test_it_is_written_when_something_changes_and_every_few_seconds(files: Files) -> None:
     file = files.prepare()
 
-    def wrote(*holders: Holder, later: float = 0.5) -> bool:
+    def wrote(*holders: ProcessUsage, later: float = 0.5) -> bool:
         before = file.stat().st_ino if file.exists() else 0
         files.now += later
         files.files.write(snapshot(seen(*holders)))
@@ -267,7 +271,7 @@ def test_a_pod_waits_for_the_daemon_and_for_sight_of_its_gpu(files: Files) -> No
         f"the MPS daemon of {GPU} does not take clients at the moment",
     )
     files.serving = True
-    blind = View(gpu=card(GPU, 0), problem=NvmlError("NVML says process 4711 holds 99999 MiB"))
+    blind = GpuSnapshot(gpu=card(GPU, 0), problem=NvmlError("NVML says process 4711 holds 99999 MiB"))
     files.files.write(snapshot(blind))
     found = files.read()
     assert (found["ready"], found["waiting"]) == (False, f"{GPU} cannot be read at the moment")

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enforcer.attribution.cgroup import Identity, Owner
-from enforcer.attribution.snapshot import Holder, View
-from enforcer.audit.kill_records import Ending
-from enforcer.audit.record import Head
-from enforcer.detection.detector import judge
-from enforcer.detection.types import Decision, Rules, State, Verdict
+from enforcer.attribution.cgroup import ContainerRef, Identity
+from enforcer.attribution.snapshot import GpuSnapshot, ProcessUsage
+from enforcer.audit.kill_records import ProcessOutcome
+from enforcer.audit.record import ChainHead
+from enforcer.detection.detector import evaluate
+from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.nvml.types import GpuSample
-from enforcer.oom.diagnosis import Failure, likely, told
-from enforcer.oom.memory_pressure import marked
+from enforcer.oom.diagnosis import Failure, diagnose, told
+from enforcer.oom.memory_pressure import update_pressure
 from enforcer.quota.types import OnExceed, Quota
 from enforcer.status import messages
 from enforcer.status.events import event_of
-from enforcer.status.messages import Notice
+from enforcer.status.messages import UserMessage
 from enforcer.status.node_status import Snapshot, status
 from enforcer.status.pod_status import Message, Seen, by_pod, message, pod_status
 from gpushare.errors import NvmlError
@@ -48,11 +48,11 @@ class Tenant:
     held: dict[str, list[int]]
     number: int
 
-    def holders(self, gpu: str) -> Iterator[Holder]:
+    def holders(self, gpu: str) -> Iterator[ProcessUsage]:
         for index, mib in enumerate(self.held[gpu]):
             pid = FIRST_PID + 100 * self.number + 10 * GPUS.index(gpu) + index
-            owner = Owner(self.quota.pod_uid, self.quota.container_id or "")
-            yield Holder(Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid), mib)
+            owner = ContainerRef(self.quota.pod_uid, self.quota.container_id or "")
+            yield ProcessUsage(Identity(pid=pid, start=pid, owner=owner, cgroup_inode=pid), mib)
 
     def names(self) -> set[str]:
         """All that tells this tenant from others."""
@@ -88,42 +88,46 @@ TENANTS = st.lists(st.tuples(VALUES, HELD), min_size=2, max_size=8).map(
 """Two containers of a pod each, so that pods have neighbours and so have containers."""
 
 
-def view(gpu: str, tenants: list[Tenant], *, blind: bool) -> View:
+def view(gpu: str, tenants: list[Tenant], *, blind: bool) -> GpuSnapshot:
     if blind:
-        return View(gpu=card(gpu, 0), problem=NvmlError(f"NVML says process {FIRST_PID} of pod0x holds too much"))
+        return GpuSnapshot(
+            gpu=card(gpu, 0), problem=NvmlError(f"NVML says process {FIRST_PID} of pod0x holds too much")
+        )
     holders = tuple(holder for each in tenants for holder in each.holders(gpu))
     sample = GpuSample(uuid=gpu, total_mib=999_999, used_mib=sum(h.used_mib for h in holders) + 7, processes=())
-    return View(gpu=card(gpu, GPUS.index(gpu)), sample=sample, holders=holders)
+    return GpuSnapshot(gpu=card(gpu, GPUS.index(gpu)), sample=sample, holders=holders)
 
 
-def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[Verdict]]:
+def world(tenants: list[Tenant], *, blind: bool) -> tuple[Snapshot, list[KillDecision]]:
     """Look often enough for every verdict there can be."""
     quotas = [each.quota for each in tenants]
     views = [view(GPU, tenants, blind=blind), view(OTHER_GPU, tenants, blind=False)]
-    state = State()
-    verdicts: list[Verdict] = []
+    state = DetectorState()
+    verdicts: list[KillDecision] = []
     for look in range(8):
-        state, said = judge(state, quotas, {each.gpu.uuid: each.reading for each in views}, 1000.0 + look, Rules())
+        state, said = evaluate(
+            state, quotas, {each.gpu.uuid: each.reading for each in views}, 1000.0 + look, DetectorConfig()
+        )
         verdicts += said
     problems = [f"process {FIRST_PID} of ns0x/pod0x and {FIRST_PID + 200} of ns2x/pod1x hinder this node"]
     found = Snapshot(
         node="gpu-7", time="2026-11-20T22:16:05.123Z", now=1008.0, enforcing=True, views=views, quotas=quotas,
-        state=state, rules=Rules(), head=Head(42, "sha256:ab"), problems=problems,
+        state=state, rules=DetectorConfig(), head=ChainHead(42, "sha256:ab"), problems=problems,
     )  # fmt: skip
     return found, verdicts
 
 
-def notices(verdict: Verdict) -> Iterator[Notice]:
+def notices(verdict: KillDecision) -> Iterator[UserMessage]:
     """Every notice there is about a verdict."""
     yield from (words(verdict) for words in messages.DECIDED.values())
     yield messages.unrecorded(verdict)
     targets = verdict.targets
     for result in messages.RESULTS:
         ended = [
-            Ending(pid=each.identity.pid, start=1, used_mib=each.used_mib, result=result, steps=("SIGTERM",))
+            ProcessOutcome(pid=each.identity.pid, start=1, used_mib=each.used_mib, result=result, steps=("SIGTERM",))
             for each in targets
         ]
-        yield messages.ended(verdict, result, ended, Head(42, "sha256:ab"))
+        yield messages.ended(verdict, result, ended, ChainHead(42, "sha256:ab"))
 
 
 def foreign(text: str, own: set[str], tenants: list[Tenant]) -> set[str]:
@@ -168,11 +172,11 @@ def test_what_is_said_of_a_container_that_failed_names_another_pod_to_nobody_but
     tenants: list[Tenant],
 ) -> None:
     snapshot, _ = world(tenants, blind=False)
-    marks = marked({}, Seen.of(snapshot), 5.0).values()
+    marks = update_pressure({}, Seen.of(snapshot), 5.0).values()
     for mark in marks:
         uid = mark.quota.pod_uid
         failed = Failure(pod_uid=uid, container_id=mark.quota.container_id or "", exit_code=1, finished=5.0)
-        verdict = likely(failed, [replace(mark, ended=None)])
+        verdict = diagnose(failed, [replace(mark, ended=None)])
         assert verdict is not None
         words = told(failed, *verdict)
         event = event_of("gpu-7", words, datetime(2026, 11, 20, tzinfo=UTC))
@@ -204,7 +208,7 @@ def test_the_test_would_see_a_name() -> None:
 
 
 def test_every_reason_to_have_ended_somebody_is_among_the_notices() -> None:
-    verdict = Verdict(
+    verdict = KillDecision(
         decision=Decision.KILL, quota=tenant(0, {"gpu": GPU, "memory_mib": 1}, {}).quota, used_mib=5, over_for=1.0
     )
     assert {each.reason for each in notices(verdict)} >= {Reason.KILLED, Reason.RECORD_UNWRITABLE, Reason.OVER_QUOTA}
@@ -213,7 +217,7 @@ def test_every_reason_to_have_ended_somebody_is_among_the_notices() -> None:
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "x" * 5000, "ü" * 3000, "\ud800"])
 def test_a_message_is_one_harmless_line(text: str) -> None:
     quota = tenant(0, {"gpu": GPU, "memory_mib": 1}, {}).quota
-    found = message(Notice(quota=quota, reason=Reason.KILLED, note=text, action="Kill"), "2026")
+    found = message(UserMessage(quota=quota, reason=Reason.KILLED, note=text, action="Kill"), "2026")
     assert found.text.isprintable()
     assert len(found.text.encode()) <= messages.NOTE_BYTES
     assert found == Message("2026", found.text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.attribution.snapshot import View
+from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.nvml.types import GpuSample
 from enforcer.status.unattributed import GROWN_MIB, MOST, Growth, Sample, Track, sampled, shown
 from enforcer.status.unattributed_monitor import UnattributedMonitor
@@ -99,10 +99,10 @@ def test_it_is_said_what_is_known(ran: tuple[str, ...] | None, only: str | None,
     assert row["only"] == ("asr/tts-0/model" if only == "a" else None)
 
 
-def view(used: int, *pids: int) -> View:
+def view(used: int, *pids: int) -> GpuSnapshot:
     holders = tuple(holder(pid, 100, CONTAINER if pid < 200 else NEIGHBOUR) for pid in pids)
     sample = GpuSample(uuid=GPU, total_mib=16384, used_mib=used, processes=())
-    return View(gpu=card(GPU, 0), sample=sample, holders=holders)
+    return GpuSnapshot(gpu=card(GPU, 0), sample=sample, holders=holders)
 
 
 def test_a_kernel_of_a_process_that_is_nobodys_leaves_nobody_named() -> None:

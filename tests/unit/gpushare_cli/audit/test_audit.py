@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from enforcer.audit.log import KillLog, segments
-from enforcer.audit.record import GENESIS, Head, Kind, digest_of
+from enforcer.audit.log import AuditLog, segments
+from enforcer.audit.record import GENESIS, ChainHead, Kind, digest_of
 from gpushare_cli.main import main
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    with KillLog(tmp_path / "audit", segment_bytes=900) as log:
+    with AuditLog(tmp_path / "audit", segment_bytes=900) as log:
         for number in range(6):
             pod = {"namespace": "asr" if number % 2 else "ml", "name": f"tts-{number}", "uid": "u"}
             kind = Kind.INTENT if number < 3 else Kind.OUTCOME
@@ -118,7 +118,7 @@ def _forged(*records: dict[str, object]) -> bytes:
     data, head = b"", GENESIS
     for number, fields in enumerate(records, start=1):
         record = {"seq": number, **fields, "prev": head.hash}
-        head = Head(number, digest_of(record))
+        head = ChainHead(number, digest_of(record))
         data += json.dumps({**record, "hash": head.hash}, separators=(",", ":")).encode() + b"\n"
     return data
 

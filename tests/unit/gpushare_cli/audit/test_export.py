@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from enforcer.audit.log import KillLog, segments
+from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
 from gpushare_cli.audit import filters
@@ -172,7 +172,7 @@ def test_a_whole_export_is_the_log_and_verifies_as_it(tmp_path: Path, capsys: An
 
 
 def test_what_has_no_column_is_in_the_csv_all_the_same(tmp_path: Path, capsys: Any) -> None:
-    with KillLog(tmp_path / "audit") as log:
+    with AuditLog(tmp_path / "audit") as log:
         log.append(Kind.PRUNED, {"removed": {"first": 1, "last": 9}, "pod": "no object", "other": 7})
         log.append(Kind.WARNED, {"pod": {"name": "tts-0"}})
     first, second = csv.DictReader(io.StringIO(run(capsys, "export", "--format", "csv", "--state", tmp_path)[1]))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.log import KillLog, lines_of, segments
-from enforcer.audit.record import GENESIS, Head, Kind, read, seal
+from enforcer.audit.log import AuditLog, lines_of, segments
+from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.kube_client import Cluster
 from gpushare_cli.audit import follow
@@ -21,7 +21,7 @@ from tests.unit.gpushare_cli.killlog import Nodes, run, write
 
 
 def test_following_shows_each_record_once_over_rotations(tmp_path: Path) -> None:
-    with KillLog(tmp_path / "audit", segment_bytes=900) as log:
+    with AuditLog(tmp_path / "audit", segment_bytes=900) as log:
         tail, seen = Tail(tmp_path / "audit"), list[bytes]()
         for round_ in range(5):
             for _ in range(round_):
@@ -38,7 +38,7 @@ def test_following_takes_more_at_once_than_it_reads_at_a_time(tmp_path: Path, mo
     (tmp_path / "audit").mkdir()
     lines, head = [], GENESIS
     for _ in range(100):
-        line, head = seal(head, Kind.WARNED, "t", {"note": "x" * 300})
+        line, head = append_hash(head, Kind.WARNED, "t", {"note": "x" * 300})
         lines.append(line)
     (tmp_path / "audit" / "kills-000000000001.jsonl").write_bytes(b"".join(lines))
     assert list(Tail(tmp_path / "audit").read()) == lines
@@ -49,7 +49,7 @@ def test_a_line_that_is_being_written_waits_and_a_torn_one_is_forgotten(tmp_path
     (file,) = segments(tmp_path / "audit")
     tail, whole = Tail(tmp_path / "audit"), file.read_bytes()
     list(tail.read())
-    line, _ = seal(GENESIS, Kind.WARNED, "t", {})
+    line, _ = append_hash(GENESIS, Kind.WARNED, "t", {})
     file.write_bytes(whole + line[:20])
     assert list(tail.read()) == []
     file.write_bytes(whole + line)
@@ -85,7 +85,7 @@ def test_follow_shows_what_is_there_and_what_comes_until_interrupted(
         assert seconds == follow.FOLLOW_SECONDS
         if not next(more):
             raise KeyboardInterrupt
-        with KillLog(tmp_path / "audit") as log:
+        with AuditLog(tmp_path / "audit") as log:
             log.append(Kind.OUTCOME, {"pod": {"namespace": "asr", "name": "late"}})
         return None
 
@@ -177,12 +177,12 @@ class Watched(Nodes):
         monkeypatch.setattr(follow.Printer, "show", lambda *words: self._heard(show, *words))
         monkeypatch.setattr(follow, "warn", lambda text: self._heard(warn, text))
 
-    def node(self, name: str, count: int = 2) -> Head:
+    def node(self, name: str, count: int = 2) -> ChainHead:
         self.add(name, self.folder / name)
         return write(self.folder / name, count, node=name)
 
     def more(self, name: str) -> None:
-        with KillLog(self.folder / name / "audit") as log:
+        with AuditLog(self.folder / name / "audit") as log:
             log.append(Kind.WARNED, {"node": name, "pod": {"namespace": "asr", "name": "late"}})
 
     def _heard(self, tell: Callable[..., None], *words: Any) -> None:
@@ -231,7 +231,7 @@ def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missi
 
     def more_than_stays() -> None:
         later = shutil.copytree(nodes.folder / "gpu-1", nodes.folder / "later")
-        with KillLog(later / "audit", segment_bytes=1) as log:
+        with AuditLog(later / "audit", segment_bytes=1) as log:
             for _ in range(3):
                 log.append(Kind.WARNED, {"node": "gpu-1"})
         segments(later / "audit")[1].unlink()

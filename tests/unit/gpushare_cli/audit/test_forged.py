@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.log import KillLog, lines_of, segments
+from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import Kind, head_of, read
 from enforcer.audit.retention import Retention
 from gpushare_cli.audit import log_reader
@@ -216,7 +216,7 @@ def test_a_hole_in_a_log_is_told_by_whatever_reads_it(words: list[str], tmp_path
 
 def kept(folder: Path, node: str = "gpu-7") -> list[bytes]:
     """Write a log of which the oldest segments were removed; returns its lines."""
-    with KillLog(folder / "audit", segment_bytes=600, retention=Retention(segments=4)) as log:
+    with AuditLog(folder / "audit", segment_bytes=600, retention=Retention(segments=4)) as log:
         for number in range(40):
             log.append(Kind.WARNED, {"node": node, "n": number})
     return [line for file in segments(folder / "audit") for line in lines_of(file)]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from enforcer.audit.log import KillLog, lines_of, segments
-from enforcer.audit.record import GENESIS, Head, Kind, read, seal
+from enforcer.audit.log import AuditLog, lines_of, segments
+from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from enforcer.audit.retention import Retention
 from gpushare.kube_client import Cluster
 from gpushare_cli.audit import remote
@@ -34,7 +34,7 @@ def cut(state: Path, keep: int = 1) -> None:
         file.unlink()
 
 
-def rechained(state: Path) -> Head:
+def rechained(state: Path) -> ChainHead:
     """Replace a log whole, by one as long that holds as well."""
     cut(state, 0)
     return write(state, more="nothing happened")
@@ -181,7 +181,7 @@ def test_a_bad_line_among_anchors_is_named(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_an_anchor_older_than_a_pruned_log_is_counted_and_not_held_against_it(tmp_path: Path, capsys: Any) -> None:
-    with KillLog(tmp_path / "audit", segment_bytes=600, retention=Retention(segments=1)) as log:
+    with AuditLog(tmp_path / "audit", segment_bytes=600, retention=Retention(segments=1)) as log:
         heads = [log.append(Kind.WARNED, {"node": "gpu-7", "note": "x" * 200}) for _ in range(12)]
     verify = ("verify", "--state", tmp_path, "--anchor", heads[0])
     assert read(next(lines_of(segments(tmp_path / "audit")[0])))["seq"] > 1
@@ -289,7 +289,7 @@ def test_what_does_not_go_together_is_wrong_use(words: list[str], nodes: Nodes, 
 
 @pytest.mark.parametrize("size", [1, 7, 4096, 100_000])
 def test_pieces_become_the_lines_they_are_made_of(size: int, tmp_path: Path) -> None:
-    with KillLog(tmp_path / "audit") as log:
+    with AuditLog(tmp_path / "audit") as log:
         for _ in range(50):
             log.append(Kind.WARNED, {"note": "x" * 300})
     (file,) = segments(tmp_path / "audit")
@@ -302,7 +302,7 @@ def test_pieces_become_the_lines_they_are_made_of(size: int, tmp_path: Path) -> 
 def records() -> Iterator[bytes]:
     head = GENESIS
     while True:
-        line, head = seal(head, Kind.WARNED, "t", {"node": "liar"})
+        line, head = append_hash(head, Kind.WARNED, "t", {"node": "liar"})
         yield line
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from certs.pki import make_authority
 from enforcer.nvml.driver_root import PROGRAM, DriverRoot
-from enforcer.quota.sharing_mode import Ways
+from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.contention import UNSURE
 from gpushare.errors import ClusterError
@@ -235,7 +235,7 @@ def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
         assert cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
 
 
-HELD = Ways(Mode.TIME_SLICING, {"GPU-1": Mode.MPS}).objection("GPU-1") or ""
+HELD = SharingModes(Mode.TIME_SLICING, {"GPU-1": Mode.MPS}).objection("GPU-1") or ""
 BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is no mode; write one of mps, time-slicing, mig, or remove it"
 
 
