@@ -108,6 +108,7 @@ class Reason(StrEnum):
     KILLED = "Killed"
     UNKILLABLE = "Unkillable"
     BREAKER_OPEN = "BreakerOpen"
+    KILL_RATE_LIMITED = "KillRateLimited"
     RECORD_UNWRITABLE = "RecordUnwritable"
     RECORD_LOST = "RecordLost"
     RECOVERED = "Recovered"

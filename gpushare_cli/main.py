@@ -30,6 +30,7 @@ VERBS: Final = {
     "inject": "rewrite manifests as the webhook would, without a cluster",
     "check": "find out whether this machine and this cluster are ready",
     "top": "show GPUs, the containers on them, and their use against quota",
+    "status": "inside a sidecar: show what the pod's containers use of their quota",
     "explain": "say what was or would be done to a pod, and why",
     "resize": "change what a running container may hold, within what its pod reserved",
     "audit": "show the kill log and verify its chain",

@@ -43,6 +43,13 @@ _SHOWN: Final[Mapping[str, str]] = {
 """Words of the enforcer's, as a table shows them."""
 
 
+def state_word(state: str, used_mib: int | None, quota_mib: int | None) -> str:
+    """Return ``ok``, ``near``, ``over``, ... for a state of the enforcer's, or its own word where it is another."""
+    if state != Phase.WITHIN:
+        return _SHOWN.get(state, state)
+    return "near" if used_mib is not None and quota_mib and used_mib >= NEAR * quota_mib else OK
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
     """One container on one GPU. Memory in MiB; ``None`` is not available.
@@ -83,10 +90,7 @@ class Use:
         """Return ``ok``, ``near``, ``over``, ``killed``, ... or the enforcer's own word where it is another."""
         if self.killed and not self.used_mib:
             return KILLED
-        if self.state != Phase.WITHIN:
-            return _SHOWN.get(self.state, self.state)
-        near = self.used_mib is not None and self.quota_mib and self.used_mib >= NEAR * self.quota_mib
-        return "near" if near else OK
+        return state_word(self.state, self.used_mib, self.quota_mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,11 @@ def some(names: Sequence[object], most: int) -> str:
     return f"{', '.join(map(str, names[:most]))}{more}"
 
 
+def counted(number: int, noun: str, verbs: tuple[str, str] = ("", "")) -> str:
+    """Write a number of things: ``1 node``, ``2 nodes``; with what one does and several do, ``1 anchor fits``."""
+    return f"{number} {noun} {verbs[0]}".rstrip() if number == 1 else f"{number} {noun}s {verbs[1]}".rstrip()
+
+
 def cell(value: object) -> str:
     """Write one value of a table."""
     return NOT_AVAILABLE if value is None or value == "" else str(value)

@@ -62,7 +62,7 @@ def back_under(verdict: KillDecision, _: Repetition = ONCE) -> UserMessage:
 def held_back(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed yet, because this node saw too many kills."""
     note = f"{_again(verdict, spell)}; not ended yet: too many kills of its namespace on this node in the last minute"
-    return UserMessage(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
+    return UserMessage(quota=verdict.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
 
 def suspended(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:

@@ -25,7 +25,7 @@ from gpushare_cli.audit.remote import AT_ONCE, AllNodes
 from gpushare_cli.audit.tail import Tail
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.options import add_cluster, add_state
-from gpushare_cli.terminal import Colour, Terminal, some, table
+from gpushare_cli.terminal import Colour, Terminal, counted, some, table
 
 ABOUT: Final = (
     "Read the kill log of this node or of all, and find out whether anybody changed it. Exit codes: 0 the log holds; 1 "
@@ -288,19 +288,23 @@ def _compared(source: Source, known: Sequence[Anchor]) -> VerifyFinding:
     return log_reader.verified(source, certain, hints)
 
 
+_HOLD: Final = ("holds", "hold")
+
+
 def _say(finding: VerifyFinding, *, asked: bool) -> int:
     """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
     terminal, verdict = Terminal.of(), finding.verdict
     whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
     if finding.problem is not None:
         terminal.say(f"{whose}{terminal.paint('broken', Colour.RED)}: {finding.problem}")
-        before = "before it hold" if verdict.problem is not None else "that are there hold among themselves"
-        terminal.say(f"the {verdict.records} records {before}")
+        where = "before the broken one" if verdict.problem is not None else "while no anchor is compared"
+        terminal.say(f"{counted(verdict.records, 'record', _HOLD)} {where}")
         return NOT_FINE
-    told = f"{verdict.records} records in {len(finding.source.parts)} segments hold"
-    told += f"; {finding.compared} anchors fit" if finding.compared else ""
-    told += f"; {finding.older} anchors are older than the log" if finding.older else ""
-    terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {told}")
+    segments = counted(len(finding.source.parts), "segment")
+    holds = f"{counted(verdict.records, 'record')} in {segments} {_HOLD[verdict.records != 1]}"
+    holds += f"; {counted(finding.compared, 'anchor', ('fits', 'fit'))}" if finding.compared else ""
+    holds += f"; {counted(finding.older, 'anchor', ('is', 'are'))} older than the log" if finding.older else ""
+    terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {holds}")
     terminal.say(f"head {verdict.head}")
     for doubt in _doubts(finding):
         terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(doubt)}")

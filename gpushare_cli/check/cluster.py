@@ -22,7 +22,7 @@ from gpushare.reasons import Reason
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check import feature_gates
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
-from gpushare_cli.terminal import some
+from gpushare_cli.terminal import counted, some
 
 CATEGORY: Final = "cluster"
 OLDEST: Final = (1, 36)
@@ -232,7 +232,8 @@ def published(api: Cluster) -> CheckResult:
     tainted = sum(1 for device in gpus if device.get("taints"))
     if not gpus:
         return warning("none", "label a GPU node; its agent then publishes the GPUs")
-    detail = f"{len(gpus)} on {len({item['spec'].get('nodeName') for item in items})} nodes ({_modes(gpus)})"
+    nodes = {item["spec"].get("nodeName") for item in items}
+    detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({_modes(gpus)})"
     return warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else ok(detail)
 
 

@@ -18,6 +18,7 @@ from gpushare.errors import GpuShareError, MpsError, NvmlError
 from gpushare_cli import node_status
 from gpushare_cli.check.result import Checker, CheckResult, failed, ok, warning
 from gpushare_cli.options import STATE_DIRECTORY
+from gpushare_cli.terminal import counted
 from gpushare_cli.top import stale
 
 MakeResult = Callable[[str], CheckResult]
@@ -103,7 +104,7 @@ def agent(state: Path, bad: MakeResult) -> CheckResult:
         return bad(f"it does not run: {state / NAME} is old")
     if found.problems:
         return warning("; ".join(found.problems), "gpu-share top shows what it sees")
-    return ok(f"{len(found.gpus)} GPUs seen")
+    return ok(f"{counted(len(found.gpus), 'GPU')} seen")
 
 
 def sockets(root: Path, bad: MakeResult) -> CheckResult:
@@ -127,7 +128,8 @@ def cdi(folder: Path, bad: MakeResult) -> CheckResult:
     """Look for the folder that claims' specs are written to, and count ours."""
     if not folder.is_dir():
         return bad(f"{folder} is not there")
-    return ok(f"{folder}, {len(list(folder.glob(f'{contract.CDI_FILE_PREFIX}*.json')))} claims prepared")
+    claims = len(list(folder.glob(f"{contract.CDI_FILE_PREFIX}*.json")))
+    return ok(f"{folder}, {counted(claims, 'claim')} prepared")
 
 
 def gpus(reader: GpuReader, bad: MakeResult) -> CheckResult:

@@ -16,7 +16,7 @@ from gpushare.reasons import Reason
 from gpushare_cli import node_status, top
 from gpushare_cli.explain.cluster_state import explain
 from gpushare_cli.explain.pod import recorded
-from gpushare_cli.inject import command, rewrite
+from gpushare_cli.inject import command, files, rewrite
 from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Judge
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, pods
@@ -82,7 +82,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
 
 
 def _manifest(args: argparse.Namespace) -> int:
-    documents = split(command.source(args.filename).removeprefix(command.BOM))
+    documents = split(files.source(args.filename).removeprefix(files.BOM))
     values = command.known_values(documents, args)
     if wrong := list(command.no_strings(values)):
         raise PolicyDenied.of(wrong)

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gpushare import contract
@@ -16,23 +15,21 @@ from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import parse_memory
 from gpushare.raw_objects import mapping
 from gpushare.reasons import Reason
-from gpushare_cli.inject import custom_workloads, rewrite
-from gpushare_cli.inject.manifest import Document, read, split
+from gpushare_cli import pod_paths
+from gpushare_cli.inject import custom_workloads, files, rewrite
+from gpushare_cli.inject.manifest import Document, split
 from gpushare_cli.inject.rewrite import Judge, Result
 from gpushare_cli.inject.workloads import CLAIM, CLAIM_TEMPLATE, DEFAULT_NAMESPACE, NAMESPACE, objects
 from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.inject.yaml_writer import dump
+from gpushare_cli.pod_paths import Steps
 from gpushare_cli.terminal import Colour, Terminal, diff
 from webhook.claim_templates.references import is_of_other_gpus, is_own
 from webhook.mutation.mutate import Mutation, mutate_pod
 from webhook.mutation.settings import ACROSS_NODES, Settings, image
 
-STDIN: Final = "-"
 Annotations = Mapping[str, Any]
 Claims = Mapping[str, frozenset[str]]
-
-
-BOM: Final = "\ufeff"
 
 
 class Counts(Protocol):
@@ -44,13 +41,15 @@ class Counts(Protocol):
 
 _DESCRIPTION: Final = f"""\
 Rewrite pods that ask for a share of a GPU, wherever they are in a manifest: Pods, Deployments, StatefulSets,
-DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them. Everything else comes out exactly as it went in.
+DaemonSets, ReplicaSets, Jobs, CronJobs, lists of them; with --pod-at in objects of other APIs as well. Everything
+else comes out exactly as it went in.
 
 Namespace documents in the stream supply the defaults and ceilings of their pods. Nothing is written when any pod
 is refused; all problems of all pods are listed, each with document and field.
 
   gpu-share inject -f app.yaml | kubectl apply -f -
   helm template . | gpu-share inject -f - -o diff
+  gpu-share inject -R -f manifests/ -f more.yaml
 
 A pod asks by its annotations, for example {contract.MEMORY}: 4Gi and {contract.COMPUTE}: 25%.
 """
@@ -64,13 +63,17 @@ def add_parser(subparsers: Any) -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="manifest, YAML or JSON; - is stdin")
+    what = "manifest, YAML or JSON, or a folder of such files; - is stdin; may be given several times"
+    parser.add_argument("-f", "--filename", required=True, action="append", metavar="FILE", help=what)
+    parser.add_argument("-R", "--recursive", action="store_true", help="take what folders within a folder hold as well")
     parser.add_argument(
         "-o",
         "--output",
         choices=("yaml", "json", "patch", "diff"),
         help="default: each document in the format it came in",
     )
+    what = "where objects of other APIs have pod templates, such as spec.workerGroupSpecs[*].template"
+    parser.add_argument("--pod-at", metavar="PATH", action="append", default=[], help=what)
     parser.add_argument("--templates", action="store_true", help="add the ResourceClaimTemplates the pods name")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="of a diff")
     add_policy_options(parser)
@@ -95,24 +98,28 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, rewrite, write. Returns 0; errors leave as exceptions before anything is written."""
-    text = source(args.filename)
-    results = rewritten(text.removeprefix(BOM), args)
-    later = list(made_later(results))
-    for line in (*warnings(results), *later, *(() if later else _nothing_asks(results))):
+    texts = files.texts(files.found(args.filename, recursive=args.recursive))
+    results = rewritten(files.documents(texts), args)
+    later = list(made_later(results, paths(args)))
+    for line in (*warnings(results), *unmatched(results, args), *later, *(() if later else _nothing_asks(results))):
         print(line, file=sys.stderr)
     if args.templates:
         results = list(rewrite.with_templates(results))
     else:
         results = [replace(result, templates=()) for result in results]
-    sys.stdout.write(_WRITERS[args.output](results, args) if args.output else _as_it_came(text, results))
+    sys.stdout.write(_WRITERS[args.output](results, args) if args.output else _as_it_came(texts, results))
     return 0
 
 
-def rewritten(text: str, args: argparse.Namespace) -> list[Result]:
-    """Rewrite a stream with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
-    documents = split(text)
+def rewritten(documents: Sequence[Document], args: argparse.Namespace) -> list[Result]:
+    """Rewrite documents with the options of ``add_policy_options``. Raises ``PolicyDenied`` and ``RequestError``."""
     values = _around(args) + rewrite.readable(documents)
-    return rewrite.rewrite(documents, judge_for(values, args), args.namespace, no_strings(values))
+    return rewrite.rewrite(documents, judge_for(values, args), args.namespace, no_strings(values), paths(args))
+
+
+def paths(args: argparse.Namespace) -> list[Steps]:
+    """Return where objects of other APIs have pods. Raises ``ConfigError``."""
+    return [pod_paths.parse(path) for path in args.pod_at]
 
 
 def known_values(documents: Sequence[Document], args: argparse.Namespace) -> list[Any]:
@@ -121,7 +128,7 @@ def known_values(documents: Sequence[Document], args: argparse.Namespace) -> lis
 
 
 def _around(args: argparse.Namespace) -> list[Any]:
-    return _values([document for file in args.namespaces for document in split(source(file))])
+    return _values([document for file in args.namespaces for document in split(files.source(file))])
 
 
 def judge_for(values: Sequence[Any], args: argparse.Namespace) -> Judge:
@@ -184,22 +191,6 @@ def settings(args: argparse.Namespace) -> Settings:
     return replace(Settings.from_environment(os.environ), **{k: v for k, v in given.items() if v is not None})
 
 
-def source(filename: str) -> str:
-    """Return the text of a file, or of standard input for ``-``.
-
-    Raises:
-        ConfigError: there is no such file, or no name of one.
-        RequestError: it is no text.
-    """
-    if not filename:  # an unset variable of a script; as a path it would be the folder we are in
-        raise ConfigError(f"'' is no name of a file; write one, or {STDIN} for standard input")
-    try:
-        content = sys.stdin.buffer.read() if filename == STDIN else Path(filename).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{filename} cannot be read: {error.strerror}") from None
-    return read(content)
-
-
 def warnings(results: Iterable[Result]) -> list[str]:
     """Return one line per warning, with the object it is about."""
     found = [
@@ -211,7 +202,16 @@ def warnings(results: Iterable[Result]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def made_later(results: Iterable[Result]) -> Iterator[str]:
+def unmatched(results: Iterable[Result], args: argparse.Namespace) -> Iterator[str]:
+    """Yield one line for each ``--pod-at`` that leads to no pod template."""
+    places = [change.place for result in results for change in result.changes]
+    found = [place.path[len(place.owner_path) :] for place in places]
+    for path, steps in zip(args.pod_at, paths(args), strict=True):
+        if not any(pod_paths.matches(steps, each) for each in found):
+            yield f"warning: --pod-at {path}: no object that asks for a share has a pod template there"
+
+
+def made_later(results: Iterable[Result], at: Sequence[Steps] = ()) -> Iterator[str]:
     """Yield one line for each object that asks for shares and whose pods do not exist yet."""
     for result in results:
         if contract.GROUP in result.document.text:
@@ -219,7 +219,7 @@ def made_later(results: Iterable[Result]) -> Iterator[str]:
                 value = rewrite.load(result.document, result.number, any_kind=True)
             except RequestError:  # an object of another kind, which only its own controller has to be able to read
                 continue
-            yield from custom_workloads.notes(value)
+            yield from custom_workloads.notes(value, at)
 
 
 def _nothing_asks(results: Iterable[Result]) -> Iterator[str]:
@@ -285,8 +285,8 @@ def _counts(of: Counts, item: Mapping[str, Any], *, template: bool) -> bool:
         return False
 
 
-def _as_it_came(text: str, results: Sequence[Result]) -> str:
-    return (BOM if text.startswith(BOM) else "") + rewrite.stream(results)
+def _as_it_came(texts: Sequence[tuple[str, str]], results: Sequence[Result]) -> str:
+    return (files.BOM if texts[0][1].startswith(files.BOM) else "") + rewrite.stream(results)
 
 
 def _yaml(results: Sequence[Result], _args: argparse.Namespace) -> str:
@@ -314,6 +314,7 @@ def _json(results: Sequence[Result], _args: argparse.Namespace) -> str:
 def _patch(results: Sequence[Result], _args: argparse.Namespace) -> str:
     patches = [
         {
+            **({"file": result.document.file} if result.document.file else {}),
             "document": result.number,
             "kind": change.place.kind,
             "namespace": change.place.named,
@@ -336,7 +337,7 @@ def _diff(results: Sequence[Result], args: argparse.Namespace) -> str:
             lines += diff("", dump(dict(template)), ("/dev/null", name), terminal)
         if result.rewritten:
             label = ", ".join(change.place.label for change in result.changes if change.patch)
-            lines.append(terminal.paint(f"document {result.number}: {label}", Colour.BOLD))
+            lines.append(terminal.paint(f"{result.document.place(result.number)}: {label}", Colour.BOLD))
             lines += diff(dump(result.before), dump(result.after), ("before", "after"), terminal)
     return "".join(line + "\n" for line in lines)
 

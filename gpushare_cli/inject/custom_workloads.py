@@ -1,16 +1,17 @@
 """Find objects that ask for shares and whose pods a controller of their own makes, such as a RayCluster.
 
-``inject`` leaves them as they are: nothing here knows where such an object keeps its pods. The webhook rewrites each
-pod when it is created.
+``inject`` leaves them as they are unless ``--pod-at`` says where such an object keeps its pods. The webhook rewrites
+each pod when it is created.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare.annotation_table import of_pod
 from gpushare.raw_objects import mapping
-from gpushare_cli.inject.workloads import is_known
+from gpushare_cli.inject.workloads import is_known, pods
+from gpushare_cli.pod_paths import Steps
 
 KINDS: Final = frozenset(
     {
@@ -29,15 +30,23 @@ KINDS: Final = frozenset(
 HANDS_ON: Final = frozenset({("serving.kserve.io", "InferenceService")})
 """Those that give their own annotations to their pods."""
 _OWN: Final = ("metadata", "annotations")
-_LATER: Final = "inject leaves it as it is; its pods are rewritten when they are created, in opted-in namespaces"
+_LATER: Final = (
+    "inject leaves it as it is; its pods are rewritten when they are created, in opted-in namespaces. "
+    "--pod-at PATH rewrites its pod templates here"
+)
 _MISPLACED: Final = f"its own annotations ask for nothing; move those of {contract.GROUP} to its pod template"
 
 
-def notes(value: Any) -> Iterator[str]:
-    """Yield a sentence for each object of a document that asks for shares and is of no kind that ``inject`` knows."""
+def notes(value: Any, at: Sequence[Steps] = ()) -> Iterator[str]:
+    """Yield a sentence for each object of a document that asks for shares where ``inject`` finds no pod.
+
+    Args:
+        value: the document.
+        at: where objects of unknown kinds have pods.
+    """
     for item in _items(value):
         group, kind = str(item.get("apiVersion", "")).rpartition("/")[0], str(item.get("kind", ""))
-        if is_known(group, kind):
+        if is_known(group, kind) or pods(item, at):
             continue
         asking = {path == _OWN for path in _asking(item)}
         if False in asking or (asking and (group, kind) in HANDS_ON):

@@ -27,14 +27,20 @@ class Document:
     """One document of a stream.
 
     ``text`` is its exact source, separator line included. ``node`` is the composed YAML, or the value of a JSON
-    document in ``value``. ``line`` is where its content starts, counted from 1.
+    document in ``value``. ``line`` is where its content starts, counted from 1. ``file`` is empty where
+    only one is read.
     """
 
     line: int
     text: str
+    file: str = ""
     json: bool = False
     value: Any = None
     node: yaml.Node | None = None
+
+    def place(self, number: int) -> str:
+        """Name the document in a message; it is the one of that number in its file."""
+        return f"{self.file}: document {number}" if self.file else f"document {number}"
 
     def top(self, key: str) -> str:
         """Return a top-level string such as ``kind`` without constructing the document; empty when absent."""

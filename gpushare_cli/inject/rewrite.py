@@ -19,6 +19,7 @@ from gpushare_cli.inject.manifest import Document
 from gpushare_cli.inject.workloads import DEFAULT_NAMESPACE, PodPlace, concerns, pods
 from gpushare_cli.inject.yaml_hints import no_string
 from gpushare_cli.inject.yaml_writer import dump
+from gpushare_cli.pod_paths import Steps
 from webhook.mutation.annotation_keys import field_of
 from webhook.mutation.mutate import Mutation
 from webhook.mutation.resourceclaims import template_for
@@ -71,7 +72,11 @@ class Result:
 
 
 def rewrite(
-    documents: Sequence[Document], judge: Judge, namespace: str | None = None, known: Iterable[Problem] = ()
+    documents: Sequence[Document],
+    judge: Judge,
+    namespace: str | None = None,
+    known: Iterable[Problem] = (),
+    at: Sequence[Steps] = (),
 ) -> list[Result]:
     """Rewrite every document, or none.
 
@@ -80,6 +85,7 @@ def rewrite(
         judge: what decides on one pod.
         namespace: the namespace of pods that name none; ``default`` when absent.
         known: problems of the stream that are reported before those of its pods.
+        at: where objects of unknown kinds have pods.
 
     Raises:
         PolicyDenied: pods are refused, or documents cannot be read; of each problem, document and field are named.
@@ -88,7 +94,7 @@ def rewrite(
     problems, complete = list(known), True
     for number, document in numbered(documents):
         try:
-            results.append(_rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE))
+            results.append(_rewrite(document, number, judge, namespace or DEFAULT_NAMESPACE, at))
         except PolicyDenied as error:
             problems += error.problems
             complete &= error.complete
@@ -100,9 +106,10 @@ def rewrite(
 
 
 def numbered(documents: Sequence[Document]) -> Iterator[tuple[int, Document]]:
-    """Count documents as a person does: from 1, and what is empty between two separators is none."""
-    number = 1
+    """Count the documents of each file as a person does: from 1, and what is empty between two separators is none."""
+    number, file = 1, None
     for document in documents:
+        number, file = (number if document.file == file else 1), document.file
         yield number, document
         number += not _empty(document)
 
@@ -133,13 +140,13 @@ def load(document: Document, number: int, *, any_kind: bool = False) -> Any:
         return document.load()
     except Misplaced as error:
         start = document.line - (document.node.start_mark.line if document.node is not None else 0)
-        raise RequestError(f"document {number}, line {start + error.line}: {error.message}") from None
+        raise RequestError(f"{document.place(number)}, line {start + error.line}: {error.message}") from None
 
 
-def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> Result:
-    before = load(document, number)
+def _rewrite(document: Document, number: int, judge: Judge, namespace: str, at: Sequence[Steps]) -> Result:
+    before = load(document, number, any_kind=bool(at) and contract.GROUP in document.text)
     changes, problems, complete = list[Change](), list[Problem](), True
-    for place in pods(before):
+    for place in pods(before, at):
         try:
             changes.append(change_of(place, judge, place.named or namespace))
         except PolicyDenied as error:
@@ -151,7 +158,7 @@ def _rewrite(document: Document, number: int, judge: Judge, namespace: str) -> R
     operations = _operations(changes)
     after = jsonpatch.apply_patch(before, operations) if operations else before
     shares = {change.place.path for change in changes if change.reason in SHARES}
-    templates = tuple(template for place in pods(after) if place.path in shares for template in _template(place))
+    templates = tuple(template for place in pods(after, at) if place.path in shares for template in _template(place))
     return Result(
         number=number, document=document, before=before, after=after, changes=tuple(changes), templates=templates
     )
@@ -186,7 +193,7 @@ def _located(
     error: PolicyDenied, document: Document, number: int, place: PodPlace, namespace: str
 ) -> Iterator[Problem]:
     """Yield the problems of a pod with their place in the stream; those of its namespace have none."""
-    where = f"document {number} ({place.label}, line {document.line})"
+    where = f"{document.place(number)} ({place.label}, line {document.line})"
     for problem in error.problems:
         field = f"{where}: {'.'.join(part for part in (place.field, problem.field) if part)}"
         if problem.field.startswith(namespace_policy.FIELD):
@@ -251,15 +258,17 @@ def _identity(document: Document) -> tuple[str, str, str] | None:
 
 
 def stream(results: Sequence[Result]) -> str:
-    """Join the documents again, each claim template before the document that names it."""
+    """Join the documents again, each claim template before the document that names it, and files apart."""
     pieces: list[str] = []
-    after_json = False
+    after_json, file = False, None
     for result in results:
         like = result.document
+        apart, file = bool(result.templates) or file not in (None, like.file), like.file
         for template in result.templates:
             pieces.append(_apart(pieces, _written(template, like=like), json_pair=after_json and like.json))
             after_json = like.json
-        pieces.append(_apart(pieces, result.text, json_pair=like.json) if result.templates else result.text)
+        pair = like.json and (after_json or bool(result.templates))
+        pieces.append(_apart(pieces, result.text, json_pair=pair) if apart else result.text)
         after_json = like.json
     return "".join(pieces)
 

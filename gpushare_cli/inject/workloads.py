@@ -1,16 +1,17 @@
 """Where pods are in Kubernetes objects: in a Pod itself, in a workload's template, in the items of a list. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare.raw_objects import mapping
 from gpushare.raw_objects import objects as items_of
+from gpushare_cli.pod_paths import Steps, follow
 
 DEFAULT_NAMESPACE: Final = "default"
 
 _TEMPLATE: Final = ("spec", "template")
-PLACES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+PLACES: Final[Mapping[tuple[str, str], Steps]] = {
     ("", "Pod"): (),
     ("", "PodTemplate"): ("template",),
     ("", "ReplicationController"): _TEMPLATE,
@@ -37,8 +38,8 @@ class PodPlace:
     an item of a List), and ``named`` the namespace written there, ``None`` when it names none.
     """
 
-    path: tuple[str | int, ...]
-    owner_path: tuple[str | int, ...]
+    path: Steps
+    owner_path: Steps
     kind: str
     name: str
     named: str | None
@@ -53,7 +54,7 @@ class PodPlace:
     @property
     def pointer(self) -> str:
         """Return the path as a JSON pointer."""
-        return "".join(f"/{step}" for step in self.path)
+        return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in self.path)
 
     @property
     def label(self) -> str:
@@ -72,9 +73,14 @@ def concerns(api_version: str, kind: str) -> bool:
     return key in PLACES or key in POLICY or _items_kind(*key) is not None
 
 
-def pods(value: Any) -> list[PodPlace]:
-    """Return the pods of an object, in order. What is not shaped like an object holds none."""
-    return list(_places(value, (), "", ""))
+def pods(value: Any, at: Sequence[Steps] = ()) -> list[PodPlace]:
+    """Return the pods of an object, in order. What is not shaped like an object holds none.
+
+    Args:
+        value: the object, or a list of such.
+        at: where objects of unknown kinds may have pods.
+    """
+    return list(_places(value, (), ("", ""), at))
 
 
 def objects(value: Any, *kinds: tuple[str, str]) -> Iterator[Mapping[str, Any]]:
@@ -89,23 +95,22 @@ def objects(value: Any, *kinds: tuple[str, str]) -> Iterator[Mapping[str, Any]]:
             yield from objects({"apiVersion": version, "kind": of, **item}, *kinds)
 
 
-def _places(value: Any, path: tuple[str | int, ...], version: str, kind: str) -> Iterator[PodPlace]:
+def _places(value: Any, path: Steps, of: tuple[str, str], at: Sequence[Steps]) -> Iterator[PodPlace]:
+    """Yield the pods at ``path``; ``of`` are apiVersion and kind of an object that does not say them."""
     if not isinstance(value, dict):
         return
-    version, kind = str(value.get("apiVersion", version)), str(value.get("kind", kind))
+    version, kind = str(value.get("apiVersion", of[0])), str(value.get("kind", of[1]))
     group = _group(version)
-    if (steps := PLACES.get((group, kind))) is not None:
-        pod = _follow(value, steps)
-        if isinstance(pod, dict):
-            yield _place(value, pod, kind, path, steps)
-    elif (of := _items_kind(group, kind)) is not None and isinstance(value.get("items"), list):
+    if (items := _items_kind(group, kind)) is not None and isinstance(value.get("items"), list):
         for index, item in enumerate(value["items"]):
-            yield from _places(item, (*path, "items", index), version, of)
+            yield from _places(item, (*path, "items", index), (version, items), at)
+        return
+    places = (PLACES[group, kind],) if (group, kind) in PLACES else at
+    found = {where: pod for steps in places for where, pod in follow(value, steps) if isinstance(pod, dict)}
+    yield from (_place(value, pod, kind, path, where) for where, pod in found.items())
 
 
-def _place(
-    owner: Mapping[str, Any], pod: Mapping[str, Any], kind: str, path: tuple[str | int, ...], steps: tuple[str, ...]
-) -> PodPlace:
+def _place(owner: Mapping[str, Any], pod: Mapping[str, Any], kind: str, path: Steps, steps: Steps) -> PodPlace:
     metadata = mapping(owner, "metadata")
     name = metadata.get("name") or metadata.get("generateName") or "(no name)"
     named = metadata.get("namespace")
@@ -131,9 +136,3 @@ def _items_kind(group: str, kind: str) -> str | None:
 
 def _group(api_version: str) -> str:
     return api_version.rpartition("/")[0]
-
-
-def _follow(value: Any, steps: tuple[str, ...]) -> Any:
-    for step in steps:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value

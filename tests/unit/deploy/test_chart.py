@@ -370,6 +370,12 @@ def test_tenants_change_quotas_of_what_runs_only_where_an_operator_says_so() -> 
     assert (rights(), rights("--set=tenantResize=true")) == (True, False)
 
 
+def test_the_policy_that_warns_knows_the_smallest_and_largest_share_of_the_cluster() -> None:
+    options = ("--set=webhook.minMemory=1Gi", "--set=webhook.maxMemory=77Gi")
+    policies = {each["metadata"]["name"]: str(each) for each in of(options, "ValidatingAdmissionPolicy")}
+    assert all(f'"{amount}"' in policies["gpu-share-warnings"] for amount in ("1Gi", "77Gi"))
+
+
 @pytest.mark.parametrize("options", [PLAIN, SIMULATED, (*SIMULATED, "--set=simulate.privileged=true")])
 def test_a_shared_memory_of_mps_is_one_and_the_same_for_daemons_agent_and_clients(options: tuple[str, ...]) -> None:
     specs = dict(pods(*options))

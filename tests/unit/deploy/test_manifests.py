@@ -50,6 +50,9 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
         contract.NAMESPACE_LABEL,
         contract.MANAGED_LABEL,
         contract.MEMORY,
+        contract.COMPUTE,
+        contract.GPUS,
+        contract.MIG_PROFILE,
         contract.KILL_LOG,
         contract.MAX_MEMORY,
         contract.MAX_COMPUTE,
@@ -241,10 +244,13 @@ def test_the_agent_keeps_its_state_where_the_node_does(monkeypatch: pytest.Monke
     assert {str(read.state), str(read.run)} <= mounted
 
 
-def test_every_policy_is_bound_and_denies() -> None:
+def test_every_policy_is_bound_and_denies_except_the_one_that_warns() -> None:
     bound = {b["spec"]["policyName"]: b["spec"]["validationActions"] for b in of("ValidatingAdmissionPolicyBinding")}
-    assert bound == {p["metadata"]["name"]: ["Deny"] for p in of("ValidatingAdmissionPolicy")}
-    assert all(p["spec"]["failurePolicy"] == "Fail" for p in of("ValidatingAdmissionPolicy"))
+    failing = {p["metadata"]["name"]: p["spec"]["failurePolicy"] for p in of("ValidatingAdmissionPolicy")}
+    assert failing.pop("gpu-share-warnings") == "Ignore"
+    assert bound.pop("gpu-share-warnings") == ["Warn"]
+    assert bound == {name: ["Deny"] for name in failing}
+    assert set(failing.values()) == {"Fail"}
 
 
 def test_no_policy_stops_a_deletion_but_of_templates_and_slices() -> None:

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from gpushare_cli.terminal import Colour, Terminal, diff, table
+from gpushare_cli.terminal import Colour, Terminal, counted, diff, table
 
 
 class Tty(io.StringIO):
@@ -45,3 +45,8 @@ def test_a_diff_is_coloured_line_by_line() -> None:
     assert f"{Colour.RED}-b\x1b[0m" in shown
     assert f"{Colour.GREEN}+c\x1b[0m" in shown
     assert " a" in shown
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    assert [counted(number, "node") for number in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+    assert [counted(number, "node", ("is", "are")) for number in (1, 2)] == ["1 node is", "2 nodes are"]

@@ -64,11 +64,11 @@ def test_gpus_and_containers_are_tables_without_blanks(state: Path, capsys: pyte
         "0 NVIDIA A100 time-slicing 9216/20480/15872 5",
         "",
         "GPU NAMESPACE/POD CONTAINER PID MEM/QUOTA STATE",
-        "0 asr/tts model 7,8 3072/4096 ok",
-        "0 asr/near model 9 4000/4096 near",
         "0 asr/big model 10 9216/4096 over",
         "0 asr/gone model N/A 0/4096 killed",
+        "0 asr/near model 9 4000/4096 near",
         "0 asr/odd model N/A N/A/4096 blind",
+        "0 asr/tts model 7,8 3072/4096 ok",
     ]
 
 
@@ -255,3 +255,25 @@ def test_a_container_that_was_ended_is_shown_as_killed_while_it_holds_nothing(
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[4:]] == ["killed", "ok"]
     assert main(["explain", "big", "--state", str(tmp_path)]) == 1
     assert "pid 7 by SIGTERM (record 1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "0.09", "nan", "inf", "1e9", "", "fast"])
+def test_an_interval_in_which_nothing_new_can_come_is_refused(
+    state: Path, seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", "--state", str(state), "--watch", f"--interval={seconds}"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "--interval" in err
+
+
+def test_rows_are_sorted_and_stay_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = {"uuid": "GPU-b", "index": 10, "model": "NVIDIA A100", "mode": "mps"}
+    mine = [container(f"pod-{number}", 1, "Within") for number in (10, 9, 1)]
+    there = container("other", 1, "Within") | {"gpu": "GPU-b"}
+    first = status()["gpus"][0] | {"index": 2}
+    (tmp_path / NAME).write_text(json.dumps(status(*mine, there, gpus=[second, first])))
+    assert main(["top", "--state", str(tmp_path)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines[1:3]] == ["2", "10"]
+    assert [line[1] for line in lines[5:]] == ["asr/pod-1", "asr/pod-10", "asr/pod-9", "asr/other"]

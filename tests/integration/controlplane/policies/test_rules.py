@@ -49,6 +49,11 @@ def test_annotations_cannot_be_edited(
     assert after == "4Gi"
 
 
+def test_a_refused_change_of_memory_names_the_command_that_changes_it(world: World, managed: str) -> None:
+    refused = refusal(lambda: world.tenant.patch(world.pods(managed), annotation("3Gi")))
+    assert f"gpu-share resize {world.namespace}/{managed} CONTAINER" in refused
+
+
 @pytest.mark.parametrize("key", ["gpu-share.io/compute", "memory.gpu-share.io/main", "GPU-share.io/memory"])
 def test_annotations_cannot_be_added_by_a_tenant(world: World, managed: str, key: str) -> None:
     patch = {"metadata": {"annotations": {key: "1"}}}

@@ -1,9 +1,21 @@
 import pytest
 
-from enforcer.status.messages import NOTE_BYTES, cut
+from enforcer.detection.types import Decision, KillDecision
+from enforcer.status.messages import DECIDED, NOTE_BYTES, cut
+from gpushare.reasons import Reason
+from tests.unit.enforcer.made import quota
 
 
 @pytest.mark.parametrize("note", ["a" * 5000, "\u20ac" * 900, "x\ny\x1b[31m\x00", "\ud800"])
 def test_a_note_fits_an_event(note: str) -> None:
     assert len(cut(note).encode()) <= NOTE_BYTES
     assert cut(note).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("decision", "reason"),
+    [(Decision.HELD_BACK, Reason.KILL_RATE_LIMITED), (Decision.SUSPENDED, Reason.BREAKER_OPEN)],
+)
+def test_the_kill_rate_limit_and_the_circuit_breaker_have_each_a_reason(decision: Decision, reason: Reason) -> None:
+    message = DECIDED[decision](KillDecision(decision=decision, quota=quota(), used_mib=5000, kill_in=4.0))
+    assert message.reason is reason

@@ -16,6 +16,7 @@ from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from enforcer.audit.retention import Retention
 from gpushare.kube_client import Cluster
 from gpushare_cli.audit import remote
+from gpushare_cli.terminal import counted
 from tests.unit.gpushare_cli.killlog import Nodes, run, write
 
 
@@ -52,7 +53,7 @@ def test_a_log_cut_or_replaced_behind_our_back_holds_alone_and_fails_with_its_an
     anchor = {"given": head, "annotation": "cluster"}.get(where, file)
     assert run(capsys, "verify", "--state", state, "--anchor", anchor)[:2] == (
         0, ("" if where in {"file", "given"} else "gpu-7: ")
-        + f"ok: 6 records in {len(segments(state / 'audit'))} segments hold; 1 anchors fit\nhead {head}\n",
+        + f"ok: 6 records in {counted(len(segments(state / 'audit')), 'segment')} hold; 1 anchor fits\nhead {head}\n",
     )  # fmt: skip
     for change, said in ((cut, "its tail was cut off"), (rechained, "the log was replaced")):
         change(state)
@@ -77,7 +78,7 @@ def test_an_event_that_a_tenant_wrote_breaks_no_log_and_vouches_for_none(
     code, out, _ = run(capsys, *verify)
     assert (code, "nothing to compare it with" in out, "look into it" in out) == (1, True, False), "it fits: no proof"
     nodes.annotate("gpu-7", head)
-    holds = f"gpu-7: ok: 6 records in {len(segments(tmp_path / 'audit'))} segments hold; 1 anchors fit"
+    holds = f"gpu-7: ok: 6 records in {counted(len(segments(tmp_path / 'audit')), 'segment')} hold; 1 anchor fits"
     assert run(capsys, *verify)[:2] == (0, f"{holds}\nhead {head}\n")
     for number in range(7):
         nodes.event("gpu-7", f"{3 + 10 * number}:sha256:" + "0" * 64)
@@ -185,13 +186,13 @@ def test_an_anchor_older_than_a_pruned_log_is_counted_and_not_held_against_it(tm
     verify = ("verify", "--state", tmp_path, "--anchor", heads[0])
     assert read(next(lines_of(segments(tmp_path / "audit")[0])))["seq"] > 1
     code, out, _ = run(capsys, *verify)
-    assert (code, "1 anchors are older than the log" in out, "what stood before its first record" in out) == (
+    assert (code, "1 anchor is older than the log" in out, "what stood before its first record" in out) == (
         1,
         True,
         True,
     )
     code, out, _ = run(capsys, *verify, "--anchor", heads[-1])
-    assert (code, "hold; 1 anchors fit; 1 anchors are older than the log" in out) == (0, True)
+    assert (code, "hold; 1 anchor fits; 1 anchor is older than the log" in out) == (0, True)
 
 
 def test_all_nodes_are_verified_against_what_the_cluster_saw(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
@@ -201,7 +202,7 @@ def test_all_nodes_are_verified_against_what_the_cluster_saw(nodes: Nodes, tmp_p
     code, out, err = run(capsys, "verify", "-A")
     assert (code, err) == (0, "")
     assert [line for line in out.splitlines() if "ok" in line] == [
-        f"{node}: ok: 6 records in 1 segments hold; 1 anchors fit" for node in ("gpu-1", "gpu-2")
+        f"{node}: ok: 6 records in 1 segment hold; 1 anchor fits" for node in ("gpu-1", "gpu-2")
     ]
     cut(tmp_path / "gpu-2")
     code, out, _ = run(capsys, "verify", "-A")

@@ -135,7 +135,7 @@ def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
     }  # fmt: skip
     slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
     found = cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
-    assert (found.level, found.detail) == ("ok", "1 on 1 nodes (1 time-slicing)")
+    assert (found.level, found.detail) == ("ok", "1 on 1 node (1 time-slicing)")
     device["taints"] = [{"key": "unhealthy"}]
     assert cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ def inject_twice(source: str) -> tuple[list[Result], list[Result]]:
 
 def build(source: str) -> list[Result]:
     options = build_parser("inject").parse_args(["inject", "-f", "-"])
-    return list(with_templates(rewritten(source, options)))
+    return list(with_templates(rewritten(split(source), options)))
 
 
 def follow(value: Any, kind: str) -> Any:

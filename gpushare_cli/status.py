@@ -1,0 +1,68 @@
+"""``gpu-share status``: what the containers of one pod use, from inside its sidecar."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from gpushare.contract import SIDECAR, STATUS_PATH
+from gpushare.errors import GpuShareError
+from gpushare_cli.node_status import now, state_word
+from gpushare_cli.terminal import cell, table
+from sidecar import files, pod_status
+from sidecar.pod_status import Status, Use
+
+STALE_SECONDS: Final = 60.0
+"""The enforcer writes every few seconds; a restart of it takes less than this."""
+HEADERS: Final = ("CONTAINER", "GPU", "MEM/QUOTA", "STATE")
+ELSEWHERE: Final = f"in a sharing pod: kubectl exec POD -c {SIDECAR} -- gpu-share status"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the verb to ``argparse``'s collection of subparsers."""
+    parser = subparsers.add_parser(
+        "status",
+        help="inside a sidecar: show what the pod's containers use of their quota",
+        description=f"Show what the containers of this pod use of their quota, in MiB. Run it in container {SIDECAR}.",
+    )
+    what = f"where {pod_status.FILE} is (%(default)s)"
+    parser.add_argument("--status", type=Path, default=Path(STATUS_PATH), metavar="DIR", help=what)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show it. Returns 1 when the share is not ready, or when the enforcer does not run."""
+    status = _read(args.status / pod_status.FILE)
+    print("\n".join(lines(status)))
+    age = None if status.written is None else now().timestamp() - status.written
+    if age is None or age > STALE_SECONDS:
+        when = "at an unknown time" if age is None else f"{age:.0f} s ago"
+        print(f"gpu-share: this was written {when}: the enforcer of this node does not run", file=sys.stderr)
+        return 1
+    return 0 if status.ready else 1
+
+
+def lines(status: Status) -> Iterator[str]:
+    """Lay a pod's status out: what it waits for, the containers, the messages."""
+    if not status.ready:
+        yield f"the share of the GPU is not ready: {status.waiting or 'the enforcer gives no reason'}"
+    if status.uses:
+        yield from table(HEADERS, [_row(use) for use in sorted(status.uses, key=_by_name)])
+    yield from map(str, status.messages)
+
+
+def _read(file: Path) -> Status:
+    data = files.read(str(file), pod_status.MAX_BYTES)
+    status = None if data is None else pod_status.parse(data)
+    if status is None:
+        raise GpuShareError(f"{file} is not there or cannot be read; run it {ELSEWHERE}")
+    return status
+
+
+def _row(use: Use) -> tuple[object, ...]:
+    memory = f"{cell(use.used_mib)}/{use.quota_mib}"
+    return use.container, use.gpu, memory, state_word(use.state, use.used_mib, use.quota_mib)
+
+
+def _by_name(use: Use) -> tuple[str, str]:
+    return use.container, use.gpu
