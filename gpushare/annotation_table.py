@@ -130,20 +130,20 @@ _POLICY: Final = (Reader.WEBHOOK, Reader.POLICY)
 
 TABLE: Final = (
     Annotation(
-        key=contract.MEMORY, container_prefix=contract.MEMORY_OF, on=Object.POD, type=_MEMORY, read_by=_SHARE,
+        key=contract.MEMORY, container_prefix=contract.MEMORY_OF, on=Object.POD, type=_MEMORY, read_by=_MAXIMUM,
         default="default-memory of the namespace", meaning="GPU memory of a container's share",
     ),
     Annotation(
-        key=contract.COMPUTE, container_prefix=contract.COMPUTE_OF, on=Object.POD, type=_PERCENT, read_by=_SHARE,
+        key=contract.COMPUTE, container_prefix=contract.COMPUTE_OF, on=Object.POD, type=_PERCENT, read_by=_MAXIMUM,
         default="default-compute, else max-compute of the namespace, else no limit",
         meaning="percent of one GPU's SMs, a limit",
     ),
     Annotation(
         key=contract.MIG_PROFILE, container_prefix=contract.MIG_PROFILE_OF, on=Object.POD, type=_PROFILE,
-        read_by=_WEBHOOK, meaning="a MIG instance of that profile instead of a share",
+        read_by=_POLICY, meaning="a MIG instance of that profile instead of a share",
     ),
     Annotation(
-        key=contract.GPUS, container_prefix=contract.GPUS_OF, on=Object.POD, type=_GPU_COUNT, read_by=_WEBHOOK,
+        key=contract.GPUS, container_prefix=contract.GPUS_OF, on=Object.POD, type=_GPU_COUNT, read_by=_POLICY,
         default="1", meaning="the number of GPUs of which a container has a share each",
     ),
     Annotation(

@@ -112,8 +112,8 @@ def test_interrupted_it_leaves_nothing_behind(folder: Path, number: signal.Signa
             break
     time.sleep(0.5)
     process.send_signal(number)
-    process.communicate(timeout=30)
-    assert process.returncode == 130
+    rest = process.communicate(timeout=30)
+    assert process.returncode == 130, rest
 
 
 def test_an_interruption_while_a_process_starts_comes_when_it_is_known(

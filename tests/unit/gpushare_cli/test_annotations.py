@@ -28,7 +28,7 @@ def test_json_has_the_whole_table(capsys: pytest.CaptureFixture[str]) -> None:
         "value": "memory",
         "examples": ["4Gi"],
         "default": "default-memory of the namespace",
-        "readBy": ["webhook", "enforcer"],
+        "readBy": ["webhook", "enforcer", "admission policy"],
         "meaning": "GPU memory of a container's share",
         "message": "'?' is not a quantity of memory; write for example 4Gi or 512Mi (suffixes Mi, Gi, Ti, M, G, T)",
     }
