@@ -68,7 +68,7 @@ def test_a_pod_with_a_way_around_its_share_gets_no_gpu_by_a_claim_of_its_own(sit
     site.create(namespace, body)
     site.until("the kubelet says why", lambda: "hostPID" in str(site.events(namespace, "hosted")))
     assert site.bed.pod(namespace, "hosted")["status"]["phase"] == "Pending"
-    site.delete(namespace, "hosted")
+    site.drop(namespace, wait=True)  # its claim, too: an uninstallation waits for claims of no pod
 
 
 def test_after_an_opt_out_tenants_run_on_and_end_as_ever(site: Site) -> None:
