@@ -30,14 +30,9 @@ class _Due:
 
 
 def evaluate(
-    state: DetectorState,
-    quotas: Sequence[Quota],
-    readings: Mapping[str, UsageByContainer | None],
-    now: float,
-    rules: DetectorConfig,
-    *,
-    pursued: AbstractSet[ContainerKey] = frozenset(),
-) -> tuple[DetectorState, tuple[KillDecision, ...]]:
+    state: DetectorState, quotas: Sequence[Quota], readings: Mapping[str, UsageByContainer | None], now: float,
+    rules: DetectorConfig, *, pursued: AbstractSet[ContainerKey] = frozenset(),
+) -> tuple[DetectorState, tuple[KillDecision, ...]]:  # fmt: skip
     """Take in one sample of every GPU.
 
     Args:
@@ -48,14 +43,9 @@ def evaluate(
         rules: how careful to be.
         pursued: whom somebody is acting upon still, also where the container has restarted meanwhile.
     """
-    cases: dict[Key, ViolationState] = {}
-    owed: dict[DebtKey, Debt] = {}
-    within: dict[ContainerKey, float] = {}
-    verdicts: list[KillDecision] = []
-    due: list[_Due] = []
-    busy = {container_key(quota) for quota in quotas if state.cases.get(_key(quota), ViolationState()).acting}.union(
-        pursued
-    )
+    cases, owed, within = dict[Key, ViolationState](), dict[DebtKey, Debt](), dict[ContainerKey, float]()
+    verdicts, due = list[KillDecision](), list[_Due]()
+    busy = _busy(state, quotas) | pursued
     state = replace(_aged(state, busy, now, rules), thresholds=doubt.followed(state.thresholds, quotas, now))
     exceeding, ended = namespaces_exceeding(state), state.ended
     for quota in quotas:
@@ -85,11 +75,25 @@ def evaluate(
     owed = debts.aged({**state.debts, **owed}, now, rules.debt)
     state = replace(state, cases=cases, debts=owed, within=within, ended=ended)
     state = _breaker(state, due, quotas, now, rules)
-    if state.open or state.cases is not cases:  # or has just closed by itself: all begin a new grace period
-        return state, (*verdicts, *(_suspended(due, cases) if state.open else ()))
     pods = {pod for pod, _ in busy}  # one attempt on a pod at a time: none keeps the others waiting
+    state, more = _chosen(state, due, pods, cases, now, rules)
+    return state, (*verdicts, *more)
+
+
+def _busy(state: DetectorState, quotas: Sequence[Quota]) -> frozenset[ContainerKey]:
+    """Return the containers that a kill is under way for."""
+    return frozenset(container_key(each) for each in quotas if state.cases.get(_key(each), ViolationState()).acting)
+
+
+def _chosen(
+    state: DetectorState, due: Sequence[_Due], pods: AbstractSet[str], cases: dict[Key, ViolationState],
+    now: float, rules: DetectorConfig,
+) -> tuple[DetectorState, list[KillDecision]]:  # fmt: skip
+    """Return the kills of those that are due, except of pods that a kill is under way for, and what they change."""
+    if state.open or state.cases is not cases:  # or has just closed by itself: all begin a new grace period
+        return state, _suspended(due, cases) if state.open else []
     state, sentences = _sentences([e for e in due if e.quota.pod_uid not in pods], cases, state, now, rules)
-    return replace(state, cases=cases), (*verdicts, *sentences)
+    return replace(state, cases=cases), sentences
 
 
 def record_kill_result(
