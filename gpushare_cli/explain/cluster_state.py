@@ -310,9 +310,12 @@ def _hindrances(found: PodRecord) -> Iterator[str]:
 
 
 def _has_failed(status: Object) -> bool:
-    """Whether a container does not run, and its last run ended by an error."""
-    ends = (mapping(mapping(status, key), "terminated") for key in ("state", "lastState"))
-    return "running" not in mapping(status, "state") and any(end.get("exitCode") for end in ends)
+    """Return whether the last run that ended did so by an error, also where the next one runs by now.
+
+    A restart whose last run is not available counts as one: a container that fails at once runs whenever it is asked.
+    """
+    ends = [end for key in ("state", "lastState") if (end := mapping(mapping(status, key), "terminated"))]
+    return bool(ends[0].get("exitCode") if ends else status.get("restartCount"))
 
 
 def _is_trouble(event: Object, found: PodRecord) -> bool:

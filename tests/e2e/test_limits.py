@@ -252,8 +252,9 @@ def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     site.create(namespace, client("user", restart="Always"))
     logs = f"kubectl -n {namespace} logs user -c {pods.MAIN}"
     site.until("user is refused", lambda: "Permission denied" in site.shell(logs, check=False), LATE)
-    words = site.shell(f"gpu-share explain {namespace}/user", check=False)
-    assert "runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600, user 0)" in words
+    reason = "runs as user 1000, who may not open the file of the MPS server in /dev/shm (mode 0600, user 0)"
+    explain = f"gpu-share explain {namespace}/user"
+    site.until("explain gives the reason", lambda: reason in site.shell(explain, check=False), LATE)
     site.delete(namespace, "root")
     driver(multiuser_supported="0")
     have(*SHARED_MEMORY, then=REPLACE)
