@@ -79,7 +79,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "when", choices=("before", "after", "node"), help="the release is there, or gone; a node's files"
     )
-    parser.add_argument("--namespace", default="gpu-share-system", metavar="NS", help="our namespace (%(default)s)")
+    parser.add_argument(
+        "--namespace", default=defaults.SYSTEM_NAMESPACE, metavar="NS", help="our namespace (%(default)s)"
+    )
     parser.add_argument(
         "--timeout", type=float, default=defaults.UNINSTALL_SECONDS, metavar="S", help="how long to wait (%(default)s)"
     )

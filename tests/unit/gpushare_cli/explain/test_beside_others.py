@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpushare_cli.explain.cluster_state import PodRecord, explain
+from gpushare_cli.explain.cluster_state import explain
+from gpushare_cli.explain.pod_record import PodRecord
 from tests.unit.gpushare_cli.explain.test_pod import load, told
 
 
@@ -20,10 +21,10 @@ def test_a_scheduler_that_places_no_shares_is_named(
 ) -> None:
     content = load("waiting")
     content["pod"]["spec"]["schedulerName"] = scheduler
-    _, lines = explain(PodRecord(**content, schedulers=schedulers))
+    lines = explain(PodRecord(**content, schedulers=schedulers)).lines
     assert any("schedulerName is" in line for line in lines) is named
     content["pod"]["spec"]["nodeName"] = "n1"
-    _, lines = explain(PodRecord(**content, schedulers=schedulers))
+    lines = explain(PodRecord(**content, schedulers=schedulers)).lines
     assert not any("schedulerName is" in line for line in lines)
 
 
