@@ -45,7 +45,10 @@ def explain(record: PodRecord, judge: Judge | None = None) -> PodExplanation:
     if asked:
         named = some(asked, no_share.NAMED)
         summary = f"{record.name}: {_where(record)}, WITHOUT a share, although it asks for one ({named})"
-    return _explanation(record, summary, findings, fine=not asked and not findings, share=False, asks=bool(asked))
+    return _explanation(
+        record, summary, findings, fine=not asked and not findings, share=False, asks=bool(asked),
+        containers=tuple(_facts(record)) if asked else (),
+    )  # fmt: skip
 
 
 def _explanation(

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from gpushare_cli.explain.findings import MAX_TEXT, Finding, FindingType
 from gpushare_cli.explain.pod_record import NO_USAGE, Usage
+from gpushare_cli.explain.shares import NO_GPU
 from gpushare_cli.terminal import clean, table
 
 COLUMNS: Final = ("CONTAINER", "ASKED", "GIVEN", "GPU", "STATE")
@@ -53,7 +54,7 @@ class PodExplanation:
     def row(self) -> tuple[str, str, str, str]:
         """Return the pod's row in the table of its workload."""
         asked, given = ("; ".join(filter(None, texts)) for texts in (
-            [each.asked for each in self.containers], [each.given for each in self.containers if each.gpu]
+            [each.asked for each in self.containers], [each.given for each in self.containers if each.given != NO_GPU]
         ))  # fmt: skip
         return self.name, f"{self.phase} on {self.node}" if self.node else self.phase, asked, given
 
@@ -95,10 +96,12 @@ class WorkloadExplanation:
         return [_line(self.summary), *(f"  {_line(each)}" for each in body)]
 
     def _troubles(self) -> Iterator[str]:
-        """The first fact about each pod that is not fine; ``explain`` on that pod shows the others."""
+        """The worst fact about each pod that is not fine, and what to do; ``explain`` on that pod shows the others."""
         for pod in self.pods:
             worst = [each for each in pod.findings if each.type in TROUBLES]
             yield from (f"{pod.name}: {each.line}" for each in worst[:1] if not pod.fine)
+            advice = [each for each in pod.findings if each.type is FindingType.ADVICE]
+            yield from (f"{pod.name}: {each.line}; {each.hint}" for each in advice[:1])
 
     def json(self) -> dict[str, Any]:
         """Return all of it for programs."""

@@ -45,6 +45,8 @@ class Finding:
         said = f"{self.reason}: {self.message}" if self.reason else self.message
         if self.type is FindingType.LIMIT:
             return f"limit {said}" + (f" (since {self.time})" if self.time else "")
+        if self.type is FindingType.WARNING:
+            return f"warning: {said}"
         dated = f"{self.time} {said}" if self.time else said
         return f"last kill: {dated}" if self.type is FindingType.KILL else dated
 

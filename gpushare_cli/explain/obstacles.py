@@ -76,9 +76,8 @@ def _of_placement(record: PodRecord) -> Iterator[Finding]:
 
 
 def _obstacle(message: str, record: PodRecord) -> Finding:
-    hint = next((hint for words, hint in HINTS.items() if words in message), "")
-    if NO_ROOM in message:
-        hint = _room(record) or hint
+    known = next((hint for words, hint in HINTS.items() if words in message), "")
+    hint = _room(record) if NO_ROOM in message else known
     return Finding(type=FindingType.OBSTACLE, message=message, hint=hint)
 
 

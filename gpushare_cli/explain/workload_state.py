@@ -14,6 +14,7 @@ from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, JOB
 from gpushare_cli.explain.no_share import Judge
 from gpushare_cli.explain.workload import WorkloadRecord
 from gpushare_cli.inject.rewrite import Change
+from gpushare_cli.terminal import counted
 
 REPLICA_FAILURE: Final = "ReplicaFailure"
 """The condition of a workload whose pods are refused; it stays where the Events about them have expired."""
@@ -33,7 +34,7 @@ def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanatio
     findings = [*_closed(record, shut, asks=asks), *_of_template(record, decision, shut), *refused]
     pods = tuple(explain(each, judge) for each in record.pods)
     outcome = _outcome(decision, refused, asks=asks, shut=bool(shut))
-    count = f"{record.found} of {wanted} pods" if wanted is not None else f"{record.found} pods"
+    count = counted(record.found, "pod") if wanted is None else f"{record.found} of {counted(wanted, 'pod')}"
     return WorkloadExplanation(
         kind=record.kind.name, namespace=namespace, name=name, wanted=wanted, found=record.found, asks=asks,
         fine=_is_fine(findings, pods), findings=tuple(findings), pods=pods,
