@@ -5,7 +5,7 @@ from typing import Final
 
 from enforcer.status.messages import held_amounts
 from gpushare import contract
-from gpushare.raw_objects import Object, mapping, text
+from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.pod_record import PodRecord, missing_claims
 
@@ -85,6 +85,6 @@ def _is_trouble(event: Object, record: PodRecord) -> bool:
     """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
     reason = event.get("reason")
     if reason == NO_CLAIM:
-        named = len(record.spec.get("resourceClaims") or ())
+        named = len(objects(record.spec, "resourceClaims"))
         return record.claims is not None and (len(record.claims) < named or bool(missing_claims(record)))
     return reason in TROUBLE or (reason == "Unhealthy" and NOT_READY in text(event, "message"))

@@ -130,7 +130,7 @@ def first_pod_of(record: PodRecord, claim: Object) -> Object:
     """Return what the driver wrote of the pod that a claim was prepared for, where it is another one; else nothing."""
     uid = record.metadata.get("uid")
     entries = (mapping(each, "data") for each in objects(mapping(claim, "status"), "devices"))
-    return next((each for each in entries if each.get("podUid") not in {None, uid}), {})
+    return next((each for each in entries if each.get("podUid") not in (None, uid)), {})
 
 
 def has_share(record: PodRecord) -> bool:

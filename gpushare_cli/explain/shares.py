@@ -122,7 +122,7 @@ def _amounts(container: Object, given: Sequence[AllocatedShare]) -> str:
 def _frozen(limit: Object, given: AllocatedShare) -> str:
     """One limit; with what its pod reserved of that GPU where its own request is of another amount."""
     mib = limit.get("memoryMiB")
-    reserved = 0 if given.requested in {None, mib} else given.reserved
+    reserved = 0 if given.requested in (None, mib) else given.reserved
     beside = f" ({format_mib(reserved)} reserved)" if reserved else ""
     return _amount(mib, limit.get("computePercent")) + beside
 
@@ -147,8 +147,8 @@ def allocated(claim: Object, request: str) -> Iterator[AllocatedShare]:
         mode = data.get("mode")
         yield AllocatedShare(
             memory=str(consumed.get(contract.CAPACITY_MEMORY) or _instance(data)),
-            compute=f"{compute}%" if compute not in {None, "0"} else "no cap",
-            where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in {None, "mps"} else ""),
+            compute=f"{compute}%" if compute not in (None, "0") else "no cap",
+            where=f"{data.get('uuid') or result.get('device')}" + (f" ({mode})" if mode not in (None, "mps") else ""),
             limits=tuple(objects(data, "limits")),
             priority=text(data, "priority"),
             requested=data.get("memoryMiB"),

@@ -55,8 +55,8 @@ def _on_one_gpu(claim: Object) -> Iterator[tuple[Sequence[str], int]]:
     together: set[str] = set()
     for each in objects(mapping(mapping(claim, "spec"), "devices"), "constraints"):
         if each.get("matchAttribute") == contract.ATTRIBUTE_UUID:
-            named = each.get("requests") or list(amounts)
-            names = [name for name in amounts if name in named]
+            named = each.get("requests")
+            names = [name for name in amounts if not isinstance(named, list) or not named or name in named]
             together |= set(names)
             yield names, sum(amounts[name] for name in names)
     yield from (([name], mib) for name, mib in amounts.items() if name not in together)

@@ -23,11 +23,11 @@ from gpushare.reasons import Reason
 from gpushare_cli.api_errors import AGAIN, sentence
 from gpushare_cli.audit import anchors
 from gpushare_cli.explain.pod import recorded
-from tests.integration.controlplane import objects
+from tests.integration.controlplane import objects, situations_of_pods, situations_of_workloads
 from tests.integration.controlplane.bed import Bed
 from tests.integration.controlplane.explaining import GPU, account, kill, prepared, product, runs, viewer
 from tests.integration.controlplane.objects import Object
-from tests.integration.controlplane.situations import SITUATIONS, normalised
+from tests.integration.controlplane.situating import SITUATIONS, normalised
 
 pytestmark = pytest.mark.controlplane
 RECORD = os.environ.get("GPU_SHARE_RECORD")
@@ -126,6 +126,13 @@ def test_events_are_their_namespaces_to_write_so_they_are_no_anchors(bed: Bed) -
     tenant.create(path(CORE_V1, "events", namespace=namespace), core)
     (found,) = (each for each in anchors.in_cluster(bed.cluster, print) if each.node == "made-up")
     assert (found.head, found.hint) == (head, True)
+
+
+def test_there_are_enough_situations() -> None:
+    made = [each.__module__ for each in SITUATIONS.values()]
+    assert made.count(situations_of_pods.__name__) >= 20
+    assert made.count(situations_of_workloads.__name__) >= 8
+    assert {each.stem for each in GOLDEN.iterdir()} == set(SITUATIONS)
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
