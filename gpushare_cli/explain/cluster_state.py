@@ -104,7 +104,7 @@ def _where(record: PodRecord) -> str:
 
 
 def _facts(record: PodRecord) -> Iterator[ContainerFacts]:
-    states = {each.get("name"): each for each in container_statuses(record.pod)}
+    states = {text(each, "name"): each for each in container_statuses(record.pod)}
     for container in sharing_containers(record.pod):
         name = text(container, "name")
         given, gpu = given_to(record, container)

@@ -88,9 +88,9 @@ def _room(record: PodRecord) -> str:
 
 
 def _of_mps_file(record: PodRecord) -> Iterator[Finding]:
-    failed = {each.get("name") for each in container_statuses(record.pod) if _has_failed(each)} - {contract.SIDECAR}
+    failed = {text(each, "name") for each in container_statuses(record.pod) if _has_failed(each)} - {contract.SIDECAR}
     for container in containers(record.pod):
-        if container.get("name") in failed:
+        if text(container, "name") in failed:
             claims = [claim for claim, _ in used_claims(record, container)]
             for message in mps_file.hindrances(record.pod, container, claims):
                 yield Finding(type=FindingType.OBSTACLE, message=message, container=text(container, "name"))

@@ -57,7 +57,7 @@ def latest(record: PodRecord) -> Iterator[Finding]:
 def troubles(record: PodRecord) -> Iterator[Finding]:
     """Yield what Kubernetes says of the share of a pod that has not started; of each Reason the latest."""
     if record.status.get("phase") == "Pending":
-        found = {each.get("reason"): each for each in _about(record) if _is_trouble(each, record)}
+        found = {text(each, "reason"): each for each in _about(record) if _is_trouble(each, record)}
         yield from (finding_of(each, FindingType.OBSTACLE) for each in found.values())
 
 
@@ -83,7 +83,7 @@ def _about(record: PodRecord) -> list[Object]:
 
 def _is_trouble(event: Object, record: PodRecord) -> bool:
     """Whether an Event of Kubernetes' own is about a share, still holds, and says what stands nowhere in the pod."""
-    reason = event.get("reason")
+    reason = text(event, "reason")
     if reason == NO_CLAIM:
         named = len(objects(record.spec, "resourceClaims"))
         return record.claims is not None and (len(record.claims) < named or bool(missing_claims(record)))
