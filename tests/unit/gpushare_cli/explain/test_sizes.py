@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enforcer.quota.from_claims import parse_mib
 from enforcer.quota.types import Quota
 from gpushare.contract import ATTRIBUTE_UUID, DEVICE_CLASS, MAX_MEMORY
 from gpushare.quantity import format_mib, parse_memory
@@ -97,7 +98,7 @@ def killed(limit: int = 4096, reserved: str = "4Gi") -> dict[str, Any]:
     result = claim["status"]["allocation"]["devices"]["results"][0]
     result["consumedCapacity"]["memory"] = reserved
     limits = [{"container": "main", "memoryMiB": limit}]
-    data = {"uuid": GPU, "memoryMiB": sizes.parse_mib(reserved), "limits": limits}
+    data = {"uuid": GPU, "memoryMiB": parse_mib(reserved), "limits": limits}
     same = {key: result.get(key) for key in ("driver", "pool", "device", "shareID")}
     claim["status"]["devices"] = [{**same, "data": data}]
     content["pod"]["status"]["phase"] = "Running"
