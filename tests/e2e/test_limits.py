@@ -115,6 +115,8 @@ def test_a_limit_is_in_force(site: Site, namespace: str, backend: str) -> None:
     site.until("its claim says so", lambda: conditions(site, namespace, name) == [("True", "InForce")], LATE)
     assert [each["data"]["limitBackend"] for each in entries(site, namespace, name)] == [backend]
     assert f"limit InForce: main ({backend})" in site.shell(f"gpu-share explain {namespace}/{name}")
+    used = "container main holds 1024 MiB of its 2048 MiB, 1024 MiB at most so far (seen "
+    site.until("explain shows its use and peak", lambda: used in site.shell(f"gpu-share explain {namespace}/{name}"))
     (row,) = [each for each in site.status()["containers"] if each["pod"] == name]
     assert (row["limit"]["state"], row["limit"]["backend"]) == ("InForce", backend)
 
