@@ -39,6 +39,9 @@ def explain(record: PodRecord, judge: Judge | None = None) -> PodExplanation:
     asked = no_share.asks(record.annotations)
     if has_share(record):
         return _with_share(record, asks=bool(asked))
+    if asked and no_share.is_unknown(record):
+        summary = f"{record.name}: {_where(record)}; whether it has the share that it asks for is not known"
+        return _explanation(record, summary, tuple(_unknown(record)), fine=False, share=False, asks=True)
     place = next(iter(pods({"apiVersion": "v1", "kind": "Pod", **record.pod})), None)
     findings = tuple(no_share.why(record, place, judge)) if asked else tuple(_misplaced(place, record, judge))
     summary = f"{record.name} has no share of a GPU: {no_share.nothing_asked(record)}"

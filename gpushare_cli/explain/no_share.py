@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from gpushare import contract, defaults
+from gpushare import contract, defaults, namespace_policy
 from gpushare.errors import PolicyDenied, Problem
+from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import Object, mapping
-from gpushare.reasons import Reason
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.pod_record import PodRecord, missing_claims, shortened
 from gpushare_cli.inject import rewrite
@@ -26,6 +26,7 @@ TOO_LATE: Final = (
     "namespace {} has opted in, but the webhook did not rewrite the pod when it was created: the namespace opted in "
     "later, the annotation was added later, or the webhook was off"
 )
+BY_SETTINGS: Final = "computed with the settings of this command line, from which the webhook's may differ"
 
 
 def asks(annotations: Object) -> list[str]:
@@ -60,6 +61,8 @@ def why(record: PodRecord, place: PodPlace | None, judge: Judge | None) -> Itera
         judge: the webhook's decision on pods of its namespace; ``None``: it is not computed.
     """
     reasons = list(closed(record.namespace, record.namespace_name))
+    if missing := missing_claims(record):
+        reasons += [(f"its ResourceClaims do not exist: {some(missing, NAMED)}", "create them, or the pod again")]
     if contract.MIRROR in record.annotations:
         reasons = [("it mirrors a static pod, which the webhook does not rewrite", "create it through the API server")]
     elif not reasons and record.namespace is None:
@@ -80,10 +83,19 @@ def decide(place: PodPlace, judge: Judge, namespace: str) -> Change | PolicyDeni
         return error
 
 
-def refusals(decision: Change | PolicyDenied, place: PodPlace, saying: str = "") -> Iterator[Finding]:
-    """Yield for what the webhook would refuse a pod."""
-    for problem in decision.problems if isinstance(decision, PolicyDenied) else ():
-        yield Finding(type=FindingType.REFUSED, reason=problem.reason, message=f"{saying}{_located(problem, place)}")
+def refusals(
+    decision: Change | PolicyDenied,
+    place: PodPlace,
+    saying: str = "",
+    kind: FindingType = FindingType.REFUSED,
+    *,
+    computed: bool = True,
+) -> Iterator[Finding]:
+    """Yield for what the webhook would refuse a pod; ``computed``: nothing but the computation says so."""
+    problems = decision.problems if isinstance(decision, PolicyDenied) else ()
+    for number, problem in enumerate(problems, 1):
+        hint = BY_SETTINGS if computed and number == len(problems) else ""
+        yield Finding(type=kind, reason=problem.reason, message=f"{saying}{_located(problem, place)}", hint=hint)
 
 
 def warnings(decision: Change | PolicyDenied, kind: FindingType) -> Iterator[Finding]:
@@ -100,11 +112,16 @@ def not_readable(namespace: str) -> Finding:
     return Finding(type=FindingType.UNKNOWN, message=f"{message} view there")
 
 
+def is_unknown(record: PodRecord) -> bool:
+    """Tell whether claims that the reader may not read may give a pod its share."""
+    return record.claims is None and bool(claim_names(record.pod))
+
+
 def nothing_asked(record: PodRecord) -> str:
     """Say of a pod that asks for nothing what was looked for."""
     if missing := missing_claims(record):
         return f"no annotation asks for one, and its ResourceClaims do not exist (any more): {some(missing, NAMED)}"
-    if record.claims is None and record.spec.get("resourceClaims"):
+    if is_unknown(record):
         return "no annotation asks for one; you may not read its claims, so whether one of them does is not known"
     return "no annotation and no claim of it asks for one"
 
@@ -116,14 +133,6 @@ def _created_again(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _located(problem: Problem, place: PodPlace) -> Problem:
-    field = (
-        problem.field
-        if problem.field.startswith("namespace ")
-        else ".".join(filter(None, (place.field, problem.field)))
-    )
-    return replace(problem, field=field)
-
-
-def is_share(decision: Change | PolicyDenied) -> bool:
-    """Tell whether a pod would get a share."""
-    return isinstance(decision, Change) and decision.reason in {*rewrite.SHARES, Reason.OWN_CLAIM}
+    if problem.field.startswith(namespace_policy.FIELD):
+        return problem
+    return replace(problem, field=".".join(filter(None, (place.field, problem.field))))

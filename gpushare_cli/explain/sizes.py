@@ -16,6 +16,7 @@ from gpushare_cli.explain import pod_events
 from gpushare_cli.explain.findings import Finding, FindingType
 from gpushare_cli.explain.pod_record import PodRecord, claims_of, requested
 from gpushare_cli.prepared import prepared_of
+from webhook.mutation.rewrite import is_our_claim
 
 SMALL_STEP: Final = 256
 """MiB to which amounts below ``SMALL`` are rounded up; others are whole GiB."""
@@ -94,6 +95,9 @@ def _advice(record: PodRecord, name: str, peak: int, enough: int) -> Finding:
     elif _can_resize(record, name, enough, ceiling):
         command = f"gpu-share resize {record.name} {name} {format_mib(enough)}"
         hint = f"its pod reserved that much already: {command}"
+    elif not any(map(is_our_claim, objects(record.spec, "resourceClaims"))):
+        command = f"{contract.CAPACITY_MEMORY}: {format_mib(enough)}"
+        hint = f"write {command} into capacity.requests of a new ResourceClaim, or of its template"
     else:
         command = f"{_annotation(record, name)}: {format_mib(enough)}"
         hint = f"set {command} {_place(record)}"

@@ -14,6 +14,7 @@ from gpushare_cli.explain.kinds import CRON_JOB, DAEMON_SET, JOB
 from gpushare_cli.explain.no_share import Judge
 from gpushare_cli.explain.workload import WorkloadRecord
 from gpushare_cli.inject.rewrite import Change
+from gpushare_cli.inject.workloads import PodPlace
 from gpushare_cli.terminal import counted
 
 REPLICA_FAILURE: Final = "ReplicaFailure"
@@ -31,9 +32,13 @@ def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanatio
     wanted, short = wanted_pods(record), _is_short(record)
     shut = list(no_share.closed(record.namespace, namespace)) if asks else []
     refused = list(_refused(record)) if short else []
-    findings = [*_closed(record, shut, asks=asks), *_of_template(record, decision, shut), *refused]
+    by_events = any(each.type is FindingType.REFUSED for each in refused)
+    template = [] if record.place is None or decision is None else _of_template(
+        record.place, decision, shut=bool(shut), short=short, by_events=by_events
+    )  # fmt: skip
+    findings = [*_closed(record, shut, asks=asks), *template, *refused]
     pods = tuple(explain(each, judge) for each in record.pods)
-    outcome = _outcome(decision, refused, asks=asks, shut=bool(shut))
+    outcome = _outcome(decision if short else None, refused, asks=asks, shut=bool(shut))
     count = counted(record.found, "pod") if wanted is None else f"{record.found} of {counted(wanted, 'pod')}"
     return WorkloadExplanation(
         kind=record.kind.name, namespace=namespace, name=name, wanted=wanted, found=record.found, asks=asks,
@@ -54,8 +59,10 @@ def wanted_pods(record: WorkloadRecord) -> int | None:
 
 
 def _is_short(record: WorkloadRecord) -> bool:
-    """Whether there are fewer pods than are wanted, or, where no number is, none."""
+    """Whether there are fewer pods than are wanted, or, where no number is, none; or new ones cannot be created."""
     wanted = wanted_pods(record)
+    if next(_failures(record), None) is not None:
+        return True
     return record.found < wanted if wanted is not None else not record.found
 
 
@@ -64,9 +71,10 @@ def _outcome(decision: Change | PolicyDenied | None, refused: Sequence[Finding],
         return "; its pod template asks for no share"
     if shut:
         return ", WITHOUT shares, although its pod template asks for them"
+    evidence = [each.reason for each in refused if each.type is FindingType.REFUSED]
     if isinstance(decision, PolicyDenied):
-        return f": refused, {decision.reason}"
-    return f": refused, {refused[0].reason}" if refused else ""
+        return f": {'refused' if evidence else 'would be refused'}, {decision.reason}"
+    return f": refused, {evidence[0]}" if evidence else ""
 
 
 def _closed(record: WorkloadRecord, shut: Sequence[tuple[str, str]], *, asks: bool) -> Iterator[Finding]:
@@ -76,13 +84,15 @@ def _closed(record: WorkloadRecord, shut: Sequence[tuple[str, str]], *, asks: bo
 
 
 def _of_template(
-    record: WorkloadRecord, decision: Change | PolicyDenied | None, shut: Sequence[tuple[str, str]]
+    place: PodPlace, decision: Change | PolicyDenied, *, shut: bool, short: bool, by_events: bool
 ) -> Iterator[Finding]:
     """Yield what the webhook would refuse in the pod template, or warn of."""
-    if decision is None or record.place is None:
-        return
-    saying = "where the webhook rewrites pods, they would be refused: " if shut else ""
-    yield from no_share.refusals(decision, record.place, saying)
+    if shut:
+        yield from no_share.refusals(decision, place, "where the webhook rewrites pods, they would be refused: ")
+    elif short:
+        yield from no_share.refusals(decision, place, computed=not by_events)
+    else:  # the pods that are there are evidence against it
+        yield from no_share.refusals(decision, place, "new pods would be refused: ", FindingType.WARNING)
     if isinstance(decision, Change) and decision.reason is Reason.NO_SHARE:
         yield from no_share.warnings(decision, FindingType.NO_SHARE)
     elif not shut:
@@ -95,14 +105,18 @@ def _refused(record: WorkloadRecord) -> Iterator[Finding]:
     if events:
         yield pod_events.finding_of(events[-1], FindingType.REFUSED)
         return
+    if (failure := next(_failures(record), None)) is not None:
+        yield _of_condition(failure)
+    elif record.refused is None:
+        message = "you may not read Events, so whether pods were refused is not known; ask for the ClusterRole view"
+        yield Finding(type=FindingType.UNKNOWN, message=message)
+
+
+def _failures(record: WorkloadRecord) -> Iterator[Object]:
     for each in (record.workload, *record.owned):
         for condition in objects(mapping(each, "status"), "conditions"):
             if condition.get("type") == REPLICA_FAILURE and condition.get("status") == "True":
-                yield _of_condition(condition)
-                return
-    if record.refused is None:
-        message = "you may not read Events, so whether pods were refused is not known; ask for the ClusterRole view"
-        yield Finding(type=FindingType.UNKNOWN, message=message)
+                yield condition
 
 
 def _of_condition(condition: Object) -> Finding:

@@ -69,6 +69,17 @@ def test_a_namespace_that_may_not_be_read_is_not_accused() -> None:
     assert "you may not read namespace asr" in message
 
 
+@pytest.mark.parametrize(("claims", "says"), [(None, "may not read its claims"), ({}, "do not exist: mine")])
+def test_a_claim_of_its_own_that_cannot_be_read_is_not_taken_for_none(claims: Any, says: str) -> None:
+    metadata = {"name": "asking", "namespace": "asr", "uid": "u", "annotations": {MEMORY: "1Gi"}}
+    entry = {"name": "own", "resourceClaimName": "mine"}
+    spec = {"containers": [{"name": "main"}], "resourceClaims": [entry]}
+    record = PodRecord(pod={"metadata": metadata, "spec": spec}, claims=claims, events=[], namespace=OPTED_IN)
+    found = explain(record)
+    assert ("WITHOUT" in found.summary, found.fine) == (claims is not None, False)
+    assert says in "".join(found.lines)
+
+
 def test_a_namespace_that_is_being_deleted_is_named() -> None:
     around = namespace(labels={NAMESPACE_LABEL: "true"}, deletionTimestamp="2026-11-20T22:16:05Z")
     assert "namespace asr is being deleted" in findings(explained(around, **{MEMORY: "1Gi"}))[0][1]

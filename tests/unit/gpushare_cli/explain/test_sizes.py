@@ -111,6 +111,13 @@ def test_after_a_kill_the_annotation_is_named() -> None:
     assert "held 9000 MiB at most: 10Gi would have sufficed" in found.message
 
 
+def test_a_claim_that_people_wrote_is_where_more_is_asked_for() -> None:
+    content = killed()
+    content["pod"]["spec"]["resourceClaims"] = [{"name": "gpu-share", "resourceClaimName": "mine"}]
+    (found,) = advice(content)
+    assert (found.command, "capacity.requests of a new ResourceClaim" in found.hint) == ("memory: 10Gi", True)
+
+
 def test_where_the_pod_reserved_enough_a_resize_is_named() -> None:
     (found,) = advice(killed(reserved="12Gi"))
     assert found.command == "gpu-share resize explained-1/killed main 10Gi"

@@ -109,6 +109,28 @@ def test_a_template_that_the_webhook_would_refuse_is_named_with_its_field() -> N
     assert not found.fine
 
 
+def test_what_is_only_computed_is_called_so() -> None:
+    found = explained(Api(deployments=[deployment(1, **{MEMORY: "4GB"})], namespaces=[OPTED_IN]))
+    assert found.summary.endswith(": would be refused, InvalidQuantity")
+    assert "settings of this command line" in found.findings[-1].hint
+
+
+def test_pods_that_are_there_are_evidence_against_what_is_computed() -> None:
+    """The webhook's settings may be others: here the smallest share."""
+    api = Api(deployments=[deployment(1, **{MEMORY: "300Mi"})], namespaces=[OPTED_IN], pods=[pod("w")])
+    found = explained(api)
+    assert (types(found), found.summary) == (["warning"], "asr/w (Deployment): 1 of 1 pod")
+    assert "new pods would be refused" in found.findings[0].message
+
+
+def test_a_rollout_that_is_refused_is_shown_while_the_old_pods_are_there() -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "denied"}
+    body = deployment(1, **{MEMORY: "4GB"}) | {"status": {"conditions": [failure]}}
+    found = explained(Api(deployments=[body], namespaces=[OPTED_IN], pods=[pod("w")], events=[EVENT]))
+    assert found.summary.endswith("1 of 1 pod: refused, InvalidQuantity")
+    assert types(found) == ["refused", "refused"]
+
+
 def test_events_of_other_workloads_are_not_shown() -> None:
     event = {**EVENT, "involvedObject": {"uid": "another"}}
     found = explained(Api(deployments=[deployment(1, **{MEMORY: "1Gi"})], namespaces=[OPTED_IN], events=[event]))
