@@ -1,5 +1,6 @@
 """``gpu-share explain POD``: reads what the cluster has on record about a pod, with the rights of the user."""
 
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from http import HTTPStatus
@@ -26,7 +27,9 @@ READ: Final = (
 """What is read of an Event."""
 STATUS: Final = ("gpu-share", "status", "-o", "json")
 SILENCE: Final = 5.0
-"""Seconds after which a sidecar that does not answer is given up."""
+"""Seconds without a word after which a sidecar is given up."""
+SECONDS: Final = 10.0
+"""Seconds for its whole answer."""
 MAX_PROBLEM: Final = 300
 
 
@@ -139,10 +142,13 @@ def usage_of(api: Cluster, pod: Mapping[str, Any]) -> Usage:
     if not _sidecar_runs(pod):
         return Usage()
     metadata = mapping(pod, "metadata")
-    found, problem = b"", ""
+    found, problem, ends = b"", "", time.monotonic() + SECONDS
     try:
         for piece in api.run(metadata["name"], metadata["namespace"], SIDECAR, STATUS, silence=SILENCE):
-            found = (found + piece)[: pod_status.MAX_BYTES + 1]
+            found += piece
+            # A container of that name need not be our sidecar, and may write for ever.
+            if len(found) > pod_status.MAX_BYTES or time.monotonic() > ends:
+                break
     except ClusterError as error:  # also where the share is not ready, after what is wanted
         hidden = error.status in HIDDEN
         right = (
@@ -151,7 +157,10 @@ def usage_of(api: Cluster, pod: Mapping[str, Any]) -> Usage:
         problem = right if hidden else f"its use is not known: {error.message[:MAX_PROBLEM]}"
     status = pod_status.parse(found)
     if status is None:
-        return Usage(problem=problem or "its use is not known: its sidecar is older than this command")
+        return Usage(
+            problem=problem
+            or "its use is not known: the answer of its sidecar cannot be read, which may be of an older release"
+        )
     age = None if status.written is None else node_status.now().timestamp() - status.written
     return Usage(status=status, age=age)
 

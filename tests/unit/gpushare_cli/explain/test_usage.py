@@ -60,6 +60,16 @@ def test_an_old_figure_says_so() -> None:
     assert "does not write any more" in found[1]
 
 
+def test_a_container_that_writes_for_ever_is_given_up() -> None:
+    class Endless(Api):
+        def run(self, *words: Any, silence: float) -> Iterator[bytes]:
+            while True:
+                yield b"9" * 4096
+
+    usage = usage_of(Endless(), pod())  # type: ignore[arg-type]
+    assert usage.status is None
+
+
 @pytest.mark.parametrize("state", ["waiting", "terminated"])
 def test_a_sidecar_that_does_not_run_is_not_asked(state: str) -> None:
     api = Api(written())
@@ -78,8 +88,8 @@ def test_a_share_that_is_not_ready_is_shown_all_the_same() -> None:
     [
         (Api(error=ClusterError("no", 403)), "you may not run commands in its sidecar (pods/exec)"),
         (Api(error=ClusterError("the node does not answer", 500)), "its use is not known: the node does not answer"),
-        (Api(b"usage: gpu-share"), "its sidecar is older than this command"),
-        (Api(b"9" * 1_000_000), "its sidecar is older than this command"),
+        (Api(b"usage: gpu-share"), "the answer of its sidecar cannot be read"),
+        (Api(b"9" * 1_000_000), "the answer of its sidecar cannot be read"),
     ],
 )
 def test_why_the_use_is_not_known_is_said(api: Api, says: str) -> None:
