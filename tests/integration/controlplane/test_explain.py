@@ -31,7 +31,7 @@ from tests.integration.controlplane.situating import SITUATIONS, normalised
 
 pytestmark = pytest.mark.controlplane
 RECORD = os.environ.get("GPU_SHARE_RECORD")
-GOLDEN = Path(__file__).parents[2] / "golden_texts" / "explain"
+GOLDEN = Path(__file__).parents[2] / "fixtures" / "explained"
 
 
 def explain(kubeconfig: Path, namespace: str, name: str) -> tuple[int, str]:
