@@ -14,6 +14,7 @@ from gpushare_cli.explain.pod_record import (
     PodRecord,
     claims_of,
     container_statuses,
+    exact_requests,
     first_pod_of,
     shortened,
     used_claims,
@@ -27,7 +28,7 @@ HINTS: Final[Mapping[str, str]] = {
     "Preemption is not helpful": "there is no preemption for shares: whatever its priority, it waits for room",
 }
 """Words of Kubernetes, and what they mean for a share; the first that are there count."""
-ROOM: Final = "no GPU has that much memory, compute or clients left; it is placed once one has"
+ROOM: Final = "has that much memory, compute or clients left; it is placed once one has"
 OOM_KILLED: Final = "OOMKilled"
 SIGKILLED: Final = 137
 """The exit code of a process that SIGKILL ended."""
@@ -84,9 +85,11 @@ def _obstacle(message: str, record: PodRecord) -> Finding:
 
 
 def _room(record: PodRecord) -> str:
+    chosen = any(exactly.get("selectors") for claim in claims_of(record) for exactly in exact_requests(claim))
+    room = f"no GPU that its claim selects {ROOM}" if chosen else f"no GPU {ROOM}"
     if record.gpus is None:
-        return f"{ROOM}, if any GPU is that large: you may not list ResourceSlices, so that is not known"
-    return "" if list(sizes.too_large(record)) else ROOM
+        return f"{room}, if any GPU is that large: you may not list ResourceSlices, so that is not known"
+    return "" if list(sizes.too_large(record)) else room
 
 
 def _of_mps_file(record: PodRecord) -> Iterator[Finding]:

@@ -157,6 +157,11 @@ def _is_ours(claim: Object) -> bool:
     results = objects(mapping(mapping(mapping(claim, "status"), "allocation"), "devices"), "results")
     if any(each.get("driver") == contract.DRIVER for each in results):
         return True
+    classes = (text(each, "deviceClassName") for each in exact_requests(claim))
+    return not set(classes).isdisjoint(contract.SHARING_CLASSES)
+
+
+def exact_requests(claim: Object) -> list[Object]:
+    """Return what each request of a claim asks for exactly."""
     requests = objects(mapping(mapping(claim, "spec"), "devices"), "requests")
-    classes = {mapping(each, "exactly").get("deviceClassName") for each in requests}
-    return not classes.isdisjoint(contract.SHARING_CLASSES)
+    return [mapping(each, "exactly") for each in requests]

@@ -58,6 +58,13 @@ def test_what_fits_on_an_empty_gpu_waits_for_room(content: dict[str, Any]) -> No
     assert any(line.endswith("left; it is placed once one has") for line in explain(PodRecord(**content)).lines)
 
 
+def test_a_claim_that_chooses_among_gpus_is_not_told_of_all_of_them() -> None:
+    content = waiting("12Gi", gpus=[15872])
+    (claim,) = content["claims"].values()
+    claim["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": "false"}}]
+    assert any("no GPU that its claim selects has that much" in line for line in explain(PodRecord(**content)).lines)
+
+
 def test_a_reader_without_the_right_does_not_learn_that_it_fits() -> None:
     lines = explain(PodRecord(**waiting("100Gi", gpus=None))).lines
     assert any("you may not list ResourceSlices, so that is not known" in line for line in lines)
