@@ -261,4 +261,4 @@ def test_who_may_open_the_file_of_the_mps_server_reaches_it(
     driver(multiuser_supported="0")
     have(*SHARED_MEMORY, then=REPLACE)
     site.run(namespace, client("served"), LATE)
-    assert "cuda.shm.3e8." in site.node.run("ls", MEMORY), "a server of its own user"
+    site.until("it has a server of its own user", lambda: "cuda.shm.3e8." in site.node.run("ls", MEMORY), LATE)
