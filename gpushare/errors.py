@@ -183,6 +183,6 @@ class MpsError(GpuShareError):
 
 
 class RecordError(GpuShareError):
-    """The kill log could not be written or does not verify. Nobody is killed while this stands."""
+    """The audit log could not be written or does not verify. Nobody is killed while this stands."""
 
-    reason = Reason.RECORD_UNWRITABLE
+    reason = Reason.AUDIT_UNWRITABLE

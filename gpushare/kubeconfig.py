@@ -1,6 +1,6 @@
 """What the official Kubernetes client is for: kubeconfigs with all their ways to log in, and commands run in pods.
 
-Loaded where somebody needs it and not before: it takes 15 MiB, and an agent in a pod needs neither.
+Loaded where somebody needs it and not before: it takes 15 MiB, and an enforcer in a pod needs neither.
 """
 
 import json

@@ -33,7 +33,7 @@ VERBS: Final = {
     "status": "inside a sidecar: show what the pod's containers use of their quota",
     "explain": "say what was or would be done to a pod, and why",
     "resize": "change what a running container may hold, within what its pod reserved",
-    "audit": "show the kill log and verify its chain",
+    "audit": "show the audit log and verify its chain",
     "breaker": "say whether a storm of kills stopped enforcement on this node, and start it again",
     "annotations": "print every annotation and label: its values, its default, and what reads it",
     "uninstall": "wait for the last share, and remove what the product made (run by the chart's hooks)",

@@ -30,13 +30,13 @@ KILLED: Final = "killed"
 MAX_BYTES: Final = 64 * 1024 * 1024
 """More has no status: that of a full node is less than one."""
 LAST_BYTES: Final = 1024 * 1024
-"""So much of the kill log is looked at: the last several hundred records."""
+"""So much of the audit log is looked at: the last several hundred records."""
 _SHOWN: Final[Mapping[str, str]] = {
     Phase.NOT_STARTED: "starting",
     Phase.OVER: "over",
     Phase.WARNED: "over",
-    Phase.HELD_BACK: "over",
-    Phase.ACTING: "killing",
+    Phase.POSTPONED: "over",
+    Phase.KILLING: "killing",
     Phase.COOLING_DOWN: KILLED,
     BLIND: "blind",
 }
@@ -71,7 +71,7 @@ class Use:
     limit: str = ""
     """Whether its limit is in force, and what says so; empty where that is not known."""
     killed: str = ""
-    """When and how it was ended, by the kill log; empty where it was not."""
+    """When and how it was ended, by the audit log; empty where it was not."""
     failed: tuple[str, ...] = ()
     """Why it likely failed lately for want of memory, and who held how much then, one line each."""
 
@@ -152,7 +152,7 @@ def load(folder: Path) -> NodeStatus:
 
 
 def endings(folder: Path) -> dict[str, str]:
-    """Return when and how containers were ended, by container id, from the end of the kill log. It is not verified."""
+    """Return when and how containers were ended, by container id, from the end of the audit log. It is not verified."""
     try:
         last = segments(folder)[-1:]
         end = b"".join(_end_of(file, LAST_BYTES) for file in last)

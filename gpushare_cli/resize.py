@@ -1,6 +1,6 @@
 """``gpu-share resize``: another quota for a container that runs, within what its pod reserved.
 
-The request is written on the pod, as an annotation that policies watch. The agent of the pod's node answers in the
+The request is written on the pod, as an annotation that policies watch. The enforcer of the pod's node answers in the
 claim's status. What can be known here is refused before anything is written.
 """
 
@@ -72,7 +72,7 @@ def add_parser(subparsers: Any) -> None:
         "resize",
         help="change what a running container may hold, within what its pod reserved",
         description="Change how much GPU memory a running container may hold, within what its pod reserved when it was "
-        "placed. The node's agent answers: it judges by the new amount at once, and MPS limits follow when the "
+        "placed. The node's enforcer answers: it judges by the new amount at once, and MPS limits follow when the "
         f"container starts again. Needs the ClusterRole {ROLE} in the pod's namespace.",
     )
     parser.add_argument("pod", metavar="[NAMESPACE/]POD")
@@ -223,7 +223,7 @@ def _awaited(api: Cluster, target: Target, asked: str, seconds: float) -> Object
             return answer
         if time.monotonic() >= ends:
             node = (target.pod.get("spec") or {}).get("nodeName")
-            message = f"the agent of node {node} has not answered within {seconds:g} s"
+            message = f"the enforcer of node {node} has not answered within {seconds:g} s"
             raise GpuShareError(f"{message}; what was asked stays on the pod, and may still be done")
         time.sleep(LOOK_SECONDS)
 
@@ -263,4 +263,4 @@ def _print(target: Target, answer: Object, request: ResizeRequest, args: argpars
     if answer["note"]:
         print(f"  {answer['note']}")
     if args.dry_run:
-        print("  nothing was changed; the node's agent has the last word, also on what the container holds now")
+        print("  nothing was changed; the node's enforcer has the last word, also on what the container holds now")

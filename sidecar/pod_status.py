@@ -1,7 +1,7 @@
 """Parse the pod status file that the enforcer writes, and reject what cannot be true. Pure.
 
-The agent writes it whole and renames it into place, as ``status.json`` in the directory that the pod's claim mounts at
-``contract.STATUS_PATH``, at every change and every few seconds::
+The enforcer writes it whole and renames it into place, as ``status.json`` in the directory that the pod's claim mounts
+at ``contract.STATUS_PATH``, at every change and every few seconds::
 
     {"version": 1, "time": "2026-11-20T22:16:05.123Z", "ready": true, "waiting": "",
      "gpus": [{"uuid": "GPU-...", "model": "NVIDIA H100", "memoryMiB": 81008, "heldByOthersMiB": 20480}],
@@ -9,10 +9,10 @@ The agent writes it whole and renames it into place, as ``status.json`` in the d
      "messages": [{"time": "2026-11-20T22:16:05.123Z", "text": "OverQuota: container model holds 9216 MiB of ..."}]}
 
 ``ready``: the MPS daemons of the pod's GPUs take clients and its use is watched; ``waiting`` says why not. ``state``: a
-word of ``enforcer.detection.detector.Phase``, or ``Blind`` while the GPU cannot be read; amounts are then null.
-``messages``: warnings and kills of this pod, oldest first; the agent keeps the last few. Of other pods there is nothing
-but what they hold together on a GPU. More keys may come.  The reader believes nothing: what has another shape is left
-out, what is too much is cut, and text is made harmless.
+word of ``enforcer.detection.detector.Phase``, or ``Unknown`` while the GPU cannot be read; amounts are then null.
+``messages``: warnings and kills of this pod, oldest first; the enforcer keeps the last few. Of other pods the
+file has only their total on a GPU. More keys may come. The reader drops values of another shape, cuts what is too long,
+and makes text harmless.
 """
 
 import json

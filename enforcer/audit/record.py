@@ -37,7 +37,7 @@ class Kind(StrEnum):
     Where a process does not end an UNKILLABLE comes first, and the OUTCOME once it has ended.
     """
 
-    ARMED = "ARMED"
+    GRACE_STARTED = "GRACE_STARTED"
     WARNED = "WARNED"
     INTENT = "INTENT"
     ABORTED = "ABORTED"

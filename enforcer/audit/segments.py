@@ -1,4 +1,4 @@
-"""The kill log's directory, held by descriptor: whatever becomes of its path, nothing is written outside of it."""
+"""The audit log's directory, held by descriptor: whatever becomes of its path, nothing is written outside of it."""
 
 import errno
 import os

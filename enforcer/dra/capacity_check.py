@@ -59,7 +59,7 @@ def check_capacity(
                 f"{format_mib(others + leaving)} of {format_mib(capacity.get(gpu, 0))} are held by others, "
                 "who may be ending still; it is tried again. If that lasts, delete the pod: "
                 "its controller's next one is placed anew",
-                Reason.GPU_STILL_HELD,
+                Reason.GPU_MEMORY_IN_USE,
             )
 
 

@@ -26,7 +26,7 @@ PATIENCE: Final = 1.0
 MANAGER: Final = f"{DRIVER}/driver"
 PROVER: Final = f"{DRIVER}/proof"
 """Another field manager than of what Prepare says, so that neither has to know the other's fields."""
-WORST: Final = (Reason.ESCAPED, Reason.NOT_APPLIED, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.IN_FORCE)
+WORST: Final = (Reason.LIMIT_ESCAPED, Reason.NOT_APPLIED, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.IN_FORCE)
 MAX_MESSAGE: Final = 1024
 FILES: Final = 16
 """So many owners and modes of files of MPS are written down."""

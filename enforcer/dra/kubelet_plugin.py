@@ -29,7 +29,7 @@ NOWHERE: Final = 0
 """No file has this inode."""
 MAX_SOCKET_PATH: Final = 107
 """The kernel's limit for the path of a Unix socket."""
-BUG: Final = "an internal error of the node's agent; its log says more"
+BUG: Final = "an internal error of the node's enforcer; its log says more"
 
 Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
 

@@ -1,4 +1,4 @@
-"""Puts the kubelet's side of the agent together and runs it beside the loop."""
+"""Puts the kubelet's side of the enforcer together and runs it beside the loop."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -101,7 +101,7 @@ class PreparedClaim:
     """By request, what NVIDIA's toolkit brings to its containers; without an entry, what they ask for."""
 
     seen: tuple[Seen, ...] = ()
-    """What programs see of its GPUs; none in claims of agents that did not keep it."""
+    """What programs see of its GPUs; none in claims of enforcers that did not keep it."""
     clients: tuple[tuple[str, int], ...] = ()
     """By request, how many MPS clients it consumed."""
     settings: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -223,7 +223,7 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
         granted=granted,
         limits=limits,
         terms=_terms(content["terms"]),
-        low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have none of these
+        low_priority=_flag(content.get("lowPriority", False)),  # files of older enforcers have none of these
         answers=tuple(_answer(row) for row in content.get("answers", [])),
         own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
         driver_capabilities=tuple(

@@ -41,7 +41,7 @@ class Place:
 
 
 class LogTail:
-    """Follows the logs of a node's daemons. What stands in them already is another agent's news.
+    """Follows the logs of a node's daemons. What stands in them already is another enforcer's news.
 
     Args:
         run: directory below which the daemons' directories are.

@@ -196,7 +196,7 @@ def _keep_quotas(
             if quotas is not None:
                 on_quotas(quotas)
         except OSError as error:
-            log.warning("quotas not written; tried again", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            log.warning("quotas not written; tried again", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             _once_more(books)
         except Exception:  # whatever it is, it must not be the end of learning who may hold what
             log.exception("quotas not worked out; tried again", reason=str(Reason.INTERNAL))

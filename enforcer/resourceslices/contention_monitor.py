@@ -25,7 +25,7 @@ SLICES: Final = "other drivers' ResourceSlices"
 
 
 class ContentionMonitor:
-    """Which GPUs are contested. While a source does not answer, what it said last stands; before it has, all are.
+    """Which GPUs are contended. While a source does not answer, what it said last stands; before it has, all are.
 
     Args:
         cluster: to read ResourceSlices from.
@@ -47,7 +47,7 @@ class ContentionMonitor:
         self._seen: dict[str, tuple[float, str]] = {}
         """When each GPU was last offered by somebody else, and by whom."""
         self.current: Mapping[str, str] = {}
-        """By UUID, who else offers a contested GPU, as a sentence."""
+        """By UUID, who else offers a contended GPU, as a sentence."""
         self._told: Mapping[str, str] = {}
 
     def look(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
@@ -89,7 +89,7 @@ class ContentionMonitor:
         before, self._told = self._told, dict(found)
         for gpu in found.keys() - before.keys():
             note = f"GPU {gpu} is not shared any more: {found[gpu]}; its tenants stay. Let only one of them offer it."
-            self._reporter.report(NodeEvent(Reason.CONTESTED, note))
+            self._reporter.report(NodeEvent(Reason.CONTENDED, note))
         for gpu in before.keys() - found.keys():
             note = f"GPU {gpu} is offered by nobody else any more: it may be shared again"
             self._reporter.report(NodeEvent(Reason.RECOVERED, note, warning=False))

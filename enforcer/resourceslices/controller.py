@@ -53,7 +53,7 @@ class SliceController:
         cluster: where to.
         node: this node's name.
         policy: the operator's.
-        standing: asked at each offer which of these GPUs are contested or ill.
+        standing: asked at each offer which of these GPUs are contended or ill.
         own: asked for the UIDs of our own pods, whose memory is accounted for.
         servers: asked for the pids of MPS's servers, whose memory is.
         modes: how these GPUs are shared; by default as the policy says.
@@ -182,7 +182,7 @@ class Turns:
         try:
             views = self.watch.look()
         except NvmlError as error:
-            # None was ever seen: what an agent before us offered cannot be had.
+            # None was ever seen: what an enforcer before us offered cannot be had.
             log.warning("no GPU offered", reason=str(error.reason), error=error.message)
             views = ()
         self.offering.publish(views, self.quotas(), self._leaving())

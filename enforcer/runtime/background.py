@@ -98,7 +98,7 @@ class BackgroundExecutor:
         problem, said = self.problem, self._said
         self._said = problem is not None
         if problem is not None and not said:
-            log.warning("hangs", reason=str(Reason.RECORD_UNWRITABLE), error=problem)
+            log.warning("hangs", reason=str(Reason.AUDIT_UNWRITABLE), error=problem)
         elif said and not self._said:
             log.info("answers again", reason=str(Reason.RECOVERED), what=self._what)
 

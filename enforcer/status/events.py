@@ -42,7 +42,7 @@ class PodEventRecorder:
             log.warning("notice dropped", reason=str(notice.reason), note=notice.note)
 
     def start(self) -> None:
-        """Deliver from a thread that ends with the process: kills that end while the agent stops are told as well."""
+        """Deliver from a thread that ends with the process, so that kills which end during shutdown are too."""
         threading.Thread(target=self._deliver, name="events", daemon=True).start()
 
     def flush(self, seconds: float) -> None:

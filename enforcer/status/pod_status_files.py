@@ -158,7 +158,7 @@ class PodStatusWriter:
 
     def _complain(self, uid: str, error: OSError) -> None:
         if uid not in self._failing:
-            log.warning("pod not told", reason=str(Reason.RECORD_UNWRITABLE), pod_uid=uid, error=str(error))
+            log.warning("pod not told", reason=str(Reason.AUDIT_UNWRITABLE), pod_uid=uid, error=str(error))
         self._failing.add(uid)
 
 

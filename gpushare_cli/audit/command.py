@@ -1,4 +1,4 @@
-"""``gpu-share audit``: read the kill log of this node or of all, and find out whether anybody changed it."""
+"""``gpu-share audit``: read the audit log of this node or of all, and find out whether anybody changed it."""
 
 import argparse
 import json
@@ -28,8 +28,8 @@ from gpushare_cli.options import add_cluster, add_state
 from gpushare_cli.terminal import Colour, Terminal, counted, some, table
 
 ABOUT: Final = (
-    "Read the kill log of this node or of all, and find out whether anybody changed it. Exit codes: 0 the log holds; 1 "
-    "it does not, or could not all be read; 2 wrong use, or nothing there to read."
+    "Read the audit log of this node or of all nodes, and verify that nobody changed it. Exit codes: 0 verified; 1 "
+    "it does not verify, or could not all be read; 2 wrong use, or nothing there to read."
 )
 DOUBTS: Final = 5
 """So many Events are named that do not fit."""
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 def add_parser(verbs: Any) -> None:
     """Add ``audit`` and what can be done with it."""
-    parser = verbs.add_parser("audit", help="show the kill log and verify its chain", description=ABOUT)
+    parser = verbs.add_parser("audit", help="show the audit log and verify its chain", description=ABOUT)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_show(actions.add_parser("show", help="list the records"))
     _add_follow(actions.add_parser("follow", help="show records as they are written, until interrupted"))
@@ -109,7 +109,9 @@ def _add_everywhere(parser: Any) -> None:
         "--all-nodes", "-A", action="store_true",
         help="every node's log, through the API server (needs create on pods/exec; follow: get on pods/log)",
     )  # fmt: skip
-    parser.add_argument("--agents", metavar="NAMESPACE", help="where the agents are; with -A (wherever they are)")
+    parser.add_argument(
+        "--enforcer-namespace", metavar="NAMESPACE", help="where the enforcers are; with -A (wherever they are)"
+    )
     add_cluster(parser)
 
 
@@ -159,7 +161,7 @@ def _folder(args: argparse.Namespace) -> Path:
 def _local(args: argparse.Namespace) -> Source:
     source = log_reader.local(_folder(args))
     if args.log is not None and not source.parts:
-        raise ConfigError(f"no kill log in {args.log}: no file kills-*.jsonl is there; name the folder that has them")
+        raise ConfigError(f"no audit log in {args.log}: no file kills-*.jsonl is there; name the folder that has them")
     return source
 
 
@@ -167,9 +169,10 @@ def _check_asked(args: argparse.Namespace) -> None:
     """Refuse options that would be of no effect: who gives them would take this machine's log for another one."""
     everywhere = getattr(args, "all_nodes", True)
     asked = everywhere or CLUSTER in getattr(args, "anchor", [])
-    for name, useful in (("agents", everywhere), ("kubeconfig", asked), ("context", asked)):
+    for name, useful in (("enforcer_namespace", everywhere), ("kubeconfig", asked), ("context", asked)):
         if getattr(args, name, None) is not None and not useful:
-            raise ConfigError(f"--{name} is about a cluster, and only this machine is asked; add -A or leave it out")
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(f"{option} is about a cluster, and only this machine is asked; add -A or leave it out")
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -232,7 +235,7 @@ def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = 
         source = _local(args)
         return AllNodes([(source, work(source))], failed=False)
     _check_no_copy(args)
-    return remote.on_all_nodes(_api(args), args.agents, work, warn, at_once)
+    return remote.on_all_nodes(_api(args), args.enforcer_namespace, work, warn, at_once)
 
 
 def _check_no_copy(args: argparse.Namespace) -> None:
@@ -250,7 +253,7 @@ def _follow(args: argparse.Namespace) -> int:
     printer = Printer(args.output, nodes=args.all_nodes)
     if args.all_nodes:
         _check_no_copy(args)
-        return follow.follow_all_nodes(_api(args), args.agents, wanted, printer, until)
+        return follow.follow_all_nodes(_api(args), args.enforcer_namespace, wanted, printer, until)
     if args.log is not None:
         _local(args)  # a copy that is not there will not come either
     return follow.follow_local(Tail(_folder(args)), wanted, printer, until)

@@ -1,4 +1,4 @@
-"""Records of a kill log as people ask for them: which ones, as rows of a table, as lines of CSV. Pure.
+"""Records of an audit log as people ask for them: which ones, as rows of a table, as lines of CSV. Pure.
 
 A chain that holds may still have been written by anybody: nothing in a record is taken to have its shape, and what
 others chose neither steers the reader's terminal nor is a formula to their spreadsheet.

@@ -1,4 +1,4 @@
-"""Kill logs as they are found: files of this machine, or the log of another node; read once, line by line.
+"""Audit logs as they are found: files of this machine, or the log of another node; read once, line by line.
 
 Files may be torn, foreign, without end, or no files at all: nothing here takes more than a line at a time.
 """
@@ -63,7 +63,7 @@ def local(folder: Path, node: str = "") -> Source:
     except PermissionError as error:
         raise ConfigError(f"{folder} may not be read: {error.strerror}; its owner may, who mostly is root") from error
     except OSError as error:
-        raise ConfigError(f"no kill log in {folder}: {error.strerror}; name one with --state or --log") from error
+        raise ConfigError(f"no audit log in {folder}: {error.strerror}; name one with --state or --log") from error
     return Source(node, tuple(LogPart(str(printable(file.name)), _lines(file), not alone) for file in files))
 
 

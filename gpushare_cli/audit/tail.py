@@ -41,7 +41,7 @@ class Tail:
                 with suppress(FileNotFoundError):  # old segments are removed
                     yield from self._new_lines(file)
         except OSError as error:
-            raise ConfigError(f"no kill log to follow in {self._folder}: {error.strerror}") from error
+            raise ConfigError(f"no audit log to follow in {self._folder}: {error.strerror}") from error
 
     def _new_lines(self, file: Path) -> Iterator[bytes]:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

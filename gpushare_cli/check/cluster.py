@@ -37,12 +37,12 @@ AS_OPERATOR: Final = "ask as an operator of the cluster (--kubeconfig, --context
 INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
-    UNSURE: "nothing is to be done unless it stays so: the agent waits until it knows who else offers that GPU",
-    Reason.CONTESTED: f"a contested GPU needs one owner: take it from the other, or name others in {OTHERS}",
+    UNSURE: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
+    Reason.CONTENDED: f"a contended GPU needs one owner: take it from the other, or name others in {OTHERS}",
     CHANGES: "nothing is to be done: a GPU that changes its mode is offered again once its last tenant has gone",
     contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
 }
-"""Words of an agent's reasons, and what to do; the first that are there count."""
+"""Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
@@ -61,7 +61,7 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
         (f"DeviceClass {contract.STATUS_DEVICE_CLASS}", lambda api: device_class(api, contract.STATUS_DEVICE_CLASS)),
         ("webhook configuration", lambda api: webhook(api, datetime.now(UTC))),
         ("webhook replicas", webhooks),
-        ("node agents", agents),
+        ("enforcers", enforcers),
         ("nodes that share their GPUs", nodes),
         ("GPUs published", published),
         ("GPUs left out", left_out),
@@ -174,15 +174,15 @@ def webhooks(api: Cluster) -> CheckResult:
     return warning(detail, hint) if ready < wanted else ok(detail)
 
 
-def agents(api: Cluster) -> CheckResult:
-    """Look at the agents of the nodes that share their GPUs."""
-    found = _workloads(api, "daemonsets", "agent")
+def enforcers(api: Cluster) -> CheckResult:
+    """Look at the enforcers of the nodes that share their GPUs."""
+    found = _workloads(api, "daemonsets", "enforcer")
     if not found:
         return failed("no DaemonSet of ours: no GPU is offered and nobody is watched", INSTALL)
     wanted, ready = (sum(_count(each, "status", key) for each in found) for key in _PODS)
     detail = f"{ready} of {wanted} ready"
     if ready < wanted:
-        return failed(f"{detail}: what runs on the other nodes runs on unwatched", _look(found[0], "agent"))
+        return failed(f"{detail}: what runs on the other nodes runs on unwatched", _look(found[0], "enforcer"))
     return ok(detail)
 
 
@@ -215,7 +215,7 @@ def nodes(api: Cluster) -> CheckResult:
     if silent:
         return warning(
             f"{len(items)}; without a ResourceSlice: {some(silent, NAMED)}",
-            "run gpu-share check --node in their agents",
+            "run gpu-share check --node in their enforcers",
         )
     return ok(str(len(items)))
 
@@ -231,7 +231,7 @@ def published(api: Cluster) -> CheckResult:
     gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
     tainted = sum(1 for device in gpus if device.get("taints"))
     if not gpus:
-        return warning("none", "label a GPU node; its agent then publishes the GPUs")
+        return warning("none", "label a GPU node; its enforcer then publishes the GPUs")
     nodes = {item["spec"].get("nodeName") for item in items}
     detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({_modes(gpus)})"
     return warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else ok(detail)
@@ -248,7 +248,7 @@ def _attribute(device: Mapping[str, Any], name: str) -> object:
 
 
 def left_out(api: Cluster) -> CheckResult:
-    """Name the GPUs of sharing nodes that are not offered, and why: contested ones among them."""
+    """Name the GPUs of sharing nodes that are not offered, and why: contended ones among them."""
     notes = {item["spec"].get("nodeName"): _noted(item) for item in _slices(api)}
     said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
     why = [each for gpus in notes.values() for each in gpus.values()]
@@ -256,13 +256,13 @@ def left_out(api: Cluster) -> CheckResult:
 
 
 def _advice(why: str) -> str:
-    """What to do about a GPU that is left out, by the reason its agent gives."""
+    """What to do about a GPU that is left out, by the reason its enforcer gives."""
     return next((hint for words, hint in ADVICE.items() if words in why), UNFIT)
 
 
 def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
     try:
-        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.LEFT_OUT, "{}"))
+        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.EXCLUDED_GPUS, "{}"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

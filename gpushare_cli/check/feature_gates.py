@@ -1,6 +1,6 @@
 """Questions about feature gates of Kubernetes, asked by trying: without its gate a field is dropped in silence.
 
-A server dry-run says it for certain. Who may not ask for one is answered from what our agents have published.
+A server dry-run says it for certain. Who may not ask for one is answered from what our enforcers have published.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -88,7 +88,7 @@ def _try(api: Cluster, kind: str, plural: str, spec: Json, namespace: str = "") 
 
 
 def _published(api: Cluster) -> Json | None:
-    """What became of our agents' devices; ``None`` while there are none. All but MIG instances are for several."""
+    """What became of our enforcers' devices; ``None`` while there are none. All but MIG instances are for several."""
     items = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
     devices = [device for item in items for device in item["spec"].get("devices") or []]
     return {"allowMultipleAllocations": _any(devices)} if devices else None

@@ -89,7 +89,7 @@ def test_an_enforcer_reads_large_pods_within_its_limit(
     assert server.seen("pods").wait(patient(SECONDS)), (tmp_path / "log").read_text()
     found = peak_mib([process.pid])
     print(f"peak: {found:.0f} MiB")
-    assert found < limit_mib("agent")
+    assert found < limit_mib("enforcer")
 
 
 @pytest.mark.parametrize("streams", STREAMS)

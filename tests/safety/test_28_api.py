@@ -64,7 +64,7 @@ def late() -> dict[str, list[Object]]:
 
 
 class World:
-    """A node whose agent follows a scripted API server."""
+    """A node whose enforcer follows a scripted API server."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.server = ApiServer()
@@ -83,10 +83,10 @@ class World:
         follow_quotas(_connect(folder, self.server), QuotaInformer(NODE), NODE, Checkpoint(folder).write, self.stopped)
         parts = LoopDependencies(
             watch=UsageSampler(self, self), quotas=self.checkpoint.read, executor=self,  # type: ignore[arg-type]
-            kill_log=AuditWriter(AuditLog(folder / "audit"), NODE), sink=self, metrics=Metrics(),
+            audit_log=AuditWriter(AuditLog(folder / "audit"), NODE), sink=self, metrics=Metrics(),
         )  # fmt: skip
-        self.agent = EnforcementLoop(NODE, folder, parts, clock=lambda: self.now)
-        stack.callback(self.agent.close)
+        self.enforcer = EnforcementLoop(NODE, folder, parts, clock=lambda: self.now)
+        stack.callback(self.enforcer.close)
 
     def gpus(self) -> tuple[Any, ...]:
         return (card(GPU, 0),)
@@ -115,8 +115,8 @@ class World:
     def look(self, times: int) -> None:
         for _ in range(times):
             self.now += 0.5
-            self.agent.poll()
-            for future in self.agent._pending:
+            self.enforcer.poll()
+            for future in self.enforcer._pending:
                 future.result(60)
 
     def known(self) -> set[str | None]:

@@ -1,4 +1,4 @@
-"""The reference names every annotation, label, reason and metric there is, and every way to read the kill log."""
+"""The reference names every annotation, label, reason and metric there is, and every way to read the audit log."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_the_tables_of_annotations_are_those_of_the_code() -> None:
     assert annotations.page() == TEXT, "run make golden"
 
 
-def test_every_way_to_read_the_kill_log_is_in_its_table() -> None:
+def test_every_way_to_read_the_audit_log_is_in_its_table() -> None:
     parser = build_parser("audit")
     help_ = next(action for action in parser._actions if action.dest == "verb").choices["audit"]  # type: ignore[index]
     actions = next(action for action in help_._actions if action.dest == "action").choices

@@ -189,7 +189,7 @@ def _check_template(claim: ClaimPlan, plan: ShareRequest, standing: Callable[[st
     found = standing(claim.template) if plan.complete else None
     if found is not None and found != content_of(claim.requests, plan.models, same_gpu=plan.same_gpu):
         message = f"{claim.template} is another's ResourceClaimTemplate under a name of {contract.GROUP}; delete it"
-        yield Problem("spec.resourceClaims", message, Reason.TEMPLATE_TAKEN)
+        yield Problem("spec.resourceClaims", message, Reason.TEMPLATE_CONFLICT)
 
 
 def _brings_claims(view: PodView, sharing: Iterable[str], own_claims: Container[str]) -> bool:

@@ -58,7 +58,7 @@ class People:
     @property
     def enforcer(self) -> Cluster:
         return self.acting(
-            f"system:serviceaccount:{SYSTEM}:gpu-share-agent", **{"authentication.kubernetes.io/node-name": NODE}
+            f"system:serviceaccount:{SYSTEM}:gpu-share-enforcer", **{"authentication.kubernetes.io/node-name": NODE}
         )
 
 

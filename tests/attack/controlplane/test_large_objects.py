@@ -145,7 +145,7 @@ def measured(*command: str, limit: int, least: int = 0) -> None:
 
 
 def test_the_enforcer_starts_beside_them(crowded: People) -> None:
-    kubeconfig = crowded.bed.plane.service_account(SYSTEM, "gpu-share-agent", crowded.node)
+    kubeconfig = crowded.bed.plane.service_account(SYSTEM, "gpu-share-enforcer", crowded.node)
     measured(sys.executable, "-c", ENFORCER, str(kubeconfig), NODE, limit=ENFORCER_MIB * 2 // 3, least=MANY + FEW)
 
 

@@ -1,4 +1,4 @@
-"""``gpu-share-simulator``: gives a node the driver of GPUs that do not exist, for an agent that notices nothing.
+"""``gpu-share-simulator``: gives a node the driver of GPUs that do not exist, for an enforcer that notices nothing.
 
     gpu-share-simulator --root DIR --gpus 2 --memory 16Gi --model "NVIDIA H100 80GB HBM3"
     gpu-share-simulator show --root DIR
@@ -51,7 +51,7 @@ STAND_IN: Final = (
     "tenants",
     "world",
 )
-"""What the MPS stand-in is made of: it has to run in the agent's container, which has none of it."""
+"""What the MPS stand-in is made of: it has to run in the enforcer's container, which has none of it."""
 MODELS: Final = {"B200": "10.0", "H100": "9.0", "H200": "9.0", "L4": "8.9", "A100": "8.0", "T4": "7.5", "V100": "7.0"}
 DRIVER: Final = "570.86.15"
 CUDA: Final = {615: 13040, 580: 13000, 0: 12080}

@@ -126,14 +126,14 @@ def make_certificates(place: Place) -> None:
 
 def test_everything_is_accepted_by_a_real_api_server_and_no_bundle_is_in_it(installed: Place) -> None:
     assert installed.bundle() == ""
-    assert names(installed, path(APPS, "daemonsets", namespace=SYSTEM)) == {"gpu-share-agent", "gpu-share-mps"}
+    assert names(installed, path(APPS, "daemonsets", namespace=SYSTEM)) == {"gpu-share-enforcer", "gpu-share-mps"}
 
 
 @pytest.mark.parametrize(
     "values",
     [
         ["-f", str(helm.CHART / "values-ha.yaml")],
-        ["--set", "simulate.enabled=true,agent.allowAnyPidNamespace=true,agent.enforce=false"],
+        ["--set", "simulate.enabled=true,enforcer.allowAnyPidNamespace=true,enforcer.enforce=false"],
         ["--set", "runtimeClassName=nvidia,driverRoot=/run/nvidia/driver,global.imageRegistry=mirror.example/x"],
     ],
 )

@@ -180,7 +180,7 @@ def test_events_are_their_namespaces_to_write_so_they_are_no_anchors(bed: Bed) -
         claim_uid="c", namespace=namespace, pod="x", pod_uid="u", container="main", container_id=None, gpu=GPU,
         memory_mib=4096,
     )  # fmt: skip
-    made_up = UserMessage(quota=quota, reason=Reason.KILLED, note=f"ended; kill log {head}", action="Kill")
+    made_up = UserMessage(quota=quota, reason=Reason.KILLED, note=f"ended; audit log {head}", action="Kill")
     body = event_of("made-up", made_up, datetime.now(UTC))
     core = {
         "metadata": body["metadata"], "involvedObject": body["regarding"], "message": body["note"], "type": "Warning",

@@ -1,4 +1,4 @@
-"""What claims that come and go make an agent write, counted by a real API server; and how large that gets."""
+"""What claims that come and go make an enforcer write, counted by a real API server; and how large that gets."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Nodes and pods in numbers on a control plane without kubelets: nodes are API objects, their GPUs the agent's own.
+"""Nodes and pods in numbers on a control plane without kubelets: nodes are API objects, their GPUs the enforcer's own.
 
 Pods are made in three ways: as shares, with claims written by hand in namespaces that the webhook is not called for,
 and plain, without any claim.
@@ -38,7 +38,7 @@ class Arm(StrEnum):
 
 @contextmanager
 def fleet(bed: Bed, name: str, count: int, machine: str) -> Iterator[None]:
-    """Nodes that only pods of this run ask for; their GPUs are published by the agent's own code."""
+    """Nodes that only pods of this run ask for; their GPUs are published by the enforcer's own code."""
     names = [f"{name}-{number}" for number in range(count)]
     try:
         with ThreadPoolExecutor(WRITERS) as pool:

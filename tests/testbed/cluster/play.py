@@ -20,7 +20,7 @@ CHART: Final = Path(__file__).parents[3] / "deploy" / "helm" / "gpu-share"
 
 
 def install(plane: ControlPlane) -> None:
-    """Start two webhook replicas, add nodes whose GPUs are published by the agent's own code, opt ``demo`` in."""
+    """Start two webhook replicas, add nodes whose GPUs are published by the enforcer's own code, opt ``demo`` in."""
     bed = Bed.install(plane, replicas=2, retention=RETENTION_SECONDS)
     for name, machine in NODES.items():
         bed.node(name, slices=False)

@@ -169,8 +169,8 @@ def test_a_command_in_a_pod_is_run_as_the_service_account(tmp_path: Path) -> Non
     assert "authorization: bearer first" in server.request.lower()
 
 
-def test_an_agent_in_a_pod_does_not_load_the_official_client() -> None:
-    """It is a third of the agent's memory."""
+def test_an_enforcer_in_a_pod_does_not_load_the_official_client() -> None:
+    """It is a third of the enforcer's memory."""
     program = "import sys, enforcer.main; print({'kubernetes', 'requests', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -30,7 +30,7 @@ def test_a_status_as_documented_is_read_whole() -> None:
     )
 
 
-def test_keys_of_a_newer_agent_are_no_obstacle() -> None:
+def test_keys_of_a_newer_enforcer_are_no_obstacle() -> None:
     newer = {**GOOD, "more": [1], "containers": [{**CONTAINER, "sm": 1}, "x", 1]}
     assert parse(json.dumps(newer).encode()) == parse(json.dumps(GOOD).encode())
 

@@ -20,7 +20,7 @@ from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
 NODE_NAME: Final = "authentication.kubernetes.io/node-name"
-AGENT: Final = "system:serviceaccount:gpu-share-system:gpu-share-agent"
+ENFORCER: Final = "system:serviceaccount:gpu-share-system:gpu-share-enforcer"
 UNRESIZABLE: Final = "only cpu and memory resources are mutable"
 """What Kubernetes 1.36 says to any resize of a pod whose containers have claims; 1.37 resizes it."""
 _numbers: Final = count()

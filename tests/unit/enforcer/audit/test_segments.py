@@ -1,4 +1,4 @@
-"""The kill log's directory by itself: names, links, owners, and what a segment's lines are."""
+"""The audit log's directory by itself: names, links, owners, and what a segment's lines are."""
 
 import errno
 import os

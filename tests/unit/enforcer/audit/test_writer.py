@@ -73,7 +73,7 @@ def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_i
     finish(log)
     intent, answer = records(tmp_path / "audit")
     assert (intent["kind"], answer["kind"], answer["intent"]) == ("INTENT", "ABORTED", 1)
-    assert (answer["result"], answer["container"], answer["node"]) == ("RecordUnwritable", "model", "gpu-7")
+    assert (answer["result"], answer["container"], answer["node"]) == ("AuditUnwritable", "model", "gpu-7")
     assert log.problem is None
 
 

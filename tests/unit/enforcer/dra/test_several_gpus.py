@@ -140,7 +140,7 @@ def test_there_has_to_be_room_on_both(world: World) -> None:
     world.driver.prepare(world.tenant("there", "13Gi", OTHER_DEVICE))
     with pytest.raises(PrepareError, match="does not fit on its GPU yet") as error:
         world.driver.prepare(wide(world), lambda: False)
-    assert error.value.reason is Reason.GPU_STILL_HELD
+    assert error.value.reason is Reason.GPU_MEMORY_IN_USE
 
 
 def test_what_the_scheduler_promised_twice_only_the_first_gets(world: World) -> None:
@@ -151,7 +151,7 @@ def test_what_the_scheduler_promised_twice_only_the_first_gets(world: World) -> 
         PrepareError, match=r"it is tried again\. If that lasts, delete the pod: .* placed anew$"
     ) as error:
         world.driver.prepare(second, lambda: False)
-    assert error.value.reason is Reason.GPU_STILL_HELD
+    assert error.value.reason is Reason.GPU_MEMORY_IN_USE
     assert [each.pod for each in world.store.prepared()] == ["first"]
     world.driver.unprepare(first)
     assert world.driver.prepare(second)

@@ -211,7 +211,7 @@ def test_every_reason_to_have_ended_somebody_is_among_the_notices() -> None:
     verdict = KillDecision(
         decision=Decision.KILL, quota=tenant(0, {"gpu": GPU, "memory_mib": 1}, {}).quota, used_mib=5, over_for=1.0
     )
-    assert {each.reason for each in notices(verdict)} >= {Reason.KILLED, Reason.RECORD_UNWRITABLE, Reason.OVER_QUOTA}
+    assert {each.reason for each in notices(verdict)} >= {Reason.KILLED, Reason.AUDIT_UNWRITABLE, Reason.OVER_QUOTA}
 
 
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "x" * 5000, "ü" * 3000, "\ud800"])

@@ -99,7 +99,7 @@ def test_a_single_segment_can_be_shown(state: Path, capsys: pytest.CaptureFixtur
 def test_where_there_is_no_log_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "verify", "--state", tmp_path)
     assert code == 2
-    assert "no kill log in" in err
+    assert "no audit log in" in err
 
 
 def test_an_empty_log_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

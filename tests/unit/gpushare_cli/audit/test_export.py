@@ -18,10 +18,10 @@ from gpushare.errors import ConfigError
 from gpushare_cli.audit import filters
 from gpushare_cli.audit.filters import COLUMNS, RecordFilter, csv_cells, csv_line, row
 from gpushare_cli.main import main
-from tests.unit.gpushare_cli.killlog import run, write
+from tests.unit.gpushare_cli.audit_logs import run, write
 
 NOW = datetime(2026, 11, 20, 22, 30, tzinfo=UTC)
-RESULTS = st.sampled_from(["Killed", "Gone"])
+RESULTS = st.sampled_from(["Killed", "AlreadyExited"])
 NAMES = st.sampled_from(["a", "b", "A", ""])
 POD = st.one_of(st.text(), st.none(), st.integers(), st.dictionaries(st.sampled_from(["namespace", "name"]), NAMES))
 WILD: Any = st.recursive(
@@ -150,7 +150,8 @@ def test_show_looks_like_this(tmp_path: Path, capsys: Any) -> None:
     [
         ([], [1, 2, 3, 4, 5, 6]), (["-n", "asr"], [2, 4, 6]), (["--pod", "tts-0"], [1, 4]),
         (["--container", "model-1"], [2, 4, 6]),
-        (["--node", "gpu-8"], []), (["--kind", "outcome", "--kind", "warned"], [2, 4, 6]), (["--result", "gone"], [6]),
+        (["--node", "gpu-8"], []), (["--kind", "outcome", "--kind", "warned"], [2, 4, 6]),
+        (["--result", "alreadyexited"], [6]),
         (["--since", "2026-11-20T22:04:00Z"], [5, 6]), (["-n", "asr", "--pod", "tts-0", "--since", "2026-11-20"], [4]),
     ],
 )  # fmt: skip
