@@ -186,8 +186,8 @@ _LIMITS: Final = (
         reason=Reason.LIMIT_ESCAPED, places=_BAD_LIMIT,
         meaning="A process of the container bypasses its limit: it is no MPS client, changed its limit, or uses more "
         "memory than its limit allows.",
-        action="Do not change CUDA_MPS_* and CUDA_VISIBLE_DEVICES in the program or its start script. Above its quota "
-        "the container is killed.",
+        action=f"Do not change {contract.MPS_MEMORY_LIMIT} or CUDA_VISIBLE_DEVICES in the program or its start script. "
+        "Above its quota the container is killed.",
     ),
     ReasonRow(
         reason=Reason.UNKNOWN, places=_LIMIT,

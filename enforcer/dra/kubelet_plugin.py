@@ -70,7 +70,7 @@ class PluginService:
         return dra.NodeUnprepareResourceResponse(error=error)
 
     def _tried(self, operation: str, claim: dra.Claim, turn: Callable[[], None]) -> str:
-        """Do it; the Reason and the sentence that say why it was not done, else nothing: they end up in the pod's Event."""
+        """Do it. Return nothing, or why it failed (``Reason: sentence``), for the Event that the kubelet writes."""
         try:
             with self._metrics.claim_seconds.labels(operation).time():
                 turn()
