@@ -78,4 +78,4 @@ class Informer:
             if kind != "BOOKMARK":
                 self._on_event(kind, item)
             self._delay = self.MIN_DELAY
-            del item  # it is not to be held while the next one is parsed
+            del item  # free it before the next one is parsed

@@ -111,7 +111,7 @@ class Cluster:
         return list(listing), listing.version
 
     def listing(self, where: str, **query: str) -> "Listing":
-        """Read a list that may be too long to be held: an iterator, which reads object after object as it goes."""
+        """Read a list that may not fit into memory: return an iterator that reads object after object."""
         return Listing(
             stream=lambda: self.watch(where, "", **query, **STREAMED),
             page=lambda page: self._call("GET", where, query={**query, **page}),
@@ -267,7 +267,7 @@ class Listing(Iterator[Object]):
                 break
             else:
                 yield item
-            del item  # it is not to be held while the next one is parsed
+            del item  # free it before the next one is parsed
         raise WatchBroken(f"GET {self._where}: the list broke off")
 
     def _opened(self) -> Iterator[tuple[str, Object]]:

@@ -249,7 +249,7 @@ def _uses(raw: Mapping[str, Any], ended: Mapping[str, str]) -> Iterator[Use]:
 def _processes(container: Mapping[str, Any]) -> list[tuple[int, int | None]]:
     """A container's processes with what each holds, MiB, the largest first."""
     rows = [(_number(one, "pid"), _number(one, "usedMib")) for one in objects(container, "processes")]
-    return sorted(((pid, held) for pid, held in rows if pid is not None), key=lambda row: (-(row[1] or 0), row[0]))
+    return sorted(((pid, used) for pid, used in rows if pid is not None), key=lambda row: (-(row[1] or 0), row[0]))
 
 
 def _limit(found: object) -> str:
@@ -267,8 +267,8 @@ def _failed(raw: Mapping[str, Any], container: Mapping[str, Any]) -> Iterator[st
     for one in objects(raw, "failures"):
         if all(_text(one, key) == _text(container, key) for key in same):
             found = one.get("holders")
-            held = ", ".join(clean(str(each)) for each in found) if isinstance(found, list) else "not known"
-            yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; held then: {held}"
+            users = ", ".join(clean(str(each)) for each in found) if isinstance(found, list) else "not known"
+            yield f"{_text(one, 'reason')}: {_text(one, 'sentence')}; memory in use then: {users}"
 
 
 def _text(value: Mapping[str, Any], key: str) -> str:

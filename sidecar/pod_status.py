@@ -83,9 +83,9 @@ class Status:
         """Whether a container holds that share of its quota, or all together that share of a GPU, or more."""
         if any(use.used_mib is not None and use.used_mib >= share * use.quota_mib > 0 for use in self.uses):
             return True
-        return any(self._held(gpu) > share * gpu.memory_mib for gpu in self.gpus)
+        return any(self._used_mib(gpu) > share * gpu.memory_mib for gpu in self.gpus)
 
-    def _held(self, gpu: Gpu) -> int:
+    def _used_mib(self, gpu: Gpu) -> int:
         return (gpu.others_mib or 0) + sum(use.used_mib or 0 for use in self.uses if use.gpu == gpu.uuid)
 
     @property

@@ -140,8 +140,8 @@ def _check_own_daemon(container: Container) -> Iterator[Problem]:
         wanted = _OWN_DAEMON.get(entry["name"])
         value = _literal(entry)
         if wanted is not None and not (isinstance(value, str) and within(normal(value), _OUR_FOLDER)):
-            said = "a value from elsewhere" if value is None else shown(str(value))
-            message = f"{said} is an MPS daemon of the pod's own; remove the variable: a share uses the node's daemon"
+            source = "a value from elsewhere" if value is None else shown(str(value))
+            message = f"{source} names an MPS daemon of the pod; remove the variable: a share uses the node's daemon"
             yield Problem(f"{container.field}.env[{entry['name']}]", message)
 
 

@@ -53,13 +53,13 @@ class BufferBudget:
     """Bytes held for unfinished requests, over all connections."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._held, self._lock = limit, 0, threading.Lock()
+        self._limit, self._bytes, self._lock = limit, 0, threading.Lock()
 
     def change(self, by: int) -> bool:
-        """Add to what is held. Returns whether that is within the limit."""
+        """Add to the bytes in use. Returns whether they are within the limit."""
         with self._lock:
-            self._held += by
-            return self._held <= self._limit
+            self._bytes += by
+            return self._bytes <= self._limit
 
 
 class BufferedTlsSocket(ssl.SSLSocket):
@@ -94,7 +94,7 @@ class BufferedTlsSocket(ssl.SSLSocket):
         self._holding, self._head = True, b""
 
     def release_head(self) -> None:
-        """Send what is still held back."""
+        """Send what is still buffered."""
         head, self._holding, self._head = self._head, False, b""
         if head:
             self._send_whole(head)

@@ -163,7 +163,7 @@ def test_an_enforcer_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_pa
     for later in (0, SILENT_SECONDS - 1, 2, 2):
         now[0] += later
         watcher.look()
-    assert said == ["the enforcer has said nothing for 60 s: this pod runs on, unwatched"]
+    assert said == ["the enforcer has written nothing for 60 s: this pod runs on, unwatched"]
     write(tmp_path, {"time": "2026-11-20T22:17:06Z"})
     watcher.look()
     assert said[1:] == ["the enforcer is back"]
