@@ -4,7 +4,7 @@ The enforcer writes it whole and renames it into place, as ``status.json`` in th
 at ``contract.STATUS_PATH``, at every change and every few seconds::
 
     {"version": 1, "time": "2026-11-20T22:16:05.123Z", "ready": true, "waiting": "",
-     "gpus": [{"uuid": "GPU-...", "model": "NVIDIA H100", "memoryMiB": 81008, "heldByOthersMiB": 20480}],
+     "gpus": [{"uuid": "GPU-...", "model": "NVIDIA H100", "memoryMiB": 81008, "usedByOthersMiB": 20480}],
      "containers": [{"container": "model", "gpu": "GPU-...", "usedMiB": 3072, "quotaMiB": 4096, "state": "Within"}],
      "messages": [{"time": "2026-11-20T22:16:05.123Z", "text": "OverQuota: container model holds 9216 MiB of ..."}]}
 
@@ -138,7 +138,7 @@ def _gpus(raw: object) -> Iterator[Gpu]:
     for entry in _objects(raw):
         uuid, memory = _text(entry.get("uuid"), _UUID), _amount(entry.get("memoryMiB"))
         if uuid and memory is not None:
-            yield Gpu(uuid=uuid, memory_mib=memory, others_mib=_amount(entry.get("heldByOthersMiB")))
+            yield Gpu(uuid=uuid, memory_mib=memory, others_mib=_amount(entry.get("usedByOthersMiB")))
 
 
 def _objects(raw: object) -> Iterator[dict[str, Any]]:

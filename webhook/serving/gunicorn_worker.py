@@ -31,7 +31,7 @@ LINGER_SECONDS: Final = 1.0
 MAX_CONNECTIONS: Final = 1000
 FREE_BYTES: Final = 64 * 1024
 """What each connection may hold without being counted: reviews of ordinary pods never compete for memory."""
-MAX_HELD: Final = 64 * 1024 * 1024
+MAX_BUFFERED: Final = 64 * 1024 * 1024
 """Counted bytes that unfinished requests may hold, all connections together: nine of the largest."""
 READ: Final = 256 * 1024
 MAX_DRAIN: Final = 8 * 1024 * 1024
@@ -247,7 +247,7 @@ class Worker(ThreadWorker):  # type: ignore[misc] # gunicorn ships no types
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._budget = BufferBudget(MAX_HELD)
+        self._budget = BufferBudget(MAX_BUFFERED)
 
     def accept(self, listener: socket.socket) -> None:
         """Take a connection in; the longest idle one makes room for it."""
