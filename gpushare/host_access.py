@@ -14,7 +14,7 @@ from gpushare import contract, defaults
 from gpushare.checks import Check, guarded, independent
 from gpushare.errors import MAX_PROBLEMS, Problem
 from gpushare.fields import MAX_ENTRIES, boolean, mapping, objects, strings
-from gpushare.quantity import shown
+from gpushare.quantity import quoted
 
 Object = Mapping[str, Any]
 _POD_FLAGS: Final = {
@@ -145,7 +145,7 @@ def _capabilities(security: Object, field: str) -> Check[None]:
     added = strings(mapping(security.get("capabilities"), field).get("add"), f"{field}.add")
     for index, name in enumerate(added):
         if name[:MAX_PATH].upper().removeprefix("CAP_") in CAPABILITIES:
-            message = f"{shown(name)} lets the container act on the node around its share; remove it"
+            message = f"{quoted(name)} lets the container act on the node around its share; remove it"
             yield Problem(f"{field}.add[{index}]", message)
 
 
@@ -165,7 +165,7 @@ def _host_path(volume: Object, field: str, allowed: HostAccess) -> Check[str | N
     host = mapping(volume.get("hostPath"), field)
     if not host:
         return None
-    path, written = normal(host.get("path")), shown(str(host.get("path"))[:MAX_PATH])
+    path, written = normal(host.get("path")), quoted(str(host.get("path"))[:MAX_PATH])
     if path in {"", _DEVICES} or path.startswith(_GPU_DEVICES):
         return f"{written} reaches the node's GPUs, around the share"
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
@@ -215,6 +215,6 @@ def _readable(value: object) -> Sequence[Object]:
 def _mounts(container: Object, field: str) -> Check[None]:
     for index, mount in enumerate(objects(container.get("volumeMounts"), field)):
         if within(normal(mount.get("mountPath")), _TOOLKIT_MOUNTS):
-            written = shown(str(mount["mountPath"]))
+            written = quoted(str(mount["mountPath"]))
             message = f"{written} asks NVIDIA's toolkit for a GPU, around the share; remove the mount"
             yield Problem(f"{field}[{index}].mountPath", message)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpushare.errors import ClusterError, WatchBroken
-from gpushare.kube_client import GARBAGE, Cluster
+from gpushare.kube_client import GARBAGE, KubeClient
 
 Object = dict[str, Any]
 
@@ -30,7 +30,7 @@ class Informer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         where: str,
         on_list: Callable[[Iterator[Object]], None],
         on_event: Callable[[str, Object], None],

@@ -64,7 +64,7 @@ def path(base: str, kind: str, name: str = "", namespace: str = "") -> str:
     return "/".join(parts)
 
 
-class Cluster:
+class KubeClient:
     """A connection to one API server. Safe to use from several threads."""
 
     def __init__(self, access: Access) -> None:

@@ -64,7 +64,7 @@ def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> s
 
 
 def exec_in_pod(access: Access, command: str, authorization: Mapping[str, str], silence: float) -> Iterator[bytes]:
-    """See ``Cluster.run``.
+    """See ``KubeClient.run``.
 
     Args:
         access: to the API server.

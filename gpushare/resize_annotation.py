@@ -11,7 +11,7 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.errors import QuantityError
 from gpushare.patterns import Pattern
-from gpushare.quantity import parse_memory, shown
+from gpushare.quantity import parse_memory, quoted
 
 FORCE: Final = "force"
 MAX_LENGTH: Final = 80
@@ -38,7 +38,7 @@ def parse_request(value: object) -> ResizeRequest:
     amount, *words = value.split(";")
     wrong = [word for word in words if word != FORCE and not _MARK.fullmatch(word)]
     if wrong:
-        raise QuantityError(f"{shown(wrong[0])} means nothing here; write for example 3Gi or 3Gi;{FORCE}")
+        raise QuantityError(f"{quoted(wrong[0])} means nothing here; write for example 3Gi or 3Gi;{FORCE}")
     return ResizeRequest(parse_memory(amount), FORCE in words)
 
 

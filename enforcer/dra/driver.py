@@ -33,7 +33,7 @@ from enforcer.resourceslices.devices import device_name
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ClusterError, NvmlError, PrepareError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -90,7 +90,7 @@ class DriverDependencies:
     """What a driver is made of."""
 
     node: str
-    cluster: Cluster
+    cluster: KubeClient
     store: ClaimStore
     files: CdiFileStore
     look: Callable[[], Sequence[GpuSnapshot]]

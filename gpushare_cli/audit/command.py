@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from enforcer.audit.log import FOLDER
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.patterns import Pattern
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
@@ -243,8 +243,8 @@ def _check_no_copy(args: argparse.Namespace) -> None:
         raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
 
 
-def _api(args: argparse.Namespace) -> Cluster:
-    return Cluster.connect(args.kubeconfig, args.context)
+def _api(args: argparse.Namespace) -> KubeClient:
+    return KubeClient.connect(args.kubeconfig, args.context)
 
 
 def _follow(args: argparse.Namespace) -> int:
