@@ -54,7 +54,7 @@ def parse_models(value: object) -> tuple[str, ...]:
     names = [name.strip(" ") for name in value.split(",", MAX_MODELS)] if isinstance(value, str) else [""]
     bad = next((name for name in names[:MAX_MODELS] if not _MODEL.fullmatch(name)), None)
     if bad is not None or len(names) > MAX_MODELS:
-        problem = f"is more than {MAX_MODELS} models" if bad is None else "is no model of a GPU"
+        problem = f"is more than {MAX_MODELS} models" if bad is None else "is not a GPU model"
         message = f'{quoted(bad or str(value))} {problem}; write for example "H100" or "H100,A100"'
         raise QuantityError(message, Reason.INVALID_VALUE)
     return tuple(sorted({name.lower() for name in names}))
@@ -88,7 +88,7 @@ def parse_capabilities(value: object) -> tuple[str, ...]:
     found = _words(value)
     for each in found:
         if each not in CAPABILITIES:
-            raise QuantityError(f"{quoted(each)} is none of {', '.join(CAPABILITIES)}")
+            raise QuantityError(f"{quoted(each)} is not one of {', '.join(CAPABILITIES)}")
     return tuple(dict.fromkeys(found))
 
 
@@ -97,7 +97,7 @@ def parse_frameworks(value: object) -> tuple[str, ...] | None:
     found = _words(value)
     for each in found:
         if each not in ON_REQUEST and found != [NONE]:
-            raise QuantityError(f"{quoted(each)} is none of {', '.join(ON_REQUEST)}; or write {NONE!r} alone")
+            raise QuantityError(f"{quoted(each)} is not one of {', '.join(ON_REQUEST)}; or write {NONE!r} alone")
     return None if found == [NONE] else tuple(dict.fromkeys(found))
 
 

@@ -43,7 +43,7 @@ def objects(value: object, field: str) -> list[dict[str, Any]]:
     """Read a list of objects; ``null`` is an empty one.
 
     Raises:
-        PolicyDenied: it is no list or too long, or an entry of it is no object.
+        PolicyDenied: it is not a list or too long, or an entry of it is not an object.
     """
     return _list(value, field, dict, "an object")
 
@@ -52,7 +52,7 @@ def strings(value: object, field: str) -> list[str]:
     """Read a list of strings; ``null`` is an empty one.
 
     Raises:
-        PolicyDenied: it is no list or too long, or an entry of it is no string.
+        PolicyDenied: it is not a list or too long, or an entry of it is not a string.
     """
     return _list(value, field, str, "a string")
 

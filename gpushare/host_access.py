@@ -129,7 +129,7 @@ def _security(container: Object, field: str) -> Check[None]:
 def _privileged(container: Object, security: Object, field: str) -> Check[None]:
     if boolean(security.get("privileged"), f"{field}.securityContext.privileged"):
         hint = f"set it to false{_propagation(container, field)}"
-        message = f"true reaches every GPU of the node, around the share; {hint}"
+        message = f"privileged containers can access every GPU on the node and bypass the limit; {hint}"
         yield Problem(f"{field}.securityContext.privileged", message)
 
 
@@ -167,11 +167,11 @@ def _host_path(volume: Object, field: str, allowed: HostAccess) -> Check[str | N
         return None
     path, written = normal(host.get("path")), quoted(str(host.get("path"))[:MAX_PATH])
     if path in {"", _DEVICES} or path.startswith(_GPU_DEVICES):
-        return f"{written} reaches the node's GPUs, around the share"
+        return f"{written} reaches the node's GPUs and bypasses the limit"
     if overlaps(path, (*OF_EVERY_NODE, *allowed.protected)):
         return f"{written} reaches what the node's own programs keep"
     if allowed.paths is None:
-        yield f"hostPath {written:.40} can lead around the share; operators list paths in {contract.HOST_PATHS}"
+        yield f"hostPath {written:.40} can bypass the limit; operators list paths in {contract.HOST_PATHS}"
     elif not any(within(path, one) for one in allowed.paths):
         return f"{written} is not below a path that this namespace's {contract.HOST_PATHS} lists"
     return None
@@ -216,5 +216,5 @@ def _mounts(container: Object, field: str) -> Check[None]:
     for index, mount in enumerate(objects(container.get("volumeMounts"), field)):
         if within(normal(mount.get("mountPath")), _TOOLKIT_MOUNTS):
             written = quoted(str(mount["mountPath"]))
-            message = f"{written} asks NVIDIA's toolkit for a GPU, around the share; remove the mount"
+            message = f"{written} asks NVIDIA's toolkit for a GPU and bypasses the limit; remove the mount"
             yield Problem(f"{field}[{index}].mountPath", message)

@@ -289,10 +289,10 @@ class Listing(Iterator[Object]):
             answer = self._page({"limit": str(PAGE)} | ({"continue": more} if more else {}))
             try:
                 found = answer["items"] or []
-                _ = [item["metadata"]["name"] for item in found]  # what has none is no object
+                _ = [item["metadata"]["name"] for item in found]  # what has none is not an object
                 more, self.version = answer["metadata"].get("continue") or None, answer["metadata"]["resourceVersion"]
             except GARBAGE as error:
-                message = f"GET {self._where}: the answer is no list of objects: {answer!r:.100}"
+                message = f"GET {self._where}: the answer is not a list of objects: {answer!r:.100}"
                 raise ClusterError(message) from error
             found.reverse()
             while found:

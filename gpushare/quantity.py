@@ -61,7 +61,7 @@ def parse_memory(value: object) -> int:
     unit_of_result: int = 10 ** len(fraction) * MIB
     mib = -(-scaled // unit_of_result)
     if mib == 0:
-        raise QuantityError(f"{quoted(text)} is no memory at all; write for example 4Gi")
+        raise QuantityError(f"{quoted(text)} is zero; write for example 4Gi")
     if mib > MAX_MIB:
         raise QuantityError(f"{quoted(text)} is more than any GPU has; write for example 4Gi")
     return mib
@@ -186,7 +186,7 @@ def quoted(text: str) -> str:
 
 def _text(value: object, wanted: str) -> str:
     if not isinstance(value, str):
-        raise QuantityError(f"{value!r:.40} is no string; write {wanted}, in quotes")
+        raise QuantityError(f"{value!r:.40} is not a string; write {wanted}, in quotes")
     if len(value) > MAX_LENGTH:
         raise QuantityError(f"{quoted(value)} is too long; write {wanted}")
     return value

@@ -31,10 +31,10 @@ def parse_request(value: object) -> ResizeRequest:
     """Read what an annotation says.
 
     Raises:
-        QuantityError: it is no quantity of memory, or another word than ``force`` and ``id=...`` follows.
+        QuantityError: it is not a quantity of memory, or another word than ``force`` and ``id=...`` follows.
     """
     if not isinstance(value, str) or len(value) > MAX_LENGTH:
-        raise QuantityError("it is no short text; write for example 3Gi")
+        raise QuantityError("it is not a short text; write for example 3Gi")
     amount, *words = value.split(";")
     wrong = [word for word in words if word != FORCE and not _MARK.fullmatch(word)]
     if wrong:

@@ -136,7 +136,7 @@ def load(folder: Path) -> NodeStatus:
 
     Raises:
         ConfigError: there is no such file, or it may not be read.
-        GpuShareError: it is no status.
+        GpuShareError: it is not a status.
     """
     file = folder / NAME
     try:
@@ -147,7 +147,7 @@ def load(folder: Path) -> NodeStatus:
     except (ValueError, RecursionError):
         raw = None
     if not isinstance(raw, dict):
-        raise GpuShareError(f"{file} is no status of the enforcer")
+        raise GpuShareError(f"{file} is not an enforcer's status")
     return read(raw, endings(folder / FOLDER))
 
 
@@ -174,7 +174,7 @@ def _end_of(file: Path, most: int) -> bytes:
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as opened:
         found = os.fstat(opened.fileno())
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(file))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(file))
         opened.seek(max(0, found.st_size - most))
         return opened.read(most)
 

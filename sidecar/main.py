@@ -162,7 +162,7 @@ def _say(line: str) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 - the last port
-        raise ValueError("is no address and port")
+        raise ValueError("is not an address and port")
     return host.strip("[]"), int(port)
 
 

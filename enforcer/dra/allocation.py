@@ -182,7 +182,7 @@ def _check_different(claim: Object, several: Sequence[AllocatedDevice], devices:
         hint = f"add the constraint distinctAttribute: {contract.ATTRIBUTE_UUID}"
         raise PrepareError(f"{what} holds one device {len(several)} times; {hint}")
     if len(several) > 1 and any(each.gpu is None or devices[each.device].parent for each in several):
-        raise PrepareError(f"{what} holds several devices that are no whole GPUs; ask for one device in each request")
+        raise PrepareError(f"{what} holds several devices that are not whole GPUs; ask for one device in each request")
 
 
 def _granted(node: str, result: Object, devices: Mapping[str, Gpu]) -> AllocatedDevice:

@@ -161,7 +161,7 @@ class Driver:
             PrepareError: not now, or not at all; the sentence says why.
         """
         if not safe_uid(ref.uid):
-            raise PrepareError(f"claim UID {ref.uid!r:.80} is none", Reason.BAD_REQUEST)
+            raise PrepareError(f"invalid claim UID {ref.uid!r:.80}", Reason.BAD_REQUEST)
         call = PrepareCall(time.monotonic(), wanted)
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)

@@ -73,7 +73,7 @@ def _add_follow(parser: Any) -> None:
 
 def _whole(text: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text[:100]!r} is no whole number from 0; give digits alone")
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number from 0; give digits alone")
     return int(text)
 
 
@@ -336,7 +336,7 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
 
 def _unheld(doubts: Sequence[str]) -> str:
     named = f"{some(doubts, DOUBTS)} named records that this log does not hold"
-    return f"{named}; whoever may write Events there can make that up, so they are no anchors"
+    return f"{named}; whoever may write Events there can make that up, so they are not anchors"
 
 
 def _anchors(args: argparse.Namespace) -> int:

@@ -61,7 +61,8 @@ def local(folder: Path, node: str = "") -> Source:
         alone = folder.is_file()
         files = [folder] if alone else segments(folder)
     except PermissionError as error:
-        raise ConfigError(f"{folder} may not be read: {error.strerror}; its owner may, who mostly is root") from error
+        message = f"permission denied reading {folder}: {error.strerror}; run as root or as the directory's owner"
+        raise ConfigError(message) from error
     except OSError as error:
         raise ConfigError(f"no audit log in {folder}: {error.strerror}; name one with --state or --log") from error
     return Source(node, tuple(LogPart(str(printable(file.name)), _lines(file), not alone) for file in files))
@@ -189,7 +190,7 @@ class Selection:
 
     def problems(self) -> list[str]:
         """Return what was wrong with the lines that were read."""
-        bad = f"{self._bad} lines are no records; run 'gpu-share audit verify'"
+        bad = f"{self._bad} lines are not records; run 'gpu-share audit verify'"
         return [*self._gaps, *[bad] * (self._bad > 0)]
 
     def __iter__(self) -> Iterator[tuple[bytes, Record]]:
@@ -209,7 +210,7 @@ class Selection:
 
 
 def seq_of(line: bytes) -> int | None:
-    """Return the number that a line says it has; ``None`` where it is no record's beginning."""
+    """Return the number that a line says it has; ``None`` where it is not a record's beginning."""
     found = _SEQ.match(line[: _SEQ.most])
     return int(found[1]) if found else None
 

@@ -102,7 +102,7 @@ def read_annotations(pod: Json) -> Mapping[str, Any]:
         message = f"has {len(annotations)} keys; the API server takes 256 KiB"
         raise PolicyDenied("metadata.annotations", message, Reason.TOO_LARGE)
     if not all(isinstance(key, str) for key in annotations):
-        raise invalid("metadata.annotations", "has a key that is no string; put it in quotes")
+        raise invalid("metadata.annotations", "has a key that is not a string; put it in quotes")
     return annotations
 
 

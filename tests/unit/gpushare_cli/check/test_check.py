@@ -240,7 +240,7 @@ def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
 
 
 HELD = SharingModes(Mode.TIME_SLICING, {"GPU-1": Mode.MPS}).objection("GPU-1") or ""
-BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is no mode; write one of mps, time-slicing, mig, or remove it"
+BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is not a mode; write one of mps, time-slicing, mig, or remove it"
 
 
 @pytest.mark.parametrize(
