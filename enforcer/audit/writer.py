@@ -158,10 +158,12 @@ class AuditWriter:
             self._tasks.append((done, task))
             if not self._busy:
                 try:
-                    threading.Thread(target=self._work, name="scribe", daemon=True).start()
+                    threading.Thread(target=self._work, name="audit-writer", daemon=True).start()
                     self._busy = True
                 except RuntimeError as error:
-                    log.critical("no writer", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
+                    log.critical(
+                        "cannot start audit writer thread", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error)
+                    )
         return done
 
     def _work(self) -> None:

@@ -69,7 +69,7 @@ class NullMpsClient:
     """No daemon on this node: nobody is a client."""
 
     def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> None:
-        """Say that this process is no client."""
+        """Say that this process is not a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

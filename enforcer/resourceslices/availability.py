@@ -14,7 +14,7 @@ from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.background import run_periodically
 from enforcer.status.events import NodeEventRecorder
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
 
@@ -27,7 +27,7 @@ class GpuAvailability:
         allocatable: asks the kubelet what device plugins offer.
     """
 
-    def __init__(self, cluster: Cluster | None, node: str, allocatable: Callable[[], Allocatable]) -> None:
+    def __init__(self, cluster: KubeClient | None, node: str, allocatable: Callable[[], Allocatable]) -> None:
         self._cluster, self._node = cluster, node
         self._reporter = NodeEventRecorder(cluster, node)
         self._contests = None if cluster is None else ContentionMonitor(cluster, node, allocatable, self._reporter)

@@ -54,6 +54,6 @@ def test_an_unknown_reason_is_refused_with_the_nearest(
     word: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reasons", word]) == 2
-    said = capsys.readouterr().err
-    assert f"did you mean {meant}" in said
-    assert len(said) < 300
+    printed = capsys.readouterr().err
+    assert f"did you mean {meant}" in printed
+    assert len(printed) < 300

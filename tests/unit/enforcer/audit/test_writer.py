@@ -223,7 +223,7 @@ def test_without_a_thread_to_write_nobody_is_ended_and_later_all_is_well(
 
 def writers() -> list[bool]:
     """Whether each thread that writes lets the program end."""
-    return [each.daemon for each in threading.enumerate() if each.name == "scribe"]
+    return [each.daemon for each in threading.enumerate() if each.name == "audit-writer"]
 
 
 def test_its_thread_keeps_no_program_from_ending_and_ends_when_all_is_written(disk: Disk, tmp_path: Path) -> None:
