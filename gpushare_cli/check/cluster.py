@@ -16,7 +16,7 @@ from enforcer.quota.sharing_mode import CHANGES
 from enforcer.resourceslices.contention import UNSURE
 from gpushare import contract
 from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 from gpushare_cli.api_errors import lacking, sentence
@@ -37,17 +37,17 @@ AS_OPERATOR: Final = "ask as an operator of the cluster (--kubeconfig, --context
 INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
-    UNSURE: "nothing is to be done unless it stays so: the agent waits until it knows who else offers that GPU",
-    Reason.CONTESTED: f"a contested GPU needs one owner: take it from the other, or name others in {OTHERS}",
+    UNSURE: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
+    Reason.CONTENDED: f"a contended GPU needs one owner: take it from the other, or name others in {OTHERS}",
     CHANGES: "nothing is to be done: a GPU that changes its mode is offered again once its last tenant has gone",
     contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
 }
-"""Words of an agent's reasons, and what to do; the first that are there count."""
+"""Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
 
-Ask = Callable[[Cluster], CheckResult]
+Ask = Callable[[KubeClient], CheckResult]
 
 
 def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> list[Checker]:
@@ -61,7 +61,7 @@ def checkers(kubeconfig: str | None, context: str | None, *, required: bool) -> 
         (f"DeviceClass {contract.STATUS_DEVICE_CLASS}", lambda api: device_class(api, contract.STATUS_DEVICE_CLASS)),
         ("webhook configuration", lambda api: webhook(api, datetime.now(UTC))),
         ("webhook replicas", webhooks),
-        ("node agents", agents),
+        ("enforcers", enforcers),
         ("nodes that share their GPUs", nodes),
         ("GPUs published", published),
         ("GPUs left out", left_out),
@@ -79,12 +79,12 @@ class Connection:
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         self._where = kubeconfig, context
-        self._cluster: Cluster | None = None
+        self._cluster: KubeClient | None = None
 
     def version(self, without: Callable[[str], CheckResult]) -> CheckResult:
         """Connect and ask for the version."""
         try:
-            self._cluster = Cluster.connect(*self._where)
+            self._cluster = KubeClient.connect(*self._where)
         except ClusterError as error:
             return replace(without(error.message), last=True)
         try:
@@ -112,7 +112,7 @@ def refused(error: ClusterError) -> CheckResult:
     return failed(sentence(error))
 
 
-def version(api: Cluster) -> CheckResult:
+def version(api: KubeClient) -> CheckResult:
     """Compare the API server's version."""
     found = api.get("/version")
     text = str(found.get("gitVersion", ""))
@@ -129,12 +129,12 @@ def version(api: Cluster) -> CheckResult:
     return ok(text)
 
 
-def device_class(api: Cluster, name: str) -> CheckResult:
+def device_class(api: KubeClient, name: str) -> CheckResult:
     """Look for a device class."""
     return _present(lambda: api.get(path(RESOURCE_V1, "deviceclasses", name)))
 
 
-def webhook(api: Cluster, now: datetime) -> CheckResult:
+def webhook(api: KubeClient, now: datetime) -> CheckResult:
     """Look for our webhook, and at the certificates in its bundle."""
     items, _ = api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))
     for item in items:
@@ -162,7 +162,7 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     return ok(f"{name}, valid until {last:%Y-%m-%d}")
 
 
-def webhooks(api: Cluster) -> CheckResult:
+def webhooks(api: KubeClient) -> CheckResult:
     """Look at the replicas of the webhook's Deployment."""
     found = _workloads(api, "deployments", "webhook")
     if not found:
@@ -174,15 +174,15 @@ def webhooks(api: Cluster) -> CheckResult:
     return warning(detail, hint) if ready < wanted else ok(detail)
 
 
-def agents(api: Cluster) -> CheckResult:
-    """Look at the agents of the nodes that share their GPUs."""
-    found = _workloads(api, "daemonsets", "agent")
+def enforcers(api: KubeClient) -> CheckResult:
+    """Look at the enforcers of the nodes that share their GPUs."""
+    found = _workloads(api, "daemonsets", "enforcer")
     if not found:
         return failed("no DaemonSet of ours: no GPU is offered and nobody is watched", INSTALL)
     wanted, ready = (sum(_count(each, "status", key) for each in found) for key in _PODS)
     detail = f"{ready} of {wanted} ready"
     if ready < wanted:
-        return failed(f"{detail}: what runs on the other nodes runs on unwatched", _look(found[0], "agent"))
+        return failed(f"{detail}: what runs on the other nodes runs on unwatched", _look(found[0], "enforcer"))
     return ok(detail)
 
 
@@ -190,7 +190,7 @@ _REPLICAS: Final = (("spec", "replicas"), ("status", "readyReplicas"))
 _PODS: Final = ("desiredNumberScheduled", "numberReady")
 
 
-def _workloads(api: Cluster, kind: str, part: str) -> list[Mapping[str, Any]]:
+def _workloads(api: KubeClient, kind: str, part: str) -> list[Mapping[str, Any]]:
     """Find ours by their labels, in whatever namespace they were installed."""
     selector = f"app.kubernetes.io/part-of=gpu-share,app.kubernetes.io/name=gpu-share-{part}"
     return list(api.list(path(APPS_V1, kind), labelSelector=selector)[0])
@@ -205,7 +205,7 @@ def _look(item: Mapping[str, Any], part: str) -> str:
     return f"kubectl describe pods -n {namespace} -l app.kubernetes.io/name=gpu-share-{part}"
 
 
-def nodes(api: Cluster) -> CheckResult:
+def nodes(api: KubeClient) -> CheckResult:
     """Count labelled nodes, and name those that offer nothing all the same."""
     items, _ = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")
     if not items:
@@ -215,23 +215,23 @@ def nodes(api: Cluster) -> CheckResult:
     if silent:
         return warning(
             f"{len(items)}; without a ResourceSlice: {some(silent, NAMED)}",
-            "run gpu-share check --node in their agents",
+            "run gpu-share check --node in their enforcers",
         )
     return ok(str(len(items)))
 
 
-def _slices(api: Cluster) -> list[Any]:
+def _slices(api: KubeClient) -> list[Any]:
     return api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
 
 
-def published(api: Cluster) -> CheckResult:
+def published(api: KubeClient) -> CheckResult:
     """Count the GPUs in our ResourceSlices."""
     items = _slices(api)
     devices = [device for item in items for device in item["spec"].get("devices") or []]
     gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
     tainted = sum(1 for device in gpus if device.get("taints"))
     if not gpus:
-        return warning("none", "label a GPU node; its agent then publishes the GPUs")
+        return warning("none", "label a GPU node; its enforcer then publishes the GPUs")
     nodes = {item["spec"].get("nodeName") for item in items}
     detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({_modes(gpus)})"
     return warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else ok(detail)
@@ -247,8 +247,8 @@ def _attribute(device: Mapping[str, Any], name: str) -> object:
     return ((device.get("attributes") or {}).get(name) or {}).get("string")
 
 
-def left_out(api: Cluster) -> CheckResult:
-    """Name the GPUs of sharing nodes that are not offered, and why: contested ones among them."""
+def left_out(api: KubeClient) -> CheckResult:
+    """Name the GPUs of sharing nodes that are not offered, and why: contended ones among them."""
     notes = {item["spec"].get("nodeName"): _noted(item) for item in _slices(api)}
     said = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
     why = [each for gpus in notes.values() for each in gpus.values()]
@@ -256,19 +256,19 @@ def left_out(api: Cluster) -> CheckResult:
 
 
 def _advice(why: str) -> str:
-    """What to do about a GPU that is left out, by the reason its agent gives."""
+    """What to do about a GPU that is left out, by the reason its enforcer gives."""
     return next((hint for words, hint in ADVICE.items() if words in why), UNFIT)
 
 
 def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
     try:
-        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.LEFT_OUT, "{}"))
+        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.EXCLUDED_GPUS, "{}"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def opted_in(api: Cluster) -> CheckResult:
+def opted_in(api: KubeClient) -> CheckResult:
     """Count labelled namespaces; name those where Pod Security lets pods reach the node around their shares."""
     label = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
     items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")

@@ -36,7 +36,7 @@ class Symbol(StrEnum):
     WRONG = "FAIL"
 
 
-_WHOSE: Final = {"state": "node agent's state", "kubelet": "kubelet's root", "cdi": "container devices'"}
+_WHOSE: Final = {"state": "enforcer's state", "kubelet": "kubelet's root", "cdi": "container devices'"}
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
 _UNICODE: Final = dict(zip(Level, SYMBOLS, strict=True))
 _ASCII: Final = dict(zip(Level, Symbol, strict=True))

@@ -31,7 +31,7 @@ NVML_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """Where the agent, the kubelet and the container runtime meet on a node."""
+    """Where the enforcer, the kubelet and the container runtime meet on a node."""
 
     state: Path = STATE_DIRECTORY
     kubelet: Path = Path(defaults.KUBELET_ROOT)
@@ -41,11 +41,11 @@ class Folders:
 def checkers(folders: Folders, driver: DriverRoot, *, required: bool) -> list[Checker]:
     """Return the questions. Unless ``required``, a machine without GPUs is something to look at and nothing wrong.
 
-    The agent's own questions are asked where it is expected, or has been: nobody's laptop lacks one.
+    The enforcer's own questions are asked where it is expected, or has been: nobody's laptop lacks one.
     """
     bad = failed if required else warning
-    agent = _of_agent(folders, bad) if required or (folders.state / NAME).exists() else []
-    return [*_of_machine(driver, bad), *agent]
+    enforcer = _of_enforcer(folders, bad) if required or (folders.state / NAME).exists() else []
+    return [*_of_machine(driver, bad), *enforcer]
 
 
 def _of_machine(driver: DriverRoot, bad: MakeResult) -> list[Checker]:
@@ -71,19 +71,19 @@ def _of_machine(driver: DriverRoot, bad: MakeResult) -> list[Checker]:
     ]
 
 
-def _of_agent(folders: Folders, bad: MakeResult) -> list[Checker]:
+def _of_enforcer(folders: Folders, bad: MakeResult) -> list[Checker]:
     return [
         Checker(
             category=CATEGORY,
-            description="node agent",
-            ask=lambda: agent(folders.state, bad),
+            description="enforcer",
+            ask=lambda: enforcer(folders.state, bad),
             hint="it runs where the node has the label; its log says what it lacks (--state DIR, if it is elsewhere)",
         ),
         Checker(
             category=CATEGORY,
             description="kubelet plugin sockets",
             ask=lambda: sockets(folders.kubelet, bad),
-            hint="the node agent makes them; a kubelet whose root is elsewhere needs --kubelet-root, there and here",
+            hint="the enforcer makes them; a kubelet whose root is elsewhere needs --kubelet-root, there and here",
         ),
         Checker(
             category=CATEGORY,
@@ -94,8 +94,8 @@ def _of_agent(folders: Folders, bad: MakeResult) -> list[Checker]:
     ]
 
 
-def agent(state: Path, bad: MakeResult) -> CheckResult:
-    """Read the agent's status: whether it runs, and what it says hinders it."""
+def enforcer(state: Path, bad: MakeResult) -> CheckResult:
+    """Read the enforcer's status: whether it runs, and what it says hinders it."""
     try:
         found = node_status.load(state)
     except GpuShareError as error:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from enforcer.quota.from_claims import parse_mib
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError, PolicyDenied
-from gpushare.kube_client import Cluster, namespace_of
+from gpushare.kube_client import KubeClient, namespace_of
 from gpushare.quantity import format_mib
 from gpushare.raw_objects import Object
 from gpushare.reasons import Reason
@@ -83,7 +83,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
     kind, namespace, name = target(args.pod, args.namespace)
     namespace = namespace or namespace_of(args.kubeconfig, args.context)
     try:
-        api = Cluster.connect(args.kubeconfig, args.context)
+        api = KubeClient.connect(args.kubeconfig, args.context)
     except ClusterError as error:
         raise ClusterError(f"{error.message}, or on a GPU node --state DIR to ask its enforcer") from None
     if kind is POD:
@@ -97,7 +97,7 @@ def _in_cluster(args: argparse.Namespace) -> int:
     return 0 if found.fine else 1
 
 
-def _pod(api: Cluster, namespace: str, name: str, args: argparse.Namespace) -> PodExplanation:
+def _pod(api: KubeClient, namespace: str, name: str, args: argparse.Namespace) -> PodExplanation:
     found = pod.recorded(api, namespace, name)
     usage = pod.usage_of(api, found.pod) if has_share(found) else NO_USAGE
     schedulers = command.settings(args).scheduler_names

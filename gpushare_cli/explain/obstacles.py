@@ -43,7 +43,7 @@ def claims_in_use(record: PodRecord) -> Iterator[Finding]:
             who = "this pod may hold 0 MiB of it and is ended when it holds any"
             name = text(mapping(claim, "metadata"), "name")
             message = claim_in_use_message(name, text(first, "pod"), who, gone=gone)
-            yield Finding(type=FindingType.OBSTACLE, message=message, reason=Reason.CLAIM_TAKEN)
+            yield Finding(type=FindingType.OBSTACLE, message=message, reason=Reason.CLAIM_IN_USE)
 
 
 def obstacles(record: PodRecord) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from gpushare.contract import DRIVER, SIDECAR
 from gpushare.errors import ClusterError, GpuShareError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.pod_claims import claim_names
 from gpushare.raw_objects import mapping
 from gpushare_cli import node_status
@@ -36,7 +36,7 @@ MAX_PROBLEM: Final = 300
 class Reader:
     """Reads what is on record in one namespace; what several pods need is read once."""
 
-    def __init__(self, api: Cluster, namespace: str) -> None:
+    def __init__(self, api: KubeClient, namespace: str) -> None:
         self.api, self.name = api, namespace
 
     @cached_property
@@ -79,7 +79,7 @@ class Reader:
         return [{key: event[key] for key in READ if key in event} for event in found]
 
 
-def recorded(api: Cluster, namespace: str, name: str) -> PodRecord:
+def recorded(api: KubeClient, namespace: str, name: str) -> PodRecord:
     """Read a pod, its claims, Events and Namespace: what the ``view`` role lets a tenant read.
 
     Raises:
@@ -89,7 +89,7 @@ def recorded(api: Cluster, namespace: str, name: str) -> PodRecord:
     return Reader(api, namespace).record(pod_of(api, namespace, name))
 
 
-def pod_of(api: Cluster, namespace: str, name: str) -> Object:
+def pod_of(api: KubeClient, namespace: str, name: str) -> Object:
     """Read a pod.
 
     Raises:
@@ -99,7 +99,7 @@ def pod_of(api: Cluster, namespace: str, name: str) -> Object:
     return named(api, POD, name, namespace)
 
 
-def named(api: Cluster, kind: Kind, name: str, namespace: str) -> Object:
+def named(api: KubeClient, kind: Kind, name: str, namespace: str) -> Object:
     """Read an object that the user named.
 
     Raises:
@@ -118,7 +118,7 @@ def named(api: Cluster, kind: Kind, name: str, namespace: str) -> Object:
         raise
 
 
-def claims_of(api: Cluster, namespace: str, names: list[str]) -> dict[str, Object]:
+def claims_of(api: KubeClient, namespace: str, names: list[str]) -> dict[str, Object]:
     """Read those claims that are there, by name.
 
     Raises:
@@ -134,7 +134,7 @@ def claims_of(api: Cluster, namespace: str, names: list[str]) -> dict[str, Objec
     return found
 
 
-def usage_of(api: Cluster, pod: Mapping[str, Any]) -> Usage:
+def usage_of(api: KubeClient, pod: Mapping[str, Any]) -> Usage:
     """Read what a pod's containers hold from its sidecar: no object of the API server has it.
 
     It needs the right to run commands in the pod, which the ``edit`` role has and ``view`` has not.

@@ -19,7 +19,7 @@ from gpushare_cli.explain.pod_record import (
     used_claims,
 )
 
-NONE_OF_IT: Final = f"0Mi ({Reason.CLAIM_TAKEN})"
+NONE_OF_IT: Final = f"0Mi ({Reason.CLAIM_IN_USE})"
 NOT_KNOWN: Final = "N/A"
 NO_GPU: Final = "no GPU"
 

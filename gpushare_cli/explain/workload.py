@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.explain.kinds import CRON_JOB, DEPLOYMENT, JOB, REPLICA_SET, Kind
 from gpushare_cli.explain.pod import Reader, named, optional
@@ -40,7 +40,7 @@ class WorkloadRecord:
     claims: Sequence[Object] = ()
 
 
-def recorded(api: Cluster, kind: Kind, namespace: str, name: str) -> WorkloadRecord:
+def recorded(api: KubeClient, kind: Kind, namespace: str, name: str) -> WorkloadRecord:
     """Read a workload with what belongs to it: what the ``view`` role lets a tenant read.
 
     Raises:
@@ -63,7 +63,7 @@ def recorded(api: Cluster, kind: Kind, namespace: str, name: str) -> WorkloadRec
     )  # fmt: skip
 
 
-def _owned(api: Cluster, kind: Kind, workload: Object, namespace: str) -> Iterator[Object]:
+def _owned(api: KubeClient, kind: Kind, workload: Object, namespace: str) -> Iterator[Object]:
     """Yield what the workload made that makes its pods: ReplicaSets of a Deployment, Jobs of a CronJob."""
     below = {DEPLOYMENT: REPLICA_SET, CRON_JOB: JOB}.get(kind)
     if below is None:
@@ -76,7 +76,7 @@ def _owned(api: Cluster, kind: Kind, workload: Object, namespace: str) -> Iterat
             yield {key: each.get(key) for key in ("metadata", "status")}
 
 
-def _pods(api: Cluster, namespace: str, selector: str, owners: set[str]) -> tuple[list[Object], int]:
+def _pods(api: KubeClient, namespace: str, selector: str, owners: set[str]) -> tuple[list[Object], int]:
     """Read the first pods of these owners, and count them all; each of the others is dropped as it comes."""
     first, found = list[Object](), 0
     if selector:
@@ -116,7 +116,7 @@ def _is_owned(item: Object, owners: set[str]) -> bool:
     return any(each.get("uid") in owners for each in references if each.get("controller"))
 
 
-def _claims(api: Cluster, namespace: str, place: PodPlace | None) -> Iterator[Object]:
+def _claims(api: KubeClient, namespace: str, place: PodPlace | None) -> Iterator[Object]:
     """Read the claims and claim templates that a pod template names: with claims of its own a pod gets no other."""
     for entry in objects(mapping({} if place is None else place.pod, "spec"), "resourceClaims"):
         for key, plural in KEYS.items():

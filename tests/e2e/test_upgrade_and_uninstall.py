@@ -19,12 +19,14 @@ UPGRADED = "--set image.tag=upgraded --set simulate.image.tag=upgraded"
 def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     namespace = site.namespace("upgraded")
     site.run(namespace, pods.pod("tenant", "hold", "1Gi"))
-    old = site.agent()["metadata"]["uid"]
+    old = site.enforcer()["metadata"]["uid"]
     for target in images.targets():
         site.node.load_image(images.image(target, tag="upgraded"))
     print(site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {UPGRADED}"))
-    site.until("the new agent is ready", lambda: site.agent_ready() and site.agent()["metadata"]["uid"] != old, 120)
-    assert site.agent()["spec"]["containers"][0]["image"].endswith(":upgraded")
+    site.until(
+        "the new enforcer is ready", lambda: site.enforcer_ready() and site.enforcer()["metadata"]["uid"] != old, 120
+    )
+    assert site.enforcer()["spec"]["containers"][0]["image"].endswith(":upgraded")
     assert set(restarts(site.running(namespace, "tenant")).values()) == {0}
     site.run(namespace, pods.pod("newer", "hold", "1Gi"))
     site.drop(namespace, wait=True)

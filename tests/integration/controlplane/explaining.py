@@ -13,7 +13,7 @@ from enforcer.status import messages
 from enforcer.status.events import event_of
 from enforcer.status.messages import UserMessage
 from gpushare.contract import SIDECAR
-from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from tests.integration.controlplane import programs
 from tests.integration.controlplane.bed import CLAIMS, Bed, may
@@ -36,7 +36,7 @@ def viewer(bed: Bed, namespace: str, role: str = "view") -> Path:
     bound = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
     body = {"metadata": {"name": f"{role}er"}, "roleRef": bound, "subjects": [subject]}
     bed.cluster.create(path(RBAC_V1, "rolebindings", namespace=namespace), body)
-    who = Cluster.connect(str(kubeconfig))
+    who = KubeClient.connect(str(kubeconfig))
     bed.until("they may read claims", lambda: may(who, "get", "resource.k8s.io", CLAIMS, namespace))
     return kubeconfig
 

@@ -40,7 +40,7 @@ def test_the_containers_of_the_pod_are_shown_sorted_with_use_and_quota(
         use("tts", 3072, peak=3400),
         use("big", 9216, "Warned", 9216),
         use("near", 4000),
-        use("odd", None, "Blind"),
+        use("odd", None, "Unknown"),
     )
     code, lines, err = status(tmp_path, capsys)
     assert (code, err) == (0, "")

@@ -19,7 +19,7 @@ from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.contention import UNSURE
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli import node_status
 from gpushare_cli.check import cluster, command
 from gpushare_cli.check import node as checks_node
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 class Api:
-    """Answers like ``Cluster``, from a table of paths; a number is an HTTP error."""
+    """Answers like ``KubeClient``, from a table of paths; a number is an HTTP error."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers
@@ -85,7 +85,7 @@ def test_a_server_that_behaves_like_an_older_version_is_one() -> None:
 
 
 def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cluster, "connect", lambda *_: Api({"version": 503}))
+    monkeypatch.setattr(KubeClient, "connect", lambda *_: Api({"version": 503}))
     answers = list(command.ask(cluster.checkers(None, None, required=True)))
     assert [(each.description, each.level) for each in answers] == [("Kubernetes", "wrong")]
 
@@ -127,7 +127,7 @@ def test_classes_nodes_gpus_and_namespaces_are_looked_for() -> None:
     empty = Api({"nodes": [], "resourceslices": [], "namespaces": [], "daemonsets": [], "deployments": []})
     for ask in (cluster.nodes, cluster.published, cluster.opted_in):
         assert ask(empty).level == "warning"  # type: ignore[arg-type]
-    for ask in (cluster.agents, cluster.webhooks):
+    for ask in (cluster.enforcers, cluster.webhooks):
         assert ask(empty).level == "wrong"  # type: ignore[arg-type]
     assert cluster.device_class(empty, "gpu-share.io").level == "wrong"  # type: ignore[arg-type]
     device: Any = {
@@ -146,15 +146,15 @@ def workload(wanted: int, ready: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "ready", "of_agents", "of_webhooks"),
+    ("wanted", "ready", "of_enforcers", "of_webhooks"),
     [(3, 3, "ok", "ok"), (3, 2, "wrong", "warning"), (3, 0, "wrong", "wrong"), (0, 0, "ok", "wrong")],
 )
-def test_agents_and_webhooks_have_to_be_ready(wanted: int, ready: int, of_agents: str, of_webhooks: str) -> None:
+def test_enforcers_and_webhooks_have_to_be_ready(wanted: int, ready: int, of_enforcers: str, of_webhooks: str) -> None:
     api = Api({"daemonsets": [workload(wanted, ready)], "deployments": [workload(wanted, ready)]})
-    agents, webhooks = cluster.agents(api), cluster.webhooks(api)  # type: ignore[arg-type]
-    assert (agents.level, webhooks.level) == (of_agents, of_webhooks)
-    assert agents.detail.startswith(f"{ready} of {wanted} ready")
-    assert agents.level == "ok" or "-n elsewhere" in agents.hint
+    enforcers, webhooks = cluster.enforcers(api), cluster.webhooks(api)  # type: ignore[arg-type]
+    assert (enforcers.level, webhooks.level) == (of_enforcers, of_webhooks)
+    assert enforcers.detail.startswith(f"{ready} of {wanted} ready")
+    assert enforcers.level == "ok" or "-n elsewhere" in enforcers.hint
 
 
 def test_a_labelled_node_that_offers_nothing_is_named() -> None:
@@ -206,15 +206,17 @@ def test_prepared_claims_are_counted_in_the_cdi_folder(tmp_path: Path) -> None:
     ("age", "problems", "level", "says"),
     [(0, [], "ok", "0 GPUs"), (60, [], "wrong", "does not run"), (0, ["the disk is full"], "warning", "disk is full")],
 )
-def test_the_agent_has_to_run_unhindered(age: int, problems: list[str], level: str, says: str, tmp_path: Path) -> None:
-    assert checks_node.agent(tmp_path, failed).level == "wrong"
+def test_the_enforcer_has_to_run_unhindered(
+    age: int, problems: list[str], level: str, says: str, tmp_path: Path
+) -> None:
+    assert checks_node.enforcer(tmp_path, failed).level == "wrong"
     written = (node_status.now() - timedelta(seconds=age)).isoformat()
     (tmp_path / "status.json").write_text(json.dumps({"time": written, "problems": problems}))
-    found = checks_node.agent(tmp_path, failed)
+    found = checks_node.enforcer(tmp_path, failed)
     assert (found.level, says in found.detail) == (level, True)
 
 
-def test_the_agent_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
+def test_the_enforcer_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
     folders = checks_node.Folders(state=tmp_path, kubelet=tmp_path, cdi=tmp_path)
     laptop, node = (len(checks_node.checkers(folders, DriverRoot(), required=required)) for required in (False, True))
     assert (laptop, node) == (3, 6)
@@ -225,34 +227,38 @@ def test_the_agent_is_asked_for_on_nodes_only(tmp_path: Path) -> None:
 
 
 def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
-    note = {"gpu-share.io/left-out": json.dumps({"GPU-1": "Contested: a device plugin offers it as nvidia.com/gpu"})}
+    note = {
+        "gpu-share.io/excluded-gpus": json.dumps({"GPU-1": "Contended: a device plugin offers it as nvidia.com/gpu"})
+    }
     slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
     found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
-    said = "gpu-7: GPU-1: Contested: a device plugin offers it as nvidia.com/gpu"
+    said = "gpu-7: GPU-1: Contended: a device plugin offers it as nvidia.com/gpu"
     assert (found.level, found.detail) == ("warning", said)
-    for harmless in ({}, {"gpu-share.io/left-out": "junk"}, {"gpu-share.io/left-out": "[]"}):
+    for harmless in ({}, {"gpu-share.io/excluded-gpus": "junk"}, {"gpu-share.io/excluded-gpus": "[]"}):
         slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
         assert cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
 
 
 HELD = SharingModes(Mode.TIME_SLICING, {"GPU-1": Mode.MPS}).objection("GPU-1") or ""
-BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is no mode; write one of mps, time-slicing, mig, or remove it"
+BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is not a mode; write one of mps, time-slicing, mig, or remove it"
 
 
 @pytest.mark.parametrize(
     ("whys", "hints"),
     [
-        (["Contested: a device plugin offers it as nvidia.com/gpu"], ["a contested GPU needs one owner"]),
-        ([f"Contested: the kubelet's PodResources {UNSURE}"], ["nothing is to be done unless it stays so"]),
+        (["Contended: a device plugin offers it as nvidia.com/gpu"], ["a contended GPU needs one owner"]),
+        ([f"Contended: the kubelet's PodResources {UNSURE}"], ["nothing is to be done unless it stays so"]),
         ([HELD], ["nothing is to be done: a GPU that changes its mode"]),
         ([BAD_LABEL], ["put the node's label gpu-share.io/mode right"]),
         (["it is a Pascal GPU; sharing through MPS needs Volta or newer"], ["what cannot be shared need not be"]),
-        (["Contested: by x", HELD, HELD], ["a contested GPU needs one owner", "nothing is to be done: a GPU that"]),
+        (["Contended: by x", HELD, HELD], ["a contended GPU needs one owner", "nothing is to be done: a GPU that"]),
     ],
 )
 def test_what_to_do_about_a_gpu_that_is_left_out_fits_the_reason(whys: list[str], hints: list[str]) -> None:
     note = json.dumps({f"GPU-{number}": why for number, why in enumerate(whys)})
-    slices: list[Any] = [{"metadata": {"annotations": {"gpu-share.io/left-out": note}}, "spec": {"nodeName": "gpu-7"}}]
+    slices: list[Any] = [
+        {"metadata": {"annotations": {"gpu-share.io/excluded-gpus": note}}, "spec": {"nodeName": "gpu-7"}}
+    ]
     found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     said = [hint for hint in [*cluster.ADVICE.values(), cluster.UNFIT] if hint in found.hint]
     assert all(any(each.startswith(hint) for each in said) for hint in hints), found.hint

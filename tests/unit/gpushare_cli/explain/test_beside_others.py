@@ -34,3 +34,16 @@ def test_what_was_asked_is_shown_for_the_container_behind_a_proxy() -> None:
     content["pod"]["spec"]["containers"].insert(0, {"name": "linkerd-proxy", "image": "a"})
     after = told(content)[1]
     assert [line.split() for line in after if "linkerd-proxy" not in line] == [line.split() for line in before]
+
+
+def test_a_mig_instance_is_shown_with_its_memory_and_how_it_is_shared() -> None:
+    """It was asked for as a whole, so the allocation names no amounts."""
+    content = load("running")
+    (claim,) = content["claims"].values()
+    for result in claim["status"]["allocation"]["devices"]["results"]:
+        result.pop("consumedCapacity", None)
+    for entry in claim["status"]["devices"]:
+        if "data" in entry:
+            entry["data"] |= {"mode": "mig", "uuid": "MIG-5"}
+    _, lines = told(content)
+    assert any("MIG-5 (mig)" in line for line in lines), lines
