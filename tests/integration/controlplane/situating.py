@@ -31,6 +31,7 @@ _VARIABLE: Final = (
     (r"\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z", "TIME"),
     (r"not placed: [^\n\"]*", "not placed: (the scheduler's words)"),
     (r"(-gpu-share-)[a-z0-9]{5}\b", r"\1xxxxx"),
+    (r"(MiB of its [0-9]+ MiB on GPU-[a-z0-9-]+)[^\n\"]*", r"\1 (the enforcer's words)"),
     (r"\bworker-[a-z0-9]+(-[a-z0-9]{5})?\b", "worker-xxxxx"),
     (r" +", " "),
 )
