@@ -98,14 +98,14 @@ def test_why_the_use_is_not_known_is_said(api: Api, says: str) -> None:
 
 
 def test_json_has_the_same_figures() -> None:
-    use = Use(container="main", gpu=GPU, used_mib=None, peak_mib=None, quota_mib=4096, state="Blind")
+    use = Use(container="main", gpu=GPU, used_mib=None, peak_mib=None, quota_mib=4096, state="Unknown")
     usage = Usage(status=Status(time="2026-11-20T22:16:05Z", uses=(use,)), age=3.5)
     content = load("running")
     assert explain(PodRecord(**content, usage=usage)).json()["use"] == {
         "time": "2026-11-20T22:16:05Z",
         "ageSeconds": 3.5,
         "containers": [
-            {"container": "main", "gpu": GPU, "usedMiB": None, "peakMiB": None, "quotaMiB": 4096, "state": "Blind"}
+            {"container": "main", "gpu": GPU, "usedMiB": None, "peakMiB": None, "quotaMiB": 4096, "state": "Unknown"}
         ],
     }
     assert "an amount that is not known now of its 4096 MiB (seen" in lines(usage)[0]
