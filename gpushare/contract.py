@@ -68,6 +68,11 @@ LEFT_OUT: Final = f"{GROUP}/left-out"
 # Annotation of our ResourceSlices: where the node's kill log stands, as ``enforcer.audit.record.Head`` writes it.
 KILL_LOG: Final = f"{GROUP}/kill-log"
 
+# Annotation of our ResourceSlices: what the node's enforcer reports of itself, as JSON: ``version``, ``enforcing``,
+# ``breaker`` (since when it is open, null while it is closed), ``auditLog`` (why it cannot be written, or empty),
+# ``problems``.
+ENFORCER: Final = f"{GROUP}/enforcer"
+
 # Foreign annotations we read.
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 MIRROR: Final = "kubernetes.io/config.mirror"
