@@ -69,7 +69,7 @@ _INSTALLED: Final[tuple[tuple[str, Ask], ...]] = (
     ("DeviceClasses", partial(as_shipped, kinds=installation.CLASSES)),
     ("policies and their bindings", partial(as_shipped, kinds=installation.POLICIES)),
     ("webhook configuration and Service", partial(as_shipped, kinds=installation.WEBHOOK)),
-    ("roles and their bindings", partial(as_shipped, kinds=installation.ROLES)),
+    ("accounts, roles and their bindings", partial(as_shipped, kinds=installation.ROLES)),
 )
 
 

@@ -40,7 +40,9 @@ class Symbol(StrEnum):
 
 AGAIN_SECONDS: Final = 2.0
 """Between two rounds of questions, with ``--wait``."""
-_WHOSE: Final = {"state": "enforcer's state", "kubelet": "kubelet's root", "cdi": "container devices'"}
+_WHOSE: Final = {
+    "state": "enforcer's state", "kubelet": "kubelet's root", "cdi": "container devices'", "driver": "NVIDIA driver's",
+}  # fmt: skip
 _COLOURS: Final = {Level.OK: Colour.GREEN, Level.WARNING: Colour.YELLOW, Level.WRONG: Colour.RED}
 _UNICODE: Final = dict(zip(Level, SYMBOLS, strict=True))
 _ASCII: Final = dict(zip(Level, Symbol, strict=True))
@@ -64,7 +66,6 @@ def add_parser(subparsers: Any) -> None:
         option = name if name == "state" else f"{name}-root"
         what = f"the {_WHOSE[name]} directory on this machine ({folder}, or what the enforcer here uses)"
         parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=what)
-    parser.add_argument("--driver-root", type=Path, metavar="DIR", help="root of the NVIDIA driver (/, or as above)")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
 

@@ -14,6 +14,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "MutatingWebhookConfiguration": ("webhooks",),
     "Role": ("rules",),
     "RoleBinding": ("roleRef", "subjects"),
+    "ServiceAccount": (),
     "ValidatingAdmissionPolicy": ("spec",),
     "ValidatingAdmissionPolicyBinding": ("spec",),
 }

@@ -35,7 +35,7 @@ MAX_MEMORY: Final = "GPU_SHARE_MAX_MEMORY"
 DEFAULTS: Final[Mapping[str, str]] = {MIN_MEMORY: "512Mi", MAX_MEMORY: ""}
 POLICIES: Final = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 WEBHOOK: Final = ("mutatingwebhookconfigurations", "services")
-ROLES: Final = ("clusterroles", "clusterrolebindings", "roles", "rolebindings")
+ROLES: Final = ("serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings")
 CLASSES: Final = ("deviceclasses",)
 
 

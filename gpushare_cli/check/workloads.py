@@ -215,8 +215,8 @@ def unsliced(api: Cluster) -> CheckResult:
     if not names:
         return warning("none", LABEL)
     publishing: Mapping[str, object] = reports(api)
-    silent = [name for name in names if name not in publishing]
+    silent = [name for name, ready in names.items() if ready and name not in publishing]
     if silent:
         detail = f"{len(names)}; without a ResourceSlice: {some(silent, NAMED)}"
-        return warning(detail, "run gpu-share check --node in their enforcers")
+        return failed(detail, "run gpu-share check --node in their enforcers")
     return ok(str(len(names)))

@@ -155,7 +155,7 @@ hostPath: {path: /dev/shm, type: Directory}
     - gpu-share-webhook
   verbs: [get]
 - apiGroups: [""]
-  resources: [services]
-  resourceNames: [gpu-share-webhook]
+  resources: [serviceaccounts, services]
+  resourceNames: [gpu-share-agent, gpu-share-certs, gpu-share-webhook]
   verbs: [get]
 {{- end }}
