@@ -10,6 +10,7 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any, Final
 
+from gpushare import defaults
 from gpushare.errors import ClusterError
 from gpushare.kube_client import ADMISSION_V1, APPS_V1, Cluster, path
 from gpushare.raw_objects import mapping, objects, text
@@ -32,7 +33,7 @@ CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-
 CERT_MANAGER: Final = "cert-manager.io/inject-ca-from"
 MIN_MEMORY: Final = "GPU_SHARE_MIN_MEMORY"
 MAX_MEMORY: Final = "GPU_SHARE_MAX_MEMORY"
-DEFAULTS: Final[Mapping[str, str]] = {MIN_MEMORY: "512Mi", MAX_MEMORY: ""}
+DEFAULTS: Final[Mapping[str, str]] = {MIN_MEMORY: f"{defaults.MIN_MEMORY_MIB}Mi", MAX_MEMORY: ""}
 POLICIES: Final = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 WEBHOOK: Final = ("mutatingwebhookconfigurations", "services")
 ROLES: Final = ("serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings")
