@@ -73,6 +73,9 @@ KILL_LOG: Final = f"{GROUP}/kill-log"
 # ``problems``.
 ENFORCER: Final = f"{GROUP}/enforcer"
 
+# Annotation of a policy: the chart value tenantResize is true, so that the policy is shipped with other content.
+TENANT_RESIZE: Final = f"{GROUP}/tenant-resize"
+
 # Foreign annotations we read.
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 MIRROR: Final = "kubernetes.io/config.mirror"

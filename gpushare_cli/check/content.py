@@ -6,6 +6,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from gpushare import contract
+
 Json = Mapping[str, Any]
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "ClusterRole": ("rules", "aggregationRule"),
@@ -50,6 +52,8 @@ def compared(item: Json) -> dict[str, Any] | None:
     labels = metadata.get("labels") or {}
     if kind == "ClusterRole" and (mine := {key: labels[key] for key in labels if key.startswith(AGGREGATION)}):
         found["labels"] = mine
+    if contract.TENANT_RESIZE in (notes := metadata.get("annotations") or {}):
+        found["tenantResize"] = notes[contract.TENANT_RESIZE]
     if kind == "MutatingWebhookConfiguration":
         found["webhooks"] = [_without_bundle(each) for each in item.get("webhooks") or []]
     return found
