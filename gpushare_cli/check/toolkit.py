@@ -30,8 +30,8 @@ def envvar(root: Path, bad: Callable[[str], CheckResult]) -> CheckResult:
         except (OSError, ValueError) as error:
             return bad(f"{file} cannot be read: {error}")
         if value is not False:
-            told = "is not set" if value is None else f"is {value!r:.40}"
-            return bad(f"{file}: {SETTING} {told}: containers without a share can ask for every GPU")
+            state = "is not set" if value is None else f"is {value!r:.40}"
+            return bad(f"{file}: {SETTING} {state}: containers without a share can ask for every GPU")
     return ok(str(found[0]) if found else f"not found below {root}")
 
 

@@ -127,11 +127,11 @@ def _refused(error: GpuShareError, namespace: str) -> CheckResult:
     """Describe why no sharing pod can be created. Raises the error where the user may not create pods."""
     if isinstance(error, ClusterError) and lacking(error) is not None:
         raise error
-    said = f"refused in namespace {namespace}: {sentence(error)}"
+    detail = f"refused in namespace {namespace}: {sentence(error)}"
     if isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN and QUOTA in error.message:
-        return warning(said, "the quota of that namespace is used up, or wants resources of each container")
+        return warning(detail, "the quota of that namespace is used up, or wants resources of each container")
     return failed(
-        said, "see what refuses it; the webhook: kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
+        detail, "see what refuses it; the webhook: kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"
     )
 
 

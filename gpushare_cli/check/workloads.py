@@ -29,6 +29,7 @@ FINISHED: Final = ("Succeeded", "Failed")
 RELEASE: Final = Pattern(r"(\d{1,6})\.(\d{1,6})\.\d{1,6}", 64)
 BREAKER: Final = "see who is over quota and why (gpu-share top), then run gpu-share breaker --reset on that node"
 SKEW: Final = "upgrade: enforcers may be of the webhook's release or of the one before"
+SHARING: Final = f"{contract.MANAGED_LABEL}=true"
 LABEL: Final = f"kubectl label node NAME {contract.NODE_LABEL}=true"
 
 
@@ -59,30 +60,34 @@ def webhooks(api: Cluster) -> CheckResult:
 
 
 def enforcers(api: Cluster) -> CheckResult:
-    """Compare the ready enforcers with the nodes that have the label, and count the pods that run unwatched."""
-    return _on_nodes(api, "agent", "enforcer", unwatched=True)
+    """Compare the ready enforcers with the nodes that have the label, and with those on which sharing pods run."""
+    running = (pod for pod in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0] if _phase(pod) not in FINISHED)
+    return _on_nodes(api, "agent", Counter(filter(None, (text(mapping(pod, "spec"), "nodeName") for pod in running))))
 
 
 def mps_hosts(api: Cluster) -> CheckResult:
     """Compare the pods that MPS daemons run in with the nodes that have the label."""
-    return _on_nodes(api, "mps", "gpu-share-mps pod", unwatched=False)
+    return _on_nodes(api, "mps", {})
 
 
-def _on_nodes(api: Cluster, name: str, noun: str, *, unwatched: bool) -> CheckResult:
+def _on_nodes(api: Cluster, name: str, sharing: Mapping[str, int]) -> CheckResult:
+    """Compare the ready pods of a DaemonSet with nodes; ``sharing`` counts the pods that go unwatched without one."""
     if not api.list(path(APPS_V1, "daemonsets"), labelSelector=workload(name))[0]:
         return failed(f"no DaemonSet gpu-share-{name}: no GPU is shared and nothing is watched", INSTALL)
-    found = installation(api)
-    items = labelled(api)
+    found, nodes = installation(api), labelled(api)
     ready = {mapping(pod, "spec").get("nodeName") for pod in pods(api, found, name) if _ready(pod)}
-    lacking = [node for node in items if node not in ready]
-    lost = [node for node in lacking if items[node]]
+    lost = [node for node in {**nodes, **sharing} if node not in ready and nodes.get(node, True)]
     if lost:
-        detail = f"{len(lost)} of {counted(len(items), 'labelled node')} without a ready {noun}: "
-        detail += some([f"{node}{_unwatched(api, node)}" if unwatched else node for node in lost], NAMED)
-        return failed(detail, f"{_describe(found, name)} --field-selector spec.nodeName={lost[0]}")
-    if lacking:
-        return warning(f"on no {some(lacking, NAMED)}, which is not Ready", f"kubectl describe node {lacking[0]}")
-    return ok(f"on {counted(len(items), 'labelled node')}") if items else warning("no labelled node", LABEL)
+        named = some([f"{node}{_unwatched(sharing.get(node, 0))}" for node in lost], NAMED)
+        hint = f"{_describe(found, name)} --field-selector spec.nodeName={lost[0]}"
+        return failed(f"not ready on {counted(len(lost), 'node')}: {named}", hint)
+    if down := [node for node in nodes if node not in ready]:
+        return warning(f"on no {some(down, NAMED)}, which is not Ready", f"kubectl describe node {down[0]}")
+    return ok(f"on {counted(len(nodes), 'labelled node')}") if nodes else warning("no labelled node", LABEL)
+
+
+def _unwatched(number: int) -> str:
+    return f" ({counted(number, 'sharing pod', ('runs', 'run'))} unwatched)" if number else ""
 
 
 def labelled(api: Cluster) -> dict[str, bool]:
@@ -94,12 +99,6 @@ def labelled(api: Cluster) -> dict[str, bool]:
 def pods(api: Cluster, found: Installation, name: str) -> list[Object]:
     """Return the pods of a workload of the release."""
     return list(api.list(path(CORE_V1, "pods", namespace=found.namespace), labelSelector=workload(name))[0])
-
-
-def _unwatched(api: Cluster, node: str) -> str:
-    query = {"labelSelector": f"{contract.MANAGED_LABEL}=true", "fieldSelector": f"spec.nodeName={node}"}
-    running = [each for each in api.list(path(CORE_V1, "pods"), **query)[0] if _phase(each) not in FINISHED]
-    return f" ({counted(len(running), 'sharing pod', ('runs', 'run'))} unwatched)" if running else ""
 
 
 def _phase(pod: Object) -> str:

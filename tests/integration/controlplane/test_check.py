@@ -167,11 +167,11 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         scaled_to_nothing,
     ),
     "a labelled node has no enforcer": (
-        "enforcers", "1 of 2 labelled nodes without a ready enforcer: check-b",
+        "enforcers", "not ready on 1 node: check-b",
         lambda r: unready(r, "gpu-share-agent", "check-b"),
     ),
     "a labelled node has no MPS pod": (
-        "MPS pods", "1 of 2 labelled nodes without a ready gpu-share-mps pod: check-a",
+        "MPS pods", "not ready on 1 node: check-a",
         lambda r: unready(r, "gpu-share-mps", "check-a"),
     ),
     "the circuit breaker is open": (
@@ -274,7 +274,7 @@ def test_the_account_of_the_job_tries_a_pod_and_creates_none(release: Release) -
         manifests.delete(bed.cluster, hooks)
 
 
-def test_a_tenant_is_told_which_shares_can_be_had(release: Release) -> None:
+def test_a_tenant_learns_which_shares_can_be_had(release: Release) -> None:
     bed = release.bed
     policy = {contract.DEFAULT_MEMORY: "2Gi", contract.MAX_MEMORY: "20Gi", contract.ON_EXCEED: "warn"}
     namespace = bed.namespace("tenants", annotations=policy)

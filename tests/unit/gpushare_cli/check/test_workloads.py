@@ -51,18 +51,49 @@ def test_webhook_replicas_have_to_be_ready(wanted: int, ready: int, level: str) 
     assert asked(workloads.webhooks, deployments=[])[0] == "wrong"
 
 
-def test_a_labelled_node_without_an_enforcer_is_wrong_whatever_the_daemonset_wants() -> None:
-    nodes = [item("n1"), item("n2")]
-    assert asked(workloads.enforcers, nodes=nodes, pods=[item("a", node="n1"), item("b", node="n2")])[0] == "ok"
-    level, detail = asked(workloads.enforcers, nodes=nodes, pods=[item("a", node="n1")])
-    assert (level, detail.startswith("1 of 2 labelled nodes without a ready enforcer: n2")) == ("wrong", True)
-    assert asked(workloads.enforcers, nodes=nodes, pods=[item("a", node="n1"), item("b", node="n2", ready=False)])[
-        0
-    ] == ("wrong")
-    assert asked(workloads.enforcers, nodes=nodes, pods=[], daemonsets=[])[0] == "wrong"
-    down = [item("n1"), item("n2", ready=False)]
-    assert asked(workloads.enforcers, nodes=down, pods=[item("a", node="n1")])[0] == "warning", "the node is the fault"
-    assert asked(workloads.enforcers, nodes=[], pods=[])[0] == "warning"
+class Nodes(Api):
+    """Nodes with the enforcers' pods in the release's namespace, and sharing pods anywhere."""
+
+    def __init__(self, nodes: list[Any], pods: list[Any], sharing: list[Any]) -> None:
+        super().__init__({"deployments": [deployment()], "daemonsets": [{}], "nodes": nodes})
+        self.pods, self.sharing = pods, sharing
+
+    def list(self, where: str, **query: str) -> tuple[Any, str]:
+        if not where.endswith("/pods"):
+            return super().list(where, **query)
+        return (self.pods if "/namespaces/elsewhere/" in where else self.sharing), "1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "enforcers", "sharing", "level", "detail"),
+    [
+        ("ab", "ab", "abb", "ok", "on 2 labelled nodes"),
+        ("ab", "a", "", "wrong", "not ready on 1 node: b"),
+        ("ab", "aB", "bb", "wrong", "not ready on 1 node: b (2 sharing pods run unwatched)"),
+        ("a", "a", "b", "wrong", "not ready on 1 node: b (1 sharing pod runs unwatched)"),
+        ("aB", "a", "b", "warning", "on no b, which is not Ready"),
+        ("", "", "", "warning", "no labelled node"),
+    ],
+)
+def test_every_labelled_node_and_every_node_with_sharing_pods_needs_an_enforcer(
+    nodes: str, enforcers: str, sharing: str, level: str, detail: str
+) -> None:
+    """Letters are nodes, of which a capital one is not Ready; the DaemonSet's own count is not asked."""
+    api = Nodes(
+        [item(each.lower(), ready=each.islower()) for each in nodes],
+        [item(f"enforcer-{each}", node=each.lower(), ready=each.islower()) for each in enforcers],
+        [item(f"share-{number}", node=each) for number, each in enumerate(sharing)],
+    )
+    found = workloads.enforcers(api)  # type: ignore[arg-type] # it only lists
+    assert (found.level, found.detail) == (level, detail)
+
+
+def test_ended_and_waiting_pods_need_no_enforcer_and_without_a_daemonset_all_is_wrong() -> None:
+    ended, waiting = item("a", node="n"), item("b")
+    ended["status"]["phase"] = "Succeeded"
+    api = Nodes([], [], [ended, waiting])
+    assert workloads.enforcers(api).level == "warning"  # type: ignore[arg-type]
+    assert asked(workloads.mps_hosts, daemonsets=[])[0] == "wrong"
 
 
 @pytest.mark.parametrize(
