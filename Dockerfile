@@ -1,4 +1,4 @@
-# Two images: `gpu-share` (the last and default target) holds webhook, agent, sidecar, certificates and the command line;
+# Two images: `gpu-share` (the last and default target) holds webhook, enforcer, sidecar, certificates and the command line;
 # `simulator` is the same with the driver and the tenant of GPUs that do not exist.
 #
 #   docker build -t gpu-share:0.1.0 .
@@ -52,7 +52,7 @@ FROM ${BASE} AS product
 COPY --from=build /opt/gpu-share /opt/gpu-share
 ENV PATH=/opt/gpu-share/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     PYTHONPYCACHEPREFIX=/opt/gpu-share/bytecode PYTHONOPTIMIZE=2
-# A number, so that runAsNonRoot can be checked. The agent's manifest asks for root by itself.
+# A number, so that runAsNonRoot can be checked. The enforcer's manifest asks for root by itself.
 USER 65532:65532
 
 FROM product AS simulator

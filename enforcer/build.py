@@ -30,15 +30,15 @@ from enforcer.nvml.worker_process import command
 from enforcer.quota.informer import PodListener
 from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import LimitStatus, Mode, Quota
+from enforcer.resourceslices.audit_head_publisher import start_anchor_publisher
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.enforcer_report import EnforcerState, start_report_publisher
-from enforcer.resourceslices.kill_log_anchor import start_anchor_publisher
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from enforcer.status.messages import UserMessage
 from enforcer.status.metrics import Metrics
 from enforcer.status.unattributed import Growth
 from gpushare.errors import GpuShareError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -159,7 +159,7 @@ class LogEventRecorder:
 
 
 def sharing_modes(
-    options: argparse.Namespace, cluster: Cluster | None, changed: threading.Event | None
+    options: argparse.Namespace, cluster: KubeClient | None, changed: threading.Event | None
 ) -> SharingModeController:
     """Return what decides how GPUs are shared: the flags alone, or with a cluster also the label of the node."""
     if options.no_mps:
@@ -179,7 +179,7 @@ def setup_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def annotate_slices(
-    options: argparse.Namespace, cluster: Cluster, log: AuditLog, writer: AuditWriter, metrics: Metrics, side: Side
+    options: argparse.Namespace, cluster: KubeClient, log: AuditLog, writer: AuditWriter, metrics: Metrics, side: Side
 ) -> None:
     """Begin to keep the annotations of this node's slices: the head of the audit log, and the enforcer's report."""
     anchor = start_anchor_publisher(log, cluster, options.node, side.stopped)

@@ -21,7 +21,7 @@ from gpushare.quantity import MAX_DEBT, parse_overcommit
 MIN_POLL: Final = 0.01
 MAX_POLL: Final = 60.0
 MAX_TERM_WAIT: Final = 300.0
-"""Seconds. What is no number in these bounds would spin, hang, or fail between a signal and its record."""
+"""Seconds. What is not a number in these bounds would spin, hang, or fail between a signal and its record."""
 MIN_MPS_SECONDS: Final = 1.0
 MIN_PROOF, MAX_PROOF = 1.0, 3600.0
 MOST_KEPT: Final = {"mib": 1024 * 1024, "segments": 100_000, "days": 36_500}
@@ -37,24 +37,31 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options = _parser().parse_args(argv)
     if not options.node:
         raise ConfigError("--node is missing; name this node, or set NODE_NAME")
-    if not MIN_POLL <= options.poll <= MAX_POLL:
+    if not MIN_POLL <= options.poll_seconds <= MAX_POLL:
         raise ConfigError(
-            f"--poll {options.poll} is no interval; write seconds from {MIN_POLL} to {MAX_POLL}, such as 0.5"
+            f"--poll-seconds {options.poll_seconds} is not an interval; write seconds from {MIN_POLL} to {MAX_POLL}, "
+            "such as 0.5"
         )
-    if not 0 <= options.term_wait <= MAX_TERM_WAIT:
-        raise ConfigError(f"--term-wait {options.term_wait} is no wait; write seconds from 0 to {MAX_TERM_WAIT}")
-    if not MIN_MPS_SECONDS <= options.mps_seconds <= MAX_TERM_WAIT:
+    if not 0 <= options.termination_timeout <= MAX_TERM_WAIT:
         raise ConfigError(
-            f"--mps-seconds {options.mps_seconds} is no interval; write seconds from {MIN_MPS_SECONDS:g} to "
-            f"{MAX_TERM_WAIT:g}, such as 30"
+            f"--termination-timeout {options.termination_timeout} is not a timeout; "
+            f"write seconds from 0 to {MAX_TERM_WAIT}"
         )
-    if not MIN_PROOF <= options.proof <= MAX_PROOF:
+    if not MIN_MPS_SECONDS <= options.mps_check_seconds <= MAX_TERM_WAIT:
+        raise ConfigError(
+            f"--mps-check-seconds {options.mps_check_seconds} is not an interval; "
+            f"write seconds from {MIN_MPS_SECONDS:g} to {MAX_TERM_WAIT:g}, such as 30"
+        )
+    if not MIN_PROOF <= options.limit_verification_seconds <= MAX_PROOF:
         message = (
-            f"--proof {options.proof} is no interval; write seconds from {MIN_PROOF:g} to {MAX_PROOF:g}, such as 30"
+            f"--limit-verification-seconds {options.limit_verification_seconds} is not an interval; "
+            f"write seconds from {MIN_PROOF:g} to {MAX_PROOF:g}, such as 30"
         )
         raise ConfigError(message)
-    if options.max_kills < 1:
-        raise ConfigError(f"--max-kills {options.max_kills} ends nobody; use --no-enforce for that")
+    if options.max_kills_per_minute < 1:
+        raise ConfigError(
+            f"--max-kills-per-minute {options.max_kills_per_minute} ends nobody; use --no-enforce for that"
+        )
     for name in ("credit", "refill"):
         if not 1 <= (value := getattr(options, f"debt_{name}")) <= MAX_DEBT:
             raise ConfigError(f"--debt-{name} {value} is not allowed; write seconds from 1 to {MAX_DEBT:g}")
@@ -73,9 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--node", default=os.environ.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
-    add("--state", type=Path, help="checkpoint, status and kill log (%(default)s)")
+    add("--state", type=Path, help="checkpoint, status and audit log (%(default)s)")
     add("--run", type=Path, help="MPS pipes and logs (%(default)s)")
-    add("--poll", type=float, metavar="S", help="seconds between samples (%(default)s)")
+    add("--poll-seconds", type=float, metavar="S", help="seconds between samples (%(default)s)")
     add("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     add("--no-cluster", action="store_true", help="no API server: quotas come from the checkpoint alone")
     add("--no-enforce", action="store_true", help="warn only, end nobody")
@@ -90,24 +97,24 @@ def _parser() -> argparse.ArgumentParser:
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
     add(
         "--health-taint", type=Effect, choices=list(Effect),
-        help="taint of a GPU that is not well (%(default)s)",
+        help="taint of an unhealthy GPU (%(default)s)",
     )  # fmt: skip
-    add("--mps-seconds", type=float, metavar="S", help="seconds between looks at MPS (%(default)s)")
+    add("--mps-check-seconds", type=float, metavar="S", help="seconds between checks of MPS daemons (%(default)s)")
     add("--mps-host", action="store_true", help="have MPS daemons started by `gpu-share mps`, so that they outlive us")
     add("--mps-shared-memory", action="store_true", help="clients of MPS get the /dev/shm of `gpu-share mps`")
-    add("--proof", type=float, metavar="S", help="seconds between proofs that limits hold (%(default)s)")
+    add(
+        "--limit-verification-seconds", type=float, metavar="S",
+        help="seconds between two verifications of all limits (%(default)s)",
+    )  # fmt: skip
     add(
         "--limit-backend", type=RequestedBackend, choices=list(RequestedBackend),
         help="who keeps memory limits, where that can work (%(default)s)",
     )  # fmt: skip
-    add("--no-publish", action="store_true", help="offer no GPUs to the scheduler")
-    add("--max-kills", type=int, metavar="N", help="containers killed a minute (%(default)s)")
-    add("--debt-credit", type=float, metavar="S", help="debt without consequence (%(default)s)")
-    add("--debt-refill", type=float, metavar="S", help="all of it comes back in (%(default)s)")
-    add("--term-wait", type=float, metavar="S", help="SIGTERM to SIGKILL (%(default)s)")
+    add("--no-publish", action="store_true", help="publish no GPUs")
     add("--drop-capabilities", action="store_true", help="give up all rights but those needed from then on")
     add("--tenant-host-network", action="store_true", help="prepare claims of pods that use hostNetwork")
     add("--allow-any-pid-namespace", action="store_true", help="for tests: NVML's pids are those of this namespace")
+    _add_kill_rules(parser)
     _add_offers(parser)
     _add_outlets(parser)
     _add_keeping(parser)
@@ -115,9 +122,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_kill_rules(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--max-kills-per-minute", type=int, metavar="N", help="containers of a namespace killed a minute (%(default)s)")
+    add("--debt-credit", type=float, metavar="S", help="debt without consequence (%(default)s)")
+    add("--debt-refill", type=float, metavar="S", help="seconds in which the whole debt is forgiven (%(default)s)")
+    add("--termination-timeout", type=float, metavar="S", help="seconds from SIGTERM to SIGKILL (%(default)s)")
+
+
 def _add_offers(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--order", type=Order, choices=list(Order), help="which GPU first (%(default)s)")
+    add("--within-node", type=Order, choices=list(Order), help="which GPU first (%(default)s)")
     add("--compute-overcommit", metavar="N", help="how many times over compute is offered (%(default)s)")
     add(
         "--memory-reserve", default="", metavar="X",
@@ -131,8 +146,8 @@ def _add_outlets(parser: argparse.ArgumentParser) -> None:
     add("--metrics", default="", metavar="HOST:PORT", help="serve metrics there (default: nowhere)")
     add("--log-level", choices=LEVELS, help="(%(default)s)")
     add(
-        "--records-to", choices=["stdout", "none"], default="stdout",
-        help="where a copy of each record of the kill log goes, for whoever collects logs (%(default)s)",
+        "--audit-to", choices=["stdout", "none"], default="stdout",
+        help="where a copy of each record of the audit log goes, for whoever collects logs (%(default)s)",
     )  # fmt: skip
 
 
@@ -140,7 +155,7 @@ def _add_keeping(parser: argparse.ArgumentParser) -> None:
     for unit, what in (("mib", "MiB"), ("segments", "segments of 4 MiB"), ("days", "days")):
         parser.add_argument(
             f"--audit-keep-{unit}", type=int, metavar="N",
-            help=f"{what} of the kill log that are kept before the present segment; 0: no limit (%(default)s)",
+            help=f"{what} of the audit log that are kept before the present segment; 0: no limit (%(default)s)",
         )  # fmt: skip
 
 
@@ -171,5 +186,5 @@ def _address(text: str) -> tuple[str, int] | None:
         return None
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 2**16):
-        raise ConfigError(f"--metrics {text!r} is no address; write HOST:PORT, such as 127.0.0.1:9402")
+        raise ConfigError(f"--metrics {text!r} is not an address; write HOST:PORT, such as 127.0.0.1:9402")
     return host.strip("[]"), int(port)

@@ -42,13 +42,13 @@ log = structlog.get_logger()
 WORKERS: Final = 4
 """Verdicts carried out at once: a process that will not end must not keep others waiting."""
 DISK_SECONDS: Final = 10.0
-"""For what a restart must know to be written; what takes longer is not acted upon, as with the kill log."""
+"""For what a restart must know to be written; what takes longer is not acted upon, as with the audit log."""
 _ACTIONS: Final = {
     Decision.WARNED: "warned",
     Decision.IN_DEBT: "in_debt",
     Decision.KILL: "killed",
-    Decision.HELD_BACK: "held_back",
-    Decision.SUSPENDED: "suspended",
+    Decision.RATE_LIMITED: "rate_limited",
+    Decision.BREAKER_OPEN: "breaker_open",
     Decision.BACK_UNDER: "back_under",
 }
 
@@ -68,12 +68,12 @@ def boottime() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopDependencies:
-    """What an agent is made of."""
+    """What an enforcer is made of."""
 
     watch: UsageSampler
     quotas: Callable[[], Sequence[Quota]]
     executor: KillExecutor
-    kill_log: AuditWriter
+    audit_log: AuditWriter
     sink: EventSink
     metrics: Metrics
     problems: Callable[[], Sequence[str]] = tuple
@@ -161,7 +161,7 @@ class EnforcementLoop:
             for verdict in self._judge(views, now) if self._knows else ():
                 self._decide(verdict)
             self._parts.look_after()
-            self._parts.kill_log.catch_up()
+            self._parts.audit_log.catch_up()
             self._report(views, self._quotas, now)
 
     def exceeding(self) -> frozenset[str]:
@@ -224,7 +224,7 @@ class EnforcementLoop:
             files.replace(self._folder / state_file.NAME, data)
         except OSError as error:
             if str(error) != self._unkept:
-                log.warning("grace periods not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+                log.warning("grace periods not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             self._unkept = str(error)
             self._remembered = b""  # the next look tries again
         else:
@@ -238,9 +238,9 @@ class EnforcementLoop:
         try:
             kept.result(DISK_SECONDS)
         except TimeoutError:
-            log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=self._disk.problem)
+            log.critical("nobody ended", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
             self._parts.sink.notify(messages.unrecorded(verdict))
-            return KillResult(Reason.RECORD_UNWRITABLE)
+            return KillResult(Reason.AUDIT_UNWRITABLE)
         return KillResult(Reason.BREAKER_OPEN) if self._breaker.stands else self._parts.executor.carry_out(verdict)
 
     def _look(self) -> tuple[GpuSnapshot, ...]:
@@ -261,7 +261,7 @@ class EnforcementLoop:
         back = change.turn is nvml_outage.Transition.BACK
         reason = Reason.RECOVERED if back else change.blind.reason
         if back:
-            log.info("sight is back", reason=str(reason), gpu=change.gpu)
+            log.info("NVML readable again", reason=str(reason), gpu=change.gpu)
         elif change.turn is nvml_outage.Transition.LOST:
             log.warning("blind", reason=str(reason), gpu=change.gpu, error=change.blind.why)
         if (note := nvml_outage.operator_message(change, self._clock())) is not None:
@@ -270,8 +270,8 @@ class EnforcementLoop:
     def _decide(self, verdict: KillDecision) -> None:
         quota = verdict.quota
         spell = self._episodes.heard(verdict, self._clock())
-        armed = verdict.decision is Decision.ARMED and self._arms(verdict)
-        tell = log.debug if spell is None or (verdict.decision is Decision.ARMED and not armed) else log.info
+        armed = verdict.decision is Decision.GRACE_STARTED and self._arms(verdict)
+        tell = log.debug if spell is None or (verdict.decision is Decision.GRACE_STARTED and not armed) else log.info
         tell(
             "judged", reason=str(Reason.OVER_QUOTA), decision=str(verdict.decision), namespace=quota.namespace,
             pod=quota.pod, container=quota.container, gpu=quota.gpu, used_mib=verdict.used_mib,
@@ -282,7 +282,7 @@ class EnforcementLoop:
         if spell is not None:
             self._tell(verdict, spell)
         if armed:
-            self._record(Kind.ARMED, verdict)
+            self._record(Kind.GRACE_STARTED, verdict)
         if verdict.decision is Decision.KILL:
             self._pending[self._workers.submit(self._carry_out, self._kept, verdict)] = verdict
 
@@ -304,11 +304,11 @@ class EnforcementLoop:
         return fresh
 
     def _record(self, kind: Kind, verdict: KillDecision, times: int = 1) -> None:
-        self._parts.kill_log.post(kind, warning_fields(self._node, verdict, times), self._unrecorded)
+        self._parts.audit_log.post(kind, warning_fields(self._node, verdict, times), self._unrecorded)
 
     def _unrecorded(self, error: RecordError) -> None:
         self._parts.metrics.record_errors.inc()
-        log.warning("warning not recorded", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+        log.warning("warning not recorded", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
 
     def _take_results(self, now: float) -> None:
         for future in [future for future in self._pending if future.done()]:
@@ -327,7 +327,7 @@ class EnforcementLoop:
             return True  # what was done before it is not known here, and counts towards the most a minute allows
         result = future.result()
         metrics.results.labels(str(result.reason)).inc()
-        if result.reason is Reason.RECORD_UNWRITABLE:
+        if result.reason is Reason.AUDIT_UNWRITABLE:
             metrics.record_errors.inc()
         for ending in result.endings:
             metrics.signalled.labels(str(ending.result)).inc()
@@ -341,7 +341,7 @@ class EnforcementLoop:
         snapshot = Snapshot(
             node=self._node, time=utc_now(), now=now, enforcing=self._enforcing, views=views,
             quotas=node_status.shown(self._state, quotas), state=self._state, rules=self._rules,
-            head=self._parts.kill_log.head, problems=self._problems(), standing=self._parts.standing(),
+            head=self._parts.audit_log.head, problems=self._problems(), standing=self._parts.standing(),
             failures=self._parts.findings(), proven=self._parts.proven(), sight=self._sight,
             growth=self._parts.growth(), setup=self._parts.setup,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``gpu-share enforcer``: puts one node's agent together and runs it until it is told to stop.
+"""``gpu-share enforcer``: puts one node's enforcer together and runs it until it is told to stop.
 
 Exit codes: 0 stopped when asked to, 1 something it cannot do without failed, 2 wrong use.
 """
@@ -62,7 +62,7 @@ from enforcer.status.pod_status_files import PodStatusWriter
 from enforcer.status.unattributed_monitor import Kernels, keep_sampling
 from gpushare import metrics_server
 from gpushare.errors import ConfigError, GpuShareError, KubeletError, RecordError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.reasons import Reason
 from gpushare.signals import stopped_by_signal
 
@@ -87,10 +87,10 @@ def main(argv: Sequence[str], *, reader: GpuReader | None = None, attributor: At
         configure_logging(options.log_level)
         return _run(options, reader, attributor or CgroupAttributor())
     except ConfigError as error:
-        sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
+        sys.stderr.write(f"gpu-share enforcer: {error.reason}: {error.message}\n")
         return WRONG_USE
     except GpuShareError as error:
-        sys.stderr.write(f"gpu-share enforcer: {error.message}\n")
+        sys.stderr.write(f"gpu-share enforcer: {error.reason}: {error.message}\n")
         return NOT_FINE
 
 
@@ -102,14 +102,14 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         hold = stack.enter_context(lock.acquire_lock(options.state, wait=True))
         _check_namespace(options)
         written = AuditLog(options.state / FOLDER, retention=options.retention)
-        kill_log = AuditWriter(written, options.node, lost=hold.lost)
-        stack.callback(kill_log.close)
+        audit_log = AuditWriter(written, options.node, lost=hold.lost)
+        stack.callback(audit_log.close)
         side.complain(lambda: written.shortage)
         stack.callback(side.nvml.stop)
         side.complain(lambda: side.nvml.problem)
-        if options.records_to == "stdout":
+        if options.audit_to == "stdout":
             written.listeners.append(record_writer(sys.stdout))
-        _open(kill_log, side)
+        _open(audit_log, side)
         checkpoint = Checkpoint(options.state)
         side.complain(lambda: checkpoint.problem)
         nvml = reader or side.nvml
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         kernels: Kernels = side.nvml.ran_kernels if reader is None else lambda *_: None
         unattributed = keep_sampling(lambda: watch.latest, kernels, side.stopped)
         seeing = Seeing(watch, attributor, Metrics(), unattributed.growth)
-        cluster = None if options.no_cluster else Cluster.connect(options.kubeconfig)
+        cluster = None if options.no_cluster else KubeClient.connect(options.kubeconfig)
         sink = _sink(cluster, options.node)
         _know_sharing(options, cluster, side)
         mps = _mps(options, watch, cluster, checkpoint, side)
@@ -130,23 +130,23 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         prover = LimitVerifier(NodeEvidence(limiter, side.daemons), lambda: watch.latest, checkpoint.read, outlets)
         in_force = guard_quota_source(options.state, checkpoint.in_force)
         tools = KillDependencies(
-            eyes=watch, attributor=attributor, kill_log=kill_log, mps=mps, sink=pods, in_force=in_force
+            eyes=watch, attributor=attributor, audit_log=audit_log, mps=mps, sink=pods, in_force=in_force
         )
-        agent = _agent(options, seeing, checkpoint, tools, pods, prover, side)
-        side.exceeding = agent.exceeding
+        enforcer = _enforcer(options, seeing, checkpoint, tools, pods, prover, side)
+        side.exceeding = enforcer.exceeding
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
             _join_cluster(stack, options, cluster, checkpoint, seeing, side)
-            annotate_slices(options, cluster, written, kill_log, seeing.metrics, side)
-        start_verifier(prover, options.proof, side.stopped)
+            annotate_slices(options, cluster, written, audit_log, seeing.metrics, side)
+        start_verifier(prover, options.limit_verification_seconds, side.stopped)
         run_periodically(LOCK_SECONDS, "lock", partial(hold.stop_when_lost, side.stopped), side.stopped)
-        _serve(agent, options, side)
+        _serve(enforcer, options, side)
         if isinstance(sink, PodEventRecorder):
             sink.flush(FLUSH_SECONDS)
         return FINE if hold.lost() is None else NOT_FINE
 
 
-def _agent(
+def _enforcer(
     options: argparse.Namespace,
     seeing: Seeing,
     checkpoint: Checkpoint,
@@ -156,23 +156,25 @@ def _agent(
     side: Side,
 ) -> EnforcementLoop:
     """Make the loop, and what listens to the ends of containers beside it."""
-    watch, executor = seeing.watch, KillExecutor(options.node, tools, KillTimeouts(term=options.term_wait))
+    watch, executor = seeing.watch, KillExecutor(options.node, tools, KillTimeouts(term=options.termination_timeout))
     inquest = OomReporter(pods, seeing.metrics)
     side.listeners.append(inquest)
     parts = LoopDependencies(
-        watch=watch, quotas=checkpoint.read, executor=executor, kill_log=tools.kill_log, sink=pods,
+        watch=watch, quotas=checkpoint.read, executor=executor, audit_log=tools.audit_log, sink=pods,
         look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
         tell_pods=call_both(call_both(inquest.look, MpsClients(pods).look), pods.write),
         standing=lambda: side.now(watch.latest), findings=inquest.findings, tell_operators=side.tell_operators,
         proven=lambda: prover.proven, growth=seeing.growth, setup=setup_of(options),
     )  # fmt: skip
-    debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll)
-    rules = DetectorConfig(kills=options.max_kills, max_gap=max(DetectorConfig().max_gap, 4 * options.poll), debt=debt)
+    debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll_seconds)
+    rules = DetectorConfig(
+        kills=options.max_kills_per_minute, max_gap=max(DetectorConfig().max_gap, 4 * options.poll_seconds), debt=debt
+    )
     return EnforcementLoop(options.node, options.state, parts, rules=rules, enforcing=not options.no_enforce)
 
 
 def _tell_operators(
-    stack: ExitStack, options: argparse.Namespace, cluster: Cluster | None, metrics: Metrics, side: Side
+    stack: ExitStack, options: argparse.Namespace, cluster: KubeClient | None, metrics: Metrics, side: Side
 ) -> None:
     """Report what happens to daemons, and serve metrics and readiness."""
     start_incident_reporter(
@@ -182,15 +184,15 @@ def _tell_operators(
         stack.callback(metrics_server.serve("--metrics", options.address, metrics.registry, side.hindrance))
 
 
-def _serve(agent: EnforcementLoop, options: argparse.Namespace, side: Side) -> None:
+def _serve(enforcer: EnforcementLoop, options: argparse.Namespace, side: Side) -> None:
     stopped_by_signal(side.stopped)
     log.info(
         "watching", reason=str(Reason.ENFORCER_STARTED), node=options.node, state=str(options.state),
-        enforcing=not options.no_enforce, poll=options.poll,
+        enforcing=not options.no_enforce, poll=options.poll_seconds,
     )  # fmt: skip
     gc.collect()
     gc.freeze()  # what is there now stays: looking through all of it again and again takes longer than a look
-    agent.run(side.stopped, options.poll)
+    enforcer.run(side.stopped, options.poll_seconds)
     log.info("stopped", reason=str(Reason.ENFORCER_STOPPED), node=options.node)
 
 
@@ -205,16 +207,16 @@ def _check_namespace(options: argparse.Namespace) -> None:
         raise ConfigError(message, Reason.NOT_INITIAL_PID_NAMESPACE)
 
 
-def _open(kill_log: AuditWriter, side: Side) -> None:
-    """Open the kill log. While it cannot be written nobody is killed, but everything is still watched."""
+def _open(audit_log: AuditWriter, side: Side) -> None:
+    """Open the audit log. While it cannot be written nobody is killed, but everything is still watched."""
     try:
-        kill_log.open()
+        audit_log.open()
     except RecordError as error:
         log.critical("nobody will be killed until it can", reason=str(error.reason), error=error.message)
-    side.complain(lambda: kill_log.problem)
+    side.complain(lambda: audit_log.problem)
 
 
-def _sink(cluster: Cluster | None, node: str) -> EventSink:
+def _sink(cluster: KubeClient | None, node: str) -> EventSink:
     if cluster is None:
         return LogEventRecorder()
     events = PodEventRecorder(cluster, node)
@@ -237,11 +239,11 @@ def _others(options: argparse.Namespace) -> Callable[[], Allocatable]:
 
 def _policy(options: argparse.Namespace) -> InventoryPolicy:
     return InventoryPolicy(
-        order=options.order, mode=options.mode, health_taint=options.health_taint, compute=options.compute
+        order=options.within_node, mode=options.mode, health_taint=options.health_taint, compute=options.compute
     )
 
 
-def _know_sharing(options: argparse.Namespace, cluster: Cluster | None, side: Side) -> None:
+def _know_sharing(options: argparse.Namespace, cluster: KubeClient | None, side: Side) -> None:
     """Learn which GPUs may be shared, and how."""
     side.sharing = GpuAvailability(cluster, options.node, _others(options))
     side.problems.append(lambda: list(side.sharing.problems()))
@@ -250,7 +252,7 @@ def _know_sharing(options: argparse.Namespace, cluster: Cluster | None, side: Si
 
 
 def _mps(
-    options: argparse.Namespace, watch: UsageSampler, cluster: Cluster | None, checkpoint: Checkpoint, side: Side
+    options: argparse.Namespace, watch: UsageSampler, cluster: KubeClient | None, checkpoint: Checkpoint, side: Side
 ) -> MpsClient:
     """Start the daemons' keeper. NVML and the driver may come later."""
     if options.no_mps:
@@ -258,7 +260,7 @@ def _mps(
     manager = MpsManager()
     sources = PlannerInputs(
         gpus=lambda: [view.gpu for view in watch.look()],
-        shared=ShareableGpus(cluster, options.node, side.sharing.contested, side.modes),
+        shared=ShareableGpus(cluster, options.node, side.sharing.contended, side.modes),
         modes=side.modes,
         policy=partial(_policy, options),
         claimed=partial(_claimed, checkpoint, side),
@@ -268,8 +270,10 @@ def _mps(
     side.problems.append(lambda: list(keeper.problems()))
     side.serves, side.mps = keeper.serves, (manager, keeper)
     side.wakes.append(side.modes.changed)
-    run_periodically(options.mps_seconds, "mps-logs", LogTail(options.run, lambda: manager.daemons).look, side.stopped)
-    run_periodically(options.mps_seconds, "mps", keeper.turn, side.stopped, side.modes.changed)
+    run_periodically(
+        options.mps_check_seconds, "mps-logs", LogTail(options.run, lambda: manager.daemons).look, side.stopped
+    )
+    run_periodically(options.mps_check_seconds, "mps", keeper.turn, side.stopped, side.modes.changed)
     return manager
 
 
@@ -301,7 +305,7 @@ def _limits(options: argparse.Namespace, watch: UsageSampler, checkpoint: Checkp
 
 
 def _kubelet(
-    options: argparse.Namespace, cluster: Cluster, checkpoint: Checkpoint, seeing: Seeing, side: Side
+    options: argparse.Namespace, cluster: KubeClient, checkpoint: Checkpoint, seeing: Seeing, side: Side
 ) -> DraPlugin:
     """Start serving the kubelet: before anything is offered, so that no pod comes for a claim nobody prepares."""
     kubelet = DraPlugin(
@@ -339,7 +343,7 @@ def _kubelet(
 def _join_cluster(
     stack: ExitStack,
     options: argparse.Namespace,
-    cluster: Cluster,
+    cluster: KubeClient,
     checkpoint: Checkpoint,
     seeing: Seeing,
     side: Side,
@@ -359,7 +363,7 @@ def _join_cluster(
 
 def _keep_offering(
     options: argparse.Namespace,
-    cluster: Cluster,
+    cluster: KubeClient,
     checkpoint: Checkpoint,
     seeing: Seeing,
     kubelet: DraPlugin | None,
@@ -374,7 +378,7 @@ def _keep_offering(
     changed = threading.Event() if kubelet is None else kubelet.registered
     side.sharing.examine(lambda: seeing.watch.latest, side.nvml, side.failures, changed, side.stopped)
     side.wakes.append(changed)
-    Turns(offering, seeing.watch, checkpoint.read, kubelet).keep(options.poll, changed, side.stopped)
+    Turns(offering, seeing.watch, checkpoint.read, kubelet).keep(options.poll_seconds, changed, side.stopped)
 
 
 def _own_pods(options: argparse.Namespace, seeing: Seeing) -> Callable[[], frozenset[str]]:

@@ -212,12 +212,12 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.DEBT_CREDIT, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
-        default=f"{defaults.ENFORCER['debt_credit']:g}s (chart: agent.debt.creditSeconds)",
+        default=f"{defaults.ENFORCER['debt_credit']:g}s (chart: enforcer.debt.creditSeconds)",
         meaning="how much of short violations adds up without consequence",
     ),
     Annotation(
         key=contract.DEBT_REFILL, on=Object.NAMESPACE, type=_DEBT, read_by=_SHARE,
-        default=f"{defaults.ENFORCER['debt_refill']:g}s (chart: agent.debt.refillSeconds)",
+        default=f"{defaults.ENFORCER['debt_refill']:g}s (chart: enforcer.debt.refillSeconds)",
         meaning="the time in which the whole credit comes back",
     ),
     Annotation(
@@ -244,18 +244,18 @@ TABLE: Final = (
     ),
     Annotation(
         key=contract.NODE_MODE, on=Object.NODE, label=True, type=_MODE, read_by=_ENFORCER,
-        default=f"{defaults.ENFORCER['mode']} (chart: agent.mode)", meaning="how the node's GPUs are shared",
+        default=f"{defaults.ENFORCER['mode']} (chart: enforcer.mode)", meaning="how the node's GPUs are shared",
     ),
     Annotation(
         key=contract.NODE_GPUS, on=Object.NODE, type=_GPU_LIST, read_by=_ENFORCER, default="all",
         meaning="which of the node's GPUs are shared",
     ),
     Annotation(
-        key=contract.LEFT_OUT, on=Object.RESOURCE_SLICE, type=_REASONS, read_by=(Reader.COMMAND_LINE,),
+        key=contract.EXCLUDED_GPUS, on=Object.RESOURCE_SLICE, type=_REASONS, read_by=(Reader.COMMAND_LINE,),
         meaning="set by the enforcer: GPUs that are not published, and why",
     ),
     Annotation(
-        key=contract.KILL_LOG, on=Object.RESOURCE_SLICE, type=_HEAD,
+        key=contract.AUDIT_HEAD, on=Object.RESOURCE_SLICE, type=_HEAD,
         read_by=(Reader.ENFORCER, Reader.POLICY, Reader.COMMAND_LINE),
         meaning="set by the enforcer: the head of the node's audit log",
     ),

@@ -12,7 +12,7 @@ DRIVER: Final = GROUP
 NAMESPACE_LABEL: Final = f"{GROUP}/enabled"
 NODE_LABEL: Final = f"{GROUP}/enabled"
 NODE_MODE: Final = f"{GROUP}/mode"
-"""On a node: how its GPUs are shared; wins over the chart's ``agent.mode``."""
+"""On a node: how its GPUs are shared; wins over the chart's ``enforcer.mode``."""
 MANAGED_LABEL: Final = f"{GROUP}/managed"
 
 # Pod annotations: what a tenant writes.
@@ -63,10 +63,10 @@ NODE_GPUS: Final = f"{GROUP}/gpus"
 
 # Device taint, and annotation of our ResourceSlices: what is not offered, and why (JSON, UUID to sentence).
 UNHEALTHY: Final = f"{GROUP}/unhealthy"
-LEFT_OUT: Final = f"{GROUP}/left-out"
+EXCLUDED_GPUS: Final = f"{GROUP}/excluded-gpus"
 
-# Annotation of our ResourceSlices: where the node's kill log stands, as ``enforcer.audit.record.Head`` writes it.
-KILL_LOG: Final = f"{GROUP}/kill-log"
+# Annotation of our ResourceSlices: where the node's audit log stands, as ``enforcer.audit.record.Head`` writes it.
+AUDIT_HEAD: Final = f"{GROUP}/audit-head"
 
 # Annotation of our ResourceSlices: what the node's enforcer reports of itself, as JSON: ``version``, ``enforcing``,
 # ``breaker`` (since when it is open, null while it is closed), ``auditLog`` (why it cannot be written, or empty),

@@ -6,7 +6,7 @@ The chart passes its values to the processes: ``tests/unit/deploy/test_defaults.
 from collections.abc import Mapping
 from typing import Final
 
-# What a program leaves unused of a limit: chart value agent.memoryReserve.
+# What a program leaves unused of a limit: chart value enforcer.memoryReserve.
 RESERVE_MIB: Final = 512
 RESERVE_PERCENT: Final = 4
 
@@ -38,7 +38,7 @@ GRACE_SECONDS: Final = 5.0
 TOLERANCE_MIB: Final = 256
 TOLERANCE_PERCENT: Final = 5
 
-# The enforcer: chart values agent.*, mps.*, placement.* and compute.*.
+# The enforcer: chart values enforcer.*, mps.*, placement.* and compute.*.
 TERMINATION_TIMEOUT: Final = 5.0
 """Seconds from SIGTERM to SIGKILL: a program that saves its work may need more than 2 s."""
 ENFORCER: Final[Mapping[str, str | float]] = {
@@ -46,18 +46,18 @@ ENFORCER: Final[Mapping[str, str | float]] = {
     "run": RUN_DIRECTORY,
     "kubelet_root": KUBELET_ROOT,
     "cdi_root": CDI_ROOT,
-    "poll": 0.5,
+    "poll_seconds": 0.5,
     "mode": "mps",
-    "order": "binpack",
+    "within_node": "binpack",
     "compute_overcommit": "1",
-    "max_kills": 3,
+    "max_kills_per_minute": 3,
     "debt_credit": 10.0,
     "debt_refill": 300.0,
-    "term_wait": TERMINATION_TIMEOUT,
+    "termination_timeout": TERMINATION_TIMEOUT,
     "health_taint": "NoSchedule",
     "limit_backend": "auto",
-    "proof": 30.0,
-    "mps_seconds": 30.0,
+    "limit_verification_seconds": 30.0,
+    "mps_check_seconds": 30.0,
     "audit_keep_mib": 256,
     "audit_keep_segments": 0,
     "audit_keep_days": 0,

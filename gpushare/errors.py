@@ -132,6 +132,7 @@ class ConfigError(GpuShareError):
 class ClusterError(GpuShareError):
     """The API server could not be reached, or answered with an error. ``status`` is 0 when it did not answer."""
 
+    reason = Reason.API_UNREACHABLE
     PASSING = frozenset({401, 408, 409, 429})
     """Of the client's own errors those that pass: a token that is renewed, a conflict, too much to do."""
 
@@ -159,7 +160,7 @@ class PrepareError(GpuShareError):
 
 
 class ResizeRefused(GpuShareError):
-    """A quota that cannot be changed as somebody wishes. Tenants read the sentence."""
+    """A quota that cannot be changed as requested. Tenants read the message."""
 
     reason = Reason.RESIZE_REFUSED
 
@@ -183,6 +184,6 @@ class MpsError(GpuShareError):
 
 
 class RecordError(GpuShareError):
-    """The kill log could not be written or does not verify. Nobody is killed while this stands."""
+    """The audit log could not be written or does not verify. Nobody is killed while this stands."""
 
-    reason = Reason.RECORD_UNWRITABLE
+    reason = Reason.AUDIT_UNWRITABLE

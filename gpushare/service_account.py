@@ -1,7 +1,7 @@
 """A pod's own way to the API server: where it is, and who the pod is there, as the kubelet mounts it.
 
-The official client reads the same three things, but takes 15 MiB to load, in an agent on every node. Kubeconfigs, with
-all their ways to log in, are left to it (``gpushare.kubeconfig``).
+The official client reads the same three things, but takes 15 MiB to load, in an enforcer on every node. Kubeconfigs,
+with all their ways to log in, are left to it (``gpushare.kubeconfig``).
 """
 
 import os

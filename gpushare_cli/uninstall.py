@@ -1,8 +1,8 @@
 """``gpu-share uninstall``: what the chart's hooks run around the removal of a release.
 
 ``before`` waits for the last claim of our classes and then takes the webhook configuration away: a pod with a prepared
-claim cannot end without the node agent, and nothing must be asked of a webhook that is gone. ``after`` waits for the
-last agent and removes what the programs made: resource slices, claim templates, certificates. ``node`` does the same
+claim cannot end without the enforcer, and nothing must be asked of a webhook that is gone. ``after`` waits for the
+last enforcer and removes what the programs made: resource slices, claim templates, certificates. ``node`` does the same
 for the files of one node. All can be repeated.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from enforcer.runtime import lock
 from gpushare import contract, defaults
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from gpushare_cli.exit_codes import FINE, NOT_FINE
 from gpushare_cli.terminal import some
@@ -29,7 +29,7 @@ CLASSES: Final = frozenset({contract.DEVICE_CLASS, contract.MIG_DEVICE_CLASS, co
 CONFIGURATION: Final = "gpu-share"
 CLEANER: Final = "gpu-share-clean"
 SIMULATOR: Final = "simulator"
-AGENT: Final = "app.kubernetes.io/name=gpu-share-agent"
+ENFORCER: Final = "app.kubernetes.io/name=gpu-share-enforcer"
 SECRETS: Final = ("gpu-share-webhook-tls", "gpu-share-webhook-tls-ca")
 HASH_DIGITS: Final = 16
 
@@ -86,22 +86,24 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--ignore-claims", action="store_true", help="go on while claims of our classes exist")
     parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the cluster (in a pod: its service account)")
     for option, (name, default) in PLACES.items():
-        parser.add_argument(option, dest=name, type=Path, default=Path(default), metavar="DIR", help="as the agent's")
-    parser.add_argument("--remove-state", action="store_true", help="node: the kill log and the checkpoint go too")
+        parser.add_argument(
+            option, dest=name, type=Path, default=Path(default), metavar="DIR", help="as the enforcer's"
+        )
+    parser.add_argument("--remove-state", action="store_true", help="node: the audit log and the checkpoint go too")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one of them. Returns 1 when claims or agents are still there."""
+    """Run one of them. Returns 1 when claims or enforcers are still there."""
     clock = Clock(seconds=args.timeout)
     if args.when == "node":
         return node(args, clock)
-    api = Cluster.connect(args.kubeconfig)
+    api = KubeClient.connect(args.kubeconfig)
     if args.when == "before":
         return before(api, clock, ignore_claims=args.ignore_claims)
     return after(api, args.namespace, clock)
 
 
-def before(api: Cluster, clock: Clock, *, ignore_claims: bool) -> int:
+def before(api: KubeClient, clock: Clock, *, ignore_claims: bool) -> int:
     """Wait, then take the webhook configuration away. While claims stay, nothing is changed."""
     left = claims(api) if ignore_claims else _wait(lambda: claims(api), "ask for a share of a GPU", clock)
     if left and not ignore_claims:
@@ -118,7 +120,7 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
     """Say of each kind of claim what it is and how to get rid of it."""
     held, waiting = ([each for each in left if each.held is which] for which in (True, False))
     if held:
-        yield f"  these hold shares, and without the node agent their pods could not end: {_named(held)}"
+        yield f"  these hold shares, and without the enforcer their pods could not end: {_named(held)}"
         yield "    delete those pods and repeat; or set uninstall.waitForClaims to false and force-delete them later"
     if waiting:
         yield f"  these were never allocated and wait for a GPU, which they may get at any moment: {_named(waiting)}"
@@ -126,9 +128,9 @@ def _in_the_way(left: Sequence[Claim]) -> Iterator[str]:
         yield "    one of no pod itself: kubectl --namespace NAMESPACE delete resourceclaim NAME"
 
 
-def after(api: Cluster, namespace: str, clock: Clock) -> int:
-    """Wait for the agents to end, then remove what they and the webhook wrote."""
-    left = _wait(lambda: [*agents(api, namespace), *uncleaned(api, namespace)], "still at work", clock)
+def after(api: KubeClient, namespace: str, clock: Clock) -> int:
+    """Wait for the enforcers to end, then remove what they and the webhook wrote."""
+    left = _wait(lambda: [*enforcers(api, namespace), *uncleaned(api, namespace)], "still at work", clock)
     counts = {
         "resource slices": [path(RESOURCE_V1, "resourceslices", name) for name in slices(api)],
         "claim templates": [path(RESOURCE_V1, "resourceclaimtemplates", *place) for place in templates(api)],
@@ -142,7 +144,7 @@ def after(api: Cluster, namespace: str, clock: Clock) -> int:
 
 
 def node(args: argparse.Namespace, clock: Clock) -> int:
-    """Remove the files of this node once its agent has let go of them."""
+    """Remove the files of this node once its enforcer has let go of them."""
     ends = clock.now() + clock.seconds
     while True:
         try:
@@ -174,7 +176,7 @@ def files(args: argparse.Namespace) -> list[Path]:
     ]
 
 
-def claims(api: Cluster) -> list[Claim]:
+def claims(api: KubeClient) -> list[Claim]:
     """Every claim that asks for a device of our classes, or holds one of our driver."""
     return [_claim(each) for each in api.listing(path(RESOURCE_V1, "resourceclaims")) if _is_ours(each)]
 
@@ -192,12 +194,12 @@ def _claim(item: Object) -> Claim:
     return Claim(place=_place(item), pods=tuple(owners or users), held="allocation" in status)
 
 
-def agents(api: Cluster, namespace: str) -> list[str]:
-    """``namespace/name`` of every agent's pod."""
-    return [_place(each) for each in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=AGENT)[0]]
+def enforcers(api: KubeClient, namespace: str) -> list[str]:
+    """``namespace/name`` of every enforcer's pod."""
+    return [_place(each) for each in api.list(path(CORE_V1, "pods", namespace=namespace), labelSelector=ENFORCER)[0]]
 
 
-def uncleaned(api: Cluster, namespace: str) -> list[str]:
+def uncleaned(api: KubeClient, namespace: str) -> list[str]:
     """What says that some node's files are not removed yet; nothing where nobody was told to."""
     try:
         cleaner = api.get(path(APPS_V1, "daemonsets", CLEANER, namespace))
@@ -212,13 +214,13 @@ def uncleaned(api: Cluster, namespace: str) -> list[str]:
     return [f"{namespace}/{CLEANER} (node {number + 1})" for number in range(missing)]
 
 
-def slices(api: Cluster) -> list[str]:
+def slices(api: KubeClient) -> list[str]:
     """Names of the resource slices of our driver."""
     found = api.list(path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.driver={contract.DRIVER}")[0]
     return [each["metadata"]["name"] for each in found]
 
 
-def templates(api: Cluster) -> list[tuple[str, str]]:
+def templates(api: KubeClient) -> list[tuple[str, str]]:
     """(name, namespace) of the claim templates whose name is one that the webhook gives."""
     found = (_key(each["metadata"]) for each in api.listing(path(RESOURCE_V1, "resourceclaimtemplates")))
     return [each for each in found if _ours(each[0])]
@@ -252,7 +254,7 @@ def _wait(look: Callable[[], list[T]], what: str, clock: Clock) -> list[T]:
     return []
 
 
-def _delete(api: Cluster, where: str) -> bool:
+def _delete(api: KubeClient, where: str) -> bool:
     try:
         api.delete(where)
     except ClusterError as error:

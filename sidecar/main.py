@@ -21,12 +21,12 @@ WRONG_USE: Final = 2
 LISTEN: Final = "0.0.0.0:9403"
 POLL_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
-"""The agent writes every few seconds; a restart of it takes less than this."""
+"""The enforcer writes every few seconds; a restart of it takes less than this."""
 LAST_WORDS: Final = 0.6
-"""Seconds given to the agent, once we are to end, to say what came of a kill, or why a container likely failed."""
-ACTING: Final = "Acting"
+"""Seconds given to the enforcer, once we are to end, to say what came of a kill, or why a container likely failed."""
+KILLING: Final = "Killing"
 SHORT: Final = 0.95
-"""Share of a quota, or of a GPU, from which a program may have been refused memory: if it fails, the agent says so."""
+"""Fraction of a quota, or of a GPU, above which an allocation may have failed; the enforcer explains the failure."""
 SHORT_SECONDS: Final = 10.0
 """So long after a shortage a program's end may be due to it."""
 
@@ -56,12 +56,12 @@ class Watcher:
 
     @property
     def expecting(self) -> bool:
-        """Whether a kill is under way of which the outcome has not been told."""
-        return self.status is not None and any(use.state == ACTING for use in self.status.uses)
+        """Whether a kill is under way whose outcome is not known yet."""
+        return self.status is not None and any(use.state == KILLING for use in self.status.uses)
 
     @property
     def was_short(self) -> bool:
-        """Whether memory was short a moment ago, so that the agent may have something to say of a container's end."""
+        """Whether memory was short a moment ago, so that the enforcer may explain why a container ended."""
         return self._short is not None and 0 <= self._clock() - self._short < SHORT_SECONDS
 
     def _tell(self, found: pod_status.Status) -> None:
@@ -70,7 +70,7 @@ class Watcher:
             shares = ", ".join(f"{use.container} {use.quota_mib} MiB on {use.gpu}" for use in found.uses)
             self._say("the share of the GPU is ready" + (f": {shares}" if shares else ""))
         if before and not found.ready:
-            self._say(f"the share of the GPU is not ready any more: {found.waiting or 'the node agent says so'}")
+            self._say(f"the share of the GPU is not ready any more: {found.waiting or 'the enforcer says so'}")
         for message in found.messages:
             if message not in self._seen:
                 self._say(str(message))
@@ -78,13 +78,13 @@ class Watcher:
         self._seen = frozenset(found.messages)
 
     def _listen(self) -> None:
-        """Say once when the agent falls silent, and once when it is back."""
+        """Say once when the enforcer falls silent, and once when it is back."""
         written = self.status.written if self.status else None
         silent = written is not None and self._clock() - written > SILENT_SECONDS
         if silent and not self._silent:
-            self._say(f"the node agent has said nothing for {SILENT_SECONDS:.0f} s: this pod runs on, unwatched")
+            self._say(f"the enforcer has written nothing for {SILENT_SECONDS:.0f} s: this pod runs on, unwatched")
         if self._silent and not silent:
-            self._say("the node agent is back")
+            self._say("the enforcer is back")
         self._silent = silent
 
     def page(self, path: str) -> Answer:
@@ -162,7 +162,7 @@ def _say(line: str) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:  # noqa: PLR2004 - the last port
-        raise ValueError("is no address and port")
+        raise ValueError("is not an address and port")
     return host.strip("[]"), int(port)
 
 

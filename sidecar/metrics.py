@@ -17,11 +17,11 @@ def render(status: Status | None, *, messages: int, rss_bytes: int) -> bytes:
 
 
 def _lines(status: Status, known: bool, messages: int, rss_bytes: int) -> Iterator[str]:  # noqa: FBT001 - private
-    yield from _one("gpu_share_status_readable", "Whether the node agent's status file can be read.", int(known))
+    yield from _one("gpu_share_status_readable", "Whether the enforcer's status file can be read.", int(known))
     yield from _one("gpu_share_ready", "Whether the share is ready to be used.", int(status.ready))
     written = status.written
     if written is not None:
-        yield from _one("gpu_share_status_timestamp_seconds", "When the node agent wrote the status file.", written)
+        yield from _one("gpu_share_status_timestamp_seconds", "When the enforcer wrote the status file.", written)
     yield from _uses(status.uses)
     yield from _gpus(status.gpus)
     yield from _one("gpu_share_messages_total", "Warnings and kills printed to the log.", messages, "counter")
@@ -42,10 +42,10 @@ def _uses(uses: Sequence[Use]) -> Iterator[str]:
 def _gpus(gpus: Sequence[Gpu]) -> Iterator[str]:
     yield from _help("gpu_share_gpu_memory_bytes", "GPU memory that shares of a GPU can have.")
     yield from (f'gpu_share_gpu_memory_bytes{{gpu="{gpu.uuid}"}} {gpu.memory_mib * MIB}' for gpu in gpus)
-    yield from _help("gpu_share_memory_held_by_others_bytes", "GPU memory that others hold together.")
+    yield from _help("gpu_share_gpu_memory_used_by_others_bytes", "GPU memory that others hold together.")
     for gpu in gpus:
         if gpu.others_mib is not None:
-            yield f'gpu_share_memory_held_by_others_bytes{{gpu="{gpu.uuid}"}} {gpu.others_mib * MIB}'
+            yield f'gpu_share_gpu_memory_used_by_others_bytes{{gpu="{gpu.uuid}"}} {gpu.others_mib * MIB}'
 
 
 def _of(use: Use) -> str:

@@ -86,7 +86,7 @@ class Metrics:
             "gpu_share_templates_missing", "ResourceClaimTemplates that pods wait for.", registry=self.registry
         )
         self.templates_taken = Gauge(
-            "gpu_share_templates_taken",
+            "gpu_share_templates_conflicting",
             "Names of ResourceClaimTemplates that pods wait for and under which another one stands.",
             registry=self.registry,
         )
@@ -97,9 +97,7 @@ class Metrics:
             registry=self.registry,
         )
         _zero(self.template_operations, ((a, r) for a in TEMPLATE_ACTIONS for r in TEMPLATE_RESULTS))
-        self.cluster_errors = Counter(
-            "gpu_share_cluster_errors", "Failed calls to the API server.", registry=self.registry
-        )
+        self.cluster_errors = Counter("gpu_share_api_errors", "Failed calls to the API server.", registry=self.registry)
 
     def _build(self) -> None:
         build = Gauge("gpu_share_build_info", "Always 1.", ("version", "python"), registry=self.registry)

@@ -150,7 +150,7 @@ def merge_gpu_lists(before: Sequence[Gpu], found: Sequence[Gpu]) -> tuple[Gpu, .
     """Take in a count of the GPUs: one that was there stays, under its index, and is unreadable where it is gone.
 
     A GPU that falls off its bus leaves the count, and those behind it move up; an operator may have named some by
-    index, and theirs must not come to mean another card. Only an agent that starts afresh forgets.
+    index, and theirs must not come to mean another card. Only an enforcer that starts afresh forgets.
     """
     known = {gpu.uuid: gpu for gpu in before}
     present = {gpu.uuid: gpu for gpu in found}

@@ -1,4 +1,4 @@
-"""Kills as the kill log has them: what each kind of record holds. Pure."""
+"""Kills as the audit log has them: what each kind of record holds. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from enforcer.detection.types import KillDecision
 from enforcer.quota.types import OnExceed, Quota
 from gpushare.reasons import Reason
 
-NOT_DONE: Final = ("refused", "not permitted", str(Reason.CONTROL_BLOCKED))
+NOT_DONE: Final = ("refused", "not permitted", str(Reason.MPS_CONTROL_BLOCKED))
 """Ends of steps that came to nothing."""
 
 
@@ -49,7 +49,7 @@ def interrupted_record(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def cancelled_record(node: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write the answer to an INTENT that became durable when nobody waited for it any longer."""
-    return _answer(node, record, Reason.RECORD_UNWRITABLE, "the disk took too long: nothing was done")
+    return _answer(node, record, Reason.AUDIT_UNWRITABLE, "the disk took too long: nothing was done")
 
 
 def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
 
 
 def warning_fields(node: str, verdict: KillDecision, times: int = 1) -> dict[str, Any]:
-    """What an ARMED or a WARNED record holds; ``times`` it happened since there was one like it."""
+    """What an GRACE_STARTED or a WARNED record holds; ``times`` it happened since there was one like it."""
     held = {"usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
     return {**about(node, verdict.quota), **held, **_debt(verdict), **({"times": times} if times > 1 else {})}
 

@@ -1,4 +1,4 @@
-"""The kill log on disk: appended to, made durable, and only then acted upon.
+"""The audit log on disk: appended to, made durable, and only then acted upon.
 
 Segments ``kills-<first number>.jsonl`` in a directory that is ours alone; the chain runs on from one to the next and
 over restarts. A write that fails is taken back; a line that was torn by a crash is cut off and said to have been. On a
@@ -321,7 +321,7 @@ class AuditLog:
         try:
             yield
         except OSError as error:
-            self.problem = f"the kill log in {self._folder.path} cannot be written: {error}"
+            self.problem = f"the audit log in {self._folder.path} cannot be written: {error}"
             raise RecordError(self.problem) from error
         except RecordError as error:
             self.problem = error.message

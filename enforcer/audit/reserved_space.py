@@ -1,4 +1,4 @@
-"""Room set aside for the kill log: a file whose blocks are allocated while there are some, for when there are none."""
+"""Room set aside for the audit log: a file whose blocks are allocated while there are some, for when there are none."""
 
 import ctypes
 import os
@@ -46,7 +46,7 @@ class ReservedSpace:
         try:
             self._fill()
         except (OSError, RecordError) as error:
-            self.problem = f"no room is set aside for the kill log in {self._folder.path}: {error}"
+            self.problem = f"no room is set aside for the audit log in {self._folder.path}: {error}"
         else:
             self._there, self.problem = True, None
 
@@ -56,7 +56,7 @@ class ReservedSpace:
             return False
         self._there = False
         self._folder.rename(NAME, name)
-        self.problem = f"the disk of {self._folder.path} is full; the kill log goes on in the room set aside for it"
+        self.problem = f"the disk of {self._folder.path} is full; the audit log goes on in the room set aside for it"
         return True
 
     def _fill(self) -> None:

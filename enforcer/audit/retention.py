@@ -1,4 +1,4 @@
-"""How much of the kill log is kept. Pure."""
+"""How much of the audit log is kept. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The kill log's one writer: a thread that waits for the disk, so that nobody else has to.
+"""The audit log's one writer: a thread that waits for the disk, so that nobody else has to.
 
 A disk may take seconds, or never answer. Who asks for a record waits so long and no longer. What is not durable in time
 is not acted upon: should that INTENT become durable after all, it is answered by ABORTED. An answer is not given up
@@ -35,7 +35,7 @@ Task = tuple[Future[ChainHead], Callable[[], ChainHead]]
 
 
 def record_writer(stream: TextIO) -> Callable[[Kind, bytes], None]:
-    """Return who takes the kill log's records to a stream, each line as it stands there."""
+    """Return who takes the audit log's records to a stream, each line as it stands there."""
     outlet = NonBlockingStream(stream)
 
     def took(_: Kind, line: bytes) -> None:
@@ -49,19 +49,19 @@ def _never() -> None:
 
 
 class AuditWriter:
-    """Writes to a kill log, one record after the other. Safe to use from several threads.
+    """Writes to an audit log, one record after the other. Safe to use from several threads.
 
     Args:
-        kill_log: nobody else writes to it.
+        audit_log: nobody else writes to it.
         node: whose log it is.
         wait: seconds that who asks for a record waits for it.
         lost: says why somebody else may be writing too, ``None`` while nobody can; then nothing is written.
     """
 
     def __init__(
-        self, kill_log: AuditLog, node: str, *, wait: float = WAIT_SECONDS, lost: Callable[[], str | None] = _never
+        self, audit_log: AuditLog, node: str, *, wait: float = WAIT_SECONDS, lost: Callable[[], str | None] = _never
     ) -> None:
-        self._log, self._node, self._wait, self._lost = kill_log, node, wait, lost
+        self._log, self._node, self._wait, self._lost = audit_log, node, wait, lost
         self._lock = threading.Lock()
         self._tasks: deque[Task] = deque()
         self._busy = False
@@ -79,7 +79,7 @@ class AuditWriter:
         """Why nobody is ended now; ``None`` while records can be written."""
         begun = self._begun
         if begun is not None and time.monotonic() - begun > self._wait:
-            return f"the kill log's disk has not answered for {self._wait:g} s: nobody is ended until it does"
+            return f"the audit log's disk has not answered for {self._wait:g} s: nobody is ended until it does"
         return self._lost() or self._log.problem
 
     def open(self) -> None:
@@ -113,7 +113,7 @@ class AuditWriter:
     def post(self, kind: Kind, fields: Fields, failed: Callable[[RecordError], object]) -> None:
         """Write a record that nobody waits for; ``failed`` is called, from any thread, where it cannot be written."""
         if len(self._tasks) >= MAX_WAITING:
-            failed(RecordError(f"{MAX_WAITING} records wait for the kill log's disk already"))
+            failed(RecordError(f"{MAX_WAITING} records wait for the audit log's disk already"))
             return
         done = self._do(partial(self._append, kind, fields))
         done.add_done_callback(lambda _: failed(error) if isinstance(error := done.exception(), RecordError) else None)
@@ -128,7 +128,7 @@ class AuditWriter:
         try:
             self._in_time(self._do(self._closed))
         except RecordError as error:
-            log.critical("kill log left open", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+            log.critical("audit log left open", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
 
     def _answer(self, kind: Kind, fields: Fields) -> Future[ChainHead]:
         done = self._do(partial(self._append, kind, fields))
@@ -140,7 +140,7 @@ class AuditWriter:
             return done.result(self._wait)
         except TimeoutError as error:
             late(done)
-            raise RecordError(f"the kill log's disk has not answered for {self._wait:g} s") from error
+            raise RecordError(f"the audit log's disk has not answered for {self._wait:g} s") from error
 
     def _call_off(self, fields: Fields, done: Future[ChainHead]) -> None:
         """Take an INTENT back that nobody waits for any longer: unasked, or answered once it is durable."""
@@ -158,10 +158,12 @@ class AuditWriter:
             self._tasks.append((done, task))
             if not self._busy:
                 try:
-                    threading.Thread(target=self._work, name="scribe", daemon=True).start()
+                    threading.Thread(target=self._work, name="audit-writer", daemon=True).start()
                     self._busy = True
                 except RuntimeError as error:
-                    log.critical("no writer", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+                    log.critical(
+                        "cannot start audit writer thread", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error)
+                    )
         return done
 
     def _work(self) -> None:

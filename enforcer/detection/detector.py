@@ -154,13 +154,13 @@ def phase(state: DetectorState, quota: Quota, now: float) -> Phase:
     if quota.container_id is None or case is None:
         return Phase.NOT_STARTED
     if case.acting:
-        return Phase.ACTING
+        return Phase.KILLING
     if case.samples == 0:
         return Phase.WITHIN
     if state.cooling.get(container_key(quota), now) > now:
         return Phase.COOLING_DOWN
-    if case.held_back:
-        return Phase.HELD_BACK
+    if case.postponed:
+        return Phase.POSTPONED
     return Phase.WARNED if case.warned else Phase.OVER
 
 
@@ -222,7 +222,7 @@ def _is_stale(case: ViolationState, inode: int | None, now: float, rules: Detect
 
 
 def _over(case: ViolationState, quota: Quota, rules: DetectorConfig) -> tuple[ViolationState, list[KillDecision]]:
-    verdict = _verdict(Decision.ARMED, quota, case)
+    verdict = _verdict(Decision.GRACE_STARTED, quota, case)
     said = [verdict] if case.samples == 1 else []
     if case.samples >= rules.samples and not case.warned:
         return replace(case, warned=True), [*said, replace(verdict, decision=Decision.WARNED)]
@@ -280,14 +280,14 @@ def _breaker(
 
 
 def _suspended(due: Sequence[_Due], cases: dict[Key, ViolationState]) -> list[KillDecision]:
-    return [said for each in due for said in _held_back(Decision.SUSPENDED, each.quota, cases)]
+    return [said for each in due for said in _postponed(Decision.BREAKER_OPEN, each.quota, cases)]
 
 
-def _held_back(decision: Decision, quota: Quota, cases: dict[Key, ViolationState]) -> list[KillDecision]:
+def _postponed(decision: Decision, quota: Quota, cases: dict[Key, ViolationState]) -> list[KillDecision]:
     """Note in the cases that somebody is let be, and say so once."""
     case = cases[_key(quota)]
-    cases[_key(quota)] = replace(case, held_back=True)
-    return [] if case.held_back else [_verdict(decision, quota, case)]
+    cases[_key(quota)] = replace(case, postponed=True)
+    return [] if case.postponed else [_verdict(decision, quota, case)]
 
 
 def _sentences(
@@ -310,11 +310,11 @@ def _sentences(
         again = debts.killed_lately(debt, now, rules.debt)
         free = again or has_no_grace(state, quota, now)
         if room[quota.namespace] <= 0 and not free:
-            said += _held_back(Decision.HELD_BACK, quota, cases)
+            said += _postponed(Decision.RATE_LIMITED, quota, cases)
         else:
             verdict = replace(_verdict(Decision.KILL, quota, case), debt=debt.seconds if debt.warned else 0.0)
             said.append(replace(verdict, targets=select_victims(quota, holders), at=now, respawns=again))
-            cases[_key(quota)] = replace(case, acting=True, held_back=False)
+            cases[_key(quota)] = replace(case, acting=True, postponed=False)
             room[quota.namespace] -= not free
             chosen.add(quota.pod_uid)
             kills = (*kills, RecentKill(now, quota.namespace, place, free))

@@ -13,7 +13,7 @@ RESET: Final = "gpu-share breaker --reset"
 _SAID: Final = {
     Phase.NOT_STARTED: "has not started",
     Phase.WITHIN: "is within its quota",
-    Phase.ACTING: "is over its quota and is being stopped",
+    Phase.KILLING: "is over its quota and is being stopped",
 }
 
 

@@ -17,7 +17,7 @@ from enforcer.detection.kill_history import ContainerKey, RecentKill, Tenant
 from enforcer.detection.storm import Opening
 from enforcer.detection.types import DetectorConfig, DetectorState, Key, ViolationState
 
-NAME: Final = "judge.json"
+NAME: Final = "detector.json"
 VERSION: Final = 4
 MAX_BYTES: Final = 4 * 1024 * 1024
 """A longer file is none of ours."""

@@ -43,9 +43,9 @@ class Phase(StrEnum):
     WITHIN = "Within"
     OVER = "Over"
     WARNED = "Warned"
-    ACTING = "Acting"
+    KILLING = "Killing"
     COOLING_DOWN = "CoolingDown"
-    HELD_BACK = "HeldBack"
+    POSTPONED = "Postponed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class ViolationState:
     warned: bool = False
     acting: bool = False
     acted: bool = False
-    held_back: bool = False
+    postponed: bool = False
     graceless: bool = False
 
 
@@ -96,16 +96,16 @@ class DetectorState:
 class Decision(StrEnum):
     """What the detector decides."""
 
-    ARMED = "Armed"
+    GRACE_STARTED = "GraceStarted"
     """Over quota in one sample: the grace period has begun."""
     WARNED = "Warned"
     """Over quota in enough samples to be believed."""
     IN_DEBT = "InDebt"
     """Half of the credit is used up, by this violation and earlier ones."""
     KILL = "Kill"
-    HELD_BACK = "HeldBack"
+    RATE_LIMITED = "RateLimited"
     """Would be killed, had this node not seen too many kills of its namespace in this minute."""
-    SUSPENDED = "Suspended"
+    BREAKER_OPEN = "BreakerOpen"
     """Would be killed, were the breaker not open."""
     BACK_UNDER = "BackUnder"
 

@@ -19,7 +19,7 @@ from enforcer.dra.checkpoint import ClaimStore
 from enforcer.dra.driver import ClaimRef, Driver
 from enforcer.dra.prepared_claim import PreparedClaim
 from gpushare.errors import ClusterError, PrepareError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ class StaleClaimCleaner:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         store: ClaimStore,
         driver: Driver,
         pods: Callable[[], Collection[str] | None],
@@ -58,7 +58,7 @@ class StaleClaimCleaner:
         for claim in gone:
             if claim.uid in self._suspects:
                 log.warning(
-                    "claim undone without the kubelet", reason=str(Reason.CLAIM_FORGOTTEN), namespace=claim.namespace,
+                    "claim undone without the kubelet", reason=str(Reason.CLAIM_CLEANED_UP), namespace=claim.namespace,
                     claim=claim.name, pod=claim.pod,
                 )  # fmt: skip
                 self._driver.unprepare(ClaimRef(claim.namespace, claim.name, claim.uid))
@@ -90,7 +90,7 @@ class OrphanCleaner:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         store: ClaimStore,
         files: CdiFileStore,
         driver: Driver,
@@ -112,7 +112,7 @@ class OrphanCleaner:
         pods = self._pods()
         empty = frozenset() if pods is None else folders - {each.pod_uid for each in prepared} - frozenset(pods)
         for uid in lost & self._suspects:
-            log.info("stray file removed", reason=str(Reason.CLAIM_FORGOTTEN), claim_uid=uid)
+            log.info("stray file removed", reason=str(Reason.CLAIM_CLEANED_UP), claim_uid=uid)
             self._driver.unprepare(ClaimRef("", "", uid))
         for pod in empty & self._suspects:
             self._files.remove_status(pod)

@@ -33,7 +33,7 @@ from enforcer.resourceslices.devices import device_name
 from gpushare.contract import NODE_MODE
 from gpushare.errors import ClusterError, NvmlError, PrepareError
 from gpushare.host_access import NOTHING_LISTED, HostAccess
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -90,7 +90,7 @@ class DriverDependencies:
     """What a driver is made of."""
 
     node: str
-    cluster: Cluster
+    cluster: KubeClient
     store: ClaimStore
     files: CdiFileStore
     look: Callable[[], Sequence[GpuSnapshot]]
@@ -147,7 +147,7 @@ class Driver:
         try:
             self._parts.files.write(claim)
         except (PrepareError, OSError) as error:  # its GPU has left, or the disk is full: the kubelet may ask again
-            reason = error.reason if isinstance(error, PrepareError) else Reason.RECORD_UNWRITABLE
+            reason = error.reason if isinstance(error, PrepareError) else Reason.AUDIT_UNWRITABLE
             log.warning("claim's files not restored", reason=str(reason), claim=claim.name, error=str(error))
 
     def prepare(self, ref: ClaimRef, wanted: Callable[[], bool] = lambda: True) -> tuple[PreparedDevice, ...]:
@@ -161,7 +161,7 @@ class Driver:
             PrepareError: not now, or not at all; the sentence says why.
         """
         if not safe_uid(ref.uid):
-            raise PrepareError(f"claim UID {ref.uid!r:.80} is none", Reason.BAD_REQUEST)
+            raise PrepareError(f"invalid claim UID {ref.uid!r:.80}", Reason.BAD_REQUEST)
         call = PrepareCall(time.monotonic(), wanted)
         with self._claims.held(ref.uid), _explained():
             known = self._parts.store.get(ref.uid)
@@ -311,7 +311,7 @@ class Driver:
             try:
                 return self._freeze(claim, before)
             except PrepareError as error:
-                if error.reason is not Reason.GPU_STILL_HELD or not call.goes_on(CALL_PATIENCE):
+                if error.reason is not Reason.GPU_MEMORY_IN_USE or not call.goes_on(CALL_PATIENCE):
                     raise
             with self._moved:
                 self._moved.wait(PAUSE)
@@ -362,12 +362,12 @@ def _explained() -> Iterator[None]:
         reason = Reason.CLAIM_UNKNOWN if error.status == HTTPStatus.NOT_FOUND else Reason.API_UNREACHABLE
         raise PrepareError(f"the claim cannot be read: {error.message}; it is tried again", reason) from error
     except NvmlError as error:
-        # What NVML says may name another tenant's process: that is for the agent's log.
+        # What NVML says may name another tenant's process: that is for the enforcer's log.
         log.warning("GPUs cannot be read", reason=str(error.reason), error=error.message)
         raise PrepareError("the node's GPUs cannot be read; it is tried again", error.reason) from error
     except OSError as error:
         message = f"the node cannot write what the claim needs: {error}; it is tried again"
-        raise PrepareError(message, Reason.RECORD_UNWRITABLE) from error
+        raise PrepareError(message, Reason.AUDIT_UNWRITABLE) from error
 
 
 class KeyedLock:

@@ -36,7 +36,7 @@ class MpsReady:
         for gpu in gpus:
             while (said := self._asked(gpu, wanted)) is not None:
                 if not wanted():
-                    # What the daemon said may name other tenants' processes: that is for the agent's log.
+                    # What the daemon said may name other tenants' processes: that is for the enforcer's log.
                     log.warning("MPS daemon does not serve", reason=str(Reason.MPS_UNREACHABLE), gpu=gpu, said=said)
                     message = f"the MPS daemon of {gpu} does not serve; it is tried again"
                     raise PrepareError(message, Reason.MPS_UNREACHABLE)

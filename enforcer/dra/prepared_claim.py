@@ -101,7 +101,7 @@ class PreparedClaim:
     """By request, what NVIDIA's toolkit brings to its containers; without an entry, what they ask for."""
 
     seen: tuple[Seen, ...] = ()
-    """What programs see of its GPUs; none in claims of agents that did not keep it."""
+    """What programs see of its GPUs; none in claims of enforcers that did not keep it."""
     clients: tuple[tuple[str, int], ...] = ()
     """By request, how many MPS clients it consumed."""
     settings: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -223,7 +223,7 @@ def _decoded(content: Mapping[str, Any]) -> PreparedClaim:
         granted=granted,
         limits=limits,
         terms=_terms(content["terms"]),
-        low_priority=_flag(content.get("lowPriority", False)),  # files of older agents have none of these
+        low_priority=_flag(content.get("lowPriority", False)),  # files of older enforcers have none of these
         answers=tuple(_answer(row) for row in content.get("answers", [])),
         own_shared_memory=tuple(_named(each, _REQUEST) for each in content.get("ownSharedMemory", [])),
         driver_capabilities=tuple(
@@ -302,13 +302,13 @@ def _seconds(value: Any) -> float:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r:.40} is no text")
+        raise ValueError(f"{value!r:.40} is not text")
     return value
 
 
 def _named(value: Any, form: Pattern[str]) -> str:
     if not form.fullmatch(_text(value)):
-        raise ValueError(f"{value!r:.80} is no name")
+        raise ValueError(f"{value!r:.80} is not a name")
     return str(value)
 
 
@@ -320,5 +320,5 @@ def _flag(value: Any) -> bool:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MOST:
-        raise ValueError(f"{value!r:.40} is no whole number from 0 to {MOST}")
+        raise ValueError(f"{value!r:.40} is not a whole number from 0 to {MOST}")
     return value

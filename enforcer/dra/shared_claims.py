@@ -45,4 +45,4 @@ def _notices(pair: Pair, *, gone: bool) -> Iterator[UserMessage]:
     for quota in quotas_of_joined(other)[:1]:
         who = f"container {quota.container} may hold 0 MiB on {quota.gpu} and is ended when it holds any"
         note = claim_in_use_message(claim.name, claim.pod, who, gone=gone)
-        yield UserMessage(quota=quota, reason=Reason.CLAIM_TAKEN, note=note, action="Prepare")
+        yield UserMessage(quota=quota, reason=Reason.CLAIM_IN_USE, note=note, action="Prepare")

@@ -78,7 +78,7 @@ class CircuitBreaker:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:  # while it stands nobody is killed; the next iteration tries again
-            log.critical("the breaker's file stays", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            log.critical("the breaker's file stays", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             return
         self._written = self._closing = self.stands = False
         log.warning("the breaker has closed: what opened it is over", reason=str(Reason.RECOVERED), file=NAME)
@@ -96,7 +96,7 @@ class CircuitBreaker:
             files.replace(self._path, json.dumps(content).encode() + b"\n", durable=True)
             self._written = True
         except OSError as error:
-            log.critical("the breaker's state is not kept", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+            log.critical("the breaker's state is not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
 
     def _looked(self) -> bool | None:
         """Whether it stands there; ``None`` where nothing can be said."""

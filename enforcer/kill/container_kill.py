@@ -200,7 +200,7 @@ class ContainerKill:
         """Whether the container is to be let be now; one that is ended whole is not, once something was done to it."""
         why = self._let_be(holders, begun=any_action_taken(endings, group))
         if why is Reason.BACK_UNDER_QUOTA and victim.handle.ended():
-            endings.append(kill_records.process_outcome(victim.holder, Reason.GONE))
+            endings.append(kill_records.process_outcome(victim.holder, Reason.ALREADY_EXITED))
         return why
 
     def _let_be(self, holders: Sequence[ProcessUsage] | None, *, begun: bool) -> Reason | None:
@@ -210,7 +210,7 @@ class ContainerKill:
     def _is_right(self, victim: Victim, holders: Sequence[ProcessUsage], endings: list[ProcessOutcome]) -> bool:
         """Whether it still is who it was, and one of those to end; else the next round finds who is."""
         why = self._grip.mistaken(self._quota, victim)
-        if why is Reason.GONE:
+        if why is Reason.ALREADY_EXITED:
             endings.append(kill_records.process_outcome(victim.holder, why))
         return why is None and self._concerns(victim, holders)
 

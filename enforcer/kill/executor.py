@@ -62,7 +62,7 @@ class KillDependencies:
 
     eyes: UsageSource
     attributor: Attributor
-    kill_log: AuditWriter
+    audit_log: AuditWriter
     mps: MpsClient
     sink: EventSink
     open_handle: Callable[[int], PidHandle | None] = PidHandle.open
@@ -121,7 +121,7 @@ class KillExecutor:
             pursuit = self._pursuit(verdict.quota)
             first = pursuit.first(stack, victims)
             try:
-                intent = self._tools.kill_log.intent(
+                intent = self._tools.audit_log.intent(
                     kill_records.intent_record(
                         self._node,
                         verdict,
@@ -130,9 +130,9 @@ class KillExecutor:
                     )
                 )
             except RecordError as error:
-                log.critical("nobody ended", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+                log.critical("nobody ended", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
                 self._tools.sink.notify(messages.unrecorded(verdict))
-                return KillResult(Reason.RECORD_UNWRITABLE), ()
+                return KillResult(Reason.AUDIT_UNWRITABLE), ()
             endings: list[ProcessOutcome] = []
             try:
                 result = _result(pursuit.run(stack, first or victims, endings), endings)
@@ -152,7 +152,7 @@ class KillExecutor:
             if not self._hangs(episode):
                 self._open.remove(episode)
                 result = ended_after_all(episode.result)
-                self._tools.kill_log.owe(Kind.OUTCOME, self._answer(episode.verdict, episode.intent, result))
+                self._tools.audit_log.owe(Kind.OUTCOME, self._answer(episode.verdict, episode.intent, result))
                 self._tell(episode.verdict, result)
 
     def _hangs(self, episode: PendingKill) -> bool:
@@ -165,7 +165,7 @@ class KillExecutor:
     def _leave_open(self, episode: PendingKill) -> None:
         """Record that a process hangs. The answer to the INTENT comes when it ends, or from the next enforcer."""
         fields = self._answer(episode.verdict, episode.intent, episode.result)
-        self._tools.kill_log.post(Kind.UNKILLABLE, fields, _not_recorded)
+        self._tools.audit_log.post(Kind.UNKILLABLE, fields, _not_recorded)
         self._tell(episode.verdict, episode.result)
         self._open.append(episode)
 
@@ -175,17 +175,17 @@ class KillExecutor:
     def _why_nobody(self, verdict: KillDecision, gone: Sequence[ProcessOutcome]) -> Reason:
         if any(holder.identity in self._ladder.hung for holder in verdict.targets):
             return Reason.UNKILLABLE
-        return Reason.GONE if gone else Reason.IDENTITY_CHANGED
+        return Reason.ALREADY_EXITED if gone else Reason.IDENTITY_CHANGED
 
     def _close(self, verdict: KillDecision, intent: int, result: KillResult) -> None:
         """Write what became of an INTENT, and tell the owner."""
         kind = Kind.OUTCOME if result.endings or result.reason is Reason.INTERNAL else Kind.ABORTED
         try:
-            self._tools.kill_log.answer(kind, self._answer(verdict, intent, result))
+            self._tools.audit_log.answer(kind, self._answer(verdict, intent, result))
         except RecordError as error:
             # The deed is done and its INTENT is durable; should we end before it is written, the next start answers.
             log.critical(
-                "outcome not recorded", reason=str(Reason.RECORD_UNWRITABLE), intent=intent, error=error.message
+                "outcome not recorded", reason=str(Reason.AUDIT_UNWRITABLE), intent=intent, error=error.message
             )
         self._tell(verdict, result)
 
@@ -199,7 +199,7 @@ class KillExecutor:
         return fields
 
     def _tell(self, verdict: KillDecision, result: KillResult) -> None:
-        head = self._tools.kill_log.head
+        head = self._tools.audit_log.head
         self._tools.sink.notify(messages.ended(verdict, result.reason, result.endings, head))
 
     def _reason_to_spare(self, quota: Quota, victims: Sequence[Victim]) -> Reason | None:
@@ -220,7 +220,7 @@ def ended_after_all(result: KillResult) -> KillResult:
 
 
 def _not_recorded(error: RecordError) -> None:
-    log.warning("hanging process not recorded", reason=str(Reason.RECORD_UNWRITABLE), error=error.message)
+    log.warning("hanging process not recorded", reason=str(Reason.AUDIT_UNWRITABLE), error=error.message)
 
 
 def _result(why: Reason, endings: Sequence[ProcessOutcome]) -> KillResult:
@@ -231,4 +231,4 @@ def _result(why: Reason, endings: Sequence[ProcessOutcome]) -> KillResult:
             return KillResult(worst, tuple(endings))
     if Reason.KILLED in found:
         return KillResult(Reason.LIMIT_EXCEEDED if why is Reason.LIMIT_EXCEEDED else Reason.KILLED, tuple(endings))
-    return KillResult(Reason.GONE if Reason.GONE in found else why, tuple(endings))
+    return KillResult(Reason.ALREADY_EXITED if Reason.ALREADY_EXITED in found else why, tuple(endings))

@@ -66,13 +66,13 @@ class PidfdPinner:
                 log.warning("process cannot be held", reason=str(Reason.INTERNAL), error=str(error))
                 break
             if handle is None:
-                gone.append(kill_records.process_outcome(holder, Reason.GONE))
+                gone.append(kill_records.process_outcome(holder, Reason.ALREADY_EXITED))
                 continue
             victim = Victim(holder, stack.enter_context(handle))
             why = self.mistaken(quota, victim)
             if why is None:
                 victims.append(victim)
-            elif why is Reason.GONE:
+            elif why is Reason.ALREADY_EXITED:
                 gone.append(kill_records.process_outcome(holder, why))
             else:
                 log.warning("process spared", reason=str(why), pid=holder.identity.pid, container=quota.container)
@@ -85,7 +85,7 @@ class PidfdPinner:
         """
         identity = self._attributor.identify(victim.holder.identity.pid)
         if victim.handle.ended():
-            return Reason.GONE
+            return Reason.ALREADY_EXITED
         if identity is None:
             return Reason.PROCESS_HIDDEN
         if is_protected(identity):

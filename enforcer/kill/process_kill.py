@@ -29,7 +29,8 @@ MAX_REFUSED: Final = 1024
 MAX_HUNG: Final = 64
 """So many that do not end are remembered; each costs a descriptor."""
 _STEPS: Final[dict[bool | Reason | None, str]] = {
-    True: "terminate_client", False: "terminate_client refused", Reason.CONTROL_BLOCKED: str(Reason.CONTROL_BLOCKED),
+    True: "terminate_client", False: "terminate_client refused",
+    Reason.MPS_CONTROL_BLOCKED: str(Reason.MPS_CONTROL_BLOCKED),
 }  # fmt: skip
 STOPPED: Final = frozenset({Reason.BACK_UNDER_QUOTA, Reason.NVML_UNAVAILABLE, Reason.NOT_ENFORCING})
 """Why a whole container is let be."""
@@ -60,7 +61,7 @@ class MpsClient(Protocol):
             True where it has, false where it refused, ``None`` where the process is no MPS client.
 
         Raises:
-            MpsError: nobody answered; taken as a refusal. ``ControlBlocked``: nor at the third attempt.
+            MpsError: nobody answered; taken as a refusal. ``MpsControlBlocked``: nor at the third attempt.
         """
 
 
@@ -68,7 +69,7 @@ class NullMpsClient:
     """No daemon on this node: nobody is a client."""
 
     def terminate(self, pid: int, gpu: str | None = None, ended: Callable[[], bool] = never) -> None:
-        """Say that this process is no client."""
+        """Say that this process is not a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +172,7 @@ class ProcessKiller:
 
     def _over(self, each: ProcessKill) -> None:
         self._refused.pop(each.victim.holder.identity.owner, None)
-        each.result = Reason.KILLED if touched(each.steps) else Reason.GONE
+        each.result = Reason.KILLED if touched(each.steps) else Reason.ALREADY_EXITED
 
     def hanging(self) -> frozenset[tuple[int, int]]:
         """Pid and start of those that still do not end. Those that have are forgotten."""
@@ -213,4 +214,4 @@ class ProcessKiller:
             return self._mps.terminate(pid, gpu, victim.handle.ended)
         except MpsError as error:
             log.warning("MPS did not let go of a client", reason=str(error.reason), pid=pid, error=error.message)
-            return error.reason if error.reason is Reason.CONTROL_BLOCKED else False
+            return error.reason if error.reason is Reason.MPS_CONTROL_BLOCKED else False

@@ -4,7 +4,7 @@
   speaks against nothing, so the sentence says how much that is.
 - ``PerProcessOnly``: each process is limited, and there are several: together they may hold more.
 - ``NotApplied``: the limit is not there.
-- ``Escaped``: it is there, and somebody got around it.
+- ``LimitEscaped``: it is there, and somebody got around it.
 - ``Unknown``: nothing can be said now.
 
 No state ends anybody: lists may be a moment old, and environments are the tenants' own. What is above its quota is
@@ -20,7 +20,7 @@ from enforcer.limits.environ_limits import EnvironLimit
 from enforcer.quota.types import LimitStatus
 from gpushare.reasons import Reason
 
-BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.ESCAPED})
+BAD: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
 NAMED: Final = 5
 """So many processes are spelled out in a sentence."""
 NO_LIMIT: Final = "nothing here prevents it from taking more; above its quota it is ended"
@@ -133,7 +133,7 @@ def _named(processes: Sequence[Process]) -> str:
 
 def _against(processes: Sequence[Process], evidence: Evidence) -> Iterator[tuple[Reason, str]]:
     """What speaks against the limit, the worst first."""
-    yield from ((Reason.ESCAPED, escape) for each in processes for escape in _escapes(each, evidence))
+    yield from ((Reason.LIMIT_ESCAPED, escape) for each in processes for escape in _escapes(each, evidence))
     for each in processes:
         if _binds(evidence) and each.said is not None and each.said.limit_mib is None:
             yield Reason.NOT_APPLIED, f"process {each.pid} was started without its limit"
@@ -176,7 +176,7 @@ def _of_cgroup(evidence: Evidence) -> tuple[Reason, str]:
         return Reason.UNKNOWN, "the GPU cannot be read"
     held = sum(each.used_mib for each in evidence.processes)
     if held > evidence.ceiling_mib:
-        return Reason.ESCAPED, f"it holds {held} MiB under a limit of {evidence.quota_mib}"
+        return Reason.LIMIT_ESCAPED, f"it holds {held} MiB under a limit of {evidence.quota_mib}"
     return Reason.IN_FORCE, f"the driver limits its cgroup to {evidence.quota_mib} MiB{_unseen(evidence)}"
 
 

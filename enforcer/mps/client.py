@@ -22,8 +22,8 @@ class Client:
     """One control daemon. ``deadline``: 10 s for the command where none is given.
 
     The daemon has one GPU, so limits name none. Every method raises ``MpsError`` if nobody answers, if the answer has
-    not the one expected form, or (reason ``ControlBlocked``) if it does not come before the deadline. A setting is read
-    back before its method returns: exit codes lie.
+    not the one expected form, or (reason ``MpsControlBlocked``) if it does not come before the deadline. A setting is
+    read back before its method returns: exit codes lie.
 
     Args:
         control: sends the commands.

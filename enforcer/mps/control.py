@@ -89,7 +89,8 @@ class MpsControl:
             moot: asked while we wait whether there is no point in it any more.
 
         Raises:
-            MpsError: no daemon is there, it did not answer in time (reason ``ControlBlocked``), or ``moot`` (``Gone``).
+            MpsError: no daemon is there, it did not answer in time (reason ``MpsControlBlocked``), or ``moot``
+                (``AlreadyExited``).
         """
         if "\n" in command:
             raise ValueError(f"{command!r} is more than one command")
@@ -101,7 +102,7 @@ class MpsControl:
             raise MpsError(
                 f"the MPS control daemon did not answer {command!r} in time; a process that holds its control socket "
                 "and stays silent has this effect",
-                Reason.CONTROL_BLOCKED,
+                Reason.MPS_CONTROL_BLOCKED,
             ) from error
         except OSError as error:
             raise MpsError(f"{self._binary} cannot be run: {error}") from error
@@ -113,7 +114,7 @@ class MpsControl:
         """Let the program say something; its exit code, standard output and standard error."""
         lookout, begun = self._watch(), time.monotonic()
         if moot():
-            raise MpsError(f"{line.strip()!r} was not sent: there was no point in it any more", Reason.GONE)
+            raise MpsError(f"{line.strip()!r} was not sent: there was no point in it any more", Reason.ALREADY_EXITED)
         program = subprocess.Popen(  # noqa: S603 - our own program
             [self._binary], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, encoding="ascii", errors="replace",
@@ -146,7 +147,7 @@ def _never() -> bool:
 
 def _look(lookout: StallObserver, moot: Callable[[], bool], ours: int) -> None:
     if moot():
-        raise MpsError("a command to MPS was given up: there was no point in it any more", Reason.GONE)
+        raise MpsError("a command to MPS was given up: there was no point in it any more", Reason.ALREADY_EXITED)
     lookout.look(ours)
 
 

@@ -81,7 +81,7 @@ class ControlSocket:
             connection.shutdown(socket.SHUT_RDWR)
         note = f"a silent connection to the MPS control socket of {self._gpu} was shut"
         whose = {} if owner is None else {"pod_uid": owner.pod_uid, "container_id": owner.container_id}
-        self._incidents.tell(Incident(self._gpu, Reason.CONTROL_BLOCKED, note), pid=pid, uid=uid, **whose)
+        self._incidents.tell(Incident(self._gpu, Reason.MPS_CONTROL_BLOCKED, note), pid=pid, uid=uid, **whose)
 
 
 def _read_from(pid: int) -> Iterator[int]:

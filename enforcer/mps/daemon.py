@@ -35,7 +35,7 @@ from enforcer.nvml.types import ComputeMode
 from gpushare.errors import GpuShareError, MpsError
 from gpushare.reasons import Reason
 
-STANDING: Final = frozenset({Reason.CONTROL_BLOCKED, Reason.MPS_FAULT})
+STANDING: Final = frozenset({Reason.MPS_CONTROL_BLOCKED, Reason.MPS_FAULT})
 """What is wrong with a daemon that is there: to start it is no help."""
 HUNG_SECONDS: Final = 20.0
 """Two questions of ten seconds, without an answer or a cause."""
@@ -154,7 +154,7 @@ class MpsDaemon:
             self.client.alive(deadline)
         except MpsError as error:
             nobody = protocol.NO_DAEMON in error.message
-            if error.reason is Reason.CONTROL_BLOCKED or (not nobody and self._process() is not None):
+            if error.reason is Reason.MPS_CONTROL_BLOCKED or (not nobody and self._process() is not None):
                 raise
             return False
         return True
@@ -179,7 +179,7 @@ class MpsDaemon:
             try:
                 servers = self._checkup.look(Deadline())
             except MpsError as error:
-                if error.reason is Reason.CONTROL_BLOCKED and self.control.hung_for() >= HUNG_SECONDS:
+                if error.reason is Reason.MPS_CONTROL_BLOCKED and self.control.hung_for() >= HUNG_SECONDS:
                     self._give_up()
                 raise
         return MpsHealth(servers=servers, limit_mib=self.limit_mib, exclusive=exclusive)
@@ -205,11 +205,11 @@ class MpsDaemon:
         ``ended`` says whether the process meant has ended; it is somebody's who has held it since before this call.
 
         Returns:
-            ``True``: it is no client any more. ``False``: it could not be terminated, or the daemon did not answer.
-            ``None``: it is no client of this daemon, or has ended.
+            ``True``: it is not a client any more. ``False``: it could not be terminated, or the daemon did not answer.
+            ``None``: it is not a client of this daemon, or has ended.
 
         Raises:
-            MpsError: the daemon is blocked (``ControlBlocked``), and was so at each of three attempts.
+            MpsError: the daemon is blocked (``MpsControlBlocked``), and was so at each of three attempts.
         """
         handle = PidHandle.open(pid)
         if handle is None:
@@ -222,7 +222,7 @@ class MpsDaemon:
                 try:
                     return self._terminate(handle, deadline or Deadline(BLOCKED_SECONDS), told)
                 except MpsError as error:
-                    if error.reason is Reason.CONTROL_BLOCKED and not left:
+                    if error.reason is Reason.MPS_CONTROL_BLOCKED and not left:
                         raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -235,9 +235,9 @@ class MpsDaemon:
             told.append(server)
             refusal = self.client.terminate(server, handle.pid, deadline, handle.ended)
         except MpsError as error:
-            if error.reason is Reason.CONTROL_BLOCKED:
+            if error.reason is Reason.MPS_CONTROL_BLOCKED:
                 raise
-            if error.reason is Reason.GONE:
+            if error.reason is Reason.ALREADY_EXITED:
                 return None
             log.warning(error.message, reason=Reason.TERMINATE_FAILED, gpu=self.gpu, pid=handle.pid)
             return False
@@ -253,7 +253,7 @@ class MpsDaemon:
                 return next((each for each in self.servers(deadline) if pid in self.clients(each, deadline)), None)
             except MpsError as error:
                 # A server may end between the two questions; the next list is without it.
-                if error.reason is Reason.CONTROL_BLOCKED or attempt == ATTEMPTS - 1:
+                if error.reason is Reason.MPS_CONTROL_BLOCKED or attempt == ATTEMPTS - 1:
                     raise
         raise AssertionError("the last attempt returns or raises")
 

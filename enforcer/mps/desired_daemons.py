@@ -28,7 +28,7 @@ from enforcer.quota.sharing_mode_controller import SharingModeController
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, capacity_mib, shareable_gpus
 from gpushare.errors import ClusterError, ConfigError, GpuShareError, NvmlError
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -71,18 +71,18 @@ class ShareableGpus:
     Args:
         cluster: to ask for the node's object; ``None``: every GPU may be shared.
         node: its name.
-        contested: asked which of these GPUs are, by UUID.
+        contended: asked which of these GPUs are, by UUID.
         modes: told what the node's object says of them.
     """
 
     def __init__(
         self,
-        cluster: Cluster | None,
+        cluster: KubeClient | None,
         node: str,
-        contested: Callable[[Sequence[Gpu]], Collection[str]] = lambda _: (),
+        contended: Callable[[Sequence[Gpu]], Collection[str]] = lambda _: (),
         modes: SharingModeController | None = None,
     ) -> None:
-        self._cluster, self._node, self._contested = cluster, node, contested
+        self._cluster, self._node, self._contested = cluster, node, contended
         self._modes = modes or SharingModeController.fixed()
         self._known: frozenset[str] | None = None
 
@@ -96,7 +96,7 @@ class ShareableGpus:
             self._known = frozenset(gpu.uuid for gpu in shareable_gpus(gpus, node))
         return self._known
 
-    def contested(self, gpus: Sequence[Gpu]) -> frozenset[str]:
+    def contended(self, gpus: Sequence[Gpu]) -> frozenset[str]:
         """Name, by UUID, those that somebody else offers."""
         return frozenset(self._contested(gpus))
 
@@ -163,7 +163,7 @@ class DaemonPlanner:
         with self._lock:
             with suppress(NvmlError):  # whoever looks says so; what was seen before still stands
                 self._gpus = {gpu.uuid: gpu for gpu in self._sources.gpus()}
-            named, wanted, contested = self._wanted()
+            named, wanted, contended = self._wanted()
             if not wanted and not self._unmet and not self._manager.daemons:
                 self.problem = None
                 return DaemonPlan()
@@ -174,7 +174,7 @@ class DaemonPlanner:
                 return DaemonPlan()
             self.problem = None
             self._take(wanted, tools)
-            return self._duty(wanted, contested, settled=named is not None) if self._gpus else DaemonPlan()
+            return self._duty(wanted, contended, settled=named is not None) if self._gpus else DaemonPlan()
 
     def used(self, gpu: str) -> None:
         """Take note that a GPU's daemon was asked for: a claim may be about to be prepared."""
@@ -203,9 +203,9 @@ class DaemonPlanner:
         seen = tuple(self._gpus.values())
         if not seen:
             return None, frozenset(), frozenset()
-        named, contested = self._sources.shared.named(seen), self._sources.shared.contested(seen)
+        named, contended = self._sources.shared.named(seen), self._sources.shared.contended(seen)
         given = self.before if named is None else named
-        return named, frozenset(gpu for gpu in self._fit() & given - contested if self._through_mps(gpu)), contested
+        return named, frozenset(gpu for gpu in self._fit() & given - contended if self._through_mps(gpu)), contended
 
     def _through_mps(self, gpu: str) -> bool:
         return self._sources.modes.of(gpu) is Mode.MPS
@@ -228,10 +228,10 @@ class DaemonPlanner:
         card = self._gpus.get(gpu)
         return daemon_of(gpu, 0 if card is None else capacity_mib(card, self._sources.policy()), self._run, tools)
 
-    def _duty(self, wanted: frozenset[str], contested: Collection[str], *, settled: bool) -> DaemonPlan:
+    def _duty(self, wanted: frozenset[str], contended: Collection[str], *, settled: bool) -> DaemonPlan:
         there, claimed = self._manager.daemons.keys(), self._sources.claimed()
-        # Tenants of a GPU that is not shared any more are looked after to the end; a contested one is left as it is.
-        kept = {gpu for gpu in there & self._fit() & set(claimed or ()) if self._through_mps(gpu)} - set(contested)
+        # Tenants of a GPU that is not shared any more are looked after to the end; a contended one is left as it is.
+        kept = {gpu for gpu in there & self._fit() & set(claimed or ()) if self._through_mps(gpu)} - set(contended)
         needless = there - wanted - set(claimed) if settled and claimed is not None else set()
         now = self._clock()
         self._idle = {gpu: self._idle.get(gpu, now) for gpu in needless if self._sources.modes.of(gpu) is not None}

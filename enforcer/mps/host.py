@@ -1,7 +1,7 @@
-"""``gpu-share mps``: the process whose children a node's MPS control daemons are. It starts them when the agent asks.
+"""``gpu-share mps``: the parent process of a node's MPS control daemons. It starts them when the enforcer asks.
 
 It decides nothing, so that it hardly ever has to be replaced: which GPUs are shared, limits, health and the end of a
-daemon are the agent's business. When it is told to stop it ends its daemons, and with them their tenants' contexts.
+daemon are the enforcer's business. When it is told to stop it ends its daemons, and with them their tenants' contexts.
 """
 
 import argparse
@@ -43,8 +43,8 @@ from gpushare.quantity import parse_memory
 from gpushare.reasons import Reason
 
 ABOUT: Final = (
-    "Start this node's MPS control daemons when the agent asks, and end them, with their tenants' contexts, when told "
-    "to stop. Exit codes: 0 stopped when asked to; 1 the socket or the shared memory cannot be made; 2 wrong use."
+    "Start this node's MPS control daemons when the enforcer asks. On SIGTERM, end them and their tenants' contexts. "
+    " Exit codes: 0 stopped when asked to; 1 the socket or the shared memory cannot be made; 2 wrong use."
 )
 POLL_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 5.0
@@ -61,7 +61,7 @@ class Host:
     """The daemons by their directories.
 
     Args:
-        run: directory shared with the agent.
+        run: directory shared with the enforcer.
         driver: the node's.
         modes: a door to compute modes, for several threads, which are set back at the end; ``None``: they are nobody's
             business.
@@ -201,7 +201,7 @@ def serve(listener: socket.socket, host: Host, patience: float = POLL_SECONDS) -
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu-share mps", description=ABOUT, allow_abbrev=False)
     add = parser.add_argument
-    add("--run", type=Path, default=Path("/run/gpu-share"), help="directory shared with the agent (%(default)s)")
+    add("--run", type=Path, default=Path("/run/gpu-share"), help="directory shared with the enforcer (%(default)s)")
     add("--driver-root", type=Path, default=HERE, help="root of the node's NVIDIA driver (%(default)s)")
     add(
         "--shared-memory", type=_memory, metavar="SIZE",

@@ -1,8 +1,8 @@
 """Starting an MPS control daemon: as a child of ours, or as a child of the host process in its own pod.
 
 A pod's processes end with the pod, and a daemon's end is felt by every tenant of its GPU. So on a cluster daemons are
-children of ``gpu-share mps``, whose DaemonSet is replaced only on purpose; the agent asks it through a Unix socket that
-root alone can open. Both see the machine's own pids, so everything but the start goes on as with a child of ours.
+children of ``gpu-share mps``, whose DaemonSet is replaced only on purpose; the enforcer asks it through a Unix socket
+that root alone can open. Both see the machine's own pids, so everything but the start goes on as with a child of ours.
 
 A request is one line of JSON, ``{"gpu": UUID, "folder": name}``; the answer is one too, ``{"pid": number}`` or
 ``{"error": sentence}``.
@@ -214,5 +214,5 @@ def read_request(line: bytes, run: Path) -> tuple[str, Path] | None:
     if not (isinstance(gpu, str) and _GPU.fullmatch(gpu)):
         raise ValueError(f"gpu {gpu!r:.80} is no UUID of a GPU")
     if not (isinstance(folder, str) and _NAME.fullmatch(folder)):
-        raise ValueError(f"folder {folder!r:.80} is no directory of a GPU's daemon")
+        raise ValueError(f"folder {folder!r:.80} is not a directory of a GPU's daemon")
     return gpu, run / FOLDER / folder

@@ -41,7 +41,7 @@ class Place:
 
 
 class LogTail:
-    """Follows the logs of a node's daemons. What stands in them already is another agent's news.
+    """Follows the logs of a node's daemons. What stands in them already is another enforcer's news.
 
     Args:
         run: directory below which the daemons' directories are.
@@ -107,7 +107,7 @@ def _open(file: Path, how: int) -> int:
         os.close(folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{file} is no regular file")
+        raise OSError(f"{file} is not a regular file")
     return descriptor
 
 

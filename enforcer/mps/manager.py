@@ -101,7 +101,9 @@ class MpsManager:
         for gpu, error in failures.items():
             log.error(error.message, reason=error.reason, gpu=gpu)
         # One that is not there has no clients; one that is blocked, or runs on while NVML fails, may have many.
-        failed = {gpu for gpu, error in failures.items() if error.reason is not Reason.CONTROL_BLOCKED} - self.noted()
+        failed = {
+            gpu for gpu, error in failures.items() if error.reason is not Reason.MPS_CONTROL_BLOCKED
+        } - self.noted()
         with self._lock:
             self._absent = (self._absent - found.keys()) | (failed & self._daemons.keys())
         return failures

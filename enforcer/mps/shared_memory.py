@@ -42,7 +42,7 @@ def mount_shared_memory(folder: Path, size: str, here: Path = HERE) -> bool:
         OSError: it cannot be made.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(MODE)  # of what the mount covers, too: by that the agent knows that it was made
+    folder.chmod(MODE)  # of what the mount covers, too: by that the enforcer knows that it was made
     try:
         flags = NOSUID | NODEV | NOEXEC | (REMOUNT if folder.is_mount() else 0)
         _mount("gpu-share", folder, "tmpfs", flags, f"size={size},mode={MODE:o}")

@@ -1,7 +1,7 @@
-"""The agent's door to NVML: questions to a process of its own, each with a deadline.
+"""The enforcer's NVML client: requests to a process of its own, each with a deadline.
 
-Why a process and not a thread: a fault in the driver's library must not end the agent, and a call that the kernel does
-not come back from can be left behind only together with its process. What happens when there is no answer:
+Why a process and not a thread: a fault in the driver's library must not end the enforcer, and a call that the kernel
+does not come back from can be left behind only together with its process. What happens when there is no answer:
 
 - a caller waits for ``deadline`` and no longer, for all questions of one look together; while an answer is overdue,
   hardly at all;
@@ -232,7 +232,7 @@ class NvmlClient:
 
     def _started(self) -> WorkerProcess:
         if self._stopped:
-            raise NvmlError("NVML is not asked any more: the agent stops")
+            raise NvmlError("NVML is not asked any more: the enforcer stops")
         if len(self._left) >= MOST_LEFT:
             raise NvmlError(f"NVML is not asked: {self.problem}; a reboot ends them", Reason.NVML_HUNG)
         now = time.monotonic()

@@ -18,7 +18,7 @@ _AWAY: Final = "the GPU may be gone"
 _VERSIONS: Final = (
     "driver and library are of different versions; after an upgrade of the driver, restart this pod or reboot"
 )
-_DENIED: Final = "the agent may not ask; it has to be root and to see the devices /dev/nvidia*"
+_DENIED: Final = "the enforcer may not ask; it has to be root and to see the devices /dev/nvidia*"
 _PASSING: Final = "this may pass"
 _CARD: Final = "look for the card in the kernel's log"
 ERRORS: Final[Mapping[int, tuple[Reason, str]]] = {

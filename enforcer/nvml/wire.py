@@ -1,4 +1,4 @@
-"""What is said between the agent and the process that asks NVML: one JSON object a line, either way. Pure.
+"""What is said between the enforcer and the process that asks NVML: one JSON object a line, either way. Pure.
 
 A question is ``{"n": 7, "ask": "sample", "with": ["GPU-..."]}``, its answer ``{"n": 7, "value": ...}`` or
 ``{"n": 7, "error": "...", "reason": "GpuLost"}``. The number tells an answer that comes late from the one waited for.
@@ -38,7 +38,7 @@ def request_id(line: bytes) -> tuple[int, Mapping[str, Any]]:
     """Read an answer's number, and the rest for ``value``. Raises ``ValueError``: these are no words of ours."""
     found = json.loads(line)
     if not isinstance(found, dict) or not isinstance(found.get("n"), int):
-        raise ValueError(f"{line[:60]!r} is no answer")  # noqa: TRY004 - of the words, not of an argument
+        raise ValueError(f"{line[:60]!r} is not an answer")  # noqa: TRY004 - of the words, not of an argument
     return found["n"], found
 
 

@@ -1,7 +1,7 @@
-"""The process that asks NVML: ``python -m enforcer.nvml.worker DRIVER_ROOT``, with a socket to the agent as its input.
+"""The process that calls NVML: ``python -m enforcer.nvml.worker DRIVER_ROOT``. Its input is a socket to the enforcer.
 
-It imports little and keeps nothing the agent would miss. It ends with the agent: at once, even from within a call that
-hangs, unless the kernel itself holds it there.
+It imports little and keeps nothing the enforcer would miss. It ends with the enforcer: at once, even from within a call
+that hangs, unless the kernel itself holds it there.
 """
 
 import gc
@@ -23,7 +23,7 @@ ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer until the agent has gone; returns the exit code."""
+    """Answer until the enforcer has gone; returns the exit code."""
     read_rows_lightly()
     reader = NvmlReader(load=DriverRoot(Path(argv[0])).load)
     gc.freeze()  # what is loaded stays: garbage is looked for in what comes after

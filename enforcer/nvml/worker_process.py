@@ -1,4 +1,4 @@
-"""One process that asks NVML, as the agent holds it: started, asked, listened to, ended."""
+"""One process that asks NVML, as the enforcer holds it: started, asked, listened to, ended."""
 
 import os
 import select

@@ -116,7 +116,7 @@ def _continued(before: PressureSample | None, mark: PressureSample) -> PressureS
 
 
 def _ours(seen: Seen, quota: Quota) -> bool:
-    return phase(seen.snapshot.state, quota, seen.snapshot.now) in {Phase.ACTING, Phase.COOLING_DOWN}
+    return phase(seen.snapshot.state, quota, seen.snapshot.now) in {Phase.KILLING, Phase.COOLING_DOWN}
 
 
 def _holders(seen: Seen, view: GpuSnapshot, quotas: Sequence[Quota]) -> tuple[ContainerUsage, ...]:

@@ -11,7 +11,7 @@ from enforcer.nvml.types import Gpu
 from enforcer.resourceslices.contention import UNSURE, Allocatable, claimed_by_plugins, claimed_by_slices
 from enforcer.status.events import NodeEvent, NodeEventRecorder
 from gpushare.errors import ClusterError, KubeletError
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -25,7 +25,7 @@ SLICES: Final = "other drivers' ResourceSlices"
 
 
 class ContentionMonitor:
-    """Which GPUs are contested. While a source does not answer, what it said last stands; before it has, all are.
+    """Which GPUs are contended. While a source does not answer, what it said last stands; before it has, all are.
 
     Args:
         cluster: to read ResourceSlices from.
@@ -35,7 +35,7 @@ class ContentionMonitor:
     """
 
     def __init__(
-        self, cluster: Cluster, node: str, allocatable: Callable[[], Allocatable], reporter: NodeEventRecorder
+        self, cluster: KubeClient, node: str, allocatable: Callable[[], Allocatable], reporter: NodeEventRecorder
     ) -> None:
         self._cluster, self._node, self._allocatable, self._reporter = cluster, node, allocatable, reporter
         self.changed: Final = threading.Event()
@@ -47,7 +47,7 @@ class ContentionMonitor:
         self._seen: dict[str, tuple[float, str]] = {}
         """When each GPU was last offered by somebody else, and by whom."""
         self.current: Mapping[str, str] = {}
-        """By UUID, who else offers a contested GPU, as a sentence."""
+        """By UUID, who else offers a contended GPU, as a sentence."""
         self._told: Mapping[str, str] = {}
 
     def look(self, gpus: Sequence[Gpu]) -> Mapping[str, str]:
@@ -89,7 +89,7 @@ class ContentionMonitor:
         before, self._told = self._told, dict(found)
         for gpu in found.keys() - before.keys():
             note = f"GPU {gpu} is not shared any more: {found[gpu]}; its tenants stay. Let only one of them offer it."
-            self._reporter.report(NodeEvent(Reason.CONTESTED, note))
+            self._reporter.report(NodeEvent(Reason.CONTENDED, note))
         for gpu in before.keys() - found.keys():
             note = f"GPU {gpu} is offered by nobody else any more: it may be shared again"
             self._reporter.report(NodeEvent(Reason.RECOVERED, note, warning=False))

@@ -29,7 +29,7 @@ from enforcer.resourceslices.foreign_memory import SmoothedUsage, foreign_mib, r
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.runtime.background import run_periodically
 from gpushare.errors import ClusterError, ConfigError, NvmlError
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -53,7 +53,7 @@ class SliceController:
         cluster: where to.
         node: this node's name.
         policy: the operator's.
-        standing: asked at each offer which of these GPUs are contested or ill.
+        standing: asked at each offer which of these GPUs are contended or ill.
         own: asked for the UIDs of our own pods, whose memory is accounted for.
         servers: asked for the pids of MPS's servers, whose memory is.
         modes: how these GPUs are shared; by default as the policy says.
@@ -61,7 +61,7 @@ class SliceController:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         node: str,
         policy: InventoryPolicy,
         standing: Callable[[Sequence[Gpu]], GpuConditions] = lambda _: GpuConditions(),
@@ -147,7 +147,7 @@ class SliceController:
     def _say(self, left_out: tuple[ExcludedGpu, ...]) -> None:
         if left_out != self._said:
             for each in left_out:
-                log.warning("GPU not offered", reason=str(Reason.CONFLICT), gpu=each.uuid, why=each.why)
+                log.warning("GPU not offered", reason=str(Reason.GPU_EXCLUDED), gpu=each.uuid, why=each.why)
         self._said = left_out
 
 
@@ -182,7 +182,7 @@ class Turns:
         try:
             views = self.watch.look()
         except NvmlError as error:
-            # None was ever seen: what an agent before us offered cannot be had.
+            # None was ever seen: what an enforcer before us offered cannot be had.
             log.warning("no GPU offered", reason=str(error.reason), error=error.message)
             views = ()
         self.offering.publish(views, self.quotas(), self._leaving())

@@ -23,10 +23,10 @@ from gpushare.contract import (
     CAPACITY_COMPUTE,
     CAPACITY_MEMORY,
     DRIVER,
+    EXCLUDED_GPUS,
     KIND_GPU,
     KIND_MIG,
     KIND_STATUS,
-    LEFT_OUT,
     MAX_CLIENTS,
     NODE_GPUS,
     NODE_LABEL,
@@ -132,7 +132,7 @@ def select_gpus(gpus: Sequence[Gpu], wanted: str | None) -> tuple[Gpu, ...]:
     unknown = [entry for entry in entries if entry not in by_name]
     known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
     if unknown or not entries:
-        said = f"{unknown[0]!r} is no GPU of this node" if unknown else f"{wanted!r} names no GPU"
+        said = f"{unknown[0]!r} is not a GPU of this node" if unknown else f"{wanted!r} names no GPU"
         raise ConfigError(f"node annotation {NODE_GPUS}: {said}; it has {known}: name some of these, or remove it")
     chosen = {by_name[entry].uuid for entry in entries}
     return tuple(gpu for gpu in gpus if chosen & {gpu.uuid, gpu.parent})
@@ -161,7 +161,7 @@ def build_devices(
         policy: the operator's.
         foreign_mib: by UUID, memory held by processes of no live claim; it is taken off the capacity.
         held_mib: by UUID, memory that claims have been allocated; it decides the order alone.
-        standing: which are contested, and left out, and which are ill, and tainted.
+        standing: which are contended, and left out, and which are ill, and tainted.
         ways: how they are shared; by default as the policy says.
         before: names of the devices as they were offered last; their order stays while it will do.
     """
@@ -190,7 +190,7 @@ def resource_slices(
         node_uid: of the Node object, so that the slices go when it goes.
         left_out: what is not offered, noted in an annotation of each slice.
     """
-    noted = {LEFT_OUT: json.dumps({each.uuid: each.why for each in left_out})} if left_out else {}
+    noted = {EXCLUDED_GPUS: json.dumps({each.uuid: each.why for each in left_out})} if left_out else {}
     more = (
         {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}]} if node_uid else {}
     )
@@ -238,9 +238,9 @@ def _objection(
     gpu: Gpu, policy: InventoryPolicy, foreign_mib: int, standing: GpuConditions, ways: SharingModes
 ) -> str | None:
     """Say why a GPU is not shared, or ``None``."""
-    contested = _either(standing.contested, gpu)
-    if contested is not None:
-        return f"{Reason.CONTESTED}: {contested}"
+    contended = _either(standing.contended, gpu)
+    if contended is not None:
+        return f"{Reason.CONTENDED}: {contended}"
     if gpu.mig_enabled:
         return "it is in MIG mode and has no instance" if ways.wanted is Mode.MIG else f"it is in MIG mode; {MIG_HINT}"
     if (changing := ways.objection(gpu.uuid)) is not None:

@@ -16,7 +16,7 @@ import structlog
 from enforcer.runtime.background import run_periodically
 from gpushare.contract import DRIVER, ENFORCER
 from gpushare.errors import ClusterError
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.version import installed
 
 log = structlog.get_logger()
@@ -69,7 +69,7 @@ class ReportPublisher:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         node: str,
         state: Callable[[], EnforcerState],
         clock: Callable[[], float] = time.monotonic,
@@ -107,7 +107,7 @@ class ReportPublisher:
 
 
 def start_report_publisher(
-    cluster: Cluster, node: str, state: Callable[[], EnforcerState], stopped: threading.Event
+    cluster: KubeClient, node: str, state: Callable[[], EnforcerState], stopped: threading.Event
 ) -> None:
     """Begin to keep the annotation, in a thread that ends with the process."""
     run_periodically(EVERY, "report", ReportPublisher(cluster, node, state).run_once, stopped)

@@ -20,7 +20,7 @@ WORDS: Final = {
     Reason.NVML_UNAVAILABLE: "it does not answer",
     Reason.NVML_HUNG: "its driver hangs",
     Reason.NVML_CRASHED: "its driver's library crashes",
-    Reason.NVML_DENIED: "the agent is not allowed to ask the driver about it",
+    Reason.NVML_DENIED: "the enforcer is not allowed to ask the driver about it",
     Reason.DRIVER_MISMATCH: "its driver and the driver's library are of different versions",
     Reason.MPS_UNREACHABLE: "its MPS daemon cannot be kept running",
     Reason.MPS_FAULT: "a fault stopped its MPS server, which takes nobody until the clients it had are gone",
@@ -64,7 +64,7 @@ class GpuHealthMonitor:
         return {gpu: health.ill for gpu, health in dict(self._known).items() if health.ill is not None}
 
     def remember(self, ill: Mapping[str, Reason]) -> None:
-        """Take over what an agent before us found: a restart heals nothing."""
+        """Take over what an enforcer before us found: a restart heals nothing."""
         self._known = {gpu: Health(ill=reason) for gpu, reason in ill.items()} | self._known
 
     def turn(self) -> bool:
@@ -114,4 +114,7 @@ def _daemon_fails(error: GpuShareError) -> bool:
     A tenant can block a daemon's administration or change its limit, which must not let it empty the GPU of others.
     What NVML did not answer on that way is seen by our own eyes, and sooner.
     """
-    return isinstance(error, MpsError) and error.reason not in {Reason.CONTROL_BLOCKED, Reason.MPS_LIMIT_NOT_APPLIED}
+    return isinstance(error, MpsError) and error.reason not in {
+        Reason.MPS_CONTROL_BLOCKED,
+        Reason.MPS_LIMIT_NOT_APPLIED,
+    }

@@ -9,16 +9,16 @@ from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
 from typing import Any, Final
 
-from gpushare.contract import ATTRIBUTE_UUID, DRIVER, LEFT_OUT, UNHEALTHY
+from gpushare.contract import ATTRIBUTE_UUID, DRIVER, EXCLUDED_GPUS, UNHEALTHY
 from gpushare.errors import ClusterError
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 Object = dict[str, Any]
 
 UUID: Final = ATTRIBUTE_UUID.rpartition("/")[2]
 ATTEMPTS: Final = 3
-"""Another writer of our name (the kubelet removes slices, an old agent still runs) is met by reading again."""
+"""Another writer of our name (the kubelet removes slices, an old enforcer still runs) is met by reading again."""
 UNITS: Final = {
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
 }  # fmt: skip
@@ -32,9 +32,9 @@ OPEN: Final = ("attributes", "capacity")
 
 
 class SlicePublisher:
-    """Keeps what the API server says about one node's GPUs equal to what the agent says."""
+    """Keeps what the API server says about one node's GPUs equal to what the enforcer says."""
 
-    def __init__(self, cluster: Cluster, node: str) -> None:
+    def __init__(self, cluster: KubeClient, node: str) -> None:
         self._cluster, self._node = cluster, node
         self._last: Sequence[Object] = ()
         self._vain = 0
@@ -105,7 +105,7 @@ class SlicePublisher:
         if old is None:
             self._cluster.create(path(RESOURCE_V1, "resourceslices"), body)
             return
-        # What others noted in the metadata (the head of the kill log is one) stays.
+        # What others noted in the metadata (the head of the audit log is one) stays.
         metadata = old["metadata"] | body["metadata"] | {"annotations": _annotations(body, old)}
         merged = body | {"apiVersion": body["apiVersion"], "metadata": metadata}
         self._cluster.replace(path(RESOURCE_V1, "resourceslices", body["metadata"]["name"]), merged)
@@ -156,7 +156,7 @@ def _same_slice(mine: Object, theirs: Object) -> bool:
 
 def _annotations(mine: Object, theirs: Object) -> Object:
     """What the slice's annotations have to be: others' stay, ours are as we want them."""
-    kept = {key: value for key, value in (theirs["metadata"].get("annotations") or {}).items() if key != LEFT_OUT}
+    kept = {key: value for key, value in (theirs["metadata"].get("annotations") or {}).items() if key != EXCLUDED_GPUS}
     return {**kept, **mine["metadata"].get("annotations", {})}
 
 

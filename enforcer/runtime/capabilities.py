@@ -1,4 +1,4 @@
-"""The agent's rights: all but those it needs are given up before it begins, by itself and for whatever it starts.
+"""The enforcer's rights: all but those it needs are given up before it begins, by itself and for whatever it starts.
 
 Linux capabilities belong to threads, and those that come later inherit them: this is for the first thread, early.
 """
@@ -27,7 +27,7 @@ _BITS: Final = 32
 
 
 class Capability(IntEnum):
-    """A Linux capability that the agent can need; see capabilities(7)."""
+    """A Linux capability that the enforcer can need; see capabilities(7)."""
 
     KILL = 5
     SETGID = 6
@@ -44,7 +44,7 @@ WITH_DAEMONS: Final = frozenset({Capability.SETGID, Capability.SETUID})
 
 
 def drop_unneeded(*, daemons: bool) -> None:
-    """Give up what no part of the agent needs; ``daemons``: it starts daemons of MPS itself.
+    """Give up what no part of the enforcer needs; ``daemons``: it starts daemons of MPS itself.
 
     Raises:
         ConfigError: the kernel refuses.

@@ -13,7 +13,7 @@ from enforcer.detection.types import Decision, KillDecision
 
 QUIET: Final = 300.0
 """Seconds after something was told in which the same of the same container is only counted."""
-_COUNTED: Final = frozenset({Decision.WARNED, Decision.IN_DEBT, Decision.HELD_BACK, Decision.SUSPENDED})
+_COUNTED: Final = frozenset({Decision.WARNED, Decision.IN_DEBT, Decision.RATE_LIMITED, Decision.BREAKER_OPEN})
 Key = tuple[ContainerKey, str, Decision]
 
 

@@ -12,7 +12,7 @@ import structlog
 from enforcer.status.messages import UserMessage, cut
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError
-from gpushare.kube_client import EVENTS_V1, Cluster, path
+from gpushare.kube_client import EVENTS_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ NODE_EVENTS: Final = "default"
 class PodEventRecorder:
     """Tells pods' owners, through Events. A notice that cannot be delivered in a few attempts is let go, and said."""
 
-    def __init__(self, cluster: Cluster, node: str) -> None:
+    def __init__(self, cluster: KubeClient, node: str) -> None:
         self._cluster, self._node = cluster, node
         self._queue: queue.Queue[tuple[UserMessage, datetime]] = queue.Queue(QUEUE)
 
@@ -42,7 +42,7 @@ class PodEventRecorder:
             log.warning("notice dropped", reason=str(notice.reason), note=notice.note)
 
     def start(self) -> None:
-        """Deliver from a thread that ends with the process: kills that end while the agent stops are told as well."""
+        """Deliver from a thread that ends with the process, so that kills which end during shutdown are too."""
         threading.Thread(target=self._deliver, name="events", daemon=True).start()
 
     def flush(self, seconds: float) -> None:
@@ -88,7 +88,7 @@ class NodeEvent:
 class NodeEventRecorder:
     """Tells operators, in the log and through Events on the Node. What cannot be delivered is let go, and said."""
 
-    def __init__(self, cluster: Cluster | None, node: str) -> None:
+    def __init__(self, cluster: KubeClient | None, node: str) -> None:
         self._cluster, self._node = cluster, node
 
     def report(self, news: NodeEvent) -> None:

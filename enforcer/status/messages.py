@@ -59,15 +59,18 @@ def back_under(verdict: KillDecision, _: Repetition = ONCE) -> UserMessage:
     return UserMessage(quota=verdict.quota, reason=Reason.BACK_UNDER_QUOTA, note=note, action="Warn", warning=False)
 
 
-def held_back(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
+def rate_limited(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed yet, because this node saw too many kills."""
-    note = f"{_again(verdict, spell)}; not ended yet: too many kills of its namespace on this node in the last minute"
+    note = f"{_again(verdict, spell)}; not killed yet: too many kills in its namespace on this node in the last minute"
     return UserMessage(quota=verdict.quota, reason=Reason.KILL_RATE_LIMITED, note=note, action="Wait")
 
 
 def suspended(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
     """Not killed, because the breaker is open."""
-    note = f"{_again(verdict, spell)}; not ended: too much of this node would be, so the breaker is open"
+    note = (
+        f"{_again(verdict, spell)}; not killed: too many containers on this node are over quota, "
+        "so the circuit breaker is open"
+    )
     return UserMessage(quota=verdict.quota, reason=Reason.BREAKER_OPEN, note=note, action="Wait")
 
 
@@ -78,13 +81,13 @@ def ended(verdict: KillDecision, result: Reason, endings: Sequence[ProcessOutcom
     done = f"ended {len(hit)} of its processes (pid {pids})" if hit else "none of its processes was signalled"
     done += ", the whole container, as new ones came in their place" if verdict.respawns and hit else ""
     note = f"{_holds(verdict.quota, verdict.used_mib)} for {verdict.over_for:.1f}s: {done}; {RESULTS[result]}"
-    return UserMessage(quota=verdict.quota, reason=result, note=f"{note}; kill log {head}", action="Kill")
+    return UserMessage(quota=verdict.quota, reason=result, note=f"{note}; audit log {head}", action="Kill")
 
 
 def unrecorded(verdict: KillDecision) -> UserMessage:
     """Not killed, because the kill could not have been put on record. Why not is about the node, and for operators."""
     note = f"{_holds(verdict.quota, verdict.used_mib)}; not ended: this node cannot put the kill on record"
-    return UserMessage(quota=verdict.quota, reason=Reason.RECORD_UNWRITABLE, note=note, action="Wait")
+    return UserMessage(quota=verdict.quota, reason=Reason.AUDIT_UNWRITABLE, note=note, action="Wait")
 
 
 def cut(note: str) -> str:
@@ -95,7 +98,7 @@ def cut(note: str) -> str:
 
 RESULTS: Final = {
     Reason.KILLED: "it is within its quota again, or gone",
-    Reason.GONE: "they had ended by themselves",
+    Reason.ALREADY_EXITED: "they had ended by themselves",
     Reason.UNKILLABLE: "some do not end: they hang in the kernel",
     Reason.TERMINATE_FAILED: "the MPS server would not let go of one, so it was left alone for its neighbours' sake",
     Reason.IDENTITY_CHANGED: "they were no longer the processes that had been judged",
@@ -123,7 +126,7 @@ DECIDED: Final = {
     Decision.WARNED: warned,
     Decision.IN_DEBT: in_debt,
     Decision.BACK_UNDER: back_under,
-    Decision.HELD_BACK: held_back,
-    Decision.SUSPENDED: suspended,
+    Decision.RATE_LIMITED: rate_limited,
+    Decision.BREAKER_OPEN: suspended,
 }
 """What to say about decisions that call for words alone."""

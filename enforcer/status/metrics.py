@@ -31,15 +31,15 @@ class Metrics:
         )
         self.violations: Final = self._counter("limit_violations", "Containers found over quota.", "action")
         self.results: Final = self._counter("kill_results", "What came of decisions to kill.", "reason")
-        self.signalled: Final = self._counter("processes_ended", "Processes acted upon.", "reason")
+        self.signalled: Final = self._counter("process_results", "Processes acted upon.", "reason")
         self.released: Final = self._counter(
-            "clients_released", "MPS clients of pods being deleted, released before they are killed.", "reason"
+            "mps_clients_terminated", "MPS clients of pods being deleted, released before they are killed.", "reason"
         )
         self.failed: Final = self._counter(
             "memory_failures", "Containers that failed, likely for want of GPU memory.", "reason", "gpu"
         )
         self.nvml_errors: Final = self._counter("nvml_errors", "Looks at a GPU that failed.", "reason")
-        self.record_errors: Final = self._counter("record_errors", "Records that could not be made durable.")
+        self.record_errors: Final = self._counter("audit_write_errors", "Records that could not be made durable.")
         self.claim_seconds: Final = Histogram(
             "gpu_share_claim_duration_seconds",
             "Preparing a claim for the kubelet, or undoing it.",
@@ -53,7 +53,7 @@ class Metrics:
         self.failures: Final = self._counter("enforcer_failures", "Bugs: kills that ended in an exception.")
         self.latest: Final = Latest()
         self.registry.register(self.latest)
-        for action in ("warned", "in_debt", "killed", "held_back", "suspended", "back_under"):
+        for action in ("warned", "in_debt", "killed", "rate_limited", "breaker_open", "back_under"):
             self.violations.labels(action)
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
@@ -80,24 +80,26 @@ class Latest(Collector):
         yield _of_gpu("gpu_memory_total_bytes", "GPU memory there is.", "memoryMib", gpus)
         yield _of_gpu("gpu_memory_unattributed_bytes", "In use by no process we see.", "unattributedMib", gpus)
         yield _growth(gpus)
-        blind = GaugeMetricFamily("gpu_share_gpu_blind", "1 while the GPU cannot be read.", labels=["gpu"])
+        blind = GaugeMetricFamily("gpu_share_gpu_nvml_unavailable", "1 while the GPU cannot be read.", labels=["gpu"])
         for gpu in gpus:
             blind.add_metric([gpu["uuid"]], gpu["blind"] is not None)
         yield blind
         lasts = GaugeMetricFamily(
-            "gpu_share_gpu_blind_seconds", "Since when the GPU cannot be read, and why.", labels=["gpu", "reason"]
+            "gpu_share_gpu_nvml_unavailable_seconds",
+            "Since when the GPU cannot be read, and why.",
+            labels=["gpu", "reason"],
         )
         for gpu in gpus:
             if gpu.get("blindFor") is not None:
                 lasts.add_metric([gpu["uuid"], gpu["blindReason"] or ""], gpu["blindFor"])
         yield lasts
-        yield _condition("gpu_contested", "1 while somebody else offers the GPU as well.", "contested", gpus)
+        yield _condition("gpu_contended", "1 while somebody else offers the GPU as well.", "contended", gpus)
         yield _condition(
             "gpu_unhealthy", "1 while the GPU gets no new shares because it is not well.", "unhealthy", gpus
         )
         containers = status.get("containers", ())
         yield _of_container("container_memory_used_bytes", "GPU memory a container holds.", "usedMib", containers)
-        yield _of_container("container_memory_limit_bytes", "GPU memory a container may hold.", "quotaMib", containers)
+        yield _of_container("container_memory_quota_bytes", "Quota of a container in bytes.", "quotaMib", containers)
         yield _of_container("container_debt_seconds", "Seconds over quota that count.", "debt", containers, 1)
         yield _of_container("container_mps_clients", "MPS clients a container has.", "mpsClients", containers, 1)
         yield _of_container(
@@ -136,7 +138,7 @@ def _condition(name: str, help_: str, key: str, gpus: Any) -> GaugeMetricFamily:
 
 
 def _limit_states(containers: Any) -> GaugeMetricFamily:
-    help_ = "1 for what is known of a container's limit: InForce, PerProcessOnly, NotApplied, Escaped or Unknown."
+    help_ = "1 for what is known of a container's limit: InForce, PerProcessOnly, NotApplied, LimitEscaped or Unknown."
     family = GaugeMetricFamily("gpu_share_limit_state", help_, labels=[*_OF_CONTAINER, "backend", "state"])
     for container in containers:
         if (limit := container.get("limit")) is not None:

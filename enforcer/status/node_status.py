@@ -6,14 +6,14 @@ Written whole (``node_status_file``). Memory in MiB, times in seconds; what is n
      "problems": ["..."],
      "setup": {"driverRoot": "/driver-root", "kubeletRoot": "/var/lib/kubelet", "cdiRoot": "/var/run/cdi",
                "anyPidNamespace": false},
-     "killLog": {"seq": 42, "hash": "sha256:..."},
+     "auditLog": {"seq": 42, "hash": "sha256:..."},
      "kills": {"lastMinute": 0, "allowed": 3, "breakerOpen": false},
      "gpus": [{"uuid": "GPU-...", "index": 0, "model": "...", "mode": "mps", "profile": null,
                "memoryMib": 16384, "reservedMib": 512, "usedMib": 9000, "unattributedMib": 0,
                "unattributedGrowth": null,
                "blind": null, "blindReason": null, "blindFor": null,
                "unhealthy": "GpuLost",
-               "contested": "a device plugin offers it as nvidia.com/gpu"}],
+               "contended": "a device plugin offers it as nvidia.com/gpu"}],
      "containers": [{"namespace": "asr", "pod": "tts-0", "podUid": "...", "container": "model", "containerId": "...",
                      "gpu": "GPU-...", "usedMib": 5000, "quotaMib": 4096, "reservedMib": 4096, "ceilingMib": 4352,
                      "computePercent": 25, "priority": "normal", "limit": null, "onExceed": "kill", "graceSeconds": 5.0,
@@ -29,8 +29,8 @@ what ``enforcer.status.unattributed`` found: ``{"fromMib": 0, "mib": 3000, "samp
 "only": "asr/tts-0/model", "sentence": "..."}``, ``ran`` and ``only`` null where that is not known.
 ``limit`` says whether the container's limit is in force, null until that was looked at: ``{"state": "InForce",
 "backend": "mps-v2", "sentence": "..."}`` (``enforcer.limits.verification``). ``state`` is one of
-``enforcer.detection.types.Phase``, or ``Blind``; ``blind`` a sentence while the GPU cannot be read, with its reason
-and for how many seconds; ``unhealthy`` the reason of its taint, ``contested`` who else offers it. A process of
+``enforcer.detection.types.Phase``, or ``Unknown``; ``blind`` a sentence while the GPU cannot be read, with its reason
+and for how many seconds; ``unhealthy`` the reason of its taint, ``contended`` who else offers it. A process of
 ``strangers`` belongs to no container with a quota on that GPU. A container whose ``quotaMib`` is 0 was given nothing
 there and is listed while it holds something all the same. ``failures`` are containers that likely failed for want of
 GPU memory, the latest last, with who held how much then.
@@ -53,7 +53,7 @@ from enforcer.status import unattributed
 
 NAME: Final = "status.json"
 VERSION: Final = 1
-BLIND: Final = "Blind"
+BLIND: Final = "Unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
         "enforcing": snapshot.enforcing,
         "problems": list(snapshot.problems),
         "setup": dict(snapshot.setup),
-        "killLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
+        "auditLog": {"seq": snapshot.head.seq, "hash": snapshot.head.hash},
         "kills": {
             "lastMinute": len(recent_kills(snapshot.state, snapshot.now, snapshot.rules)),
             "allowed": snapshot.rules.kills,
@@ -133,7 +133,7 @@ def _gpu(view: GpuSnapshot, snapshot: Snapshot) -> dict[str, Any]:
         "blindReason": None if view.problem is None else str(view.problem.reason),
         "blindFor": None if blind is None else round(snapshot.now - blind.since, 1),
         "unhealthy": standing.ill.get(view.gpu.uuid),
-        "contested": standing.contested.get(view.gpu.uuid),
+        "contended": standing.contended.get(view.gpu.uuid),
     }
 
 

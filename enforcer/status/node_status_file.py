@@ -55,7 +55,7 @@ class StatusFile:
             files.replace(self._path, json.dumps(found).encode() + b"\n")
         except OSError as error:
             if self.problem is None:
-                log.warning("status not written", reason=str(Reason.RECORD_UNWRITABLE), error=str(error))
+                log.warning("status not written", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             self.problem, self._content = f"{NAME} cannot be written: {error}", {}
         else:
             self.problem, self._content, self._looks, self._written = None, _content(found), 0, now

@@ -158,7 +158,7 @@ class PodStatusWriter:
 
     def _complain(self, uid: str, error: OSError) -> None:
         if uid not in self._failing:
-            log.warning("pod not told", reason=str(Reason.RECORD_UNWRITABLE), pod_uid=uid, error=str(error))
+            log.warning("pod not told", reason=str(Reason.AUDIT_UNWRITABLE), pod_uid=uid, error=str(error))
         self._failing.add(uid)
 
 
@@ -171,7 +171,7 @@ def load_previous(file: Path) -> tuple[Message, ...]:
 
 
 def replace(file: Path, data: bytes) -> None:
-    """Put a file in place whole, readable by everybody whatever the umask: its reader is no member of our group.
+    """Put a file in place whole, readable by everybody whatever the umask: its reader is not a member of our group.
 
     Raises:
         FileNotFoundError: its folder is not there; it is never made here.

@@ -1,6 +1,6 @@
-"""Anchors: what was seen of a node's kill log off that node. Given, kept in a file, or read from the cluster.
+"""Anchors: what was seen of a node's audit log off that node. Given, kept in a file, or read from the cluster.
 
-In the cluster only the ResourceSlice's annotation is one, for nobody but the node's agent writes it, and never back. A
+In the cluster only the ResourceSlice's annotation is one: only the node's enforcer writes it, and never back. A
 kill's Event names the head as well, but whoever may write Events in its namespace can write one like it: a hint.
 """
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from enforcer.audit.record import ChainHead
-from enforcer.resourceslices.kill_log_anchor import published_head
+from enforcer.resourceslices.audit_head_publisher import published_head
 from gpushare.contract import DRIVER
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Search
 from gpushare_cli.api_errors import HIDDEN, sentence
 
 CLUSTER: Final = "cluster"
 """As an anchor: all that the cluster has."""
 MAX_BYTES: Final = 16 * 1024 * 1024
-_IN_A_NOTE: Final = Search(r"kill log (\d{1,15}:sha256:[0-9a-f]{64})", 1024)
+_IN_A_NOTE: Final = Search(r"audit log (\d{1,15}:sha256:[0-9a-f]{64})", 1024)
 """The API server takes notes of Events up to that length."""
 _REPORTER: Final = f"{DRIVER}/enforcer"
 _REPORTED: Final = f"reportingComponent={_REPORTER}"
@@ -81,7 +81,7 @@ def _of_lines(name: str, text: str) -> Iterator[Anchor]:
             raise ConfigError(f"{where}: {error.message}") from None
 
 
-def in_cluster(api: Cluster, warn: Callable[[str], None]) -> list[Anchor]:
+def in_cluster(api: KubeClient, warn: Callable[[str], None]) -> list[Anchor]:
     """Read what the cluster has: the slices' annotations, and as hints the Events of kills.
 
     Raises:
@@ -97,7 +97,7 @@ def _of_slices(slices: list[dict[str, Any]]) -> Iterator[Anchor]:
             yield Anchor(str(item["spec"].get("nodeName")), head, f"ResourceSlice {item['metadata']['name']}")
 
 
-def _events(api: Cluster, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+def _events(api: KubeClient, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     """Read Events, of which anybody may write many and large ones: no more is kept of each than is read."""
     try:
         return [_brief(each) for each in api.listing(path(CORE_V1, "events"), fieldSelector=_REPORTED)]

@@ -1,4 +1,4 @@
-"""``gpu-share audit``: read the kill log of this node or of all, and find out whether anybody changed it."""
+"""``gpu-share audit``: read the audit log of this node or of all, and find out whether anybody changed it."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from enforcer.audit.log import FOLDER
 from enforcer.audit.record import Kind
 from gpushare.errors import ConfigError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.patterns import Pattern
 from gpushare_cli.audit import anchors, filters, follow, log_reader, remote
 from gpushare_cli.audit.anchors import CLUSTER, Anchor
@@ -28,8 +28,8 @@ from gpushare_cli.options import add_cluster, add_state
 from gpushare_cli.terminal import Colour, Terminal, counted, some, table
 
 ABOUT: Final = (
-    "Read the kill log of this node or of all, and find out whether anybody changed it. Exit codes: 0 the log holds; 1 "
-    "it does not, or could not all be read; 2 wrong use, or nothing there to read."
+    "Read the audit log of this node or of all nodes, and verify that nobody changed it. Exit codes: 0 verified; 1 "
+    "it does not verify, or could not all be read; 2 wrong use, or nothing there to read."
 )
 DOUBTS: Final = 5
 """So many Events are named that do not fit."""
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 def add_parser(verbs: Any) -> None:
     """Add ``audit`` and what can be done with it."""
-    parser = verbs.add_parser("audit", help="show the kill log and verify its chain", description=ABOUT)
+    parser = verbs.add_parser("audit", help="show the audit log and verify its chain", description=ABOUT)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_show(actions.add_parser("show", help="list the records"))
     _add_follow(actions.add_parser("follow", help="show records as they are written, until interrupted"))
@@ -73,7 +73,7 @@ def _add_follow(parser: Any) -> None:
 
 def _whole(text: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text[:100]!r} is no whole number from 0; give digits alone")
+        raise argparse.ArgumentTypeError(f"{text[:100]!r} is not a whole number from 0; give digits alone")
     return int(text)
 
 
@@ -109,7 +109,9 @@ def _add_everywhere(parser: Any) -> None:
         "--all-nodes", "-A", action="store_true",
         help="every node's log, through the API server (needs create on pods/exec; follow: get on pods/log)",
     )  # fmt: skip
-    parser.add_argument("--agents", metavar="NAMESPACE", help="where the agents are; with -A (wherever they are)")
+    parser.add_argument(
+        "--enforcer-namespace", metavar="NAMESPACE", help="where the enforcers are; with -A (wherever they are)"
+    )
     add_cluster(parser)
 
 
@@ -159,7 +161,7 @@ def _folder(args: argparse.Namespace) -> Path:
 def _local(args: argparse.Namespace) -> Source:
     source = log_reader.local(_folder(args))
     if args.log is not None and not source.parts:
-        raise ConfigError(f"no kill log in {args.log}: no file kills-*.jsonl is there; name the folder that has them")
+        raise ConfigError(f"no audit log in {args.log}: no file kills-*.jsonl is there; name the folder that has them")
     return source
 
 
@@ -167,9 +169,10 @@ def _check_asked(args: argparse.Namespace) -> None:
     """Refuse options that would be of no effect: who gives them would take this machine's log for another one."""
     everywhere = getattr(args, "all_nodes", True)
     asked = everywhere or CLUSTER in getattr(args, "anchor", [])
-    for name, useful in (("agents", everywhere), ("kubeconfig", asked), ("context", asked)):
+    for name, useful in (("enforcer_namespace", everywhere), ("kubeconfig", asked), ("context", asked)):
         if getattr(args, name, None) is not None and not useful:
-            raise ConfigError(f"--{name} is about a cluster, and only this machine is asked; add -A or leave it out")
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(f"{option} is about a cluster, and only this machine is asked; add -A or leave it out")
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -232,7 +235,7 @@ def _each(args: argparse.Namespace, work: Callable[[Source], T], at_once: int = 
         source = _local(args)
         return AllNodes([(source, work(source))], failed=False)
     _check_no_copy(args)
-    return remote.on_all_nodes(_api(args), args.agents, work, warn, at_once)
+    return remote.on_all_nodes(_api(args), args.enforcer_namespace, work, warn, at_once)
 
 
 def _check_no_copy(args: argparse.Namespace) -> None:
@@ -240,8 +243,8 @@ def _check_no_copy(args: argparse.Namespace) -> None:
         raise ConfigError("--log names a copy on this machine and -A asks every node; leave one of them out")
 
 
-def _api(args: argparse.Namespace) -> Cluster:
-    return Cluster.connect(args.kubeconfig, args.context)
+def _api(args: argparse.Namespace) -> KubeClient:
+    return KubeClient.connect(args.kubeconfig, args.context)
 
 
 def _follow(args: argparse.Namespace) -> int:
@@ -250,7 +253,7 @@ def _follow(args: argparse.Namespace) -> int:
     printer = Printer(args.output, nodes=args.all_nodes)
     if args.all_nodes:
         _check_no_copy(args)
-        return follow.follow_all_nodes(_api(args), args.agents, wanted, printer, until)
+        return follow.follow_all_nodes(_api(args), args.enforcer_namespace, wanted, printer, until)
     if args.log is not None:
         _local(args)  # a copy that is not there will not come either
     return follow.follow_local(Tail(_folder(args)), wanted, printer, until)
@@ -293,22 +296,22 @@ _HOLD: Final = ("holds", "hold")
 
 def _say(finding: VerifyFinding, *, asked: bool) -> int:
     """Say what verifying came to; ``asked`` is whether it was to be compared with anchors."""
-    terminal, verdict = Terminal.of(), finding.verdict
+    terminal, result = Terminal.of(), finding.result
     whose = f"{printable(finding.source.node)}: " if asked and finding.source.node else ""
     if finding.problem is not None:
         terminal.say(f"{whose}{terminal.paint('broken', Colour.RED)}: {finding.problem}")
-        where = "before the broken one" if verdict.problem is not None else "while no anchor is compared"
-        terminal.say(f"{counted(verdict.records, 'record', _HOLD)} {where}")
+        where = "before the broken one" if result.problem is not None else "while no anchor is compared"
+        terminal.say(f"{counted(result.records, 'record', _HOLD)} {where}")
         return NOT_FINE
     segments = counted(len(finding.source.parts), "segment")
-    holds = f"{counted(verdict.records, 'record')} in {segments} {_HOLD[verdict.records != 1]}"
+    holds = f"{counted(result.records, 'record')} in {segments} {_HOLD[result.records != 1]}"
     holds += f"; {counted(finding.compared, 'anchor', ('fits', 'fit'))}" if finding.compared else ""
     holds += f"; {counted(finding.older, 'anchor', ('is', 'are'))} older than the log" if finding.older else ""
     terminal.say(f"{whose}{terminal.paint('ok', Colour.GREEN)}: {holds}")
-    terminal.say(f"head {verdict.head}")
+    terminal.say(f"head {result.head}")
     for doubt in _doubts(finding):
         terminal.say(f"{whose}{terminal.paint('look into it', Colour.YELLOW)}: {printable(doubt)}")
-    if not verdict.records:
+    if not result.records:
         terminal.say("no record was written yet, or all were removed: only an anchor tells which")
     elif asked and not finding.compared:
         terminal.say(f"nothing to compare it with: {_no_anchor(finding)}")
@@ -327,13 +330,13 @@ def _doubts(finding: VerifyFinding) -> Iterator[str]:
     """What proves nothing, and is odd."""
     if finding.doubts:
         yield _unheld(finding.doubts)
-    if finding.source.node and finding.said not in {"", finding.source.node}:
-        yield f"its last record is of node {finding.said}: the log of another node, unless this one was renamed"
+    if finding.source.node and finding.node_in_log not in {"", finding.source.node}:
+        yield f"its last record is of node {finding.node_in_log}: the log of another node, unless this one was renamed"
 
 
 def _unheld(doubts: Sequence[str]) -> str:
     named = f"{some(doubts, DOUBTS)} named records that this log does not hold"
-    return f"{named}; whoever may write Events there can make that up, so they are no anchors"
+    return f"{named}; whoever may write Events there can make that up, so they are not anchors"
 
 
 def _anchors(args: argparse.Namespace) -> int:

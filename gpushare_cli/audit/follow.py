@@ -13,7 +13,7 @@ from typing import Final
 
 from enforcer.audit.record import read
 from gpushare.errors import ClusterError, GpuShareError, RecordError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit import filters, remote
 from gpushare_cli.audit.filters import Record, RecordFilter, printable
@@ -78,7 +78,9 @@ def follow_local(tail: Tail, wanted: RecordFilter, printer: Printer, until: floa
         time.sleep(FOLLOW_SECONDS)
 
 
-def follow_all_nodes(api: Cluster, namespace: str | None, wanted: RecordFilter, printer: Printer, until: float) -> int:
+def follow_all_nodes(
+    api: KubeClient, namespace: str | None, wanted: RecordFilter, printer: Printer, until: float
+) -> int:
     """Follow the logs of all nodes, also of nodes that come later, until that time (monotonic clock, seconds).
 
     Raises:
@@ -105,7 +107,7 @@ class _Streams:
         items: what the threads read: a node's name, with a line of its log or with the error that ended reading.
     """
 
-    def __init__(self, api: Cluster, namespace: str | None) -> None:
+    def __init__(self, api: KubeClient, namespace: str | None) -> None:
         self._api, self._namespace = api, namespace
         self.items: Final = Queue[tuple[str, Item]](MAX_WAITING)
         self.stopped: Final = threading.Event()
@@ -121,23 +123,23 @@ class _Streams:
                 self._start()
 
     def _start(self) -> None:
-        agents = remote.find_enforcers(self._api, self._namespace)
-        if any(agent.silent for agent in agents):
-            raise GpuShareError("the enforcers print no records (--records-to=none); use 'gpu-share audit show -A'")
-        for agent in agents:
-            if agent.pod not in self._pods:
-                self._pods.add(agent.pod)
-                threading.Thread(target=self._read, args=[agent], name=f"log of {agent.pod}", daemon=True).start()
+        enforcers = remote.find_enforcers(self._api, self._namespace)
+        if any(enforcer.silent for enforcer in enforcers):
+            raise GpuShareError("the enforcers print no records (--audit-to=none); use 'gpu-share audit show -A'")
+        for enforcer in enforcers:
+            if enforcer.pod not in self._pods:
+                self._pods.add(enforcer.pod)
+                threading.Thread(target=self._read, args=[enforcer], name=f"log of {enforcer.pod}", daemon=True).start()
 
-    def _read(self, agent: EnforcerPod) -> None:
+    def _read(self, enforcer: EnforcerPod) -> None:
         """Read one pod's log until the pod is gone, from its start each time."""
         while not self.stopped.is_set():
             try:
-                for number, line in enumerate(remote.printed(self._api, agent)):
+                for number, line in enumerate(remote.printed(self._api, enforcer)):
                     if number == 0 or seq_of(line) is not None:
-                        self.items.put((agent.node, line))
+                        self.items.put((enforcer.node, line))
             except ClusterError as error:
-                self.items.put((agent.node, error))
+                self.items.put((enforcer.node, error))
                 if error.status == HTTPStatus.NOT_FOUND:
                     return
             self.stopped.wait(RETRY_SECONDS)

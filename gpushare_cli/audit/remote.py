@@ -1,6 +1,6 @@
-"""Kill logs of other nodes, read through the API server: by running ``gpu-share audit export`` in their agents.
+"""Audit logs of other nodes, read through the API server: by running ``gpu-share audit export`` in their enforcers.
 
-That needs the right to ``create`` ``pods/exec`` where the agents are; following what they print needs ``get`` on
+That needs the right to ``create`` ``pods/exec`` where the enforcers are; following what they print needs ``get`` on
 ``pods/log``. What comes back was written by the node: it is compared here with what the cluster saw of it, and never
 believed there.
 """
@@ -13,17 +13,17 @@ from typing import Any, Final, Generic, TypeVar
 
 from enforcer.audit.record import MAX_BYTES
 from gpushare.errors import ClusterError, ConfigError, GpuShareError
-from gpushare.kube_client import APPS_V1, CORE_V1, Cluster, path
+from gpushare.kube_client import APPS_V1, CORE_V1, KubeClient, path
 from gpushare_cli.api_errors import sentence
 from gpushare_cli.audit.filters import printable
 from gpushare_cli.audit.log_reader import LogPart, Source
 
-NAME: Final = "gpu-share-agent"
+NAME: Final = "gpu-share-enforcer"
 CONTAINER: Final = "enforcer"
 LABELS: Final = f"app.kubernetes.io/name={NAME},app.kubernetes.io/part-of=gpu-share"
 STATE: Final = "--state="
 EXPORT: Final = ("gpu-share", "audit", "export", "--format=raw")
-NOT_PRINTED: Final = frozenset({"--records-to=none"})
+NOT_PRINTED: Final = frozenset({"--audit-to=none"})
 RUNNING: Final = "Running"
 AT_ONCE: Final = 8
 """So many nodes are asked at a time."""
@@ -32,13 +32,13 @@ MOST: Final = 1024 * 1024 * 1024
 LONGEST: Final = 600.0
 """Seconds that a node may let us wait, all together: else one that lies would keep the others' verdicts from us."""
 T = TypeVar("T")
-PART: Final = "kill log"
-"""Name of the one part a remote log has here; places in it are ``kill log:17``."""
+PART: Final = "audit log"
+"""Name of the one part a remote log has here; places in it are ``audit log:17``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcerPod:
-    """The agent of one node."""
+    """The enforcer of one node."""
 
     node: str
     namespace: str
@@ -50,8 +50,8 @@ class EnforcerPod:
     """Whether it does not print its records."""
 
 
-def find_enforcers(api: Cluster, namespace: str | None = None) -> list[EnforcerPod]:
-    """Find the agents of our DaemonSet, by node. Pods that only bear its labels are none.
+def find_enforcers(api: KubeClient, namespace: str | None = None) -> list[EnforcerPod]:
+    """Find the enforcers of our DaemonSet, by node. Pods that only bear its labels are none.
 
     Args:
         api: the cluster.
@@ -65,14 +65,16 @@ def find_enforcers(api: Cluster, namespace: str | None = None) -> list[EnforcerP
     where = path(APPS_V1, "daemonsets", namespace=namespace or "")
     sets, _ = api.list(where, labelSelector=LABELS)
     if not sets:
-        raise GpuShareError(f"no DaemonSet {NAME} in {namespace or 'any namespace'}: there is no agent to ask")
+        raise GpuShareError(f"no DaemonSet {NAME} in {namespace or 'any namespace'}: there is no enforcer to ask")
     if len(sets) > 1:
         names = ", ".join(sorted(str(each["metadata"].get("namespace")) for each in sets))
-        raise ConfigError(f"several namespaces have a DaemonSet {NAME}: {names}; name ours with --agents NAMESPACE")
+        raise ConfigError(
+            f"several namespaces have a DaemonSet {NAME}: {names}; name ours with --enforcer-namespace NAMESPACE"
+        )
     home, uid = str(sets[0]["metadata"].get("namespace")), sets[0]["metadata"]["uid"]
     pods, _ = api.list(path(CORE_V1, "pods", namespace=home), labelSelector=f"app.kubernetes.io/name={NAME}")
-    ours = [_agent(pod) for pod in pods if uid in _owners(pod) and pod["spec"].get("nodeName")]
-    return sorted(ours, key=lambda agent: (agent.node, agent.phase != RUNNING))
+    ours = [_enforcer(pod) for pod in pods if uid in _owners(pod) and pod["spec"].get("nodeName")]
+    return sorted(ours, key=lambda enforcer: (enforcer.node, enforcer.phase != RUNNING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class AllNodes(Generic[T]):
 
 
 def on_all_nodes(
-    api: Cluster,
+    api: KubeClient,
     namespace: str | None,
     work: Callable[[Source], T],
     warn: Callable[[str], None],
@@ -93,9 +95,9 @@ def on_all_nodes(
     """Do something with every node's log, several at once. A node that does not answer is told and left out.
 
     Raises:
-        GpuShareError: the agents cannot be found, see ``find_enforcers``.
+        GpuShareError: the enforcers cannot be found, see ``find_enforcers``.
     """
-    sources = [source(api, agent) for agent in find_enforcers(api, namespace)]
+    sources = [source(api, enforcer) for enforcer in find_enforcers(api, namespace)]
 
     def one(each: Source) -> T | GpuShareError:
         try:
@@ -112,24 +114,24 @@ def on_all_nodes(
     return AllNodes(fine, failed=bool(failures))
 
 
-def source(api: Cluster, agent: EnforcerPod) -> Source:
+def source(api: KubeClient, enforcer: EnforcerPod) -> Source:
     """Return a node's log, read whenever its lines are asked for, which may raise ``ClusterError``."""
-    return Source(agent.node, (LogPart(PART, _lines(api, agent)),))
+    return Source(enforcer.node, (LogPart(PART, _lines(api, enforcer)),))
 
 
-def printed(api: Cluster, agent: EnforcerPod) -> Iterator[bytes]:
-    """Yield the lines that an agent printed and prints, records among them, see ``Cluster.follow_log``."""
-    return (line + b"\n" for line in api.follow_log(agent.pod, agent.namespace, CONTAINER))
+def printed(api: KubeClient, enforcer: EnforcerPod) -> Iterator[bytes]:
+    """Yield the lines that an enforcer printed and prints, records among them, see ``KubeClient.follow_log``."""
+    return (line + b"\n" for line in api.follow_log(enforcer.pod, enforcer.namespace, CONTAINER))
 
 
-def _lines(api: Cluster, agent: EnforcerPod) -> Callable[[], Iterator[bytes]]:
-    return lambda: lines_of(_ending(_exported(api, agent)))
+def _lines(api: KubeClient, enforcer: EnforcerPod) -> Callable[[], Iterator[bytes]]:
+    return lambda: lines_of(_ending(_exported(api, enforcer)))
 
 
-def _exported(api: Cluster, agent: EnforcerPod) -> Iterator[bytes]:
-    if agent.phase != RUNNING:
-        raise ClusterError(f"pod {agent.namespace}/{agent.pod} is {agent.phase or 'not running'}")
-    yield from api.run(agent.pod, agent.namespace, CONTAINER, (*EXPORT, *agent.state))
+def _exported(api: KubeClient, enforcer: EnforcerPod) -> Iterator[bytes]:
+    if enforcer.phase != RUNNING:
+        raise ClusterError(f"pod {enforcer.namespace}/{enforcer.pod} is {enforcer.phase or 'not running'}")
+    yield from api.run(enforcer.pod, enforcer.namespace, CONTAINER, (*EXPORT, *enforcer.state))
 
 
 def _ending(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -161,7 +163,7 @@ def _owners(pod: Mapping[str, Any]) -> set[object]:
     return {owner.get("uid") for owner in pod["metadata"].get("ownerReferences") or [] if owner.get("controller")}
 
 
-def _agent(pod: Mapping[str, Any]) -> EnforcerPod:
+def _enforcer(pod: Mapping[str, Any]) -> EnforcerPod:
     containers = [each for each in pod["spec"].get("containers") or [] if each.get("name") == CONTAINER]
     words = [word for each in containers for word in each.get("args") or []]
     return EnforcerPod(

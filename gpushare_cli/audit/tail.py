@@ -41,14 +41,14 @@ class Tail:
                 with suppress(FileNotFoundError):  # old segments are removed
                     yield from self._new_lines(file)
         except OSError as error:
-            raise ConfigError(f"no kill log to follow in {self._folder}: {error.strerror}") from error
+            raise ConfigError(f"no audit log to follow in {self._folder}: {error.strerror}") from error
 
     def _new_lines(self, file: Path) -> Iterator[bytes]:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb"):
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise ConfigError(f"{ascii(file.name)[1:-1]} is no plain file")
+                raise ConfigError(f"{ascii(file.name)[1:-1]} is not a regular file")
             self._offset = min(self._offset, found.st_size)  # a torn tail was cut off
             while taken := _whole(os.pread(descriptor, AT_ONCE, self._offset)):
                 self._offset += len(taken)

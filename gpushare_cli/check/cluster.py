@@ -15,7 +15,7 @@ from cryptography import x509
 from enforcer.quota.sharing_mode import CHANGES
 from enforcer.resourceslices.contention import UNSURE, device_names
 from gpushare import contract
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.reasons import Reason
 from gpushare_cli.check import feature_gates, installation, workloads
@@ -34,12 +34,12 @@ SOON: Final = timedelta(days=3)
 WEBHOOK: Final = f"pods.{contract.GROUP}"
 OTHERS: Final = f"the node annotation {contract.NODE_GPUS}"
 ADVICE: Final[Mapping[str, str]] = {
-    UNSURE: "nothing is to be done unless it stays so: the agent waits until it knows who else offers that GPU",
-    Reason.CONTESTED: f"a contested GPU needs one owner: take it from the other, or name others in {OTHERS}",
+    UNSURE: "nothing is to be done unless it stays so: the enforcer waits until it knows who else offers that GPU",
+    Reason.CONTENDED: f"a contended GPU needs one owner: take it from the other, or name others in {OTHERS}",
     CHANGES: "nothing is to be done: a GPU that changes its mode is offered again once its last tenant has gone",
     contract.NODE_MODE: f"put the node's label {contract.NODE_MODE} right",
 }
-"""Words of an agent's reasons, and what to do; the first that are there count."""
+"""Words of an enforcer's reasons, and what to do; the first that are there count."""
 POD_SECURITY: Final = "pod-security.kubernetes.io/enforce"
 STRICT: Final = ("baseline", "restricted")
 UNFIT: Final = f"what cannot be shared need not be offered: name the other GPUs in {OTHERS}"
@@ -90,7 +90,7 @@ def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
     )
 
 
-def version(api: Cluster) -> CheckResult:
+def version(api: KubeClient) -> CheckResult:
     """Compare the API server's version."""
     found = api.get("/version")
     text = str(found.get("gitVersion", ""))
@@ -107,7 +107,7 @@ def version(api: Cluster) -> CheckResult:
     return ok(text)
 
 
-def webhook(api: Cluster, now: datetime) -> CheckResult:
+def webhook(api: KubeClient, now: datetime) -> CheckResult:
     """Look for our webhook, and at the certificates in its bundle."""
     items, _ = api.list(path(ADMISSION_V1, "mutatingwebhookconfigurations"))
     for item in items:
@@ -135,14 +135,14 @@ def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     return ok(f"{name}, valid until {last:%Y-%m-%d}")
 
 
-def published(api: Cluster) -> CheckResult:
+def published(api: KubeClient) -> CheckResult:
     """Count the GPUs in our ResourceSlices."""
     items = workloads.slices(api)
     devices = [device for item in items for device in item["spec"].get("devices") or []]
     gpus = [device for device in devices if contract.CAPACITY_MEMORY in (device.get("capacity") or {})]
     tainted = sum(1 for device in gpus if device.get("taints"))
     if not gpus:
-        return warning("none", "label a GPU node; its agent then publishes the GPUs")
+        return warning("none", "label a GPU node; its enforcer then publishes the GPUs")
     nodes = {item["spec"].get("nodeName") for item in items}
     detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({_modes(gpus)})"
     return warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else ok(detail)
@@ -158,18 +158,18 @@ def _attribute(device: Mapping[str, Any], name: str) -> object:
     return ((device.get("attributes") or {}).get(name) or {}).get("string")
 
 
-def left_out(api: Cluster) -> CheckResult:
+def left_out(api: KubeClient) -> CheckResult:
     """Name the GPUs of sharing nodes that are not published, and why; a contended one is wrong."""
     notes = {item["spec"].get("nodeName"): _noted(item) for item in workloads.slices(api)}
     named = [f"{node}: {gpu}: {why}" for node, gpus in notes.items() for gpu, why in gpus.items()]
     why = [each for gpus in notes.values() for each in gpus.values()]
     if not named:
         return ok("none")
-    contest = any(Reason.CONTESTED in each and UNSURE not in each for each in why)
+    contest = any(Reason.CONTENDED in each and UNSURE not in each for each in why)
     return (failed if contest else warning)("; ".join(named), "; ".join(dict.fromkeys(map(_advice, why))))
 
 
-def contended(api: Cluster) -> CheckResult:
+def contended(api: KubeClient) -> CheckResult:
     """Name the GPUs that another DRA driver publishes as well, by the names that both give them."""
     items = workloads.slices(api, fieldSelector=f"spec.driver!={contract.DRIVER}")
     ours = {name for item in workloads.slices(api) for _, name in _names(item)}
@@ -177,7 +177,7 @@ def contended(api: Cluster) -> CheckResult:
         f"{item['spec'].get('nodeName')}: {device} of {item['spec']['driver']}"
         for item in items for device, name in _names(item) if name in ours
     ]  # fmt: skip
-    return failed("; ".join(found[:NAMED]), ADVICE[Reason.CONTESTED]) if found else ok("none")
+    return failed("; ".join(found[:NAMED]), ADVICE[Reason.CONTENDED]) if found else ok("none")
 
 
 def _names(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -187,19 +187,19 @@ def _names(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _advice(why: str) -> str:
-    """What to do about a GPU that is left out, by the reason its agent gives."""
+    """What to do about a GPU that is left out, by the reason its enforcer gives."""
     return next((hint for words, hint in ADVICE.items() if words in why), UNFIT)
 
 
 def _noted(item: Mapping[str, Any]) -> Mapping[str, str]:
     try:
-        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.LEFT_OUT, "{}"))
+        found = json.loads((item["metadata"].get("annotations") or {}).get(contract.EXCLUDED_GPUS, "{}"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def opted_in(api: Cluster) -> CheckResult:
+def opted_in(api: KubeClient) -> CheckResult:
     """Count labelled namespaces; name those where Pod Security lets pods reach the node around their shares."""
     label = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
     items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")

@@ -6,13 +6,13 @@ from http import HTTPStatus
 from typing import Final
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.result import CheckResult, failed, warning
 
 AS_OPERATOR: Final = "ask as an operator of the cluster (--kubeconfig, --context)"
 
-Ask = Callable[[Cluster], CheckResult]
+Ask = Callable[[KubeClient], CheckResult]
 
 
 class Connection:
@@ -20,12 +20,12 @@ class Connection:
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         self._where = kubeconfig, context
-        self._cluster: Cluster | None = None
+        self._cluster: KubeClient | None = None
 
     def connected(self, ask: Ask, without: Callable[[str], CheckResult]) -> CheckResult:
         """Connect and ask the first question; ``without`` makes the result where there is no cluster to ask."""
         try:
-            self._cluster = Cluster.connect(*self._where)
+            self._cluster = KubeClient.connect(*self._where)
         except ClusterError as error:
             return replace(without(error.message), last=True)
         try:

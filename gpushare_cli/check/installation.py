@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpushare import defaults
 from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, KubeClient, path
 from gpushare.raw_objects import mapping, objects, text
 from gpushare.version import installed
 from gpushare_cli.check.content import Json, compared, difference
@@ -68,7 +68,7 @@ def workload(name: str) -> str:
     return f"app.kubernetes.io/part-of=gpu-share,app.kubernetes.io/name=gpu-share-{name}"
 
 
-def installation(api: Cluster) -> Installation:
+def installation(api: KubeClient) -> Installation:
     """Find the release by the Deployment of its webhook, in whatever namespace that is."""
     found = api.list(path(APPS_V1, "deployments"), labelSelector=workload("webhook"))[0]
     if not found:
@@ -95,7 +95,7 @@ def shipped(found: Installation) -> dict[str, list[Json]]:
     return read
 
 
-def as_shipped(api: Cluster, kinds: tuple[str, ...]) -> CheckResult:
+def as_shipped(api: KubeClient, kinds: tuple[str, ...]) -> CheckResult:
     """Compare every object of these kinds with what this release ships."""
     found = installation(api)
     if found.of_another_release:
@@ -110,7 +110,7 @@ def as_shipped(api: Cluster, kinds: tuple[str, ...]) -> CheckResult:
     return failed(f"{len(wrong)} of {len(wanted)} not as shipped: {some(wrong, NAMED)}", RESTORE)
 
 
-def _wrong(api: Cluster, wanted: Mapping[str, list[Json]]) -> Iterator[str]:
+def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]]) -> Iterator[str]:
     for where, variants in wanted.items():
         name = "/".join(where.split("/")[-2:])
         live = _find(api, where)
@@ -120,13 +120,13 @@ def _wrong(api: Cluster, wanted: Mapping[str, list[Json]]) -> Iterator[str]:
             yield f"{name}: {found}"
 
 
-def _cert_manager(api: Cluster) -> bool:
+def _cert_manager(api: KubeClient) -> bool:
     """Tell whether cert-manager makes the certificates, and the release has no job of its own for them."""
     found = _find(api, CONFIGURATION) or {}
     return CERT_MANAGER in mapping(mapping(found, "metadata"), "annotations")
 
 
-def _find(api: Cluster, where: str) -> Mapping[str, Any] | None:
+def _find(api: KubeClient, where: str) -> Mapping[str, Any] | None:
     try:
         return api.get(where)
     except ClusterError as error:

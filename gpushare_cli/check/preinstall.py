@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, text
 from gpushare_cli.check import cluster
@@ -39,14 +39,14 @@ def questions() -> list[tuple[str, Ask]]:
     ]
 
 
-def gpu_nodes(api: Cluster) -> CheckResult:
+def gpu_nodes(api: KubeClient) -> CheckResult:
     """Count the nodes that are known to have GPUs."""
     found = len(list(_nodes(api)))
     hint = f"gpu-share works on nodes that you label: kubectl label node NAME {contract.NODE_LABEL}=true"
     return ok(str(found)) if found else warning("none is known to have one", hint)
 
 
-def kubelets(api: Cluster) -> CheckResult:
+def kubelets(api: KubeClient) -> CheckResult:
     """Name the nodes with GPUs whose kubelet is too old."""
     old = []
     for name, info in _info(api):
@@ -57,7 +57,7 @@ def kubelets(api: Cluster) -> CheckResult:
     return failed(f"older than {oldest}: {some(old, NAMED)}", f"upgrade them to {oldest} or newer") if old else ok()
 
 
-def runtimes(api: Cluster) -> CheckResult:
+def runtimes(api: KubeClient) -> CheckResult:
     """Name the nodes with GPUs whose container runtime has no CDI, or has it off by default."""
     without, off = [], []
     for name, info in _info(api):
@@ -79,7 +79,7 @@ def runtimes(api: Cluster) -> CheckResult:
     return ok()
 
 
-def runtime_class(api: Cluster) -> CheckResult:
+def runtime_class(api: KubeClient) -> CheckResult:
     """Find out whether the RuntimeClass of NVIDIA's container toolkit is there; its name is a chart value then."""
     names = [text(mapping(each, "metadata"), "name") for each in api.list(path(NODE_V1, "runtimeclasses"))[0]]
     if RUNTIME_CLASS in names:
@@ -89,7 +89,7 @@ def runtime_class(api: Cluster) -> CheckResult:
     return ok("not there: the nodes' default runtime has to be NVIDIA's (chart value runtimeClassName stays empty)")
 
 
-def owners(api: Cluster) -> CheckResult:
+def owners(api: KubeClient) -> CheckResult:
     """Name who hands out GPUs already: device plugins, by the nodes' resources, and other DRA drivers."""
     found = [f"{name}: a device plugin ({key})" for name, key in _plugins(api)]
     classes = contract.OTHER_GPU_CLASSES
@@ -101,7 +101,7 @@ def owners(api: Cluster) -> CheckResult:
     return warning(some(list(dict.fromkeys(found)), NAMED), hint) if found else ok("none")
 
 
-def _plugins(api: Cluster) -> Iterator[tuple[str, str]]:
+def _plugins(api: KubeClient) -> Iterator[tuple[str, str]]:
     for node in _nodes(api):
         allocatable = mapping(mapping(node, "status"), "allocatable")
         for key in allocatable:
@@ -109,13 +109,13 @@ def _plugins(api: Cluster) -> Iterator[tuple[str, str]]:
                 yield text(mapping(node, "metadata"), "name"), key
 
 
-def _nodes(api: Cluster) -> Iterator[Object]:
+def _nodes(api: KubeClient) -> Iterator[Object]:
     for node in api.listing(path(CORE_V1, "nodes")):
         labels, status = mapping(mapping(node, "metadata"), "labels"), mapping(node, "status")
         if any(labels.get(each) == "true" for each in GPU_LABELS) or contract.WHOLE_GPU in mapping(status, "capacity"):
             yield node
 
 
-def _info(api: Cluster) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _info(api: KubeClient) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for node in _nodes(api):
         yield text(mapping(node, "metadata"), "name"), mapping(mapping(node, "status"), "nodeInfo")

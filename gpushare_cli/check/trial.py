@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpushare import contract, defaults
 from gpushare.errors import ClusterError, GpuShareError, PolicyDenied, QuantityError
-from gpushare.kube_client import CORE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, KubeClient, path
 from gpushare.namespace_policy import NamespacePolicy
 from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
@@ -59,7 +59,7 @@ class Tried:
         return ", ".join([*parts, f"on exceed: {self.annotations.get(contract.ON_EXCEED, defaults.ON_EXCEED)}"])
 
 
-def trial(api: Cluster, named: str | None) -> CheckResult:
+def trial(api: KubeClient, named: str | None) -> CheckResult:
     """Try the namespace that was named, or the first opted-in one that takes the pod."""
     if named is not None:
         return _named(api, named)
@@ -73,7 +73,7 @@ def trial(api: Cluster, named: str | None) -> CheckResult:
     return first or warning("not tried: no namespace has opted in", OPT_IN)
 
 
-def _named(api: Cluster, name: str) -> CheckResult:
+def _named(api: KubeClient, name: str) -> CheckResult:
     """Try one namespace, also with no more rights than a tenant has."""
     found = _release(api)
     try:
@@ -88,7 +88,7 @@ def _named(api: Cluster, name: str) -> CheckResult:
     return _tried(api, Tried(namespace=name, annotations=mapping(metadata, "annotations")), found)
 
 
-def _release(api: Cluster) -> Installation:
+def _release(api: KubeClient) -> Installation:
     """Find the release; of what a user may not see nothing is known."""
     try:
         return installation(api)
@@ -98,7 +98,7 @@ def _release(api: Cluster) -> Installation:
         return Installation()
 
 
-def _opted_in(api: Cluster, excluded: set[str]) -> Iterator[Tried]:
+def _opted_in(api: KubeClient, excluded: set[str]) -> Iterator[Tried]:
     items = api.listing(path(CORE_V1, "namespaces"), labelSelector=f"{contract.NAMESPACE_LABEL}=true")
     found = [mapping(each, "metadata") for each in items if "deletionTimestamp" not in mapping(each, "metadata")]
     for metadata in sorted(found, key=lambda each: text(each, "name")):
@@ -106,7 +106,7 @@ def _opted_in(api: Cluster, excluded: set[str]) -> Iterator[Tried]:
             yield Tried(namespace=text(metadata, "name"), annotations=mapping(metadata, "annotations"))
 
 
-def _tried(api: Cluster, where: Tried, found: Installation) -> CheckResult:
+def _tried(api: KubeClient, where: Tried, found: Installation) -> CheckResult:
     begun = time.monotonic()
     try:
         pod = probe(_memory(where, found))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.kube_client import APPS_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import APPS_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare.patterns import Pattern
 from gpushare.raw_objects import Object, mapping, objects, text
 from gpushare.version import installed
@@ -47,7 +47,7 @@ class EnforcerReport:
     problems: tuple[str, ...] = ()
 
 
-def webhooks(api: Cluster) -> CheckResult:
+def webhooks(api: KubeClient) -> CheckResult:
     """Compare the ready replicas of the webhook with those that are wanted."""
     found = installation(api)
     if found.replicas is None:
@@ -59,18 +59,20 @@ def webhooks(api: Cluster) -> CheckResult:
     return warning(detail, hint) if ready < found.replicas else ok(detail)
 
 
-def enforcers(api: Cluster) -> CheckResult:
+def enforcers(api: KubeClient) -> CheckResult:
     """Compare the ready enforcers with the nodes that have the label, and with those on which sharing pods run."""
     running = (pod for pod in api.list(path(CORE_V1, "pods"), labelSelector=SHARING)[0] if _phase(pod) not in FINISHED)
-    return _on_nodes(api, "agent", Counter(filter(None, (text(mapping(pod, "spec"), "nodeName") for pod in running))))
+    return _on_nodes(
+        api, "enforcer", Counter(filter(None, (text(mapping(pod, "spec"), "nodeName") for pod in running)))
+    )
 
 
-def mps_hosts(api: Cluster) -> CheckResult:
+def mps_hosts(api: KubeClient) -> CheckResult:
     """Compare the pods that MPS daemons run in with the nodes that have the label."""
     return _on_nodes(api, "mps", {})
 
 
-def _on_nodes(api: Cluster, name: str, sharing: Mapping[str, int]) -> CheckResult:
+def _on_nodes(api: KubeClient, name: str, sharing: Mapping[str, int]) -> CheckResult:
     """Compare the ready pods of a DaemonSet with nodes; ``sharing`` counts the pods that go unwatched without one."""
     if not api.list(path(APPS_V1, "daemonsets"), labelSelector=workload(name))[0]:
         return failed(f"no DaemonSet gpu-share-{name}: no GPU is shared and nothing is watched", INSTALL)
@@ -90,13 +92,13 @@ def _unwatched(number: int) -> str:
     return f" ({counted(number, 'sharing pod', ('runs', 'run'))} unwatched)" if number else ""
 
 
-def labelled(api: Cluster) -> dict[str, bool]:
+def labelled(api: KubeClient) -> dict[str, bool]:
     """Return by name whether each node is Ready, of the nodes whose label opts in."""
     items = api.list(path(CORE_V1, "nodes"), labelSelector=f"{contract.NODE_LABEL}=true")[0]
     return {item["metadata"]["name"]: _ready(item) for item in items}
 
 
-def pods(api: Cluster, found: Installation, name: str) -> list[Object]:
+def pods(api: KubeClient, found: Installation, name: str) -> list[Object]:
     """Return the pods of a workload of the release."""
     return list(api.list(path(CORE_V1, "pods", namespace=found.namespace), labelSelector=workload(name))[0])
 
@@ -116,13 +118,13 @@ def _describe(found: Installation, name: str) -> str:
     return f"kubectl describe pods -n {found.namespace} -l app.kubernetes.io/name=gpu-share-{name}"
 
 
-def slices(api: Cluster, **selector: str) -> list[Any]:
+def slices(api: KubeClient, **selector: str) -> list[Any]:
     """Return the ResourceSlices of gpu-share, or those of a field selector's other drivers."""
     selector = selector or {"fieldSelector": f"spec.driver={contract.DRIVER}"}
     return api.list(path(RESOURCE_V1, "resourceslices"), **selector)[0]
 
 
-def reports(api: Cluster) -> dict[str, EnforcerReport | None]:
+def reports(api: KubeClient) -> dict[str, EnforcerReport | None]:
     """Return what each enforcer reports, by node; ``None`` for a node whose slices hold no report."""
     found: dict[str, EnforcerReport | None] = {}
     for item in slices(api):
@@ -149,7 +151,7 @@ def _report(item: Object) -> EnforcerReport | None:
     )
 
 
-def reported(api: Cluster) -> CheckResult:
+def reported(api: KubeClient) -> CheckResult:
     """Name the open circuit breakers, audit logs that cannot be written, and problems of all enforcers."""
     found = reports(api)
     wrong = [f"{node}: {each}" for node, report in found.items() if report for each in _grave(report)]
@@ -161,7 +163,7 @@ def reported(api: Cluster) -> CheckResult:
         return warning(f"no report from {some(silent, NAMED)}", "an enforcer writes it within seconds of its start")
     idle = [node for node, report in found.items() if report and not report.enforcing]
     if idle:
-        return warning(f"containers over quota are not killed on {some(idle, NAMED)}", "chart value agent.enforce")
+        return warning(f"containers over quota are not killed on {some(idle, NAMED)}", "chart value enforcer.enforce")
     return ok("no problems, audit logs writable, circuit breakers closed" if found else "none yet")
 
 
@@ -174,7 +176,7 @@ def _grave(report: EnforcerReport) -> Iterator[str]:
     yield from report.problems
 
 
-def versions(api: Cluster) -> CheckResult:
+def versions(api: KubeClient) -> CheckResult:
     """Compare the releases of command line, webhook and enforcers."""
     found = installation(api)
     replicas = Counter(
@@ -208,7 +210,7 @@ def supported(webhook: tuple[int, int] | None, enforcer: tuple[int, int] | None)
     return behind in {0, 1} if webhook[0] == enforcer[0] else (webhook[1], enforcer[0]) == (0, webhook[0] - 1)
 
 
-def unsliced(api: Cluster) -> CheckResult:
+def unsliced(api: KubeClient) -> CheckResult:
     """Name the labelled nodes that publish no GPU."""
     names = labelled(api)
     if not names:

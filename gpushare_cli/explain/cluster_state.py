@@ -30,7 +30,7 @@ NO_CLAIM: Final = "FailedResourceClaimCreation"
 """Ordinary in the moment before the template is there."""
 NOT_READY: Final = "the share of the GPU is not ready"
 """The sidecar's start-up probe."""
-NONE_OF_IT: Final = f"0Mi ({Reason.CLAIM_TAKEN})"
+NONE_OF_IT: Final = f"0Mi ({Reason.CLAIM_IN_USE})"
 HINTS: Final[Mapping[str, str]] = {
     "image will run as root": "sharing pods may not run as root here: set securityContext.runAsUser to another user",
     "cannot allocate all claims": "no GPU has that much memory, compute or clients left; it is placed once one has",
@@ -104,7 +104,7 @@ def explain(found: PodRecord) -> tuple[bool, list[str]]:
 
 
 def _limits(found: PodRecord) -> Iterator[str]:
-    """Whether its limits are in force, as the node's agent says in the claims' status."""
+    """Whether its limits are in force, as the node's enforcer says in the claims' status."""
     mine = [claim for claim in _claims(found) if not _holder(found, claim)]
     for entry in (each for claim in mine for each in objects(mapping(claim, "status"), "devices")):
         for condition in objects(entry, "conditions"):
@@ -132,7 +132,7 @@ def _taken(found: PodRecord) -> Iterator[str]:
             gone = all(user.get("uid") != holder.get("podUid") for user in users)
             who = "this pod may hold 0 MiB of it and is ended when it holds any"
             name = text(mapping(claim, "metadata"), "name")
-            yield f"{Reason.CLAIM_TAKEN}: {claim_in_use_message(name, text(holder, 'pod'), who, gone=gone)}"
+            yield f"{Reason.CLAIM_IN_USE}: {claim_in_use_message(name, text(holder, 'pod'), who, gone=gone)}"
 
 
 def _where(pod: Object) -> str:

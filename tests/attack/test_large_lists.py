@@ -34,9 +34,9 @@ FOLLOWING = """
 import sys, threading
 import enforcer.main
 from enforcer.quota.informer import WITH_KUBELET, QuotaInformer, follow_quotas
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 books, stopped = QuotaInformer("gpu-7", lambda seen: (), WITH_KUBELET), threading.Event()
-follow_quotas(Cluster.connect(sys.argv[1]), books, "gpu-7", lambda quotas: None, stopped)
+follow_quotas(KubeClient.connect(sys.argv[1]), books, "gpu-7", lambda quotas: None, stopped)
 stopped.wait()
 """
 
@@ -89,7 +89,7 @@ def test_an_enforcer_reads_large_pods_within_its_limit(
     assert server.seen("pods").wait(patient(SECONDS)), (tmp_path / "log").read_text()
     found = peak_mib([process.pid])
     print(f"peak: {found:.0f} MiB")
-    assert found < limit_mib("agent")
+    assert found < limit_mib("enforcer")
 
 
 @pytest.mark.parametrize("streams", STREAMS)

@@ -1,4 +1,4 @@
-"""The enforcer in the demo: its quotas, its process, its kill log, and what people ask about it."""
+"""The enforcer in the demo: its quotas, its process, its audit log, and what people ask about it."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ EXPECTED: Final[Mapping[Kind, Callable[[Record], str]]] = {
     Kind.INTENT: _intent,
     Kind.OUTCOME: _outcome,
 }
-"""What the kill log has to tell, in this order, and how it is said."""
+"""What the audit log has to tell, in this order, and how it is said."""
 
 
 def checkpoint(node: Node, containers: Iterable[Container]) -> None:
@@ -80,7 +80,7 @@ def start(node: Node, children: Children) -> Child:
         str(node.state),
         "--run",
         str(node.state / "run"),
-        "--poll",
+        "--poll-seconds",
         str(POLL_SECONDS),
     ]
     options += ["--no-cluster", "--no-mps"]
@@ -107,7 +107,7 @@ def grow(stage: Stage, container: Container, mib: int) -> None:
 
 
 def records(node: Node) -> list[Record]:
-    """Read the kill log as it is now."""
+    """Read the audit log as it is now."""
     try:
         texts = [file.read_text() for file in segments(node.state / FOLDER)]
     except OSError:
@@ -116,7 +116,7 @@ def records(node: Node) -> list[Record]:
 
 
 def wait_for_record(stage: Stage, kind: Kind, container: Container) -> Record:
-    """Wait until the kill log says this about a container."""
+    """Wait until the audit log says this about a container."""
 
     def look() -> Record | None:
         found = (record for record in records(stage.node) if record["kind"] == kind)
@@ -181,12 +181,12 @@ def top(stage: Stage) -> str:
 
 
 def verify(state: Path) -> tuple[int, str]:
-    """Run ``gpu-share audit verify`` on a state directory's kill log."""
+    """Run ``gpu-share audit verify`` on a state directory's audit log."""
     return cli("audit", "verify", "--state", str(state))
 
 
 def edited_copy(node: Node, where: Path) -> tuple[Path, int]:
-    """Copy the kill log and make the kill look smaller by one digit; return the copy's state directory and the line."""
+    """Copy the audit log with one digit of the kill changed; return the copy's state directory and the line."""
     shutil.copytree(node.state / FOLDER, where / FOLDER)
     file = segments(where / FOLDER)[0]
     lines = file.read_text().splitlines(keepends=True)

@@ -95,7 +95,7 @@ def the_neighbour_goes_on(stage: Stage) -> None:
 def the_record_holds(stage: Stage) -> None:
     stage.step("The kill is on the record, and the record cannot be edited unseen")
     code, said = enforcing.verify(stage.node.state)
-    stage.need(code == 0, f"the kill log does not verify: {said}")
+    stage.need(code == 0, f"the audit log does not verify: {said}")
     stage.observed(f"gpu-share audit verify: {said.splitlines()[0]}")
     copy, line = enforcing.edited_copy(stage.node, stage.folder / "copy")
     code, said = enforcing.verify(copy)

@@ -1,4 +1,4 @@
-"""The agent and the kubelet go away and come back, and somebody watches what the agent says of its looks meanwhile."""
+"""The enforcer and the kubelet go away and come back; a watcher records the enforcer's samples meanwhile."""
 
 import socket
 import threading
@@ -14,23 +14,25 @@ from tests.e2e.pods import Object
 from tests.e2e.site import APPS_V1, SYSTEM, Site
 
 KUBELET_PORT: Final = 10250
-AGENTS: Final = path(APPS_V1, "daemonsets", "gpu-share-agent", SYSTEM)
+ENFORCERS: Final = path(APPS_V1, "daemonsets", "gpu-share-enforcer", SYSTEM)
 NOWHERE: Final = {"spec": {"template": {"spec": {"nodeSelector": {"nowhere": "true"}}}}}
 SAMPLING: Final = 0.05
 
 
 @contextmanager
-def no_agent(site: Site) -> Iterator[None]:
-    """Take the agent off the node for a while."""
-    old = site.cluster.get(AGENTS)["spec"]["template"]["spec"].get("nodeSelector")
-    name = site.agent()["metadata"]["name"]
-    site.cluster.patch(AGENTS, NOWHERE)
-    site.until("the agent is gone", lambda: site.find_pod(SYSTEM, name) is None)
+def no_enforcer(site: Site) -> Iterator[None]:
+    """Take the enforcer off the node for a while."""
+    old = site.cluster.get(ENFORCERS)["spec"]["template"]["spec"].get("nodeSelector")
+    name = site.enforcer()["metadata"]["name"]
+    site.cluster.patch(ENFORCERS, NOWHERE)
+    site.until("the enforcer is gone", lambda: site.find_pod(SYSTEM, name) is None)
     try:
         yield
     finally:
-        site.cluster.patch(AGENTS, {"spec": {"template": {"spec": {"nodeSelector": {"nowhere": None, **(old or {})}}}}})
-        site.until("the agent is ready again", site.agent_ready, 90)
+        site.cluster.patch(
+            ENFORCERS, {"spec": {"template": {"spec": {"nodeSelector": {"nowhere": None, **(old or {})}}}}}
+        )
+        site.until("the enforcer is ready again", site.enforcer_ready, 90)
 
 
 def kubelet_restarts(site: Site, times: int) -> None:
@@ -54,9 +56,9 @@ def seconds(when: str) -> float:
 
 
 def poll_of(site: Site) -> float:
-    """Seconds between two looks of the agent, as it was told."""
-    (enforcer,) = [each for each in site.agent()["spec"]["containers"] if each["name"] == "enforcer"]
-    (said,) = [word for word in enforcer["args"] if word.startswith("--poll=")]
+    """Seconds between two looks of the enforcer, as it was told."""
+    (enforcer,) = [each for each in site.enforcer()["spec"]["containers"] if each["name"] == "enforcer"]
+    (said,) = [word for word in enforcer["args"] if word.startswith("--poll-seconds=")]
     return float(said.partition("=")[2])
 
 
@@ -69,7 +71,7 @@ def ready_since(pod: Object) -> float:
 
 @dataclass(slots=True)
 class Looks:
-    """When the agent looked at the node, each time, in seconds since 1970."""
+    """When the enforcer looked at the node, each time, in seconds since 1970."""
 
     at: list[float] = field(default_factory=list)
 
@@ -78,14 +80,14 @@ class Looks:
         return sorted(pairwise(self.at), key=lambda gap: gap[0] - gap[1])
 
     def longest(self, nth: int = 0) -> float:
-        """Seconds of the longest gap, or of the ``nth`` after it: how late the machine lets the agent be."""
+        """Seconds of the longest gap, or of the ``nth`` after it: how late the machine lets the enforcer be."""
         earlier, later = self.gaps()[nth]
         return later - earlier
 
 
 @contextmanager
 def looks(site: Site) -> Iterator[Looks]:
-    """Note all looks of the agent, from its status file on the node; a new agent's among them."""
+    """Note all looks of the enforcer, from its status file on the node; a new enforcer's among them."""
     found, ended = Looks(), threading.Event()
 
     def watch() -> None:

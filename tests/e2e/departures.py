@@ -49,8 +49,8 @@ def moment(stamp: str) -> float:
 
 
 def releases(site: Site) -> dict[str, list[Object]]:
-    """What the agent's log says of clients of pods being deleted, by the pod's UID."""
-    said = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-agent -c enforcer --tail -1")
+    """What the enforcer's log says of clients of pods being deleted, by the pod's UID."""
+    said = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail -1")
     rows = [json.loads(line) for line in said.splitlines() if '"MPS client of a pod that is being deleted"' in line]
     return {uid: [row for row in rows if row["pod_uid"] == uid] for uid in {row["pod_uid"] for row in rows}}
 
@@ -68,9 +68,10 @@ def check_released(site: Site, last: Last, uids: Mapping[str, str]) -> None:
 
 
 def trouble(site: Site) -> str:
-    """What the agent and the MPS pod said that is not routine."""
+    """What the enforcer and the MPS pod said that is not routine."""
     commands = [
-        f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-{part} --all-containers --tail -1" for part in ("agent", "mps")
+        f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-{part} --all-containers --tail -1"
+        for part in ("enforcer", "mps")
     ]
     lines = [line for each in commands for line in site.shell(each).splitlines()]
     return "\n".join(line for line in lines if '"info"' not in line or "Mps" in line)

@@ -10,7 +10,7 @@ from tests.e2e.pods import Object
 from tests.e2e.site import RUN, SYSTEM, Site
 
 LOOKS: Final = 5
-"""Seconds between the agent's looks at MPS in these tests."""
+"""Seconds between the enforcer's looks at MPS in these tests."""
 SAY: Final = """
 import os, socket, sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
@@ -49,7 +49,7 @@ def say(site: Site, namespace: str, name: str, *words: str) -> list[str]:
 
 
 def daemon(site: Site, gpu: str) -> int:
-    """Pid of a GPU's daemon, as the agent noted it."""
+    """Pid of a GPU's daemon, as the enforcer noted it."""
     for note in (site.on_node(RUN) / "mps").glob("*/daemon.json"):
         found: dict[str, Any] = json.loads(note.read_text())
         if found.get("gpu") == gpu:
@@ -59,7 +59,7 @@ def daemon(site: Site, gpu: str) -> int:
 
 def signal(site: Site, number: str, pid: int) -> None:
     """Send a signal to a process of the node."""
-    site.in_agent(f"sh -c 'kill -{number} {pid}'")
+    site.in_enforcer(f"sh -c 'kill -{number} {pid}'")
 
 
 def told(site: Site, reason: str, gpu: str) -> list[str]:
@@ -69,9 +69,9 @@ def told(site: Site, reason: str, gpu: str) -> list[str]:
     return [each["note"] for each in ours if gpu in each["note"]]
 
 
-def agent_log(site: Site) -> str:
-    """All that the agent said since it started."""
-    name = site.agent()["metadata"]["name"]
+def enforcer_log(site: Site) -> str:
+    """All that the enforcer said since it started."""
+    name = site.enforcer()["metadata"]["name"]
     return site.shell(f"kubectl -n {SYSTEM} logs {name} -c enforcer", seconds=60)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpushare.contract import DRIVER, SIDECAR
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from tests.e2e import breaking, deviceplugin, readme
 from tests.e2e.pods import MAIN, Object
 from tests.e2e.version import SIMULATOR_IMAGE
@@ -34,7 +34,7 @@ ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "gpu-share-system"
 TEAM: Final = "asr"
 SLOW: Final = (
-    " --set webhook.replicas=1 --set agent.poll=5 --timeout=5m"
+    " --set webhook.replicas=1 --set enforcer.pollSeconds=5 --timeout=5m"
     " --set sidecar.resources.requests.cpu=50m --set sidecar.resources.limits.cpu=1000m"
 )
 """For a virtual node, whose processor does a twentieth of the work: one webhook, rarer samples, faster sidecars."""
@@ -63,7 +63,7 @@ class Site:
     work: Path
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> KubeClient:
         """An administrator's connection."""
         return self.bed.cluster
 
@@ -194,34 +194,34 @@ class Site:
         found = self.cluster.list(path(EVENTS_V1, "events", namespace=namespace))[0]
         return {each["reason"]: each.get("note", "") for each in found if each["regarding"].get("name") == pod}
 
-    # The agent
+    # The enforcer
 
-    def agents(self) -> list[Object]:
-        """The agent's pods that are not on their way out."""
-        selector = f"{NAME}=gpu-share-agent"
+    def enforcers(self) -> list[Object]:
+        """The enforcer's pods that are not on their way out."""
+        selector = f"{NAME}=gpu-share-enforcer"
         found = self.cluster.list(path(CORE_V1, PODS, namespace=SYSTEM), labelSelector=selector)[0]
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
-    def agent(self) -> Object:
-        """The agent's pod on the node."""
-        (living,) = self.agents()
+    def enforcer(self) -> Object:
+        """The enforcer's pod on the node."""
+        (living,) = self.enforcers()
         return living
 
-    def agent_ready(self) -> bool:
-        """Whether there is one agent and it is ready."""
-        return [ready(each) for each in self.agents()] == [True]
+    def enforcer_ready(self) -> bool:
+        """Whether there is one enforcer and it is ready."""
+        return [ready(each) for each in self.enforcers()] == [True]
 
-    def in_agent(self, command: str) -> str:
-        """Run a command in the agent's container."""
-        name = self.agent()["metadata"]["name"]
+    def in_enforcer(self, command: str) -> str:
+        """Run a command in the enforcer's container."""
+        name = self.enforcer()["metadata"]["name"]
         return self.shell(f"kubectl -n {SYSTEM} exec {name} -c enforcer -- {command}", seconds=60)
 
     def status(self) -> Object:
-        """What the agent says of its node, from its state folder."""
+        """What the enforcer says of its node, from its state folder."""
         return dict(json.loads((self.on_node(STATE) / "status.json").read_text()))
 
     def records(self, namespace: str, name: str) -> list[Object]:
-        """The kill log's records of one pod, oldest first: the log has those of earlier tests as well."""
+        """The audit log's records of one pod, oldest first: the log has those of earlier tests as well."""
         segments = sorted((self.on_node(STATE) / "audit").glob("kills-*.jsonl"))
         every = [json.loads(line) for segment in segments for line in segment.read_text().splitlines()]
         whose = {"namespace": namespace, "name": name}
@@ -260,8 +260,8 @@ class Site:
         return deviceplugin.running(self.node, uuids)
 
     def simulator(self, *words: str) -> str:
-        """Run ``gpu-share-simulator`` beside the agent."""
-        name = self.agent()["metadata"]["name"]
+        """Run ``gpu-share-simulator`` beside the enforcer."""
+        name = self.enforcer()["metadata"]["name"]
         command = f"gpu-share-simulator {' '.join(words)}"
         return self.shell(f"kubectl -n {SYSTEM} exec {name} -c simulator -- {command}", seconds=60)
 
@@ -285,7 +285,7 @@ class Site:
         commands = (
             "kubectl get pods -A -o wide",
             "kubectl get events -A --field-selector type=Warning --sort-by=.lastTimestamp | tail -n 25",
-            f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-agent -c enforcer --tail 25",
+            f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail 25",
             f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-webhook --tail 10",
         )
         return "\n".join(f"$ {each}\n{self.shell(each, seconds=30, check=False)}" for each in commands)

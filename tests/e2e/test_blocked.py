@@ -47,13 +47,13 @@ def test_a_kill_comes_in_time_and_the_holder_is_named_to_operators_alone(site: S
     delay = seconds(outcome["time"]) - seconds(intent["time"])
     print(f"the kill took {delay:.1f} s; {outcome['targets'][0]['steps']}")
     assert delay <= DELAY
-    site.until("the holder is named in the agent's log", lambda: said_of(site, holder["metadata"]["uid"]))
-    site.until("the node has an Event of it", lambda: pinned.told(site, "ControlBlocked", gpu))
+    site.until("the holder is named in the enforcer's log", lambda: said_of(site, holder["metadata"]["uid"]))
+    site.until("the node has an Event of it", lambda: pinned.told(site, "MpsControlBlocked", gpu))
     assert "holder" not in json.dumps(site.events(namespace, "greedy"))
     assert pinned.daemon(site, gpu) == daemon, "nobody's daemon is replaced for it"
     assert set(restarts(site.running(namespace, "holder")).values()) == {0}
 
 
 def said_of(site: Site, pod_uid: str) -> bool:
-    lines = pinned.agent_log(site).splitlines()
-    return any("ControlBlocked" in line and pod_uid in line for line in lines)
+    lines = pinned.enforcer_log(site).splitlines()
+    return any("MpsControlBlocked" in line and pod_uid in line for line in lines)

@@ -67,5 +67,5 @@ def tenant(name: str, *, deaf: bool) -> Object:
 
 
 def holders(site: Site, namespace: str) -> list[str]:
-    """Pods of a namespace that the agent still counts."""
+    """Pods of a namespace that the enforcer still counts."""
     return [row["pod"] for row in site.status()["containers"] if row["namespace"] == namespace]

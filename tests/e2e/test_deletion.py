@@ -59,9 +59,9 @@ def test_a_drain_does_the_same_and_spares_who_ends_by_itself(site: Site, namespa
     assert polite["uid"] not in releases(site)
 
 
-def test_neither_a_daemon_nor_the_agent_came_to_harm(site: Site, namespace: str) -> None:
+def test_neither_a_daemon_nor_the_enforcer_came_to_harm(site: Site, namespace: str) -> None:
     """The daemons that served before still serve: a share can be had and used."""
     site.run(namespace, pods.pod("after", "hold", "256Mi", memory="512Mi"))
     assert site.status()["problems"] == []
-    assert site.agent_ready()
+    assert site.enforcer_ready()
     site.delete(namespace, "after")

@@ -33,7 +33,7 @@ def explained(site: Site, namespace: str, name: str) -> str:
 
 
 def on_the_node(site: Site, namespace: str, name: str) -> str:
-    return site.in_agent(f"sh -c 'gpu-share explain --state {STATE} {namespace}/{name} || true'")
+    return site.in_enforcer(f"sh -c 'gpu-share explain --state {STATE} {namespace}/{name} || true'")
 
 
 def test_a_container_that_filled_its_own_quota_is_told_so(site: Site, namespace: str) -> None:
@@ -51,7 +51,7 @@ def test_a_container_that_filled_its_own_quota_is_told_so(site: Site, namespace:
 def test_a_pod_that_is_not_restarted_has_its_event_and_most_often_its_sidecars_last_word(
     site: Site, namespace: str
 ) -> None:
-    # It fails only once: by then a busy node's agent has to know the container.
+    # It fails only once: by then a busy node's enforcer has to know the container.
     once = pods.pod("once", "hold", "1980Mi", "--then", "3Gi", "--after", "20s", memory="2Gi")
     once["spec"]["restartPolicy"] = "Never"
     site.create(namespace, once)
@@ -74,12 +74,12 @@ def test_a_container_that_found_the_card_full_is_told_how_much_others_hold_and_n
     name = failed(site, namespace, victim)
     site.until("an Event says so", lambda: "GpuFull" in site.events(namespace, name))
     note = site.events(namespace, name)["GpuFull"]
-    assert f"was full: {HOARD} MiB were held by others, it held {SMALL} MiB of its 4096 MiB" in note
+    assert f"was full: {HOARD} MiB were in use by others, it held {SMALL} MiB of its 4096 MiB" in note
     site.until("its sidecar says so", lambda: "GpuFull: container main failed" in site.logs(namespace, name))
     told = note + site.logs(namespace, name) + explained(site, namespace, name)
     assert "hoarder" not in told
     assert f"{namespace}/hoarder/main: {HOARD} MiB" in on_the_node(site, namespace, name)
-    log = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-agent -c enforcer --tail -1")
+    log = site.shell(f"kubectl -n {SYSTEM} logs -l {NAME}=gpu-share-enforcer -c enforcer --tail -1")
     assert any("GpuFull" in line and "hoarder" in line for line in log.splitlines())
     assert not {"GpuFull", "QuotaReached"} & site.events(namespace, "filler").keys()
     for each in ("victim", "hoarder", "filler"):

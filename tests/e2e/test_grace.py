@@ -1,4 +1,4 @@
-"""Grace periods while kubelet and agent come and go: neither shortened nor stretched, and no tenant is touched."""
+"""Grace periods while kubelet and enforcer come and go: neither shortened nor stretched, and no tenant is touched."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from enforcer.detection.types import DetectorConfig
 from gpushare import contract
 from tests.e2e import pods
-from tests.e2e.absences import Looks, kubelet_restarts, looks, no_agent, poll_of, ready_since, seconds
+from tests.e2e.absences import Looks, kubelet_restarts, looks, no_enforcer, poll_of, ready_since, seconds
 from tests.e2e.pods import Object
 from tests.e2e.site import SYSTEM, Site, restarts
 
@@ -54,35 +54,37 @@ def test_a_kubelet_restart_in_mid_grace_changes_nothing_of_it(site: Site, namesp
     site.delete(namespace, "watched")
 
 
-def test_an_agent_restarted_in_mid_grace_goes_on_where_the_old_one_was(site: Site, namespace: str) -> None:
-    """Seen by the old agent, ended by the new one: a short absence counts whole, after a long one all begins anew."""
+def test_an_enforcer_restarted_in_mid_grace_goes_on_where_the_old_one_was(site: Site, namespace: str) -> None:
+    """Seen by the old enforcer, killed by the new one: a short absence counts, a long one restarts the grace period."""
     with looks(site) as seen:
         site.run(namespace, pods.pod("inherited", *GREEDY))
         warned = site.record(namespace, "inherited", "WARNED")
-        old = site.agent()["metadata"]
+        old = site.enforcer()["metadata"]
         site.remove(SYSTEM, old["name"], grace=1)
-        site.until("another agent is ready", lambda: site.find_pod(SYSTEM, old["name"]) is None and site.agent_ready())
-        agent, intent = site.agent(), site.record(namespace, "inherited", "INTENT")
+        site.until(
+            "another enforcer is ready", lambda: site.find_pod(SYSTEM, old["name"]) is None and site.enforcer_ready()
+        )
+        enforcer, intent = site.enforcer(), site.record(namespace, "inherited", "INTENT")
     lasted = seconds(intent["time"]) - seconds(warned["time"]) + over_for(warned)
     away, look = seen.longest(), seen.longest(1) + ROUNDED
     print(
         f"\ngrace {GRACE} s: {over_for(intent)} s counted, {lasted:.2f} s by the clock, {away:.2f} s of it between two"
     )
-    print(f"agents; otherwise looks {look:.2f} s apart at most; {resumed(seen, agent)}")
+    print(f"enforcers; otherwise looks {look:.2f} s apart at most; {resumed(seen, enforcer)}")
     assert GRACE <= over_for(intent) <= GRACE + look, "neither shortened nor stretched"
     counted = lasted if away <= MAX_GAP else seconds(intent["time"]) - seen.gaps()[0][1]
     assert GRACE - look <= counted <= GRACE + 2 * look
-    assert after_ready(seen, agent) <= WHOLE_SECOND + poll_of(site)
+    assert after_ready(seen, enforcer) <= WHOLE_SECOND + poll_of(site)
     site.delete(namespace, "inherited")
 
 
-def after_ready(seen: Looks, agent: Object) -> float:
-    """Seconds from the new agent's being ready to its first look, the one after the longest gap."""
-    return seen.gaps()[0][1] - ready_since(agent)
+def after_ready(seen: Looks, enforcer: Object) -> float:
+    """Seconds from the new enforcer's being ready to its first look, the one after the longest gap."""
+    return seen.gaps()[0][1] - ready_since(enforcer)
 
 
-def resumed(seen: Looks, agent: Object) -> str:
-    return f"the new agent looked first {after_ready(seen, agent):+.2f} s after it became ready"
+def resumed(seen: Looks, enforcer: Object) -> str:
+    return f"the new enforcer looked first {after_ready(seen, enforcer):+.2f} s after it became ready"
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,7 @@ def untouched(site: Site, namespace: str, backing_off: str) -> None:
     assert restarts(site.bed.pod(namespace, backing_off))[contract.SIDECAR] == 0
 
 
-def test_the_kubelet_restarted_with_the_agent_there(site: Site, namespace: str, backing_off: str) -> None:
+def test_the_kubelet_restarted_with_the_enforcer_there(site: Site, namespace: str, backing_off: str) -> None:
     with looks(site) as seen:
         kubelet_restarts(site, RESTARTS // 2)
     print(f"\n{RESTARTS // 2} restarts of the kubelet: looks {seen.longest():.2f} s apart at most")
@@ -119,18 +121,18 @@ def test_the_kubelet_restarted_with_the_agent_there(site: Site, namespace: str, 
     site.delete(namespace, "after-kubelet")
 
 
-def test_the_kubelet_restarted_with_the_agent_away(site: Site, namespace: str, backing_off: str) -> None:
+def test_the_kubelet_restarted_with_the_enforcer_away(site: Site, namespace: str, backing_off: str) -> None:
     site.run(namespace, pods.pod("leaving", "hold", "512Mi", memory="1Gi"))
-    # With the agent goes what simulates the GPU: what is started meanwhile finds none and ends by itself.
+    # With the enforcer goes what simulates the GPU: what is started meanwhile finds none and ends by itself.
     with looks(site) as seen:
-        with no_agent(site):
+        with no_enforcer(site):
             kubelet_restarts(site, RESTARTS // 2)
             untouched(site, namespace, backing_off)
             site.remove(namespace, "leaving")
-        agent = site.agent()
+        enforcer = site.enforcer()
         site.until("the deletion that waited is done", lambda: site.find_pod(namespace, "leaving") is None)
-    print(f"\n{resumed(seen, agent)}")
-    assert after_ready(seen, agent) <= WHOLE_SECOND + poll_of(site), "enforcement resumes within a poll"
+    print(f"\n{resumed(seen, enforcer)}")
+    assert after_ready(seen, enforcer) <= WHOLE_SECOND + poll_of(site), "enforcement resumes within a poll"
     untouched(site, namespace, backing_off)
 
 

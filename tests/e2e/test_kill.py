@@ -52,8 +52,8 @@ def test_its_sidecar_says_why_in_one_line(site: Site, namespace: str, killed: st
 
 def test_the_record_verifies_and_holds_intent_and_outcome(site: Site, namespace: str, killed: str) -> None:
     mine = [each["kind"] for each in site.records(namespace, killed)]
-    assert mine[:4] == ["ARMED", "WARNED", "INTENT", "OUTCOME"]
-    assert "ok:" in site.in_agent("gpu-share audit verify")
+    assert mine[:4] == ["GRACE_STARTED", "WARNED", "INTENT", "OUTCOME"]
+    assert "ok:" in site.in_enforcer("gpu-share audit verify")
 
 
 def test_from_a_workstation_the_record_is_read_through_the_api_server_and_fits_the_events_anchor(
@@ -61,7 +61,7 @@ def test_from_a_workstation_the_record_is_read_through_the_api_server_and_fits_t
 ) -> None:
     reach = ["-A", "--kubeconfig", str(site.bed.plane.kubeconfig())]
     site.until("the kill is told", lambda: "Killed" in site.events(namespace, killed))
-    head = site.events(namespace, killed)["Killed"].rpartition("kill log ")[2]
+    head = site.events(namespace, killed)["Killed"].rpartition("audit log ")[2]
     capsys.readouterr()
     code = main(["audit", "verify", *reach, "--anchor", head])
     said = capsys.readouterr()

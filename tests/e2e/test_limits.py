@@ -1,7 +1,7 @@
 """Limits that prevent, and the proof that they are in force, on the real node.
 
 First under a simulated driver that limits cgroups, then under MPS, then under MPS with a shared memory:
-one agent each, every pod looked at every 5 s.
+one enforcer each, every pod looked at every 5 s.
 """
 
 import time
@@ -21,12 +21,14 @@ PROOF = 5
 NEWER, OLDER = "615.71.09", "570.86.15"
 LATE = 120.0
 BEFORE = (
-    f"simulate.driver={OLDER}", "simulate.privileged=false", "agent.proofSeconds=30", "agent.limitBackend=auto",
-    "mps.healthSeconds=30", "mps.sharedMemorySize=50%",
+    f"simulate.driver={OLDER}", "simulate.privileged=false",
+    "enforcer.limitVerificationSeconds=30", "enforcer.limitBackend=auto",
+    "mps.checkSeconds=30", "mps.sharedMemorySize=50%",
 )  # fmt: skip
 SHARED_MEMORY = (
-    f"simulate.driver={OLDER}", "simulate.privileged=true", f"agent.proofSeconds={PROOF}", "agent.limitBackend=mps-v2",
-    f"mps.healthSeconds={pinned.LOOKS}", "mps.sharedMemorySize=64Mi",
+    f"simulate.driver={OLDER}", "simulate.privileged=true",
+    f"enforcer.limitVerificationSeconds={PROOF}", "enforcer.limitBackend=mps-v2",
+    f"mps.checkSeconds={pinned.LOOKS}", "mps.sharedMemorySize=64Mi",
 )  # fmt: skip
 JAX = "XLA_PYTHON_CLIENT_PREALLOCATE"
 MEMORY = f"{RUN}/shm"
@@ -35,7 +37,7 @@ ROOT = {"runAsUser": 0, "runAsNonRoot": False}
 IN_IT = "import os; open('/dev/shm/seen', 'w'); at = os.statvfs('/dev/shm'); print(at.f_blocks * at.f_frsize >> 20)"
 UPGRADE = "helm upgrade gpu-share deploy/helm/gpu-share -n gpu-share-system --reuse-values"
 """Without ``--wait``: helm would wait for MPS pods that are replaced on purpose alone."""
-ROLLOUT = "kubectl -n gpu-share-system rollout status daemonset/gpu-share-agent --timeout=3m"
+ROLLOUT = "kubectl -n gpu-share-system rollout status daemonset/gpu-share-enforcer --timeout=3m"
 REPLACE = f"kubectl -n gpu-share-system delete pod -l {NAME}=gpu-share-mps"
 
 
@@ -48,7 +50,7 @@ def _have(site: Site) -> Iterator[Have]:
 
     def have(*values: str, then: str = "true") -> None:
         site.shell(f"{UPGRADE} --set {','.join((*BEFORE, *values))} && {then} && {ROLLOUT}")
-        site.until("the agent is ready", site.agent_ready, LATE)
+        site.until("the enforcer is ready", site.enforcer_ready, LATE)
 
     yield have
     have(then=REPLACE)
@@ -71,7 +73,7 @@ def namespace(site: Site) -> Iterator[str]:
 def backend(request: pytest.FixtureRequest, site: Site, have: Have) -> str:
     """Who keeps the limits: the driver where it can, MPS where the operator wants it."""
     wanted = "auto" if request.param == "driver-cgroup" else request.param
-    have(f"simulate.driver={NEWER}", f"agent.proofSeconds={PROOF}", f"agent.limitBackend={wanted}")
+    have(f"simulate.driver={NEWER}", f"enforcer.limitVerificationSeconds={PROOF}", f"enforcer.limitBackend={wanted}")
     site.until("the GPUs say so", lambda: keepers(site) == {request.param})
     return str(request.param)
 
@@ -162,7 +164,7 @@ def test_what_exceeds_the_limit_is_refused_and_nobody_is_ended(site: Site, names
     ("state", "change", "words"),
     [
         ("NotApplied", ("-u", MPS_MEMORY_LIMIT), "was started without its limit"),
-        ("Escaped", (f"{MPS_MEMORY_LIMIT}=0=2048M,1=9000M",), "names a GPU it does not see"),
+        ("LimitEscaped", (f"{MPS_MEMORY_LIMIT}=0=2048M,1=9000M",), "names a GPU it does not see"),
     ],
 )
 def test_a_limit_that_was_got_around_is_said_by_claim_event_and_explain(

@@ -74,7 +74,7 @@ def test_a_mistyped_label_shares_nothing_anew_and_is_told(site: Site, namespace:
     site.run(namespace, pods.pod("there", "hold", "1Gi"))
     label(site, "time-sliced")
     site.until("nothing is offered", lambda: not modes(site), 60)
-    assert "'time-sliced' is no mode" in site.in_agent("gpu-share check --node || true")
+    assert "'time-sliced' is not a mode" in site.in_enforcer("gpu-share check --node || true")
     told = site.shell("kubectl get events -A --field-selector involvedObject.kind=Node,reason=ModeUnknown")
     assert "time-sliced" in told
     assert set(restarts(site.running(namespace, "there")).values()) == {0}
@@ -103,11 +103,11 @@ def test_by_turns_a_tenant_runs_without_mps_and_is_ended_over_its_quota(site: Si
 @contextmanager
 def instances(site: Site, *profiles: str) -> Iterator[None]:
     """Have the last GPU cut into MIG instances for a while. Its driver starts anew with it, as a reset demands."""
-    site.shell(f"{UPGRADE} 'simulate.mig={{{','.join(profiles)}}}' --set agent.mode=mig")
+    site.shell(f"{UPGRADE} 'simulate.mig={{{','.join(profiles)}}}' --set enforcer.mode=mig")
     try:
         yield
     finally:
-        site.shell(f"{UPGRADE} agent.mode=mps --set-json 'simulate.mig=[]'")
+        site.shell(f"{UPGRADE} enforcer.mode=mps --set-json 'simulate.mig=[]'")
 
 
 def test_a_mig_instance_has_one_user_beside_shares_on_another_gpu(site: Site, namespace: str) -> None:

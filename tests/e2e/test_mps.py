@@ -9,7 +9,7 @@ from tests.e2e import pinned, pods, readme
 from tests.e2e.site import OPTIONS, RUN, Site, restarts
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(1200)]
-FAST = f"--set mps.healthSeconds={pinned.LOOKS}"
+FAST = f"--set mps.checkSeconds={pinned.LOOKS}"
 TWO_LOOKS = 2 * pinned.LOOKS + 10
 """Seconds for two looks, and for what is between them and the test."""
 
@@ -27,7 +27,7 @@ def _namespace(site: Site, gpus: list[str]) -> Iterator[str]:
         pinned.tenant(site, name, f"neighbour-{index}", gpu, "hold", "512Mi", "--dies-with-server")
     before, daemons = pinned.mps_pods(site), [pinned.daemon(site, gpu) for gpu in gpus]
     upgrade(site, FAST)
-    assert [pinned.daemon(site, gpu) for gpu in gpus] == daemons, "an upgrade of the agent touches no daemon"
+    assert [pinned.daemon(site, gpu) for gpu in gpus] == daemons, "an upgrade of the enforcer touches no daemon"
     yield name
     upgrade(site, "")
     assert (pinned.mps_pods(site), [pinned.daemon(site, gpu) for gpu in gpus][1:]) == (before, daemons[1:])
@@ -38,7 +38,7 @@ def _namespace(site: Site, gpus: list[str]) -> Iterator[str]:
 
 def upgrade(site: Site, more: str) -> None:
     site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {more}")
-    site.until("the agent is ready", site.agent_ready, 120)
+    site.until("the enforcer is ready", site.enforcer_ready, 120)
 
 
 def timed(site: Site, what: str, check: Callable[[], object]) -> None:

@@ -54,7 +54,7 @@ def webhook_ready(site: Site) -> bool:
 
 
 def seen(site: Site, namespace: str, name: str) -> bool:
-    """Whether the agent has seen what a pod holds."""
+    """Whether the enforcer has seen what a pod holds."""
     rows = [row for row in site.status()["containers"] if (row["namespace"], row["pod"]) == (namespace, name)]
     return any(row["usedMib"] for row in rows)
 
@@ -62,7 +62,7 @@ def seen(site: Site, namespace: str, name: str) -> bool:
 def test_the_api_server_away_for_a_minute(site: Site, namespace: str) -> None:
     """A container known before is still held to its quota; nobody else is touched."""
     site.run(namespace, pods.pod("known", "hold", "1Gi", "--then", "6Gi", "--after", "15s", "--over-limit"))
-    site.until("the agent knows it", lambda: seen(site, namespace, "known"))
+    site.until("the enforcer knows it", lambda: seen(site, namespace, "known"))
     with site.no_api_server():
         away = time.monotonic()
         while time.monotonic() - away < API_AWAY:

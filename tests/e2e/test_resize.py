@@ -34,7 +34,7 @@ def resize(site: Site, *arguments: str, tenant: bool = False) -> str:
 
 
 def quota(site: Site, namespace: str, pod: str, container: str = pods.MAIN) -> tuple[int, int, str]:
-    """Quota and use in MiB of a container, and how it stands, as the agent has it."""
+    """Quota and use in MiB of a container, and how it stands, as the enforcer has it."""
     (found,) = [
         (each["quotaMib"], each["usedMib"], each["state"])
         for each in site.status()["containers"]
@@ -105,11 +105,11 @@ def test_it_is_raised_again_as_far_as_was_reserved_and_no_further(site: Site, na
     assert limits(site, namespace, elastic) == ("0=2048M", "2048")
 
 
-def test_an_agent_that_starts_afresh_keeps_it(site: Site, namespace: str, elastic: str) -> None:
+def test_an_enforcer_that_starts_afresh_keeps_it(site: Site, namespace: str, elastic: str) -> None:
     resize(site, f"{namespace}/{elastic}", "main", "1280Mi")
-    site.remove("gpu-share-system", site.agent()["metadata"]["name"])
-    site.until("there is no agent or another", lambda: not site.agent_ready())
-    site.until("the agent is back", site.agent_ready)
+    site.remove("gpu-share-system", site.enforcer()["metadata"]["name"])
+    site.until("there is no enforcer or another", lambda: not site.enforcer_ready())
+    site.until("the enforcer is back", site.enforcer_ready)
     assert quota(site, namespace, elastic)[0] == 1280
     started_again(site, namespace, elastic)
     assert limits(site, namespace, elastic) == ("0=1280M", "1280")

@@ -39,7 +39,7 @@ def killed(site: Site, namespace: str, name: str) -> Object:
 
 
 def uses(site: Site, name: str) -> set[tuple[str, str, int, int]]:
-    """(container, GPU, MiB used, MiB of quota), as the node's agent sees a pod."""
+    """(container, GPU, MiB used, MiB of quota), as the node's enforcer sees a pod."""
     rows = [row for row in site.status()["containers"] if row["pod"] == name]
     return {(row["container"], row["gpu"], row["usedMib"], row["quotaMib"]) for row in rows if row["quotaMib"]}
 

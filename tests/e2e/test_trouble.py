@@ -83,11 +83,11 @@ def test_by_policy_the_tenants_of_a_gpu_that_fails_are_evicted_with_a_reason(sit
 def health_taint(site: Site, effect: str) -> Iterator[None]:
     """Have the chart set another effect for a while."""
     upgrade = "helm upgrade gpu-share deploy/helm/gpu-share -n gpu-share-system --reuse-values --wait --set"
-    site.shell(f"{upgrade} agent.healthTaint={effect}")
+    site.shell(f"{upgrade} enforcer.healthTaint={effect}")
     try:
         yield
     finally:
-        site.shell(f"{upgrade} agent.healthTaint=NoSchedule")
+        site.shell(f"{upgrade} enforcer.healthTaint=NoSchedule")
 
 
 def alone(site: Site, namespace: str) -> bool:
@@ -112,7 +112,7 @@ def test_a_second_device_plugin_makes_its_gpus_contested(site: Site, namespace: 
             "nothing is shared any more", lambda: not [name for name in site.devices() if name.startswith("gpu-")]
         )
         assert set(restarts(site.running(namespace, "before")).values()) == {0}
-        assert "Contested" in site.shell("kubectl get events -A --field-selector involvedObject.kind=Node")
+        assert "Contended" in site.shell("kubectl get events -A --field-selector involvedObject.kind=Node")
         site.create(namespace, pods.pod("meanwhile", "hold", "1Gi"))
         time.sleep(3)
         assert not site.bed.pod(namespace, "meanwhile")["spec"].get("nodeName")

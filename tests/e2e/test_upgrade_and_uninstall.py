@@ -24,7 +24,7 @@ def test_the_check_is_green_and_finds_a_service_with_a_wrong_port(site: Site) ->
     """The same job ended the installation of this site."""
     site.namespace("checked")
     print(site.shell(CHECK))
-    print(site.in_agent("gpu-share check --node"))
+    print(site.in_enforcer("gpu-share check --node"))
     site.shell(HELM_TEST)
     site.shell(f"{SERVICE} '{PORT % 'admin'}'")
     try:
@@ -40,7 +40,7 @@ def test_the_check_is_green_and_finds_a_service_with_a_wrong_port(site: Site) ->
 def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     namespace = site.namespace("upgraded")
     site.run(namespace, pods.pod("tenant", "hold", "1Gi"))
-    old = site.agent()["metadata"]["uid"]
+    old = site.enforcer()["metadata"]["uid"]
     for target in images.targets():
         site.node.load_image(images.image(target, tag="upgraded"))
     site.shell(
@@ -48,11 +48,13 @@ def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
         f" kubectl -n {SYSTEM} rollout status deployment/gpu-share-webhook --timeout=3m"
     )
     site.run(namespace, pods.pod("between", "hold", "1Gi"))  # a newer webhook beside this enforcer
-    assert site.agent()["metadata"]["uid"] == old
+    assert site.enforcer()["metadata"]["uid"] == old
     print(site.shell(CHECK))
     print(site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {UPGRADED}"))
-    site.until("the new agent is ready", lambda: site.agent_ready() and site.agent()["metadata"]["uid"] != old, 120)
-    assert site.agent()["spec"]["containers"][0]["image"].endswith(":upgraded")
+    site.until(
+        "the new enforcer is ready", lambda: site.enforcer_ready() and site.enforcer()["metadata"]["uid"] != old, 120
+    )
+    assert site.enforcer()["spec"]["containers"][0]["image"].endswith(":upgraded")
     assert set(restarts(site.running(namespace, "tenant")).values()) == {0}
     site.run(namespace, pods.pod("newer", "hold", "1Gi"))
     site.drop(namespace, wait=True)

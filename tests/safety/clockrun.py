@@ -74,11 +74,11 @@ class Run:
     def container_id(self, number: int) -> str:
         return f"{number:032x}{self.lives[number]:032x}"
 
-    def agent(self) -> EnforcementLoop:
+    def enforcer(self) -> EnforcementLoop:
         checkpoint = Checkpoint(self.folder)
         parts = LoopDependencies(
             watch=UsageSampler(self, self), quotas=checkpoint.read, executor=self,  # type: ignore[arg-type]
-            kill_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
         )  # fmt: skip
         return EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock)
 
@@ -139,21 +139,21 @@ class Run:
     def go(self) -> None:
         """All of it, in several lives of the enforcer."""
         self.write_quotas()
-        agent = self.agent()
+        enforcer = self.enforcer()
         while self.now < self.seconds:
             self.step()
             if self.chance.random() < 0.02:  # an operator who looks now and then
                 circuit_breaker.reset(self.folder)
             if self.chance.random() < 0.01:
-                agent.close()
+                enforcer.close()
                 self.now += self.chance.choice([1, 3, 12])
-                agent = self.agent()
-            agent.poll()
-            for future in agent._pending:
+                enforcer = self.enforcer()
+            enforcer.poll()
+            for future in enforcer._pending:
                 future.result(60)
             status = json.loads((self.folder / "status.json").read_text())
             self.trace.append(json.dumps([status["containers"], status["kills"]]))
-        agent.close()
+        enforcer.close()
 
 
 def main(name: str, seeds: int, seconds: int, *, saboteur: bool) -> dict[str, Any]:

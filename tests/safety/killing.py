@@ -48,7 +48,7 @@ class Bench:
     """One executor.
 
     Args:
-        folder: of its kill log.
+        folder: of its audit log.
         held: what NVML says at each look: pids, each with its MiB.
         mps: the daemons.
         patience: scaled.
@@ -65,7 +65,8 @@ class Bench:
         self.notices: list[UserMessage] = []
         self.sent: list[Sent] = []
         tools = KillDependencies(
-            eyes=self.watch, attributor=CgroupAttributor(), kill_log=self.scribe, mps=mps or NullMpsClient(), sink=self,
+            eyes=self.watch, attributor=CgroupAttributor(), audit_log=self.scribe,
+            mps=mps or NullMpsClient(), sink=self,
             open_handle=noting(self.sent).open,
         )  # fmt: skip
         self.executor = KillExecutor("gpu-7", tools, patience or KillTimeouts(term=0.2, kill=1.0))

@@ -84,7 +84,7 @@ class Life:
 
     def carry_out(self, verdict: KillDecision) -> KillResult:
         self._say("kill", verdict.at)
-        return KillResult(Reason.GONE)
+        return KillResult(Reason.ALREADY_EXITED)
 
     def _say(self, what: str, when: float) -> None:
         self._told.write(f"{what} {when!r}\n")
@@ -94,7 +94,7 @@ class Life:
         allowed = (quota(grace_seconds=self.grace),)
         parts = LoopDependencies(
             watch=UsageSampler(self, self), quotas=lambda: allowed, executor=self,  # type: ignore[arg-type]
-            kill_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
+            audit_log=AuditWriter(AuditLog(self.folder / "audit"), "gpu-7"), sink=self, metrics=Metrics(),
         )  # fmt: skip
         EnforcementLoop("gpu-7", self.folder, parts, clock=self.clock).run(threading.Event(), POLL)
 

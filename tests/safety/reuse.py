@@ -1,7 +1,7 @@
 """Pids that come round again, at every door the killer goes through.
 
 Run in a pid namespace of its own, where ``ns_last_pid`` says which pid the next process gets. Each trial counts the
-killer's steps through its doors (NVML, /proc, pidfds, the kill log, MPS); at one of them the victim ends, is reaped,
+killer's steps through its doors (NVML, /proc, pidfds, the audit log, MPS); at one of them the victim ends, is reaped,
 and an innocent gets its pid. Only NVML and the MPS daemon are scripted, and both know nothing but the truth. The
 innocent is an MPS client as soon as one can be: not in the very step in which it is born, for the daemon is told by
 number, and no look at a pidfd reaches into the daemon.
@@ -190,7 +190,7 @@ class World:
         what, *words = command.split()
         self.step(f"{what} asked")
         if moot is not None and moot():
-            raise MpsError("there was no point in it any more", Reason.GONE)
+            raise MpsError("there was no point in it any more", Reason.ALREADY_EXITED)
         answer = {"get_server_list": f"{SERVER}\n", "get_client_list": f"{self.trial.pid}\n"}.get(what, "0\n")
         if what == "terminate_client" and words[-1] == str(self.trial.pid):
             self.trial.told += self.trial.connected
@@ -234,7 +234,7 @@ class World:
         self.trial = trial
         holders = self._watch.holders(self.quota)
         tools = KillDependencies(
-            eyes=self._watch, attributor=self, kill_log=self, mps=self._mps, sink=self, open_handle=handles.open,  # type: ignore[arg-type]
+            eyes=self._watch, attributor=self, audit_log=self, mps=self._mps, sink=self, open_handle=handles.open,  # type: ignore[arg-type]
         )  # fmt: skip
         verdict = KillDecision(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
         reason = KillExecutor("gpu-7", tools, KillTimeouts(term=0, kill=5.0)).carry_out(verdict).reason

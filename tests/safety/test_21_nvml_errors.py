@@ -1,6 +1,6 @@
 """Test 21: everything that NVML's calls can answer, hang over or die of. Nobody is killed by blind eyes.
 
-Through the real nvidia-ml-py in the agent's own child process, over a library that is scripted.
+Through the real nvidia-ml-py in the enforcer's own child process, over a library that is scripted.
 """
 
 import socket
@@ -135,14 +135,14 @@ def test_a_driver_that_hangs_stops_no_look_and_is_heard_when_it_wakes(
     tell(f"driver that hangs for {seconds} s (scaled): kills in blind looks, {call}", looks)
 
 
-def test_the_process_that_hangs_ends_with_the_agent_all_the_same(made: Bed) -> None:
+def test_the_process_that_hangs_ends_with_the_enforcer_all_the_same(made: Bed) -> None:
     made.begin()
     made.sim.fail(Fault(call=COMPUTE, hold=1))
     made.reader._waits = replace(PATIENT, deadline=0.1)
     kept = made.reader._kept
     assert made.look().seen is None
     assert kept is not None
-    kept._door.shutdown(socket.SHUT_RDWR)  # as when the agent is killed
+    kept._door.shutdown(socket.SHUT_RDWR)  # as when the enforcer is killed
     assert kept._process.wait(60) == 0
 
 
@@ -157,7 +157,7 @@ def test_a_library_that_crashes_takes_its_own_process_and_nothing_else(made: Bed
     looks = [made.look() for _ in range(times)]
     assert all(look.seen is None and not look.kills for look in looks)
     assert {error.reason for _, error in made.reader.failures} == {Reason.NVML_CRASHED}
-    if times > 3:  # the agent waits for a moment before it starts the next process, so often in a minute
+    if times > 3:  # the enforcer waits for a moment before it starts the next process, so often in a minute
         made.sim.fail()
         while (look := made.look()).seen is None:
             looks.append(look)

@@ -62,7 +62,7 @@ class Scripted:
             return f"{SERVER}\n" if what == "get_server_list" else "".join(f"{pid}\n" for pid in self.clients)
         self.said.append(Said(time.monotonic_ns(), int(words[-1]), self.answer in RELEASED))
         if self.answer == HANGS:
-            raise MpsError("no answer in time", Reason.CONTROL_BLOCKED)
+            raise MpsError("no answer in time", Reason.MPS_CONTROL_BLOCKED)
         return self.answer
 
 
@@ -101,7 +101,7 @@ class Bed:
         assert [each.released for each in said] == expected(answer)
         steps = self.bench.last("OUTCOME")["targets"][0]["steps"]
         first = {True: "terminate_client", False: "terminate_client refused"}[answer in RELEASED]
-        assert steps == f"{'ControlBlocked' if answer == HANGS else first},SIGTERM,SIGKILL"
+        assert steps == f"{'MpsControlBlocked' if answer == HANGS else first},SIGTERM,SIGKILL"
         sent = [each for each in self.bench.sent if each.pid == pid]
         assert [each.number.name for each in sent] == ["SIGTERM", "SIGKILL"]
         return [*(each.at for each in said), *(each.at for each in sent)]

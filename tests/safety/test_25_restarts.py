@@ -67,11 +67,11 @@ def test_the_program_itself_killed_in_mid_grace(tmp_path: Path) -> None:
                 node.looks(1)
             assert node.stop(signal.SIGKILL) == -signal.SIGKILL
             assert alive(tenant), "in mid-grace"
-            before = len(node.records("ARMED"))
+            before = len(node.records("GRACE_STARTED"))
             node.start()
         tenant.wait(REAL_GRACE + 60)
         lasted = boottime() - begun
-        (intent,), armed = node.records("INTENT"), len(node.records("ARMED"))
+        (intent,), armed = node.records("INTENT"), len(node.records("GRACE_STARTED"))
         over = float(intent["overFor"].removesuffix("s"))
     assert armed == before, "no later life began it anew"
     assert lasted >= REAL_GRACE

@@ -62,10 +62,17 @@ class Node:
         self.started: dict[int, PidHandle] = {}
         self.begun: list[int] = []
         self.show()
-        options = ["--node", "gpu-7", "--state", str(self.state), "--run", str(folder), "--poll", "0.02"]
-        options += ["--term-wait", "1", "--no-cluster", "--no-mps", "--no-publish", "--allow-any-pid-namespace"]
+        options = ["--node", "gpu-7", "--state", str(self.state), "--run", str(folder), "--poll-seconds", "0.02"]
+        options += [
+            "--termination-timeout",
+            "1",
+            "--no-cluster",
+            "--no-mps",
+            "--no-publish",
+            "--allow-any-pid-namespace",
+        ]
         command = [*under, sys.executable, "-m", "tests.safety.enforcers", str(folder), str(self.card), *options]
-        command += ["--max-kills", "1000000", *more]
+        command += ["--max-kills-per-minute", "1000000", *more]
         log, pipe = stack.enter_context(self.log.open("wb")), subprocess.PIPE
         self.forks = stack.enter_context(
             subprocess.Popen(command, cwd=PROJECT, text=True, stdin=pipe, stdout=pipe, stderr=log)

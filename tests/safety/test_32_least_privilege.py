@@ -137,7 +137,7 @@ def test_an_enforcer_with_every_right_gives_up_all_but_those_and_works(tmp_path:
     assert had < rights.effective(), "it had more to begin with"
     assert {right.name.lower() for right in NEEDED_FOR} == granted()
     assert set(rights.ALWAYS) - {Capability[each.upper()] for each in granted()} == NOT_PROVABLE.keys()
-    extent.figure("32", "kept by a privileged agent that ended a tenant", ", ".join(sorted(names(had))))
+    extent.figure("32", "kept by a privileged enforcer that ended a tenant", ", ".join(sorted(names(had))))
     for right, why in NOT_PROVABLE.items():
         extent.figure("32", f"fails without {right.name}", why)
 

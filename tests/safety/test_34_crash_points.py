@@ -1,4 +1,4 @@
-"""The kill log when its writer is killed, or the power fails, at any moment: what was acknowledged is there."""
+"""The audit log when its writer is killed, or the power fails, at any moment: what was acknowledged is there."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The kill log on a full disk: nothing is done that is not on record, the room set aside is used, service resumes."""
+"""The audit log on a full disk: nothing is done that is not on record, the room set aside is used, service resumes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The kill log in the hands of one who may write to it: what is found without an anchor, and what only with one."""
+"""The audit log in the hands of one who may write to it: what is found without an anchor, and what only with one."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The kill log's files and folder in the hands of an attacker: nothing is ever written anywhere else."""
+"""The audit log's files and folder in the hands of an attacker: nothing is ever written anywhere else."""
 
 import os
 import random

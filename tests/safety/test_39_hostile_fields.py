@@ -17,7 +17,7 @@ HOSTILE = {
     "ANSI": "\x1b[2J\x1b[1;31mall is well\x1b]0;title\x07\x9b31m",
     "NUL": "model\x00--quiet\x00" * 50,
     "invalid UTF-8": bytes(range(128, 256)).decode("utf-8", "surrogateescape"),
-    "forged field": '","pid":1,"result":"Gone","x":"',
+    "forged field": '","pid":1,"result":"AlreadyExited","x":"',
     "lone surrogates": "\ud800\udfff" * 3000,
     "backslashes": "\\" * 5000,
     "wide": "\U0001f600" * 3000,

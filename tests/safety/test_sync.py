@@ -123,35 +123,35 @@ class Trial:
         return [read(line) for line in lines]
 
     def deeds(self) -> list[str]:
-        return [record["kind"] for record in self.records() if record["kind"] not in {"ARMED", "WARNED"}]
+        return [record["kind"] for record in self.records() if record["kind"] not in {"GRACE_STARTED", "WARNED"}]
 
     def run(self) -> None:
         wait = DEADLINE if self.disk is Disk.HANGS else patient(60)
         log = AuditWriter(AuditLog(self.folder / FOLDER), "gpu-7", wait=wait)
         watch = UsageSampler(self, CgroupAttributor())
         tools = KillDependencies(
-            eyes=watch, attributor=CgroupAttributor(), kill_log=log, mps=NullMpsClient(), sink=self,
+            eyes=watch, attributor=CgroupAttributor(), audit_log=log, mps=NullMpsClient(), sink=self,
             open_handle=self.open_handle,
         )  # fmt: skip
         executor = KillExecutor("gpu-7", tools, KillTimeouts(term=1.0, kill=1.0))
         quota = self.container.quota(GPU, QUOTA, grace_seconds=GRACE)
         parts = LoopDependencies(
-            watch=watch, quotas=lambda: (quota,), kill_log=log, sink=self, metrics=Metrics(),
+            watch=watch, quotas=lambda: (quota,), audit_log=log, sink=self, metrics=Metrics(),
             executor=Noted(partial(self.carry_out, executor)),  # type: ignore[arg-type]
         )  # fmt: skip
-        agent = EnforcementLoop("gpu-7", self.folder, parts)
-        until(agent, lambda: bool(self.results))
+        enforcer = EnforcementLoop("gpu-7", self.folder, parts)
+        until(enforcer, lambda: bool(self.results))
         if self.disk is Disk.HANGS:
-            self._disk_comes_back(agent, log)
-        agent.close()
+            self._disk_comes_back(enforcer, log)
+        enforcer.close()
         log.close()
 
-    def _disk_comes_back(self, agent: EnforcementLoop, log: AuditWriter) -> None:
+    def _disk_comes_back(self, enforcer: EnforcementLoop, log: AuditWriter) -> None:
         """Only after the loop went on without it, and said so."""
         seen = self.looks
-        until(agent, lambda: self.looks > seen + 3 and log.problem is not None)
+        until(enforcer, lambda: self.looks > seen + 3 and log.problem is not None)
         self.back.set()
-        until(agent, lambda: self.deeds() == ["INTENT", "ABORTED"])
+        until(enforcer, lambda: self.deeds() == ["INTENT", "ABORTED"])
 
     def judge(self) -> None:
         """Hold what happened against what may."""
@@ -165,7 +165,7 @@ class Trial:
             assert (ended, reason, kinds) == (False, Reason.BACK_UNDER_QUOTA, ["INTENT", "ABORTED"])
         else:
             left = [] if self.disk is Disk.FAILS else ["INTENT", "ABORTED"]
-            assert (ended, reason, kinds) == (False, Reason.RECORD_UNWRITABLE, left)
+            assert (ended, reason, kinds) == (False, Reason.AUDIT_UNWRITABLE, left)
 
 
 class Noted:
@@ -196,12 +196,12 @@ class Watched(PidHandle):
         return super().send(number)
 
 
-def until(agent: EnforcementLoop, true: Callable[[], bool]) -> None:
+def until(enforcer: EnforcementLoop, true: Callable[[], bool]) -> None:
     """Let the enforcer look until something is true."""
     ends = time.monotonic() + patient(60)
     while not true():
         assert time.monotonic() < ends, "it never came true"
-        agent.poll()
+        enforcer.poll()
         time.sleep(POLL)
 
 

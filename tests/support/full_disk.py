@@ -1,4 +1,4 @@
-"""``python -m tests.support.full_disk FILLS SEED``: a kill log on a small disk of its own that is filled repeatedly.
+"""``python -m tests.support.full_disk FILLS SEED``: an audit log on a small disk of its own that is filled repeatedly.
 
 Run in a mount namespace of its own (``unshare --mount``): a tmpfs of a random size for each batch, filled up to a
 random byte, with syncs that fail and a file system that turns read-only now and then. After each record asked for, what

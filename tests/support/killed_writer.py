@@ -1,4 +1,4 @@
-"""``python -m tests.support.killed_writer FOLDER TRIALS SEED MODE``: a kill log whose writer is killed again and again.
+"""``python -m tests.support.killed_writer FOLDER TRIALS SEED MODE``: an audit log whose writer is killed repeatedly.
 
 Each trial forks a writer from this small process and has it killed: by SIGKILL from outside at a random instant, by
 itself right before or after a random system call, or (MODE ``rotation``) at one of those by which a segment begins.

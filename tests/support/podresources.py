@@ -1,4 +1,4 @@
-"""A kubelet's PodResources socket, as far as the agent asks it: a real gRPC server that says what it is told to."""
+"""A kubelet's PodResources socket, as far as the enforcer asks it: a real gRPC server that says what it is told to."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

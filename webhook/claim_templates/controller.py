@@ -206,7 +206,7 @@ class Controller:
         if taken and key not in self._said:
             log.error(
                 "another template has the name that pods take theirs from; delete it, and the right one is made",
-                reason=Reason.TEMPLATE_TAKEN, namespace=key[0], template=key[1],
+                reason=Reason.TEMPLATE_CONFLICT, namespace=key[0], template=key[1],
             )  # fmt: skip
         (self._said.add if taken else self._said.discard)(key)
 
@@ -257,7 +257,7 @@ class Controller:
         try:
             result = call()
         except ClusterError as error:
-            log.warning("claim template not written", error=error.message, **where)
+            log.warning("claim template not written", reason=error.reason, error=error.message, **where)
             return "error", Outcome.UNAVAILABLE if _unavailable(error) else Outcome.ANSWERED
         if result == "ok":
             reason = Reason.TEMPLATE_CREATED if action == CREATE else Reason.TEMPLATE_DELETED

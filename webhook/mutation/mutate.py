@@ -95,7 +95,7 @@ def mutate_pod(  # noqa: PLR0913 - one argument per fact the answer depends on
 
 def _collected(check: Check[Mutation]) -> Mutation:
     decision, warnings = collect(check)
-    return replace(decision, warnings=_said(warnings))
+    return replace(decision, warnings=_bounded(warnings))
 
 
 def _created(pod: Json, user: str, around: _Around) -> Check[Mutation]:
@@ -170,7 +170,7 @@ def _debug(pod: Json, old: Json) -> Check[Mutation]:
     return Mutation(reason=Reason.APPLIED if patch else Reason.UNCHANGED, pod=after, patch=patch)
 
 
-def _said(warnings: Iterable[str]) -> tuple[str, ...]:
+def _bounded(warnings: Iterable[str]) -> tuple[str, ...]:
     """Each warning once, and short enough; one that is cut shows it. Of many the last one counts the rest."""
     cut, found = WARNING_LENGTH - len(_CUT), list(dict.fromkeys(warnings))
     if len(found) > MAX_WARNINGS:
@@ -189,7 +189,7 @@ def _check_template(claim: ClaimPlan, plan: ShareRequest, standing: Callable[[st
     found = standing(claim.template) if plan.complete else None
     if found is not None and found != content_of(claim.requests, plan.models, same_gpu=plan.same_gpu):
         message = f"{claim.template} is another's ResourceClaimTemplate under a name of {contract.GROUP}; delete it"
-        yield Problem("spec.resourceClaims", message, Reason.TEMPLATE_TAKEN)
+        yield Problem("spec.resourceClaims", message, Reason.TEMPLATE_CONFLICT)
 
 
 def _brings_claims(view: PodView, sharing: Iterable[str], own_claims: Container[str]) -> bool:

@@ -48,7 +48,12 @@ def test_a_tenant_under_apparmor_in_a_systemd_slice_is_killed_and_its_neighbour_
         first = vm.run("head", "--lines=1", f"{group}/cgroup.procs").strip()
         assert vm.run("cat", f"/proc/{first}/attr/current").strip() == "cri-containerd.apparmor.d (enforce)"
     site.until("greedy is killed", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0, 90)
-    assert [each["kind"] for each in site.records(namespace, "greedy")][:4] == ["ARMED", "WARNED", "INTENT", "OUTCOME"]
+    assert [each["kind"] for each in site.records(namespace, "greedy")][:4] == [
+        "GRACE_STARTED",
+        "WARNED",
+        "INTENT",
+        "OUTCOME",
+    ]
     assert set(restarts(site.running(namespace, "modest")).values()) == {0}
-    assert "ok:" in site.in_agent("gpu-share audit verify")
+    assert "ok:" in site.in_enforcer("gpu-share audit verify")
     site.delete(namespace, "greedy")

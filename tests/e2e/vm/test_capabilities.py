@@ -22,8 +22,8 @@ from tests.testbed.vm.node import VmNode
 pytestmark = [pytest.mark.controlplane, pytest.mark.node_e2e, pytest.mark.timeout(2400)]
 GREEDY: Final = ("hold", "1Gi", "--then", "6Gi", "--after", "4s", "--over-limit")
 UPGRADE: Final = "helm upgrade gpu-share deploy/helm/gpu-share -n gpu-share-system --reuse-values --set "
-FAST: Final = "agent.proofSeconds=5"
-USUAL: Final = "agent.proofSeconds=30"
+FAST: Final = "enforcer.limitVerificationSeconds=5"
+USUAL: Final = "enforcer.limitVerificationSeconds=30"
 ENDED: Final = ("OUTCOME", "UNKILLABLE")
 VERIFY_SECONDS: Final = 30.0
 Promise = Callable[[Site, str], bool]
@@ -77,7 +77,7 @@ def _grant(site: Site, fast: None) -> Iterator[Callable[[list[str]], None]]:
 
 def granted(site: Site) -> list[str]:
     """Capabilities of the enforcer's container."""
-    found: dict[str, Any] = json.loads(site.shell(f"kubectl -n {SYSTEM} get daemonset gpu-share-agent -o json"))
+    found: dict[str, Any] = json.loads(site.shell(f"kubectl -n {SYSTEM} get daemonset gpu-share-enforcer -o json"))
     (enforcer,) = found["spec"]["template"]["spec"]["containers"]
     return list(enforcer["securityContext"]["capabilities"]["add"])
 
@@ -86,9 +86,9 @@ def run_with(site: Site, wanted: list[str]) -> None:
     """Run the enforcer with these capabilities alone."""
     where = "/spec/template/spec/containers/0/securityContext/capabilities/add"
     patch = json.dumps([{"op": "replace", "path": where, "value": wanted}])
-    site.shell(f"kubectl -n {SYSTEM} patch daemonset gpu-share-agent --type=json -p '{patch}'")
-    site.shell(f"kubectl -n {SYSTEM} rollout status daemonset/gpu-share-agent --timeout=3m")
-    site.until("the enforcer is ready", site.agent_ready, 120)
+    site.shell(f"kubectl -n {SYSTEM} patch daemonset gpu-share-enforcer --type=json -p '{patch}'")
+    site.shell(f"kubectl -n {SYSTEM} rollout status daemonset/gpu-share-enforcer --timeout=3m")
+    site.until("the enforcer is ready", site.enforcer_ready, 120)
 
 
 def test_the_chart_asks_for_no_other_capability(site: Site, vm: VmNode) -> None:

@@ -62,14 +62,14 @@ def test_a_sidecar_that_the_kernel_ends_comes_back_and_its_container_goes_on(sit
 
 
 def test_after_the_kernel_ended_the_enforcer_it_enforces_again(site: Site, namespace: str) -> None:
-    agent = site.agent()["metadata"]["name"]
-    in_container(site, SYSTEM, agent, "enforcer")
-    site.until("the enforcer was ended", lambda: restarts(site.agent()).get("enforcer", 0) > 0, 90)
-    assert last_end(site.agent(), "enforcer") == "OOMKilled"
-    site.until("it is ready again", site.agent_ready, 120)
+    enforcer = site.enforcer()["metadata"]["name"]
+    in_container(site, SYSTEM, enforcer, "enforcer")
+    site.until("the enforcer was ended", lambda: restarts(site.enforcer()).get("enforcer", 0) > 0, 90)
+    assert last_end(site.enforcer(), "enforcer") == "OOMKilled"
+    site.until("it is ready again", site.enforcer_ready, 120)
     site.run(namespace, pods.pod("greedy", *GREEDY), 120)
     site.until("greedy is killed", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0, 90)
-    assert "ok:" in site.in_agent("gpu-share audit verify")
+    assert "ok:" in site.in_enforcer("gpu-share audit verify")
     assert set(restarts(site.running(namespace, "neighbour")).values()) == {0}
     assert site.records(namespace, "neighbour") == []
     site.delete(namespace, "greedy")

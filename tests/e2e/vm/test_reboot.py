@@ -95,7 +95,7 @@ def started(pods_: list[Object]) -> set[str]:
 @contextmanager
 def coming_back(site: Site, vm: VmNode, namespace: str, gpus: Mapping[int, str]) -> Iterator[None]:
     """Wait until the tenants of these GPUs run again, each with its own memory on its own GPU and no other."""
-    before, boot = started([*site.agents(), *site.pods(namespace)]), vm.boot_id()
+    before, boot = started([*site.enforcers(), *site.pods(namespace)]), vm.boot_id()
     yield
 
     def again(pod: Object) -> bool:
@@ -103,7 +103,7 @@ def coming_back(site: Site, vm: VmNode, namespace: str, gpus: Mapping[int, str])
 
     vm.wait_ready()
     assert vm.boot_id() != boot
-    site.until("the enforcer is ready", lambda: [again(each) for each in site.agents()] == [True], AGAIN)
+    site.until("the enforcer is ready", lambda: [again(each) for each in site.enforcers()] == [True], AGAIN)
     for number, gpu in gpus.items():
         came_back(site, namespace, f"steady-{number}", gpu, again)
 
@@ -190,6 +190,6 @@ def test_no_record_is_lost_when_power_fails_during_a_kill(
             vm.power_on()
         kept = site.records(namespace, name)
         assert kept[: len(acknowledged)] == acknowledged, "what was read from the log is still there"
-        assert "ok:" in site.in_agent("gpu-share audit verify")
+        assert "ok:" in site.in_enforcer("gpu-share audit verify")
         site.delete(namespace, name, AGAIN)
     figure("40", "power cuts during a kill after which a record was lost or the chain did not verify", f"0 in {CUTS}")

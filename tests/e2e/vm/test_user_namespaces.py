@@ -35,6 +35,11 @@ def test_a_share_in_a_user_namespace_is_mounted_counted_and_ended(site: Site, vm
     assert environ["CUDA_VISIBLE_DEVICES"] == site.uuid_of(site.bed.pod(namespace, "modest"))
     site.run(namespace, mapped("greedy", *GREEDY))
     site.until("greedy is killed", lambda: restarts(site.bed.pod(namespace, "greedy")).get(pods.MAIN, 0) > 0, 90)
-    assert [each["kind"] for each in site.records(namespace, "greedy")][:4] == ["ARMED", "WARNED", "INTENT", "OUTCOME"]
+    assert [each["kind"] for each in site.records(namespace, "greedy")][:4] == [
+        "GRACE_STARTED",
+        "WARNED",
+        "INTENT",
+        "OUTCOME",
+    ]
     assert set(restarts(site.running(namespace, "modest")).values()) == {0}
     assert site.records(namespace, "modest") == []

@@ -1,4 +1,4 @@
-"""Our enforcer inside an experiment: the product's loop, judge, executor and kill log, with a stopwatch at its doors.
+"""Our enforcer inside an experiment: the product's loop, judge, executor and audit log, with a stopwatch at its doors.
 
 Nothing of it is replaced. Its doors (NVML, MPS, pidfds) are wrapped, so that it can be told when it saw and did what;
 and who cannot make control groups says which process belongs to which container.
@@ -164,7 +164,7 @@ class Guard:
     """One enforcer, in this process.
 
     Args:
-        folder: for its state and its kill log; must be ours alone.
+        folder: for its state and its audit log; must be ours alone.
         reader: its door to NVML.
         mps: the daemons' manager; ``None``: nobody is an MPS client.
         poll: seconds between its looks.
@@ -188,16 +188,16 @@ class Guard:
         self._log.open()
         watch = UsageSampler(self.reader, self.members)
         parts = LoopDependencies(
-            watch=watch, quotas=lambda: tuple(self.quotas), executor=self._executor(watch), kill_log=self._log,
+            watch=watch, quotas=lambda: tuple(self.quotas), executor=self._executor(watch), audit_log=self._log,
             sink=self.sink, metrics=Metrics(),
         )  # fmt: skip
-        self._agent = EnforcementLoop(NODE, folder, parts, rules=rules)
+        self._enforcer = EnforcementLoop(NODE, folder, parts, rules=rules)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._agent.run, args=(self._stopped, poll), daemon=True)
+        self._thread = threading.Thread(target=self._enforcer.run, args=(self._stopped, poll), daemon=True)
 
     def _executor(self, eyes: UsageSampler | KnownHolders) -> KillExecutor:
         tools = KillDependencies(
-            eyes=eyes, attributor=self.members, kill_log=self._log, mps=self._mps, sink=self.sink,
+            eyes=eyes, attributor=self.members, audit_log=self._log, mps=self._mps, sink=self.sink,
             open_handle=opener(self.journal),
         )  # fmt: skip
         return KillExecutor(NODE, tools, KillTimeouts())
@@ -216,7 +216,7 @@ class Guard:
         return self._executor(KnownHolders(holder, self.members)).carry_out(verdict)
 
     def lines(self) -> list[bytes]:
-        """The kill log as it is now."""
+        """The audit log as it is now."""
         files = segments(self._folder / FOLDER)
         return list(chain.from_iterable(file.read_bytes().splitlines(keepends=True) for file in files))
 
@@ -237,7 +237,7 @@ class Guard:
         if self._thread.is_alive():
             self._thread.join()
         else:
-            self._agent.close()
+            self._enforcer.close()
         self._log.close()
         self.reader.close()
 

@@ -72,7 +72,7 @@ class Tally:
     "H13",
     title="Short soak",
     hypothesis="While tenants come, go, grow, shrink and run over their quotas at random, our enforcer ends all who "
-    "are over in time and nobody else, the kill log verifies, and the MPS server stays ACTIVE",
+    "are over in time and nobody else, the audit log verifies, and the MPS server stays ACTIVE",
     limit_s=100,
     order=650,
 )
@@ -217,7 +217,7 @@ def judge_soak(tally: Tally, ended: int, servers: dict[str, str], *, verified: b
             f"{len(tally.late)} of {len(tally.over)} who were over were not ended in time; results {tally.results}"
         )
     if not verified:
-        wrong_.append("the kill log does not verify")
+        wrong_.append("the audit log does not verify")
     if not set(servers.values()) <= {"ACTIVE", "unknown"}:
         wrong_.append(f"the MPS server is not well at the end: {servers}")
     kills = {

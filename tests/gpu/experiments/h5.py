@@ -80,7 +80,7 @@ def measure(backend: Backend, plan: Plan) -> Result:
                     break
     figures = {f"poll {poll:g} s": about([each for each in trials if each.poll == poll]) for poll in plan.polls}
     how = "MPS clients" if daemon is not None else "plain processes, as there is no MPS here"
-    return judge_trials(trials, {**figures, "tenants": how, "attribution": kind, "kill_log_verifies": verified})
+    return judge_trials(trials, {**figures, "tenants": how, "attribution": kind, "audit_log_verifies": verified})
 
 
 def _trial(scene: Scene, guard: Guard, daemon: MpsDaemon | None, sampler: Sampler, plan: Plan) -> Trial:
@@ -143,8 +143,8 @@ def judge_trials(trials: list[Trial], figures: dict[str, Any]) -> Result:
     wrong = (
         [f"{len(late)} of {len(aimed)} took longer than {TARGET_S:g} s or did not end; worst {worst} s"] if late else []
     )
-    if not figures["kill_log_verifies"]:
-        wrong.append("the kill log does not verify")
+    if not figures["audit_log_verifies"]:
+        wrong.append("the audit log does not verify")
     peak = max(trial.overshoot_mib for trial in aimed)
     return judged(wrong, f"worst of {len(aimed)}: {worst} s, {peak} MiB over its ceiling at the peak", **figures)
 

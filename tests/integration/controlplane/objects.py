@@ -83,7 +83,7 @@ def node(name: str, labels: Mapping[str, str] | None = None) -> Object:
 
 
 def resource_slice(node_name: str, memories_mib: Sequence[int], *, model: str = "NVIDIA A100-SXM4-16GB") -> Object:
-    """The GPUs of a node, written by hand in the form the agent publishes; one device per entry, and ``status``."""
+    """The GPUs of a node, written by hand in the form the enforcer publishes; one device per entry, and ``status``."""
     devices = [_gpu(node_name, index, memory, model) for index, memory in enumerate(memories_mib)]
     status = {
         "name": "status",

@@ -29,8 +29,8 @@ def webhook(
     return command, environment()
 
 
-def agent(node: str, kubeconfig: Path, folder: Path, poll: float, kubelet: Path | None = None) -> list[str]:
-    """One node's agent, without MPS daemons: simulated GPUs have no server to run.
+def enforcer(node: str, kubeconfig: Path, folder: Path, poll: float, kubelet: Path | None = None) -> list[str]:
+    """One node's enforcer, without MPS daemons: simulated GPUs have no server to run.
 
     Args:
         node: its name.
@@ -39,7 +39,14 @@ def agent(node: str, kubeconfig: Path, folder: Path, poll: float, kubelet: Path 
         poll: seconds between looks.
         kubelet: root directory of a kubelet to serve; ``None``: there is none.
     """
-    command = [*PRODUCT, "enforcer", f"--node={node}", f"--kubeconfig={kubeconfig}", f"--poll={poll}", "--no-mps"]
+    command = [
+        *PRODUCT,
+        "enforcer",
+        f"--node={node}",
+        f"--kubeconfig={kubeconfig}",
+        f"--poll-seconds={poll}",
+        "--no-mps",
+    ]
     command += [f"--state={folder / 'state'}", f"--run={folder / 'run'}"]
     return [
         *command,

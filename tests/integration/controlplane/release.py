@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, MERGE_PATCH, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, APPS_V1, CORE_V1, MERGE_PATCH, RESOURCE_V1, KubeClient, path
 from gpushare.version import installed
 from gpushare_cli.main import main
 from tests.integration.controlplane import objects
@@ -27,7 +27,7 @@ POLICIES: Final = path(ADMISSION_V1, "validatingadmissionpolicies")
 BINDINGS: Final = path(ADMISSION_V1, "validatingadmissionpolicybindings")
 SERVICE: Final = path(CORE_V1, "services", "gpu-share-webhook", SYSTEM)
 DEPLOYMENT: Final = path(APPS_V1, "deployments", "gpu-share-webhook", SYSTEM)
-ROLE: Final = path(RBAC_V1, "clusterroles", "gpu-share-agent")
+ROLE: Final = path(RBAC_V1, "clusterroles", "gpu-share-enforcer")
 ROLE_BINDING: Final = path(RBAC_V1, "clusterrolebindings", "gpu-share-webhook")
 CLASS: Final = path(RESOURCE_V1, "deviceclasses", "gpu-share.io")
 READY: Final = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
@@ -42,7 +42,7 @@ class Release:
     shipped: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> KubeClient:
         return self.bed.cluster
 
     @property
@@ -73,7 +73,7 @@ class Release:
         for pod in pods:
             self.cluster.patch(f"{path(CORE_V1, 'pods', pod['metadata']['name'], SYSTEM)}/status", READY)
         at = {(pod["metadata"]["labels"]["app.kubernetes.io/name"], pod["spec"].get("nodeName")) for pod in pods}
-        wanted = {(name, node) for name in ("gpu-share-agent", "gpu-share-mps") for node in NODES}
+        wanted = {(name, node) for name in ("gpu-share-enforcer", "gpu-share-mps") for node in NODES}
         return wanted <= at and sum(name == "gpu-share-webhook" for name, _ in at) >= 1 and len(pods) >= 6
 
     def restore(self) -> None:
@@ -131,7 +131,7 @@ def gone(release: Release, name: str) -> None:
     release.bed.until(f"no pod of {name} is left", none)
 
 
-def second_driver(cluster: Cluster, node: str) -> None:
+def second_driver(cluster: KubeClient, node: str) -> None:
     """Publish a GPU of the node once more, as another driver does."""
     body = objects.resource_slice(node, [16384])
     body["metadata"]["name"] = f"{node}-second"

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.contract import NAMESPACE_LABEL
 from gpushare.errors import ClusterError
-from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import ADMISSION_V1, CORE_V1, RESOURCE_V1, KubeClient, path
 from tests.integration.controlplane import manifests, objects, programs
 from tests.integration.controlplane.conftest import BUILD
 from tests.integration.controlplane.objects import Object
@@ -52,7 +52,7 @@ class Place:
     """A control plane to install the chart on, and an opted-in namespace."""
 
     plane: ControlPlane
-    cluster: Cluster
+    cluster: KubeClient
     team: str = "team"
 
     def helm(self, verb: str, *arguments: str) -> str:
@@ -126,14 +126,14 @@ def make_certificates(place: Place) -> None:
 
 def test_everything_is_accepted_by_a_real_api_server_and_no_bundle_is_in_it(installed: Place) -> None:
     assert installed.bundle() == ""
-    assert names(installed, path(APPS, "daemonsets", namespace=SYSTEM)) == {"gpu-share-agent", "gpu-share-mps"}
+    assert names(installed, path(APPS, "daemonsets", namespace=SYSTEM)) == {"gpu-share-enforcer", "gpu-share-mps"}
 
 
 @pytest.mark.parametrize(
     "values",
     [
         ["-f", str(helm.CHART / "values-ha.yaml")],
-        ["--set", "simulate.enabled=true,agent.allowAnyPidNamespace=true,agent.enforce=false"],
+        ["--set", "simulate.enabled=true,enforcer.allowAnyPidNamespace=true,enforcer.enforce=false"],
         ["--set", "runtimeClassName=nvidia,driverRoot=/run/nvidia/driver,global.imageRegistry=mirror.example/x"],
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import contract
 from gpushare.errors import ClusterError
-from gpushare.kube_client import CORE_V1, RESOURCE_V1, Cluster, path
+from gpushare.kube_client import CORE_V1, RESOURCE_V1, KubeClient, path
 from gpushare_cli.check import installation
 from gpushare_cli.check.content import compared
 from tests.integration.controlplane import manifests, objects
@@ -145,11 +145,11 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: r.edit(WEBHOOK, lambda item: first_rule(item).update(objectSelector={"matchLabels": {"a": "b"}})),
     ),
     "a rule of a role is removed": (
-        "accounts, roles and their bindings", "clusterroles/gpu-share-agent: rules",
+        "accounts, roles and their bindings", "clusterroles/gpu-share-enforcer: rules",
         lambda r: r.edit(ROLE, lambda item: item["rules"].pop()),
     ),
     "a role has one more right": (
-        "accounts, roles and their bindings", "gpu-share-agent: rules[0].verbs has 2 entries, and 1 as shipped",
+        "accounts, roles and their bindings", "gpu-share-enforcer: rules[0].verbs has 2 entries, and 1 as shipped",
         lambda r: r.edit(ROLE, lambda item: item["rules"][0]["verbs"].append("patch")),
     ),
     "a role's binding is deleted": (
@@ -157,8 +157,8 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
         lambda r: r.delete(ROLE_BINDING),
     ),
     "an account is deleted": (
-        "accounts, roles and their bindings", "serviceaccounts/gpu-share-agent is missing",
-        lambda r: r.delete(path(CORE_V1, "serviceaccounts", "gpu-share-agent", SYSTEM)),
+        "accounts, roles and their bindings", "serviceaccounts/gpu-share-enforcer is missing",
+        lambda r: r.delete(path(CORE_V1, "serviceaccounts", "gpu-share-enforcer", SYSTEM)),
     ),
     "a node publishes nothing": (
         "nodes that share their GPUs", "2; without a ResourceSlice: check-b",
@@ -181,7 +181,7 @@ SABOTAGES: Final[dict[str, tuple[str, str, Change]]] = {
     ),
     "a labelled node has no enforcer": (
         "enforcers", "not ready on 1 node: check-b",
-        lambda r: unready(r, "gpu-share-agent", "check-b"),
+        lambda r: unready(r, "gpu-share-enforcer", "check-b"),
     ),
     "a labelled node has no MPS pod": (
         "MPS pods", "not ready on 1 node: check-a",
@@ -258,7 +258,7 @@ def account(bed: Bed, namespace: str, name: str, *roles: str) -> str:
 def test_an_operator_may_ask_all_but_the_dry_runs(release: Release) -> None:
     bed = release.bed
     kubeconfig = account(bed, bed.namespace("operators"), "operator", "gpu-share-operator")
-    who = Cluster.connect(kubeconfig)
+    who = KubeClient.connect(kubeconfig)
     bed.until("the operator may look at workloads", lambda: may(who, "list", "apps", "daemonsets", ""))
     code, found = check(kubeconfig, "--cluster")
     bed.cluster.delete(path(RBAC_V1, "clusterrolebindings", "operator-gpu-share-operator"))
@@ -277,7 +277,7 @@ def test_the_account_of_the_job_tries_a_pod_and_creates_none(release: Release) -
     manifests.apply(bed.cluster, hooks)
     try:
         kubeconfig = str(bed.plane.service_account(SYSTEM, "gpu-share-check"))
-        who = Cluster.connect(kubeconfig)
+        who = KubeClient.connect(kubeconfig)
         bed.until("the job may create pods", lambda: may(who, "create", "", "pods", release.namespace))
         code, found = check(kubeconfig, "--cluster")
         assert (code, found["sharing pod"][0]) == (0, "ok"), found

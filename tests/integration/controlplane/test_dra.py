@@ -1,7 +1,7 @@
-"""The driver against a real API server: the agent is the product's own program, the kubelet's calls are played.
+"""The driver against a real API server: the enforcer is the product's own program, the kubelet's calls are played.
 
-The claims are those the real scheduler allocated, the agent's identity is its own, and what it writes is what the API
-server lets it write.
+The claims are those the real scheduler allocated, the enforcer's identity is its own, and what it writes is what the
+API server lets it write.
 """
 
 import json
@@ -36,7 +36,7 @@ POLL = 0.25
 
 @dataclass(slots=True, kw_only=True)
 class Machine:
-    """One node whose GPUs are simulated, with the agent on it, and the kubelet's half of its sockets."""
+    """One node whose GPUs are simulated, with the enforcer on it, and the kubelet's half of its sockets."""
 
     bed: Bed
     sim: Sim
@@ -45,7 +45,7 @@ class Machine:
     folder: Path
     command: list[str]
     environment: dict[str, str]
-    agent: Process
+    enforcer: Process
 
     def slices(self) -> list[Object]:
         return self.bed.cluster.list(path(RESOURCE_V1, SLICES), fieldSelector=f"spec.nodeName={NODE}")[0]
@@ -68,15 +68,15 @@ class Machine:
         return sorted(str(file.relative_to(self.folder)) for file in found)
 
     def restart(self) -> None:
-        self.bed.stop(self.agent)
+        self.bed.stop(self.enforcer)
         self.calls.close()
-        self.agent = self.bed.plane.add("agent-dra", self.command, self.environment)
+        self.enforcer = self.bed.plane.add("enforcer-dra", self.command, self.environment)
 
     def register(self) -> None:
         socket = self.calls.root / contract.REGISTRATION_SOCKET
-        self.bed.until("the agent serves its sockets", socket.exists)
+        self.bed.until("the enforcer serves its sockets", socket.exists)
         self.calls.register()
-        self.bed.until("the agent offers the node's GPUs", lambda: len(self.slices()) == 1, 5)
+        self.bed.until("the enforcer offers the node's GPUs", lambda: len(self.slices()) == 1, 5)
 
 
 @pytest.fixture(scope="module")
@@ -87,19 +87,19 @@ def machine(bed: Bed) -> Iterator[Machine]:
     folder = Path(tempfile.mkdtemp(prefix="dra-"))  # a socket's path must be short
     sim = Sim.create(folder / "sim", "single-16g")
     node = bed.node(NODE, slices=False)
-    kubeconfig = bed.plane.service_account(SYSTEM, "gpu-share-agent", node)
-    command = programs.agent(NODE, kubeconfig, folder, POLL, folder / "kubelet")
+    kubeconfig = bed.plane.service_account(SYSTEM, "gpu-share-enforcer", node)
+    command = programs.enforcer(NODE, kubeconfig, folder, POLL, folder / "kubelet")
     environment = programs.environment(**sim.environment(library))
     kubelet = Kubelet(bed=bed, node=NODE, root=root, logs=folder)
     made = Machine(
         bed=bed, sim=sim, calls=KubeletCalls(folder / "kubelet"), kubelet=kubelet, folder=folder, command=command,
-        environment=environment, agent=bed.plane.add("agent-dra", command, environment),
+        environment=environment, enforcer=bed.plane.add("enforcer-dra", command, environment),
     )  # fmt: skip
     with pod_resources(folder / "kubelet"):
         yield made
     kubelet.close()
     made.calls.close()
-    bed.stop(made.agent)
+    bed.stop(made.enforcer)
     bed.cluster.delete(path(CORE_V1, "nodes", NODE))
     for each in made.slices():
         bed.remove(path(RESOURCE_V1, SLICES, each["metadata"]["name"]))
@@ -108,7 +108,7 @@ def machine(bed: Bed) -> Iterator[Machine]:
 
 def test_nothing_is_offered_before_the_kubelet_knows_the_driver(machine: Machine) -> None:
     socket = machine.calls.root / contract.REGISTRATION_SOCKET
-    machine.bed.until("the agent serves its sockets", socket.exists)
+    machine.bed.until("the enforcer serves its sockets", socket.exists)
     assert machine.slices() == []
     machine.register()
 
@@ -162,7 +162,7 @@ def test_a_claim_that_was_never_prepared_is_not_enforced(machine: Machine) -> No
     bed.delete_pod(namespace, "first")
 
 
-def test_an_agent_that_was_away_knows_what_was_prepared(machine: Machine) -> None:
+def test_an_enforcer_that_was_away_knows_what_was_prepared(machine: Machine) -> None:
     namespace = machine.bed.namespace("dra")
     key = machine.key(machine.bound(namespace, "lasting", "4Gi"))
     first = machine.calls.prepare(key)[key[2]]
@@ -236,6 +236,6 @@ def status(machine: Machine, key: tuple[str, str, str]) -> list[Object]:
 
 
 def watched(machine: Machine) -> str | None:
-    """The container that the agent watches in pod tts."""
+    """The container that the enforcer watches in pod tts."""
     found: str | None = machine.quotas().get("tts", {}).get("containerId")
     return found

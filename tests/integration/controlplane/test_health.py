@@ -1,4 +1,4 @@
-"""A simulated node's agent, with its own rights and MPS daemons: a GPU that fails, one that somebody else offers."""
+"""A simulated node's enforcer, with its own rights and MPS daemons: a GPU that fails, one that somebody else offers."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from enforcer.mps.launcher import folder_of
 from enforcer.resourceslices.contention_monitor import QUIET
-from gpushare.contract import LEFT_OUT, UNHEALTHY
+from gpushare.contract import EXCLUDED_GPUS, UNHEALTHY
 from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, path
 from gpushare.reasons import Reason
 from tests.fakes.gpu import node as simulator
@@ -58,7 +58,7 @@ class Machine:
         return noted["pid"]
 
     def daemon(self, index: int) -> Path:
-        return self.root / "agent" / "run" / "mps" / folder_of(self.gpu(index))
+        return self.root / "enforcer" / "run" / "mps" / folder_of(self.gpu(index))
 
     def told(self) -> list[str]:
         items, _ = self.bed.cluster.list(path(EVENTS_V1, "events", namespace="default"))
@@ -79,14 +79,16 @@ def _machine(bed: Bed) -> Iterator[Machine]:
         sim = simulator.lay_out(root, simulator.machine(NODE, 2, 16384, "NVIDIA H100 80GB HBM3"))
         plugins = stack.enter_context(pod_resources(root / "kubelet"))
         plugins.append(("nvidia.com/gpu", [sim.machine.gpus[1].uuid]))
-        kubeconfig = bed.plane.service_account(SYSTEM, "gpu-share-agent", bed.node(NODE, slices=False, labels=SHARED))
-        command = [each for each in programs.agent(NODE, kubeconfig, root / "agent", 0.25) if each != "--no-mps"]
+        kubeconfig = bed.plane.service_account(
+            SYSTEM, "gpu-share-enforcer", bed.node(NODE, slices=False, labels=SHARED)
+        )
+        command = [each for each in programs.enforcer(NODE, kubeconfig, root / "enforcer", 0.25) if each != "--no-mps"]
         places = [f"--kubelet-root={root / 'kubelet'}", f"--driver-root={root / 'driver'}"]
-        agent = bed.plane.add("agent-failing", [*command, *places], programs.environment())
-        stack.callback(_end_daemons, root / "agent" / "run" / "mps")
-        stack.callback(bed.stop, agent)
+        enforcer = bed.plane.add("enforcer-failing", [*command, *places], programs.environment())
+        stack.callback(_end_daemons, root / "enforcer" / "run" / "mps")
+        stack.callback(bed.stop, enforcer)
         machine = Machine(bed=bed, root=root, sim=sim, plugins=plugins)
-        bed.until("the agent offers a GPU", lambda: machine.device(0) in machine.devices(), 20)
+        bed.until("the enforcer offers a GPU", lambda: machine.device(0) in machine.devices(), 20)
         yield machine
 
 
@@ -101,12 +103,12 @@ def _end_daemons(folder: Path) -> None:
 def test_a_gpu_a_device_plugin_offers_is_left_alone_from_the_start(machine: Machine) -> None:
     assert set(machine.devices()) == {machine.device(0), "status"}
     items, _ = machine.bed.cluster.list(path(RESOURCE_V1, SLICES), fieldSelector=f"spec.nodeName={NODE}")
-    note = json.loads(items[0]["metadata"]["annotations"][LEFT_OUT])
-    assert note == {machine.gpu(1): "Contested: a device plugin offers it as nvidia.com/gpu"}
+    note = json.loads(items[0]["metadata"]["annotations"][EXCLUDED_GPUS])
+    assert note == {machine.gpu(1): "Contended: a device plugin offers it as nvidia.com/gpu"}
     machine.bed.until("MPS serves the other", lambda: machine.sim.compute_mode(machine.gpu(0)) == EXCLUSIVE, 20)
     assert machine.sim.compute_mode(machine.gpu(1)) == 0
     assert not (machine.daemon(1) / "daemon.json").exists()
-    assert machine.told() == [Reason.CONTESTED]
+    assert machine.told() == [Reason.CONTENDED]
 
 
 def test_it_is_shared_once_the_plugin_has_left_and_daemon_and_tenants_stay_when_it_comes_back(machine: Machine) -> None:
@@ -120,7 +122,7 @@ def test_it_is_shared_once_the_plugin_has_left_and_daemon_and_tenants_stay_when_
     machine.bed.until("the GPU is offered no more", lambda: machine.device(1) not in machine.devices(), 30)
     os.kill(daemon, 0)
     assert machine.sim.compute_mode(machine.gpu(1)) == EXCLUSIVE
-    assert machine.told() == [Reason.CONTESTED, Reason.RECOVERED, Reason.CONTESTED]
+    assert machine.told() == [Reason.CONTENDED, Reason.RECOVERED, Reason.CONTENDED]
     machine.plugins.clear()
     machine.bed.until("the GPU is offered again", lambda: machine.device(1) in machine.devices(), QUIET + 30)
 
@@ -138,7 +140,7 @@ def test_a_lost_gpu_is_tainted_within_seconds_and_new_shares_go_elsewhere(machin
     simulator.break_down(machine.sim, machine.gpu(0), "well")
     bed.until("the taint leaves", lambda: not machine.taints(machine.device(0)), 60)
     assert machine.rewrites() - written <= 2
-    # A loss of ten seconds or more the agent's look tells as well.
+    # A loss of ten seconds or more the enforcer's look tells as well.
     assert [reason for reason, _ in groupby(machine.told())][-2:] == [Reason.GPU_LOST, Reason.RECOVERED]
     bed.delete_pod(namespace, "tts")
     bed.cluster.delete(path(CORE_V1, "nodes", NODE))

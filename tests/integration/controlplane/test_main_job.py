@@ -1,6 +1,6 @@
 """The main job, end to end: annotate, rewrite, place, enforce, record. Only the GPU and the kubelet are played.
 
-The agent is the product's own program under its own service account, bound to its node; it reads the simulated GPUs
+The enforcer is the product's own program under its own service account, bound to its node; it reads the simulated GPUs
 through the real NVML binding, publishes them, and ends a real process in a real control group.
 """
 
@@ -37,12 +37,12 @@ SLACK = patient(1.5)
 
 @dataclass(slots=True, kw_only=True)
 class Machine:
-    """One node whose GPUs are simulated, with the agent on it."""
+    """One node whose GPUs are simulated, with the enforcer on it."""
 
     bed: Bed
     sim: Sim
     kubelet: Kubelet
-    agent: Process
+    enforcer: Process
     state: Path
 
     def start(self, namespace: str, name: str, *, grow_to: int | None = None, after: float = 3.0) -> Container:
@@ -59,12 +59,12 @@ class Machine:
         return str(devices[device]["attributes"]["uuid"]["string"])
 
     def quotas(self) -> dict[str, object]:
-        """Pod → container id, of the quotas the agent has on disk."""
+        """Pod → container id, of the quotas the enforcer has on disk."""
         with_ids = json.loads((self.state / "checkpoint.json").read_text())["quotas"]
         return {each["pod"]: each["containerId"] for each in with_ids}
 
     def records(self) -> list[Object]:
-        """The kill log, oldest first."""
+        """The audit log, oldest first."""
         segments = sorted((self.state / "audit").glob("kills-*.jsonl"))
         return [json.loads(line) for segment in segments for line in segment.read_text().splitlines()]
 
@@ -76,7 +76,7 @@ def slices(bed: Bed) -> list[Object]:
 def follow_claims(bed: Bed) -> None:
     """Let an enforcer without a kubelet (``--no-dra``) follow claims; the chart's never has to."""
     rules = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["list", "watch"]}]
-    subject = {"kind": "ServiceAccount", "name": "gpu-share-agent", "namespace": SYSTEM}
+    subject = {"kind": "ServiceAccount", "name": "gpu-share-enforcer", "namespace": SYSTEM}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "follow-claims"}
     bed.cluster.create(path(RBAC_V1, "clusterroles"), {"metadata": {"name": "follow-claims"}, "rules": rules})
     body = {"metadata": {"name": "follow-claims"}, "roleRef": role, "subjects": [subject]}
@@ -93,22 +93,22 @@ def machine(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mach
     folder = tmp_path_factory.mktemp("node")
     sim = Sim.create(folder / "sim", "single-16g")
     node = bed.node(NODE, slices=False)
-    kubeconfig = bed.plane.service_account(SYSTEM, "gpu-share-agent", node)
+    kubeconfig = bed.plane.service_account(SYSTEM, "gpu-share-enforcer", node)
     follow_claims(bed)
-    command = programs.agent(NODE, kubeconfig, folder, POLL)
-    agent = bed.plane.add("agent", command, programs.environment(**sim.environment(library)))
+    command = programs.enforcer(NODE, kubeconfig, folder, POLL)
+    enforcer = bed.plane.add("enforcer", command, programs.environment(**sim.environment(library)))
     kubelet = Kubelet(bed=bed, node=NODE, root=root, logs=folder)
-    bed.until("the agent offers the node's GPUs", lambda: len(slices(bed)) == 1)
-    yield Machine(bed=bed, sim=sim, kubelet=kubelet, agent=agent, state=folder / "state")
+    bed.until("the enforcer offers the node's GPUs", lambda: len(slices(bed)) == 1)
+    yield Machine(bed=bed, sim=sim, kubelet=kubelet, enforcer=enforcer, state=folder / "state")
     kubelet.close()
-    bed.stop(agent)
+    bed.stop(enforcer)
     bed.cluster.delete(path(CORE_V1, "nodes", NODE))
     for each in slices(bed):
         bed.remove(path(RESOURCE_V1, SLICES, each["metadata"]["name"]))
 
 
 def events(bed: Bed, namespace: str, pod: str) -> dict[str, Object]:
-    """Reason → event of the agent on the pod, as its owner sees them."""
+    """Reason → event of the enforcer on the pod, as its owner sees them."""
     found = bed.plane.cluster("tenant").list(path(EVENTS_V1, "events", namespace=namespace))[0]
     ours = [each for each in found if each.get("reportingController") == "gpu-share.io/enforcer"]
     return {each["reason"]: each for each in ours if each["regarding"]["name"] == pod}
@@ -120,11 +120,11 @@ def test_a_container_over_its_quota_is_ended_and_its_neighbour_is_not(machine: M
     neighbour = machine.start(namespace, "modest")
     greedy = machine.start(namespace, "greedy", grow_to=9000, after=4)
     wanted = {"modest": neighbour.container_id, "greedy": greedy.container_id}
-    bed.until("the agent knows both quotas", lambda: machine.quotas() == wanted)
+    bed.until("the enforcer knows both quotas", lambda: machine.quotas() == wanted)
     bed.until("the greedy one has grown", lambda: "grown" in machine.kubelet.output(greedy))
     # By the log's own time: how late the test looks says nothing.
     grown = time.monotonic() - (time.time() - Path(greedy.process.log).stat().st_mtime)
-    assert wait_gone(greedy.process, patient(20)), bed.plane.tails(["agent"])
+    assert wait_gone(greedy.process, patient(20)), bed.plane.tails(["enforcer"])
     lasted = time.monotonic() - grown
     print(f"\nended {lasted:.2f} s after it grew (grace {GRACE} s, {POLL} s between looks)")
     assert GRACE - 2 * POLL <= lasted <= (SAMPLES + 2) * POLL + GRACE + SLACK
@@ -136,7 +136,7 @@ def test_a_container_over_its_quota_is_ended_and_its_neighbour_is_not(machine: M
     assert "OverQuota" in told, "it was warned first"
     assert events(bed, namespace, "modest") == {}
     check_records(machine, greedy)
-    head = told["Killed"]["note"].rpartition("kill log ")[2]
+    head = told["Killed"]["note"].rpartition("audit log ")[2]
     verdict = verify(machine.state / "audit", "--anchor", head)
     assert verdict.returncode == 0, verdict
 
@@ -149,7 +149,7 @@ def check_records(machine: Machine, greedy: Container) -> None:
     assert (intent["pid"], intent["usedMiB"], intent["quotaMiB"]) == (greedy.process.pid, 9000, 4096)
 
 
-def test_the_kill_log_verifies_and_an_edited_line_is_named(machine: Machine, tmp_path: Path) -> None:
+def test_the_audit_log_verifies_and_an_edited_line_is_named(machine: Machine, tmp_path: Path) -> None:
     audit = machine.state / "audit"
     assert verify(audit).returncode == 0
     (segment,) = audit.glob("kills-*.jsonl")

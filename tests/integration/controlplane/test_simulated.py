@@ -55,9 +55,9 @@ class Node:
         self.there: dict[str, tuple[Where, Size]] = {}
 
     def reorder(self) -> None:
-        """Write the order that the agent would, and wait until the scheduler goes by it.
+        """Write the order that the enforcer would, and wait until the scheduler goes by it.
 
-        A new GPU has the agent sort them all. It is a marker, of another model each time: a probe that lands on it
+        A new GPU has the enforcer sort them all. It is a marker, of another model each time: a probe that lands on it
         has seen this slice.
         """
         self.orders += 1

@@ -10,8 +10,8 @@ from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.controller import SliceController
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, device_name, resource_slices
 from enforcer.resourceslices.publisher import SlicePublisher
-from gpushare.contract import LEFT_OUT, NODE_LABEL
-from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, Cluster, path
+from gpushare.contract import EXCLUDED_GPUS, NODE_LABEL
+from gpushare.kube_client import CORE_V1, EVENTS_V1, RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import MACHINES, Machine
@@ -79,14 +79,14 @@ def test_what_is_left_out_is_noted_and_notes_of_others_stay(plane: ControlPlane)
     publisher = SlicePublisher(cluster, "slices-noted")
     cards = gpus_of(Machine.named("pair-16g"), "slices-noted")
     name = path(RESOURCE_V1, "resourceslices", "slices-noted-gpu-share.io-0")
-    for contested in ({}, {cards[0].uuid: "it is X's"}, {}):
-        found = build_devices(cards, InventoryPolicy(), standing=GpuConditions(contested=contested))
+    for contended in ({}, {cards[0].uuid: "it is X's"}, {}):
+        found = build_devices(cards, InventoryPolicy(), standing=GpuConditions(contended=contended))
         wanted = resource_slices("slices-noted", found.devices, left_out=found.left_out)
         assert publisher.publish(wanted)
         cluster.patch(name, {"metadata": {"annotations": {"example.com/note": "theirs"}}})
         assert not publisher.publish(wanted)
         notes = cluster.get(name)["metadata"]["annotations"]
-        assert (notes["example.com/note"], cards[0].uuid in notes.get(LEFT_OUT, "")) == ("theirs", bool(contested))
+        assert (notes["example.com/note"], cards[0].uuid in notes.get(EXCLUDED_GPUS, "")) == ("theirs", bool(contended))
     publisher.withdraw()
 
 
@@ -95,7 +95,7 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
 ) -> None:
     monkeypatch.setattr(contention_monitor, "FRESH", 0.0)
     monkeypatch.setattr(contention_monitor, "QUIET", -1.0)
-    cluster, where = plane.cluster(), "slices-contested"
+    cluster, where = plane.cluster(), "slices-contended"
     body = node(where)
     body["metadata"]["labels"] = {NODE_LABEL: "true"}
     cluster.create(path(CORE_V1, "nodes"), body)
@@ -123,18 +123,18 @@ def test_a_gpu_another_driver_publishes_is_left_out_told_on_the_node_and_healed_
     assert offered() == [two, "status"]
     cluster.delete(path(RESOURCE_V1, "resourceslices", "rival"))
     assert offered() == sorted([one, two, "status"])
-    assert _reasons(cluster, where) == [Reason.CONTESTED, Reason.RECOVERED]
+    assert _reasons(cluster, where) == [Reason.CONTENDED, Reason.RECOVERED]
     SlicePublisher(cluster, where).withdraw()
 
 
-def _devices(cluster: Cluster, where: str) -> list[str]:
+def _devices(cluster: KubeClient, where: str) -> list[str]:
     items, _ = cluster.list(
         path(RESOURCE_V1, "resourceslices"), fieldSelector=f"spec.nodeName={where},spec.driver=gpu-share.io"
     )
     return [device["name"] for item in items for device in item["spec"]["devices"]]
 
 
-def _reasons(cluster: Cluster, where: str) -> list[str]:
+def _reasons(cluster: KubeClient, where: str) -> list[str]:
     items, _ = cluster.list(path(EVENTS_V1, "events", namespace="default"))
     mine = [item for item in items if item["regarding"] == {**item["regarding"], "kind": "Node", "name": where}]
     return [item["reason"] for item in sorted(mine, key=lambda item: str(item["eventTime"]))]

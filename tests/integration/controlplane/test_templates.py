@@ -73,7 +73,7 @@ def test_what_the_api_server_made_of_a_template_is_known_for_the_same(bed: Bed, 
     bed.until("its template is there", lambda: names(bed, namespace) == {template_name(made)})
     bed.until("every replica has seen it", lambda: metrics(bed, "gpu_share_templates_missing") == [0, 0, 0])
 
-    assert metrics(bed, "gpu_share_templates_taken") == [0, 0, 0]
+    assert metrics(bed, "gpu_share_templates_conflicting") == [0, 0, 0]
 
 
 def test_a_template_of_that_name_that_says_something_else_is_said_and_made_anew_once_it_is_deleted(
@@ -98,17 +98,17 @@ def test_a_template_of_that_name_that_says_something_else_is_said_and_made_anew_
         return True
 
     bed.until("another one has its name", quicker)
-    bed.until("every replica says so", lambda: metrics(bed, "gpu_share_templates_taken") == [1, 1, 1])
+    bed.until("every replica says so", lambda: metrics(bed, "gpu_share_templates_conflicting") == [1, 1, 1])
     assert bed.cluster.get(f"{where}/{wanted}")["metadata"]["uid"] == uid, "it is not ours to delete"
     for each in bed.replicas:
         said = [line for line in bed.plane.log(each.name).read_text().splitlines() if wanted in line]
-        assert sum(str(Reason.TEMPLATE_TAKEN) in line for line in said) == 1, said
+        assert sum(str(Reason.TEMPLATE_CONFLICT) in line for line in said) == 1, said
 
     bed.cluster.delete(f"{where}/{wanted}")
     bed.until("the right one is there", lambda: names(bed, namespace) == {wanted})
     requests = bed.cluster.get(f"{where}/{wanted}")["spec"]["spec"]["devices"]["requests"]
     assert requests[0]["exactly"]["deviceClassName"] == "gpu-share.io"
-    bed.until("nobody says so any more", lambda: metrics(bed, "gpu_share_templates_taken") == [0, 0, 0])
+    bed.until("nobody says so any more", lambda: metrics(bed, "gpu_share_templates_conflicting") == [0, 0, 0])
 
 
 def test_all_templates_deleted_at_once_under_pods_that_wait_come_back(bed: Bed, namespace: str) -> None:

@@ -54,7 +54,8 @@ class Node:
             environment["PATH"] = f"{path}:{environment['PATH']}"
         self.enforcer = subprocess.Popen(
             [sys.executable, "-m", "enforcer.main", "--node", "gpu-7", "--state", str(self.state), "--no-cluster",
-             *mps, "--no-publish", "--poll", str(POLL), "--term-wait", "0.5", "--allow-any-pid-namespace",
+             *mps, "--no-publish", "--poll-seconds", str(POLL),
+             "--termination-timeout", "0.5", "--allow-any-pid-namespace",
              *options],
             cwd=PROJECT, env=environment, stderr=stderr,
         )  # fmt: skip

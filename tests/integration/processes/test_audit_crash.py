@@ -1,4 +1,4 @@
-"""The kill log where a file may not grow; crashes and full disks are tests/safety's 34 to 36."""
+"""The audit log where a file may not grow; crashes and full disks are tests/safety's 34 to 36."""
 
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-"""The capabilities that the chart gives an unprivileged agent: what it does works with them, and not without each."""
+"""The capabilities that the chart gives an unprivileged enforcer: its work needs each of them, and no more."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from tests.integration.controlplane import manifests
 from tests.support.need import missing
 
 pytestmark = pytest.mark.node
-TEMPLATE = manifests.FILE.parents[1] / "helm" / "gpu-share" / "templates" / "agent.yaml"
+TEMPLATE = manifests.FILE.parents[1] / "helm" / "gpu-share" / "templates" / "enforcer.yaml"
 NOBODY = "65534"
 LOOK = """
 import sys
@@ -58,7 +58,7 @@ def stranger() -> Iterator[int]:
 
 
 def done_with(capabilities: set[str], program: str, pid: int) -> bool:
-    """Run a piece of the agent as root with these capabilities alone."""
+    """Run a piece of the enforcer as root with these capabilities alone."""
     bounds = ",".join(["-all", *(f"+{each}" for each in sorted(capabilities))])
     command = ["setpriv", "--inh-caps=-all", f"--bounding-set={bounds}", sys.executable, "-c", program, str(pid)]
     return subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0

@@ -30,36 +30,45 @@ TENANT = str(PROJECT / "tests/fakes/gpu/bin/gpu-share-tenant")
 
 
 class Machine:
-    """A simulated node and its agent."""
+    """A simulated node and its enforcer."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
         need_library()
-        self.root, self.state, self.run, self._stack = root, root / "agent", root / "run", stack
+        self.root, self.state, self.run, self._stack = root, root / "enforcer", root / "run", stack
         self.sim = node.lay_out(root, node.machine("n1", 2, 16384, "NVIDIA H100 80GB HBM3"))
         self.gpu = self.sim.machine.gpus[0].uuid
         self.kubelet = Kubelet()
-        self.agent: subprocess.Popen[bytes] | None = None
+        self.enforcer: subprocess.Popen[bytes] | None = None
 
     def start(self, driver: Path, *more: str) -> None:
-        options = ["--node", "n1", "--no-cluster", "--allow-any-pid-namespace", "--poll", "0.1", "--term-wait", "5"]
+        options = [
+            "--node",
+            "n1",
+            "--no-cluster",
+            "--allow-any-pid-namespace",
+            "--poll-seconds",
+            "0.1",
+            "--termination-timeout",
+            "5",
+        ]
         places = ["--state", str(self.state), "--run", str(self.run), "--driver-root", str(driver)]
-        with (self.root / "agent.log").open("wb") as log:
-            self.agent = subprocess.Popen(
+        with (self.root / "enforcer.log").open("wb") as log:
+            self.enforcer = subprocess.Popen(
                 [sys.executable, "-m", "enforcer.main", *options, *places, *more],
                 cwd=PROJECT, env={"PATH": os.environ["PATH"]}, stderr=log,
             )  # fmt: skip
         self._stack.callback(self.end)
 
     def end(self) -> None:
-        assert self.agent is not None
-        self.agent.terminate()
-        self.agent.wait(timeout=20)
+        assert self.enforcer is not None
+        self.enforcer.terminate()
+        self.enforcer.wait(timeout=20)
         for note in (self.run / "mps").glob("*/daemon.json"):
             os.kill(json.loads(note.read_text())["pid"], 9)
 
     def serves_mps(self) -> bool:
         """Whether the GPU's daemon has been started and is asked for clients from now on; a pod would wait for it."""
-        lines = [json.loads(line) for line in (self.root / "agent.log").read_text().splitlines()]
+        lines = [json.loads(line) for line in (self.root / "enforcer.log").read_text().splitlines()]
         return any("taken_over" in each and each["gpu"] == self.gpu for each in lines)
 
     def problems(self) -> list[str]:
@@ -136,7 +145,7 @@ def test_nvidias_own_control_program_runs_from_a_root_like_the_operators(machine
 
 def test_a_driver_that_is_elsewhere_is_said(machine: Machine, tmp_path: Path) -> None:
     machine.start(tmp_path)
-    assert machine.agent is not None
+    assert machine.enforcer is not None
     wait_for(lambda: any(f"no libnvidia-ml.so.1 below {tmp_path}" in each for each in machine.problems()), 20)
     assert any("--driver-root (chart value driverRoot)" in each for each in machine.problems())
-    assert machine.agent.poll() is None, "it may come yet"
+    assert machine.enforcer.poll() is None, "it may come yet"

@@ -37,7 +37,7 @@ def test_a_log_that_was_edited_spares_everybody_until_it_is_moved_aside(node: No
     tenant = container.tenant(node.sim, "--mib", "9000")
     node.allow(container.quota(node.gpu, 4096, grace_seconds=0.0))
     node.start()
-    wait_for(lambda: node.state_of(container) in {"Acting", "CoolingDown"}, 10)
+    wait_for(lambda: node.state_of(container) in {"Killing", "CoolingDown"}, 10)
     node.looks(3)
     assert alive(tenant)
     assert edited.read_bytes() == before

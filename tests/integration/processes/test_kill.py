@@ -101,7 +101,7 @@ def test_back_under_quota_in_time_is_spared(node: Node) -> None:
     node.sim.register(tenant.pid, node.gpu, 2000)
     time.sleep(11.0)
     assert alive(tenant)
-    assert [record["kind"] for record in node.records()] == ["ARMED", "WARNED"]
+    assert [record["kind"] for record in node.records()] == ["GRACE_STARTED", "WARNED"]
 
 
 def test_only_a_warning_where_only_a_warning_is_wanted(node: Node) -> None:
@@ -112,7 +112,7 @@ def test_only_a_warning_where_only_a_warning_is_wanted(node: Node) -> None:
     wait_for(lambda: len(node.records()) == 2, 20)
     node.looks(3)
     assert all(map(alive, tenants))
-    assert [record["kind"] for record in node.records()] == ["ARMED", "WARNED"]
+    assert [record["kind"] for record in node.records()] == ["GRACE_STARTED", "WARNED"]
     strangers = {row["containerId"] for row in node.status()["strangers"]}
     assert strangers == {watched.container_id}, "no quota: shown, never ended"
 
@@ -199,7 +199,7 @@ def test_blind_moments_end_nobody_and_sight_comes_back(node: Node) -> None:
     node.allow(container.quota(node.gpu, 4096))
     node.sim.fail(Fault(call="nvmlDeviceGetComputeRunningProcesses_v3", error=999))
     node.start()
-    wait_for(lambda: node.state_of(container) == "Blind", 30)
+    wait_for(lambda: node.state_of(container) == "Unknown", 30)
     time.sleep(2.0)
     assert alive(tenant)
     assert node.status()["problems"]
@@ -234,7 +234,7 @@ def test_a_log_that_cannot_be_written_spares_everybody(node: Node) -> None:
     try:
         (audit / "filler").write_bytes(b"x" * 4096)
         node.start()
-        wait_for(lambda: "RecordUnwritable" in node.log(), 30)
+        wait_for(lambda: "AuditUnwritable" in node.log(), 30)
         time.sleep(3.0)
         assert alive(tenant)
         (audit / "filler").unlink()
@@ -267,10 +267,10 @@ def test_an_enforcer_that_died_in_a_kill_says_so_when_it_is_back(node: Node) -> 
     container = node.container()
     tenant = container.tenant(node.sim, "--mib", "9000", "--ignore-term")
     node.allow(container.quota(node.gpu, 4096, grace_seconds=0.0))
-    node.start("--term-wait", "30")
+    node.start("--termination-timeout", "30")
     wait_for(lambda: bool(node.records("INTENT")), 20)
     node.stop(signal.SIGKILL)
-    node.start("--term-wait", "0.2")
+    node.start("--termination-timeout", "0.2")
     wait_for(lambda: not alive(tenant), 20)
     wait_for(lambda: len(node.records("OUTCOME")) == 2, 10)
     assert [record["result"] for record in node.records("OUTCOME")] == ["Interrupted", "Killed"]

@@ -67,7 +67,7 @@ def test_a_limit_is_proven_and_one_that_somebody_else_changed_is_set_again(node:
     container = node.container()
     container.tenant(node.sim, "--gpu", node.gpu, "--mib", "1000")
     node.allow(container.quota(node.gpu, 2048))
-    node.start("--proof", "2")
+    node.start("--limit-verification-seconds", "2")
     wait_for(lambda: proven(node, container) == "InForce", TOO_LATE)
     (file,) = (node.sim.folder / "limits").glob(f"{node.gpu}*")
     text, changed = file.read_text(), tmp_path / "changed"
@@ -83,8 +83,8 @@ def test_a_driver_that_keeps_a_limit_and_does_not_enforce_it_is_found(node: Node
     container = node.container()
     node.allow(container.quota(node.gpu, 2048, on_exceed="warn"))
     container.tenant(node.sim, "--gpu", node.gpu, "--mib", "4000")
-    node.start("--proof", "2")
-    wait_for(lambda: proven(node, container) == "Escaped", TOO_LATE)
+    node.start("--limit-verification-seconds", "2")
+    wait_for(lambda: proven(node, container) == "LimitEscaped", TOO_LATE)
 
 
 def test_the_operator_may_leave_it_to_watching(node: Node) -> None:

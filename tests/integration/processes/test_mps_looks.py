@@ -1,4 +1,4 @@
-"""A running agent looks after its MPS daemon: killed, stopped, tampered with by other users, held up by silent ones."""
+"""A running enforcer supervises its MPS daemon: killed, stopped, changed by other users, blocked by silent ones."""
 
 import json
 import os
@@ -37,7 +37,7 @@ DELAY = 20.0
 
 
 class Place:
-    """An agent with a daemon, and who talks to that."""
+    """An enforcer with a daemon, and who talks to that."""
 
     def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.folder = node, folder
@@ -65,7 +65,7 @@ def _place(tmp_path: Path) -> Iterator[Place]:
         place = Place(node, run / "mps" / folder_of(node.gpu))
         stack.callback(_stop, MpsDaemon(node.gpu, place.folder, program, limit_mib=1))
         stack.callback(node.end)
-        node.start("--mps-seconds", "1", run=run, path=run)
+        node.start("--mps-check-seconds", "1", run=run, path=run)
         wait_for(lambda: place.say(LIMIT) == "15G", 20)
         wait_for(lambda: "MPS control daemon serves" in node.log(), 20)
         yield place
@@ -121,16 +121,16 @@ def test_a_silent_connection_does_not_keep_a_container_over_its_quota_alive(plac
         wait_for(lambda: not alive(tenant), DELAY + 10)
         wait_for(lambda: bool(node.records("OUTCOME")), 10)
     # On a machine with too much to do even three attempts may not be enough; signals do then.
-    assert node.records("OUTCOME")[0]["targets"][0]["steps"].split(",")[0] in {"terminate_client", "ControlBlocked"}
-    assert "ControlBlocked" in node.log()
+    assert node.records("OUTCOME")[0]["targets"][0]["steps"].split(",")[0] in {"terminate_client", "MpsControlBlocked"}
+    assert "MpsControlBlocked" in node.log()
     assert place.pid() == pid
 
 
-def test_an_agent_that_is_started_again_touches_no_daemon(place: Place) -> None:
+def test_an_enforcer_that_is_started_again_touches_no_daemon(place: Place) -> None:
     pid = place.pid()
     place.node.stop()
     assert Path(f"/proc/{pid}").exists()
-    place.node.start("--mps-seconds", "1", run=place.folder.parents[1], path=place.folder.parents[1])
+    place.node.start("--mps-check-seconds", "1", run=place.folder.parents[1], path=place.folder.parents[1])
     place.say("set_default_active_thread_percentage 7")
     wait_for(lambda: place.say("get_default_active_thread_percentage") == "100.0", 20)  # the new one looks after it
     assert place.pid() == pid

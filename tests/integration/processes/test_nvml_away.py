@@ -1,4 +1,4 @@
-"""An agent that is there before its driver: it waits, says so, and takes GPUs and daemons up when they come."""
+"""An enforcer that is there before its driver: it waits, says so, and takes GPUs and daemons up when they come."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def test_gpus_and_daemons_come_with_the_driver_and_without_a_restart(machine: Ma
     driver, aside = machine.root / "driver", machine.root / "aside"
     driver.rename(aside)
     machine.start(driver)
-    assert machine.agent is not None
+    assert machine.enforcer is not None
     wait_for(lambda: any("no libnvidia-ml.so.1 below" in each for each in machine.problems()), 20)
     assert (seen(machine), noted(machine)) == (set(), set())
     aside.rename(driver)
@@ -41,4 +41,4 @@ def test_gpus_and_daemons_come_with_the_driver_and_without_a_restart(machine: Ma
     wait_for(lambda: seen(machine) == everyone, 20)
     wait_for(lambda: noted(machine) == everyone and machine.problems() == [], 20)
     assert {machine.sim.compute_mode(gpu) for gpu in everyone} == {EXCLUSIVE}
-    assert machine.agent.poll() is None
+    assert machine.enforcer.poll() is None

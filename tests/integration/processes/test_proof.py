@@ -19,7 +19,7 @@ MPS = ("--mib", "1000", "--kind", "mps")
 
 @pytest.fixture(name="node")
 def _node(tmp_path: Path) -> Iterator[Node]:
-    with machine_with_mps(tmp_path, "--proof", str(PROOF)) as node:
+    with machine_with_mps(tmp_path, "--limit-verification-seconds", str(PROOF)) as node:
         wait_for(lambda: node.sim.compute_mode(node.gpu) == 3, 10)
         yield node
 
@@ -46,9 +46,9 @@ def limit_of(node: Node, container: Container) -> dict[str, str]:
     [
         ("0=4096M", MPS, "InForce", "MPS client"),
         (None, MPS, "NotApplied", "without its limit"),
-        ("0=9000M", MPS, "Escaped", "9000 MiB"),
-        ("0=4096M,1=9000M", MPS, "Escaped", "does not see"),
-        ("0=4096M", ("--mib", "1000", "--kind", "compute"), "Escaped", "no MPS client"),
+        ("0=9000M", MPS, "LimitEscaped", "9000 MiB"),
+        ("0=4096M,1=9000M", MPS, "LimitEscaped", "does not see"),
+        ("0=4096M", ("--mib", "1000", "--kind", "compute"), "LimitEscaped", "no MPS client"),
         ("0=4096M", (*MPS, "--fork", "1"), "PerProcessOnly", "2 processes"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_kill_is_told_to_the_pod_it_happened_to_and_to_no_other(tmp_path: Path
     node.start("--run", str(run))
     wait_for(lambda: "is ready" in greedy.said() and "is ready" in modest.said(), 20)
     assert greedy.probe() == 0
-    assert modest.status()["gpus"][0]["heldByOthersMiB"] == 2000
+    assert modest.status()["gpus"][0]["usedByOthersMiB"] == 2000
     node.sim.register(tenant.pid, node.gpu, 9000)
     wait_for(lambda: not alive(tenant), 20)
     wait_for(lambda: " Killed: " in greedy.said(), 10)
@@ -77,7 +77,7 @@ def test_a_kill_is_told_to_the_pod_it_happened_to_and_to_no_other(tmp_path: Path
         assert not re.search(rf"(?<![\w.-]){secret}(?![\w.-])", told)
 
 
-def test_a_sidecar_that_comes_after_an_agents_restart_still_says_what_happened(
+def test_a_sidecar_that_comes_after_an_enforcers_restart_still_says_what_happened(
     tmp_path: Path, stack: ExitStack
 ) -> None:
     node, run = Node(tmp_path, stack), tmp_path / "run"

@@ -1,8 +1,8 @@
 """``python -m tests.load.bench.across``: what node affinity does to packing, and what it costs the scheduler.
 
-A real control plane, nodes that are API objects, GPUs published by the agent's own code, pods rewritten by the
-webhook's own function and written by an administrator: neither webhook nor agent runs, so what is measured is the stock
-scheduler. Its cost is CPU time, which a busy machine changes little; ways are interleaved, and compared within a run.
+A real control plane, nodes that are API objects, GPUs published by the enforcer's own code, pods rewritten by the
+webhook's own function and written by an administrator: neither webhook nor enforcer runs, so what is measured is the
+stock scheduler. Its cost is CPU time, which a busy machine changes little; ways take turns and are compared in one run.
 """
 
 import argparse

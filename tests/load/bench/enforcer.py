@@ -1,6 +1,6 @@
-"""``python -m tests.load.bench.enforcer``: what the node agent costs: 64 GPU processes among 500, a look every 0.5 s.
+"""``python -m tests.load.bench.enforcer``: what the enforcer costs: 64 GPU processes among 500, a look every 0.5 s.
 
-CPU and memory are those of the agent and of the process that asks NVML for it, from /proc; beside them the same agent
+CPU and memory are those of the enforcer and of its NVML process, from /proc; beside them the same enforcer
 where no process uses a GPU. NVML's library is the simulator's, answering from memory: what a driver takes for its
 answer is not in here. A decision is one turn of the loop, from the question to NVML to the status written; as other
 work on the machine stretches it, the same turn's own CPU time stands beside it, and how long the machine takes for as
@@ -48,7 +48,7 @@ POLL: Final = 0.5
 MEMORY: Final = "/dev/shm"
 """As /run is: files of pods are no files of a disk."""
 WINDOWS: Final = 6
-"""The least disturbed of them is what the agent takes; the machine's other work adds cold caches and page faults."""
+"""The least disturbed of them is what the enforcer takes; the machine's other work adds cold caches and page faults."""
 CPUCLOCK_SCHED: Final = 2
 FILE: Final = 5
 """Words of a line of smaps before the file's path."""
@@ -158,14 +158,14 @@ def crowd(stack: ExitStack, node: Node) -> Iterator[list[Quota]]:
 
 
 def running(node: Node, run: Path, seconds: float) -> list[Cost]:
-    """Cost of the agent and of its child, after it has settled."""
-    node.start("--poll", str(POLL), "--run", str(run))
+    """Cost of the enforcer and of its child, after it has settled."""
+    node.start("--poll-seconds", str(POLL), "--run", str(run))
     assert node.enforcer is not None
-    agent = node.enforcer.pid
-    wait_for(lambda: len(children(agent)) == 1, 20)
+    enforcer = node.enforcer.pid
+    wait_for(lambda: len(children(enforcer)) == 1, 20)
     time.sleep(6 * POLL)
     try:
-        return cost([agent, *children(agent)], seconds)
+        return cost([enforcer, *children(enforcer)], seconds)
     finally:
         node.stop()
 
@@ -173,25 +173,25 @@ def running(node: Node, run: Path, seconds: float) -> list[Cost]:
 def decisions(folder: Path, run: Path, quotas: list[Quota], polls: int) -> Turns:
     """Time the loop's turns. Each is followed by pure computing that takes as much CPU time, timed too."""
     reader = NvmlClient(command(HERE))
-    kill_log = AuditLog(folder / "audit")
-    kill_log.open()
+    audit_log = AuditLog(folder / "audit")
+    audit_log.open()
     pods = PodStatusWriter(run, LogEventRecorder(), bool)
     parts = LoopDependencies(
         watch=UsageSampler(reader, CgroupAttributor()), quotas=lambda: quotas, executor=None,  # type: ignore[arg-type] # nobody is over
-        kill_log=AuditWriter(kill_log, "gpu-7"), sink=pods, metrics=Metrics(), tell_pods=pods.write,
+        audit_log=AuditWriter(audit_log, "gpu-7"), sink=pods, metrics=Metrics(), tell_pods=pods.write,
     )  # fmt: skip
-    agent = EnforcementLoop("gpu-7", folder, parts)
-    agent.poll()
+    enforcer = EnforcementLoop("gpu-7", folder, parts)
+    enforcer.poll()
     gc.collect()
-    gc.freeze()  # as the agent does
+    gc.freeze()  # as the enforcer does
     timed = []
     for _ in range(polls):
         time.sleep(PAUSE)
-        turn = timing(agent.poll)
+        turn = timing(enforcer.poll)
         time.sleep(PAUSE)
         timed.append((*turn, timing(partial(compute, turn[1]))[0]))
-    agent.close()
-    kill_log.close()
+    enforcer.close()
+    audit_log.close()
     reader.close()
     return Turns(*(sorted(each) for each in zip(*timed, strict=True)))
 
@@ -215,12 +215,12 @@ def megabytes(mebibytes: float) -> str:
 
 
 def row(name: str, costs: list[Cost], of: Callable[[Cost], float], form: str) -> str:
-    agent, child = (of(each) for each in costs)
-    return COLUMNS.format(name, *(form.format(value) for value in (agent, child, agent + child)))
+    enforcer, child = (of(each) for each in costs)
+    return COLUMNS.format(name, *(form.format(value) for value in (enforcer, child, enforcer + child)))
 
 
 def table(idle: list[Cost], busy: list[Cost]) -> None:
-    print(COLUMNS.format("", "AGENT", "NVML", "TOGETHER"))
+    print(COLUMNS.format("", "ENFORCER", "NVML", "TOGETHER"))
     for name, costs in (("no GPU process", idle), ("64 of 500", busy)):
         print(row(f"{name}: CPU", costs, lambda each: 100 * each.core, "{:.2f} %"))
         print(row(f"{name}: middle window", costs, lambda each: 100 * each.middle, "{:.2f} %"))

@@ -1,8 +1,8 @@
-"""``python -m tests.load.bench.flat``: what the webhook and the agent cost on clusters of 10 to 5,000 nodes.
+"""``python -m tests.load.bench.flat``: what the webhook and the enforcer cost on clusters of 10 to 5,000 nodes.
 
 One webhook for each size, all at once: real processes with their watches, on API servers that have a fleet's lists
 (``lists``, ``fleet``). Each in turn answers reviews and sees pods come, change and go, so that what else the machine
-does falls on all alike. The agent's part is what it works out when one of its own pods changes, in this process.
+does falls on all alike. The enforcer's part is what it works out when one of its own pods changes, in this process.
 Exit code 1: something costs more than 1.3 times as much as on the smallest cluster, or takes more than 150 MB.
 """
 
@@ -86,7 +86,7 @@ class World:
 
 
 class Node:
-    """What an agent has in mind: its own pods, and all namespaces that take part."""
+    """What an enforcer has in mind: its own pods, and all namespaces that take part."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet

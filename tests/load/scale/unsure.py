@@ -3,7 +3,7 @@
 It writes an allocation and waits for the answer. Where that is lost, as when the API server is killed, the scheduler
 takes what may have been stored for failed, and gives the same room to another pod until its watch has caught up
 (Kubernetes 1.37, plugin ``DynamicResources``: ``bindClaim`` fails, ``Unreserve`` forgets). No admission sees this; a
-node's agent refuses the claim that comes second where its memory does not fit.
+node's enforcer refuses the claim that comes second where its memory does not fit.
 
 So what was promised beyond what a device has is the scheduler's doing where it came within moments, and fits without
 those claims.

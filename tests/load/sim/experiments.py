@@ -24,7 +24,7 @@ POLICIES: Final[Mapping[str, Rules]] = {
     "binpack, none": Rules(order=Order.BINPACK, across=Across.NONE, every=EVERY),
     "spread, spread": Rules(order=Order.SPREAD, across=Across.SPREAD, every=APART),
 }
-"""Order within a node, choice across nodes; where shares are spread the agent does not wait for its next turn."""
+"""Order within a node, choice across nodes; where shares are spread the enforcer does not wait for its next turn."""
 PACKED: Final = "binpack, binpack"
 WITHOUT_STRICT: Final = tuple(policy for policy in POLICIES if policy != "strict, binpack")
 FLEETS: Final[Mapping[int, tuple[Sequence[str], Sequence[str], Sequence[int]]]] = {
@@ -37,7 +37,7 @@ FLEETS: Final[Mapping[int, tuple[Sequence[str], Sequence[str], Sequence[int]]]] 
 REAL: Final = Card(memory=capacity_mib(gpus_of(Machine.named("h100x4"))[0], InventoryPolicy()))
 """What an H100 of 80 GB leaves to shares after the driver's reserve and the context of MPS."""
 LOOKS: Final = (0.0, 1.0, APART, 5.0, EVERY, 20.0, 30.0, 60.0)
-"""Seconds between an agent's looks."""
+"""Seconds between an enforcer's looks."""
 LOADS: Final = (0.9, 1.1, 1.25)
 """What is asked for at a time, of what the fleet has."""
 OVERLOAD: Final = 1.1
@@ -133,7 +133,7 @@ def _waiting(found: Mapping[Key, Any]) -> str:
 
 def _writes(found: Mapping[Key, Any]) -> str:
     lines = [Line(order.value, [(every, found["writes", order, every].writes) for every in LOOKS]) for order in WRITTEN]
-    x = Axis("seconds between an agent's looks", (0, 10, 20, 30, 40, 50, 60))
+    x = Axis("seconds between an enforcer's looks", (0, 10, 20, 30, 40, 50, 60))
     y = Axis("writes of a slice for each pod", (0, 0.5, 1, 1.5))
     return chart("What an order costs; the mix, 640 pods at a time", x, y, [*lines, Line("fixed", [(0, 0), (60, 0)])])
 
@@ -148,6 +148,6 @@ def _gap(found: Mapping[Key, Any]) -> str:
         Line(f"{pace:g} pods a second", [(every, worst_gap(found, pace, every)) for every in LOOKS])
         for pace in figures.PACES
     ]
-    x = Axis("seconds between an agent's looks", (0, 10, 20, 30, 40, 50, 60))
+    x = Axis("seconds between an enforcer's looks", (0, 10, 20, 30, 40, 50, 60))
     y = Axis("fullest GPU less emptiest, largest shares", (0, 2, 4, 6, 8, 10, 12, 14))
     return chart("Spread within a node of 8 GPUs", x, y, lines)

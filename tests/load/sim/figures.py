@@ -147,7 +147,9 @@ def churn(trace: str, rules: Rules, seed: int, load: float) -> Churn:
     if found := over_committed(fleet):
         raise AssertionError(f"GPUs {found} were promised more than they have")
     waits = tuple(tuple(_waits(played, pods, low, high)) for low, high in CLASSES)
-    return Churn(load, sum(shares) / len(shares), played.agents.writes / len(played.placed), len(played.placed), waits)
+    return Churn(
+        load, sum(shares) / len(shares), played.enforcers.writes / len(played.placed), len(played.placed), waits
+    )
 
 
 def _share(played: Play) -> float:

@@ -32,7 +32,7 @@ LENIENT: Final = {Order.BINPACK: LENIENCE[Offered.BINPACK], Order.SPREAD: LENIEN
 
 
 def wanted(fleet: Fleet, node: int, order: Order) -> list[int]:
-    """Sort a node's GPUs as its agent would, unless they stand in that order already, or nearly."""
+    """Sort a node's GPUs as its enforcer would, unless they stand in that order already, or nearly."""
     sign, left, standing = SIGN[order], fleet.memory, fleet.order[node]
     slack = LENIENT.get(order, 0.0) * fleet.card.memory
     highest = accumulate((sign * left[gpu] for gpu in standing), max)
@@ -42,8 +42,8 @@ def wanted(fleet: Fleet, node: int, order: Order) -> list[int]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Agents:
-    """The agents of all nodes. ``every``: seconds between looks; 0 says that each change is seen at once."""
+class Enforcers:
+    """The enforcers of all nodes. ``every``: seconds between looks; 0 says that each change is seen at once."""
 
     fleet: Fleet
     order: Order
@@ -52,7 +52,7 @@ class Agents:
     _waiting: set[int] = field(default_factory=set)
 
     def changed(self, node: int, now: float) -> float | None:
-        """Note that claims of a node changed; returns when its agent has to look, ``None`` where that is settled."""
+        """Note that claims of a node changed; returns when its enforcer has to look, ``None`` where that is settled."""
         if self.order is Order.FIXED or node in self._waiting:
             return None
         if self.every == 0:
@@ -70,6 +70,6 @@ class Agents:
             self.writes += 1
 
     def _next_look(self, node: int, now: float) -> float:
-        """Agents began at different times, so they do not look at the same ones."""
+        """Enforcers began at different times, so they do not look at the same ones."""
         began = (node * 0.618034) % 1 * self.every
         return began + (math.floor((now - began) / self.every) + 1) * self.every

@@ -1,4 +1,4 @@
-"""Plays a trace: pods arrive, are placed or wait, leave; agents look and write. No clock but the trace's own.
+"""Plays a trace: pods arrive, are placed or wait, leave; enforcers look and write. No clock but the trace's own.
 
 A pod that fits nowhere waits. The scheduler tries it again when a claim is given back, in the order in which pods
 began to wait: as memory was free nowhere else, only the node where that happened can have room for it now. Backoff
@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.load.sim.across import Across, Scheduler
 from tests.load.sim.fleet import Fleet, Where
-from tests.load.sim.order import Agents, Order
+from tests.load.sim.order import Enforcers, Order
 from tests.load.sim.sizes import NEVER, Pod, Size
 
 ENDS: Final = 0
@@ -23,7 +23,7 @@ LOOKS: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is tried: order within a node, choice across nodes, and seconds between the looks of an agent."""
+    """What is tried: order within a node, choice across nodes, and seconds between the looks of an enforcer."""
 
     order: Order = Order.BINPACK
     across: Across = Across.NONE
@@ -48,12 +48,12 @@ class Play:
     seed: int = 0
     placed: dict[int, Placed] = field(default_factory=dict)
     waiting: dict[Size, deque[Pod]] = field(default_factory=dict)
-    agents: Agents = field(init=False)
+    enforcers: Enforcers = field(init=False)
     scheduler: Scheduler = field(init=False)
     _events: list[tuple[float, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.agents = Agents(fleet=self.fleet, order=self.rules.order, every=self.rules.every)
+        self.enforcers = Enforcers(fleet=self.fleet, order=self.rules.order, every=self.rules.every)
         chance = random.Random(f"ties {self.seed}")
         self.scheduler = Scheduler(fleet=self.fleet, across=self.rules.across, chance=chance)
 
@@ -100,7 +100,7 @@ class Play:
         while self._events and self._events[0][0] <= time:
             now, kind, number = heapq.heappop(self._events)
             if kind == LOOKS:
-                self.agents.look(number)
+                self.enforcers.look(number)
             else:
                 self._end(self.placed[number], now)
 
@@ -125,6 +125,6 @@ class Play:
         return None
 
     def _changed(self, node: int, now: float) -> None:
-        look = self.agents.changed(node, now)
+        look = self.enforcers.changed(node, now)
         if look is not None:
             heapq.heappush(self._events, (look, LOOKS, node))

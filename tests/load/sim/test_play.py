@@ -67,7 +67,7 @@ def test_between_two_looks_the_scheduler_goes_by_the_old_order() -> None:
     ]
     late = single(*burst, Pod(9, Size(GIB), 11), order=Order.SPREAD, gpus=4, every=10)
     assert [each.where for each in late.placed.values()] == [(0,), (0,), (0,), (0,), (1,)]
-    assert late.agents.writes == 2, "one for the four of the burst, and one for the last"
+    assert late.enforcers.writes == 2, "one for the four of the burst, and one for the last"
 
 
 @pytest.mark.parametrize("name", TRACES)

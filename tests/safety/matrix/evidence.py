@@ -9,7 +9,7 @@ from tests.safety.matrix.trace import Event
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """``files`` are the kill log's; ``harmed`` whom the kernel says a signal was sent to, or who is dead.
+    """``files`` are the audit log's; ``harmed`` whom the kernel says a signal was sent to, or who is dead.
 
     ``late``: what had to happen did not; ``hung``: the enforcer did not stop when told to.
     """

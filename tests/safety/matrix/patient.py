@@ -81,7 +81,7 @@ class Patient:
 
 
 class Clock:
-    """The agent's clock, which remembers what it said last: the time of the look that follows."""
+    """The enforcer's clock, which remembers what it said last: the time of the look that follows."""
 
     def __init__(self) -> None:
         self.said = now()
@@ -168,7 +168,7 @@ class Mps:
         self._trace.tell("signal", pid=pid, number=0, via="terminate_client")
         if self._page.on(Switch.MPS_BLOCKED):
             time.sleep(0.05)
-            raise MpsError("somebody keeps the socket", Reason.CONTROL_BLOCKED)
+            raise MpsError("somebody keeps the socket", Reason.MPS_CONTROL_BLOCKED)
         if self._page.on(Switch.MPS_DEAD):
             raise MpsError("no daemon")
         if self._page.on(Switch.MPS_REFUSES):
@@ -226,45 +226,45 @@ def live(orders: Orders) -> int:
 def _run(patient: Patient, hold: lock.StateLock) -> int:
     orders, trace = patient.orders, patient.trace
     written = AuditLog(orders.state / FOLDER, now=lambda: _wall(orders.page))
-    kill_log = AuditWriter(written, "gpu-7", wait=DISK_SECONDS, lost=hold.lost)
+    audit_log = AuditWriter(written, "gpu-7", wait=DISK_SECONDS, lost=hold.lost)
     with suppress(RecordError):
-        kill_log.open()
+        audit_log.open()
     end = (
         None
         if orders.port is None
         else metrics_server.serve("--metrics", ("127.0.0.1", orders.port), _registry(), lambda: None)
     )
-    agent = _agent(patient, kill_log)
+    enforcer = _enforcer(patient, audit_log)
     stopped = stopped_by_signal()
     run_periodically(2 * POLL, "lock", lambda: None if hold.lost() is None else stopped.set(), stopped)
     trace.tell("ready", pid=os.getpid(), **_resources())
-    closing = agent.close
+    closing = enforcer.close
 
     def close() -> None:
         trace.tell("closing", **_resources())
         closing()
 
-    vars(agent)["close"] = close
-    agent.run(stopped, POLL)
+    vars(enforcer)["close"] = close
+    enforcer.run(stopped, POLL)
     trace.tell("closed", **_resources())
-    kill_log.close()
+    audit_log.close()
     if end is not None:
         end()
     return 0
 
 
-def _agent(patient: Patient, kill_log: AuditWriter) -> EnforcementLoop:
+def _enforcer(patient: Patient, audit_log: AuditWriter) -> EnforcementLoop:
     orders, trace = patient.orders, patient.trace
     attributor = CgroupAttributor(orders.proc)
     clock = Clock()
     watch = UsageSampler(Reader(orders, trace, patient.moments, clock), attributor, alive=is_alive)
     sink = Sink(trace)
-    tools = KillDependencies(eyes=watch, attributor=attributor, kill_log=kill_log, mps=Mps(orders, trace), sink=sink)
+    tools = KillDependencies(eyes=watch, attributor=attributor, audit_log=audit_log, mps=Mps(orders, trace), sink=sink)
     executor = KillExecutor("gpu-7", tools, PATIENCE)
     parts = LoopDependencies(
         watch=watch, quotas=Checkpoint(orders.state).read,
         executor=Acting(patient.wrap(executor), trace, patient.moments),  # type: ignore[arg-type]
-        kill_log=kill_log, sink=sink, metrics=Metrics(), look_after=executor.look_after,
+        audit_log=audit_log, sink=sink, metrics=Metrics(), look_after=executor.look_after,
     )  # fmt: skip
     _tell_decisions(patient)
     return EnforcementLoop("gpu-7", orders.state, parts, rules=patient.rules, clock=clock)

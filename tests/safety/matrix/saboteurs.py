@@ -67,7 +67,7 @@ def _hits_the_server(patient: Patient, executor: Any, verdict: KillDecision) -> 
 
 
 def _does_nothing(_: Patient, __: Any, ___: KillDecision) -> KillResult:
-    return KillResult(Reason.GONE)
+    return KillResult(Reason.ALREADY_EXITED)
 
 
 def _believes_its_verdict(_: Patient) -> None:

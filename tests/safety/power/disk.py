@@ -17,7 +17,7 @@ PROJECT: Final = Path(__file__).resolve().parents[3]
 SIZE: Final = "512M"
 PROGRAM: Final = "tests.safety.power.guest"
 CODE: Final = ("enforcer", "gpushare", "tests/safety/power")
-LEFT_OUT: Final = ("test", "site-packages", "idlelib", "config-*", "lib2to3", "ensurepip", "tkinter", "turtledemo")
+EXCLUDED_GPUS: Final = ("test", "site-packages", "idlelib", "config-*", "lib2to3", "ensurepip", "tkinter", "turtledemo")
 LATER: Final = ("pynvml",)
 """Imported by programs that the enforcer starts."""
 MODULES: Final = ("crc32c_generic", "libcrc32c", "xfs")
@@ -55,7 +55,7 @@ def root(folder: Path) -> Path:
     imported, mapped, places = json.loads(done.stdout)
     base = Path(sys.base_prefix)
     library = Path(f"lib/python{sys.version_info.major}.{sys.version_info.minor}")
-    _copy(top, base / library, LEFT_OUT)
+    _copy(top, base / library, EXCLUDED_GPUS)
     for file in (python, Path(LOADER), *_named(mapped)):
         _copy(top, file)
     for name in CODE:

@@ -56,7 +56,7 @@ RESEED: Final = 0x5207
 """ioctls of random(4): ``RNDADDENTROPY`` and ``RNDRESEEDCRNG``."""
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OPTIONS: Final = (
-    "--node", "gpu-7", "--poll", str(POLL), "--term-wait", "0.3", "--max-kills", "1000000",
+    "--node", "gpu-7", "--poll-seconds", str(POLL), "--termination-timeout", "0.3", "--max-kills-per-minute", "1000000",
     "--no-cluster", "--no-mps", "--no-publish",
 )  # fmt: skip
 
@@ -193,7 +193,7 @@ def _claim(uid: str) -> PreparedClaim:
 
 
 def lines(state: Path, again: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
-    """Return the lines of the kill log on the disk, torn ones included; ``again`` as for ``lines_of``."""
+    """Return the lines of the audit log on the disk, torn ones included; ``again`` as for ``lines_of``."""
     folder = state / FOLDER
     found = segments(folder) if folder.exists() else []
     return chain.from_iterable(lines_of(path, again) for path in found)

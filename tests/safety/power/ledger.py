@@ -14,7 +14,7 @@ class Ledger:
     """What was acknowledged on one disk, over all its lives.
 
     Attributes:
-        records: acknowledged records of the kill log, number and hash.
+        records: acknowledged records of the audit log, number and hash.
         signalled: containers that a signal was sent to.
         signals: how many were sent.
         kept: claims whose preparing was acknowledged, and whose undoing had not begun.

@@ -24,12 +24,12 @@ PLAIN: Final = (
 SIMULATED: Final = (*PLAIN, "--set=simulate.enabled=true")
 WORLDS: Final = (("--set=webhook.clientCA=clients",), PLAIN, SIMULATED, ("--set=mps.sharedMemory=private",), ())
 SAMPLES: Final = {
-    "agent.affinity": {"nodeAffinity": {}},
-    "agent.healthTaint": "NoExecute",
-    "agent.limitBackend": "watch-only",
-    "agent.memoryReserve": "6%",
-    "agent.mode": "time-slicing",
-    "agent.proofSeconds": 7,
+    "enforcer.affinity": {"nodeAffinity": {}},
+    "enforcer.healthTaint": "NoExecute",
+    "enforcer.limitBackend": "watch-only",
+    "enforcer.memoryReserve": "6%",
+    "enforcer.mode": "time-slicing",
+    "enforcer.limitVerificationSeconds": 7,
     "certs.affinity": {"nodeAffinity": {}},
     "certs.leafDays": 20,
     "certs.schedule": "1 2 * * *",
@@ -111,9 +111,9 @@ def pods(*options: str) -> list[tuple[str, Object]]:
     return found
 
 
-def agent(*options: str) -> Object:
+def enforcer(*options: str) -> Object:
     named = {each["metadata"]["name"]: each for each in of(options, "DaemonSet")}
-    found: Object = named["gpu-share-agent"]["spec"]["template"]["spec"]
+    found: Object = named["gpu-share-enforcer"]["spec"]["template"]["spec"]
     return found
 
 
@@ -162,17 +162,17 @@ def comments(lines: list[str]) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("set_", "said"),
     [
-        ("agent.pol=1", "additional properties 'pol' not allowed"),
+        ("enforcer.pol=1", "additional properties 'pol' not allowed"),
         ("webook.replicas=3", "additional properties 'webook' not allowed"),
         ("simulate=true", "/simulate"),
         ("webhook.replicas=0", "/webhook/replicas"),
         ("webhook.minMemory=512", "/webhook/minMemory"),
         ("webhook.rootTenants=maybe", "/webhook/rootTenants"),
-        ("agent.poll=0", "/agent/poll"),
-        ("agent.resources.limit.cpu=1", "additional properties 'limit' not allowed"),
+        ("enforcer.pollSeconds=0", "/enforcer/poll"),
+        ("enforcer.resources.limit.cpu=1", "additional properties 'limit' not allowed"),
         ("sidecar.resources.requests.cpu=10 m", "/sidecar/resources/requests/cpu"),
         ("image.digest=latest", "/image/digest"),
-        ("agent.memoryReserve=512", "/agent/memoryReserve"),
+        ("enforcer.memoryReserve=512", "/enforcer/memoryReserve"),
         ("mps.sharedMemory=host", "/mps/sharedMemory"),
         ("mps.sharedMemorySize=1024", "/mps/sharedMemorySize"),
         ("mps.sharedMemorySize=100%", "/mps/sharedMemorySize"),
@@ -218,7 +218,7 @@ def test_no_role_has_wildcards_the_hooks_included() -> None:
         assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]]
 
 
-def test_all_but_the_agent_would_pass_pod_security_restricted() -> None:
+def test_all_but_the_enforcer_would_pass_pod_security_restricted() -> None:
     for name, spec in (each for each in pods(*SIMULATED) if not each[0].startswith("DaemonSet")):
         assert spec["securityContext"]["runAsNonRoot"] is True, name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -228,18 +228,18 @@ def test_all_but_the_agent_would_pass_pod_security_restricted() -> None:
             assert context["readOnlyRootFilesystem"] is True
 
 
-def test_with_simulated_gpus_nothing_is_privileged_and_the_agent_may_only_end_processes_and_look_into_them() -> None:
-    spec = agent(*SIMULATED)
+def test_with_simulated_gpus_nothing_is_privileged_and_the_enforcer_may_only_end_processes_and_look_into_them() -> None:
+    spec = enforcer(*SIMULATED)
     contexts = {c["name"]: c["securityContext"] for c in spec["initContainers"] + spec["containers"]}
     assert not any(each.get("privileged") for each in contexts.values())
     assert contexts["enforcer"]["capabilities"] == {"drop": ["ALL"], "add": ["KILL", "SYS_PTRACE"]}
     assert contexts["simulator"]["capabilities"] == {"drop": ["ALL"]}
-    assert agent(*PLAIN)["containers"][0]["securityContext"]["privileged"] is True
+    assert enforcer(*PLAIN)["containers"][0]["securityContext"]["privileged"] is True
 
 
 @pytest.mark.parametrize("options", [PLAIN, SIMULATED])
-def test_the_agent_finds_driver_kubelet_and_state_where_they_are_mounted(options: tuple[str, ...]) -> None:
-    spec = agent(*options, "--set=kubeletRoot=/data/kubelet,cdiRoot=/etc/cdi,stateDir=/data/state,runDir=/data/run")
+def test_the_enforcer_finds_driver_kubelet_and_state_where_they_are_mounted(options: tuple[str, ...]) -> None:
+    spec = enforcer(*options, "--set=kubeletRoot=/data/kubelet,cdiRoot=/etc/cdi,stateDir=/data/state,runDir=/data/run")
     container = spec["containers"][0]
     arguments = dict(each.removeprefix("--").split("=", 1) for each in container["args"] if "=" in each)
     mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
@@ -254,22 +254,22 @@ def test_the_agent_finds_driver_kubelet_and_state_where_they_are_mounted(options
 
 def test_what_others_describe_by_cdi_is_seen_and_not_written() -> None:
     def mounts(*options: str) -> list[tuple[str, bool]]:
-        found = agent(*options)["containers"][0]["volumeMounts"]
+        found = enforcer(*options)["containers"][0]["volumeMounts"]
         return [(each["name"], each.get("readOnly", False)) for each in found if each["mountPath"] == "/etc/cdi"]
 
     assert mounts() == [("cdi-of-others", True)]
     assert mounts("--set=cdiRoot=/etc/cdi") == [("cdi", False)]
 
 
-def test_the_simulator_lays_the_driver_where_the_agent_looks_and_programs_may_run() -> None:
-    spec = agent(*SIMULATED)
-    simulator, enforcer = spec["initContainers"][0], spec["containers"][0]
+def test_the_simulator_lays_the_driver_where_the_enforcer_looks_and_programs_may_run() -> None:
+    spec = enforcer(*SIMULATED)
+    simulator, container = spec["initContainers"][0], spec["containers"][0]
     root = next(each for each in simulator["args"] if each.startswith("--root=")).removeprefix("--root=")
-    assert f"--driver-root={root}/driver" in enforcer["args"]
+    assert f"--driver-root={root}/driver" in container["args"]
     assert simulator["restartPolicy"] == "Always"
     volumes = {each["name"]: each for each in spec["volumes"]}
     mounts = {each["mountPath"] for each in simulator["volumeMounts"]}
-    assert mounts == {root, VALUES["cdiRoot"], "/tmp"}, "it sees no kill log"
+    assert mounts == {root, VALUES["cdiRoot"], "/tmp"}, "it sees no audit log"
     assert f"--cdi-root={VALUES['cdiRoot']}" in simulator["args"], "else there is no GPU without MPS"
     assert volumes["simulator"]["hostPath"]["path"] == root
     assert not root.startswith("/run"), "/run is often mounted noexec"
@@ -312,7 +312,7 @@ def test_another_image_makes_another_job_because_a_job_cannot_be_changed() -> No
 def test_another_namespace_is_meant_everywhere() -> None:
     text = helm.template("--namespace=gpus")
     assert helm.SYSTEM not in text
-    assert "system:serviceaccount:gpus:gpu-share-agent" in text
+    assert "system:serviceaccount:gpus:gpu-share-enforcer" in text
 
 
 def test_the_uninstall_hooks_run_in_order_and_leave_no_identity_behind() -> None:
@@ -334,17 +334,17 @@ def test_alerts_and_notes_name_metrics_that_exist() -> None:
     assert all(name in sources or name.removeprefix("gpu_share_") in sources for name in named)
 
 
-def test_the_agent_goes_to_nodes_that_opted_in_unless_told_otherwise() -> None:
-    assert agent()["nodeSelector"] == {contract.NODE_LABEL: "true"}
-    assert "nodeSelector" not in agent('--set-json=agent.nodeSelector={"gpu-share.io/enabled":null}')
+def test_the_enforcer_goes_to_nodes_that_opted_in_unless_told_otherwise() -> None:
+    assert enforcer()["nodeSelector"] == {contract.NODE_LABEL: "true"}
+    assert "nodeSelector" not in enforcer('--set-json=enforcer.nodeSelector={"gpu-share.io/enabled":null}')
 
 
-def test_nodes_are_cleaned_where_agents_were_with_their_folders_and_no_right_but_roots_files() -> None:
+def test_nodes_are_cleaned_where_enforcers_were_with_their_folders_and_no_right_but_roots_files() -> None:
     values = "--set=kubeletRoot=/data/kubelet,cdiRoot=/etc/cdi,stateDir=/data/state,runDir=/data/run"
     spec = dict(pods(values))["DaemonSet/gpu-share-clean"]
     cleaner, done = spec["initContainers"][0], spec["containers"][0]
-    agents = agent(values)
-    assert (spec["nodeSelector"], spec["tolerations"]) == (agents["nodeSelector"], agents["tolerations"])
+    enforcers = enforcer(values)
+    assert (spec["nodeSelector"], spec["tolerations"]) == (enforcers["nodeSelector"], enforcers["tolerations"])
     read = build_parser("uninstall").parse_args(cleaner["args"])
     assert (read.state, read.run_folder, read.kubelet_root, read.cdi_root) == tuple(
         map(Path, ("/data/state", "/data/run", "/data/kubelet", "/etc/cdi"))
@@ -354,8 +354,8 @@ def test_nodes_are_cleaned_where_agents_were_with_their_folders_and_no_right_but
     assert not spec["automountServiceAccountToken"]
 
 
-def test_an_agent_is_ready_when_the_kubelet_knows_it_and_its_gpus_are_on_offer() -> None:
-    container = agent()["containers"][0]
+def test_an_enforcer_is_ready_when_the_kubelet_knows_it_and_its_gpus_are_on_offer() -> None:
+    container = enforcer()["containers"][0]
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
     assert f"--metrics=0.0.0.0:{container['ports'][0]['containerPort']}" in container["args"]
 
@@ -377,16 +377,16 @@ def test_the_policy_that_warns_knows_the_smallest_and_largest_share_of_the_clust
 
 
 @pytest.mark.parametrize("options", [PLAIN, SIMULATED, (*SIMULATED, "--set=simulate.privileged=true")])
-def test_a_shared_memory_of_mps_is_one_and_the_same_for_daemons_agent_and_clients(options: tuple[str, ...]) -> None:
+def test_a_shared_memory_of_mps_is_one_and_the_same_for_daemons_enforcer_and_clients(options: tuple[str, ...]) -> None:
     specs = dict(pods(*options))
-    host, agents = (specs[f"DaemonSet/gpu-share-{name}"] for name in ("mps", "agent"))
-    for spec in (host, agents):
+    host, enforcers = (specs[f"DaemonSet/gpu-share-{name}"] for name in ("mps", "enforcer"))
+    for spec in (host, enforcers):
         (volume,) = [each for each in spec["volumes"] if each["name"] == "shm"]
         assert volume["hostPath"] == {"path": "/run/gpu-share/shm", "type": "DirectoryOrCreate"}
         assert spec["containers"][0]["securityContext"].get("privileged", False) is (options is not SIMULATED)
     read = mps_host._parser().parse_args(host["containers"][0]["args"][1:])
     assert (read.shared_memory, read.run) == ("50%", Path("/run/gpu-share"))
-    assert "--mps-shared-memory" in agents["containers"][0]["args"]
+    assert "--mps-shared-memory" in enforcers["containers"][0]["args"]
     (run,) = [each for each in host["containers"][0]["volumeMounts"] if each["name"] == "run"]
     assert run.get("mountPropagation") == (None if options is SIMULATED else "Bidirectional"), "only the privileged may"
 
@@ -398,35 +398,3 @@ def test_the_shared_memory_of_mps_has_the_size_it_is_given() -> None:
 
 def test_where_it_is_private_nothing_of_the_sort_is_mounted() -> None:
     assert not re.findall("Bidirectional|shared-memory", helm.template("--set=mps.sharedMemory=private"))
-
-
-def check_hooks(*options: str) -> dict[str, Object]:
-    return {each["kind"]: each for each in helm.objects(*options) if each["metadata"]["name"] == "gpu-share-check"}
-
-
-def test_an_installation_ends_with_the_check_and_helm_test_repeats_it() -> None:
-    hooks = check_hooks()
-    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job")
-    assert {hooks[kind]["metadata"]["annotations"]["helm.sh/hook"] for kind in kinds} == {"post-install,test"}
-    container = hooks["Job"]["spec"]["template"]["spec"]["containers"][0]
-    read = build_parser("check").parse_args(container["args"])
-    assert (read.cluster, read.wait) == (True, VALUES["check"]["waitSeconds"])
-    assert hooks["Job"]["spec"]["activeDeadlineSeconds"] > VALUES["check"]["waitSeconds"]
-    off = check_hooks("--set=check.enabled=false")
-    assert off.keys() == {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-
-
-def test_the_check_reads_and_creates_nothing_but_pods_which_a_policy_keeps_to_dry_runs() -> None:
-    hooks = check_hooks()
-    writing = [rule for rule in hooks["ClusterRole"]["rules"] if set(rule["verbs"]) - {"get", "list", "watch"}]
-    assert writing == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}]
-    account = f"system:serviceaccount:{helm.SYSTEM}:gpu-share-check"
-    assert account in hooks["ValidatingAdmissionPolicy"]["spec"]["matchConditions"][0]["expression"]
-
-
-def test_operators_may_read_every_object_that_the_check_compares() -> None:
-    role = next(each for each in of((), "ClusterRole") if each["metadata"]["name"] == "gpu-share-operator")
-    for where in json.loads(helm.SHIPPED.read_text()):
-        kind, name = where.split("/")[-2:]
-        rules = [rule for rule in role["rules"] if kind in rule["resources"] and "get" in rule["verbs"]]
-        assert any(name in rule.get("resourceNames", [name]) for rule in rules), where

@@ -22,7 +22,7 @@ from webhook.flags import Options
 
 CHART: Final = Path(__file__).parents[3] / "deploy" / "helm" / "gpu-share"
 VALUES: Final = yaml.safe_load((CHART / "values.yaml").read_text())
-OPTIONAL: Final = {"agent.memoryReserve": ""}
+OPTIONAL: Final = {"enforcer.memoryReserve": ""}
 """Values that the chart passes only where they are set."""
 
 
@@ -48,7 +48,7 @@ def uninstall_parser() -> argparse.ArgumentParser:
 
 
 PARSERS: Final = {
-    "agent.yaml": (enforcer_parser, []),
+    "enforcer.yaml": (enforcer_parser, []),
     "_helpers.tpl": (certs_parser, []),
     "uninstall.yaml": (uninstall_parser, ["node"]),
 }
@@ -64,7 +64,7 @@ def test_a_flag_has_the_default_of_its_chart_value(template: str) -> None:
 
 
 def test_every_default_of_the_enforcer_has_a_chart_value() -> None:
-    flags = {flag.removeprefix("--").replace("-", "_") for flag, _ in passed("agent.yaml")}
+    flags = {flag.removeprefix("--").replace("-", "_") for flag, _ in passed("enforcer.yaml")}
     assert flags == defaults.ENFORCER.keys()
 
 
@@ -80,7 +80,7 @@ def test_a_setting_of_the_webhook_has_the_default_of_its_chart_value() -> None:
 
 def test_the_enforcers_own_classes_have_the_same_defaults() -> None:
     ours = (DetectorConfig().kills, Terms().credit, Terms().refill, KillTimeouts().term)
-    names = ("max_kills", "debt_credit", "debt_refill", "term_wait")
+    names = ("max_kills_per_minute", "debt_credit", "debt_refill", "termination_timeout")
     assert ours == tuple(defaults.ENFORCER[name] for name in names)
     kept = Retention()
     assert (kept.mib, kept.segments, kept.days) == tuple(

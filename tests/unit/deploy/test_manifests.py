@@ -53,7 +53,7 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
         contract.COMPUTE,
         contract.GPUS,
         contract.MIG_PROFILE,
-        contract.KILL_LOG,
+        contract.AUDIT_HEAD,
         contract.MAX_MEMORY,
         contract.MAX_COMPUTE,
         contract.DEFAULT_MEMORY,
@@ -67,7 +67,7 @@ def test_every_key_of_ours_in_the_manifests_is_one_of_the_contract() -> None:
     assert set(KEYS.findall(text)) == known
 
 
-def test_the_classes_select_what_the_agent_publishes() -> None:
+def test_the_classes_select_what_the_enforcer_publishes() -> None:
     for name, kind in (
         (contract.DEVICE_CLASS, contract.KIND_GPU),
         (contract.MIG_DEVICE_CLASS, contract.KIND_MIG),
@@ -177,7 +177,7 @@ def test_only_certs_may_change_webhook_configurations_and_nobody_has_wildcards()
 
 
 @pytest.mark.parametrize(("name", "spec"), [p for p in pods() if not p[0].startswith("DaemonSet")])
-def test_all_but_the_agent_would_pass_pod_security_restricted(name: str, spec: dict[str, Any]) -> None:
+def test_all_but_the_enforcer_would_pass_pod_security_restricted(name: str, spec: dict[str, Any]) -> None:
     ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), sidecar_spec.USER)
     assert spec["securityContext"] == {"runAsNonRoot": True, **ids, "seccompProfile": {"type": "RuntimeDefault"}}, name
     assert not any(spec.get(key) for key in ("hostPID", "hostIPC", "hostNetwork"))
@@ -226,14 +226,14 @@ def test_the_webhook_survives_a_drain_and_a_full_cluster() -> None:
     assert 0 < wait < spec["terminationGracePeriodSeconds"]
 
 
-def test_the_agent_runs_once_on_each_node_that_shares() -> None:
+def test_the_enforcer_runs_once_on_each_node_that_shares() -> None:
     spec = of("DaemonSet")[0]["spec"]
     assert spec["template"]["spec"]["nodeSelector"] == {contract.NODE_LABEL: "true"}
     assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     assert spec["template"]["spec"]["hostPID"] is True
 
 
-def test_the_agent_keeps_its_state_where_the_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_enforcer_keeps_its_state_where_the_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
     container = of("DaemonSet")[0]["spec"]["template"]["spec"]["containers"][0]
     assert container["args"][0] == "enforcer"
     assert container["env"][0]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
@@ -262,9 +262,9 @@ def test_no_policy_stops_a_deletion_but_of_templates_and_slices() -> None:
     assert deleting == {"gpu-share-templates", "gpu-share-slices", "gpu-share-webhook-templates"}
 
 
-def test_the_agents_name_in_the_policy_is_that_of_its_account() -> None:
+def test_the_enforcers_name_in_the_policy_is_that_of_its_account() -> None:
     condition = of("ValidatingAdmissionPolicy", "gpu-share-slices")[0]["spec"]["matchConditions"][0]["expression"]
-    account = of("ServiceAccount", "gpu-share-agent")[0]["metadata"]
+    account = of("ServiceAccount", "gpu-share-enforcer")[0]["metadata"]
     assert f"system:serviceaccount:{account['namespace']}:{account['name']}" in condition
 
 

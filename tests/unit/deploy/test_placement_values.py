@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from enforcer import flags as enforcer
+from enforcer import flags as enforcer_flags
 from tests.support import helm
-from tests.unit.deploy.test_chart import agent, environment
+from tests.unit.deploy.test_chart import enforcer, environment
 from webhook.flags import Options
 
 pytestmark = pytest.mark.controlplane  # they need helm, which make integration brings
@@ -23,10 +23,11 @@ def program() -> None:
     ("placement.acrossNodes=binpack", "binpack", "binpack"),
     ("placement.acrossNodes=spread", "binpack", "spread"),
 ])  # fmt: skip
-def test_webhook_and_agent_understand_what_they_are_told(set_: str, within: str, across: str) -> None:
+def test_webhook_and_enforcer_understand_what_they_are_told(set_: str, within: str, across: str) -> None:
     assert Options.read([], environment(f"--set={set_}")).settings.across_nodes == across
-    words = agent(f"--set={set_}")["containers"][0]["args"]
-    assert enforcer.parse([each for each in words if each.startswith("--order")] + ["--node=n"]).order == within
+    words = enforcer(f"--set={set_}")["containers"][0]["args"]
+    found = enforcer_flags.parse([*(each for each in words if each.startswith("--within-node")), "--node=n"])
+    assert found.within_node == within
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_webhook_and_agent_understand_what_they_are_told(set_: str, within: str,
     [
         ("placement.acrossNodes=pack", "/placement/acrossNodes"),
         ("placement.withinNode=none", "/placement/withinNode"),
-        ("agent.order=spread", "additional properties 'order' not allowed"),
+        ("enforcer.order=spread", "additional properties 'order' not allowed"),
     ],
 )
 def test_another_word_is_refused_by_its_name(set_: str, said: str) -> None:

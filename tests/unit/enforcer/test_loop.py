@@ -65,7 +65,7 @@ class Reader:
 
 @dataclass
 class World:
-    agent: EnforcementLoop
+    enforcer: EnforcementLoop
     reader: Reader
     metrics: Metrics
     folder: Path
@@ -78,14 +78,14 @@ class World:
     def look(self, times: int = 1) -> dict[str, Any]:
         for _ in range(times):
             self.clock[0] += 0.5
-            self.agent.poll()
+            self.enforcer.poll()
         self.written()
         found: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
         return found
 
     def written(self) -> None:
         """Wait until nothing is left to be written: a slow disk is not what most tests are about."""
-        self.agent._disk.submit("everything before", lambda: None).result(30)
+        self.enforcer._disk.submit("everything before", lambda: None).result(30)
 
     def records(self) -> list[dict[str, Any]]:
         lines = [
@@ -136,13 +136,15 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
 
     parts = LoopDependencies(
         watch=UsageSampler(reader, Attributor()), quotas=lambda: quotas, executor=Executor(),  # type: ignore[arg-type]
-        kill_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), sink=Sink(), metrics=metrics,
+        audit_log=AuditWriter(AuditLog(folder / "audit"), "gpu-7"), sink=Sink(), metrics=metrics,
         problems=lambda: ["something else"],
     )  # fmt: skip
-    agent = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
-    made = World(agent, reader, metrics, folder, verdicts, notices, quotas, clock, lambda _: KillResult(Reason.KILLED))
+    enforcer = EnforcementLoop("gpu-7", folder, parts, enforcing=enforcing, clock=lambda: clock[0])
+    made = World(
+        enforcer, reader, metrics, folder, verdicts, notices, quotas, clock, lambda _: KillResult(Reason.KILLED)
+    )
     yield made
-    agent.close()
+    enforcer.close()
 
 
 def wait_for(true: Callable[[], bool]) -> None:
@@ -166,7 +168,7 @@ def test_the_status_says_what_is_seen(world: World) -> None:
     assert ours["processes"] == [{"pid": 101, "usedMib": 1000}, {"pid": 102, "usedMib": 500}]
     assert other["state"] == "NotStarted"
     assert [row["pid"] for row in status["strangers"]] == [201, 900]
-    assert status["killLog"]["seq"] == 0
+    assert status["auditLog"]["seq"] == 0
 
 
 def test_a_container_on_a_gpu_it_has_no_quota_for_is_a_stranger_there(world: World) -> None:
@@ -183,7 +185,7 @@ def test_a_container_that_was_given_nothing_is_listed_warned_and_handed_over_onc
     (row,) = world.look(2)["containers"]
     assert (row["usedMib"], row["quotaMib"], row["limit"], row["state"]) == (50, 0, None, "Over")
     world.look()
-    wait_for(lambda: bool(world.verdicts) and all(future.done() for future in world.agent._pending))
+    wait_for(lambda: bool(world.verdicts) and all(future.done() for future in world.enforcer._pending))
     assert world.notices[0].note.startswith(f"container model holds 50 MiB of its 0 MiB on {GPU}")
     world.reader.held[GPU] = {}
     assert [row["container"] for row in world.look()["containers"]] == ["model"], "what came of it can be read up"
@@ -195,9 +197,9 @@ def test_over_quota_is_warned_recorded_and_handed_over_once(world: World) -> Non
     world.look()
     wait_for(lambda: bool(world.verdicts))
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA]
-    wait_for(lambda: world.agent._parts.kill_log.head.seq == 2)
-    assert world.kinds() == ["ARMED", "WARNED"]
-    wait_for(lambda: all(future.done() for future in world.agent._pending))
+    wait_for(lambda: world.enforcer._parts.audit_log.head.seq == 2)
+    assert world.kinds() == ["GRACE_STARTED", "WARNED"]
+    wait_for(lambda: all(future.done() for future in world.enforcer._pending))
     assert world.look(5)["containers"][0]["state"] == "CoolingDown"
     assert len(world.verdicts) == 1
     assert 'gpu_share_limit_violations_total{action="killed"} 1.0' in world.scrape()
@@ -213,14 +215,14 @@ def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
 
     world.carry_out = slow
     world.reader.held[GPU] = {101: 5000}
-    assert world.look(20)["containers"][0]["state"] == "Acting"
-    assert not all(future.done() for future in world.agent._pending)
+    assert world.look(20)["containers"][0]["state"] == "Killing"
+    assert not all(future.done() for future in world.enforcer._pending)
     release.set()
 
 
 def test_a_container_that_restarts_while_it_is_pursued_is_not_pursued_twice(world: World) -> None:
     proceed = threading.Event()
-    world.carry_out = lambda _: KillResult(Reason.KILLED if proceed.wait(30) else Reason.GONE)
+    world.carry_out = lambda _: KillResult(Reason.KILLED if proceed.wait(30) else Reason.ALREADY_EXITED)
     world.reader.held[GPU] = {101: 9000}
     world.look(3)
     world.quotas[:] = [quota(container_id=RESTARTED, grace_seconds=0.0)]
@@ -243,7 +245,7 @@ def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_s
     world.look(3)
     wait_for(lambda: bool(remembered))
     assert len(json.loads(remembered[0])["kills"]) == 1
-    world.agent.close()
+    world.enforcer.close()
     assert len(json.loads((world.folder / state_file.NAME).read_bytes())["cooling"]) == 1
 
 
@@ -251,7 +253,8 @@ def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_st
     world.reader.held[GPU] = {101: 5000}
     (world.folder / circuit_breaker.NAME).write_text("")
     status = world.look(40)
-    assert (world.verdicts, status["kills"]["breakerOpen"], status["containers"][0]["state"]) == ([], True, "HeldBack")
+    assert (world.verdicts, status["kills"]["breakerOpen"]) == ([], True)
+    assert status["containers"][0]["state"] == "Postponed"
     assert any("the breaker is open" in problem for problem in status["problems"])
     assert "gpu_share_breaker_open 1.0" in world.scrape()
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BREAKER_OPEN]
@@ -265,7 +268,7 @@ def test_while_the_breakers_file_stands_nobody_is_killed_and_without_it_grace_st
 
 def test_answers_that_are_owed_are_asked_for_at_every_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(world.agent._parts.kill_log, "catch_up", lambda: asked.append(1))
+    monkeypatch.setattr(world.enforcer._parts.audit_log, "catch_up", lambda: asked.append(1))
     world.look(3)
     assert len(asked) == 3
 
@@ -277,7 +280,7 @@ def test_a_bug_while_acting_is_counted_and_ends_nothing(world: World) -> None:
     world.carry_out = bug
     world.reader.held[GPU] = {101: 5000}
     world.look(3)
-    wait_for(lambda: all(future.done() for future in world.agent._pending))
+    wait_for(lambda: all(future.done() for future in world.enforcer._pending))
     assert world.look(3)["kills"]["lastMinute"] == 1, "somebody may have been ended before it showed"
     assert "gpu_share_enforcer_failures_total 1.0" in world.scrape()
 
@@ -289,9 +292,9 @@ def test_a_gpu_that_cannot_be_read_blinds_only_itself(world: World) -> None:
     assert world.verdicts == []
     assert status["gpus"][0]["blind"] == "the GPU fell off the bus"
     assert status["gpus"][1]["blind"] is None
-    assert (status["containers"][0]["state"], status["containers"][0]["usedMib"]) == ("Blind", None)
+    assert (status["containers"][0]["state"], status["containers"][0]["usedMib"]) == ("Unknown", None)
     assert any("blind on" in problem for problem in status["problems"])
-    assert f'gpu_share_gpu_blind{{gpu="{GPU}"}} 1.0' in world.scrape()
+    assert f'gpu_share_gpu_nvml_unavailable{{gpu="{GPU}"}} 1.0' in world.scrape()
     world.reader.broken = set()
     world.look(3)
     wait_for(lambda: bool(world.verdicts))
@@ -320,7 +323,7 @@ def test_a_disk_that_hangs_stops_no_look_and_no_verdict(world: World, monkeypatc
         assert back.wait(60)
         raise RecordError("no disk")
 
-    monkeypatch.setattr(world.agent._parts.kill_log._log, "append", hang)
+    monkeypatch.setattr(world.enforcer._parts.audit_log._log, "append", hang)
     world.reader.held[GPU] = {101: 5000}
     world.look(20)
     wait_for(lambda: bool(world.verdicts))
@@ -337,10 +340,10 @@ def test_an_unwritable_warning_stops_nothing(world: World, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise RecordError("no space left")
 
-    monkeypatch.setattr(world.agent._parts.kill_log._log, "append", full)
+    monkeypatch.setattr(world.enforcer._parts.audit_log._log, "append", full)
     world.reader.held[GPU] = {101: 5000}
     world.look(5)
-    wait_for(lambda: "gpu_share_record_errors_total 2.0" in world.scrape())
+    wait_for(lambda: "gpu_share_audit_write_errors_total 2.0" in world.scrape())
 
 
 def test_an_unwritable_status_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +375,7 @@ def test_metrics_show_use_against_quota_and_forget_who_is_gone(world: World) -> 
     world.look()
     series = f'{{container="model",gpu="{GPU}",namespace="asr",pod="tts-0"}}'
     assert f"gpu_share_container_memory_used_bytes{series} {1000 * 2**20:.10g}" in _plain(world.scrape())
-    assert f"gpu_share_container_memory_limit_bytes{series} {4096 * 2**20:.10g}" in _plain(world.scrape())
+    assert f"gpu_share_container_memory_quota_bytes{series} {4096 * 2**20:.10g}" in _plain(world.scrape())
     world.quotas.clear()
     world.look()
     assert series not in world.scrape()
@@ -387,8 +390,8 @@ def _plain(text: str) -> str:
 def test_it_stops_when_told_to_and_keeps_its_pace(tmp_path: Path) -> None:
     for world in make(tmp_path, enforcing=True):
         stopped = threading.Event()
-        world.agent._clock = time.monotonic
-        thread = threading.Thread(target=world.agent.run, args=(stopped, 0.02))
+        world.enforcer._clock = time.monotonic
+        thread = threading.Thread(target=world.enforcer.run, args=(stopped, 0.02))
         thread.start()
         wait_for(lambda: world.reader.counted >= 1)  # noqa: B023 - of this turn
         stopped.set()

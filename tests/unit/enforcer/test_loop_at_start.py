@@ -26,7 +26,7 @@ def test_a_disk_that_is_slow_at_the_start_forgets_no_grace_period(
 
     answers = threading.Event()
     monkeypatch.setattr("enforcer.runtime.background.WAIT_SECONDS", 0.05)
-    parts = replace(world.agent._parts, quotas=lambda: world.quotas if answers.wait(30) else ())
+    parts = replace(world.enforcer._parts, quotas=lambda: world.quotas if answers.wait(30) else ())
     again = EnforcementLoop("gpu-7", world.folder, parts, clock=lambda: world.clock[0])
     recalled = again._state.cases
     assert recalled

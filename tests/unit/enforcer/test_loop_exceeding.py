@@ -19,13 +19,13 @@ def test_claims_wait_after_three_pods_were_killed_for_ten_minutes_and_not_while_
     world: World,
 ) -> None:
     world.look()
-    assert world.agent.exceeding() == frozenset()
+    assert world.enforcer.exceeding() == frozenset()
     kills = tuple(RecentKill(world.clock[0], "tts", (pod, "model")) for pod in "xyz")
-    world.agent._state = replace(world.agent._state, kills=kills)
-    assert world.agent.exceeding() == {"tts"}
-    world.agent._state = replace(world.agent._state, open=True)
-    assert world.agent.exceeding() == frozenset()
-    world.agent._state = replace(world.agent._state, open=False)
+    world.enforcer._state = replace(world.enforcer._state, kills=kills)
+    assert world.enforcer.exceeding() == {"tts"}
+    world.enforcer._state = replace(world.enforcer._state, open=True)
+    assert world.enforcer.exceeding() == frozenset()
+    world.enforcer._state = replace(world.enforcer._state, open=False)
     world.clock[0] += 600.0
     world.look()
-    assert world.agent.exceeding() == frozenset()
+    assert world.enforcer.exceeding() == frozenset()

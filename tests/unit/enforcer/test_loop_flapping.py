@@ -21,8 +21,8 @@ def test_grace_that_begins_again_and_again_is_recorded_once_a_minute(world: Worl
     for turn in range(150):
         world.reader.held[GPU] = {101: 1000 if turn % 2 else 4150}
         world.look()
-    world.agent._parts.kill_log.close()
-    assert world.kinds() == ["ARMED", "ARMED"]
+    world.enforcer._parts.audit_log.close()
+    assert world.kinds() == ["GRACE_STARTED", "GRACE_STARTED"]
 
 
 def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_minutes_that_counts(
@@ -33,9 +33,9 @@ def test_flapping_below_the_grace_period_makes_one_warning_and_then_one_in_five_
         for turn in range(800):
             world.reader.held[GPU] = {101: 1000 if turn % 8 >= 6 else 4150}  # so little over that no debt builds up
             world.look()
-    world.agent._parts.kill_log.close()
+    world.enforcer._parts.audit_log.close()
     judged = Counter(each["decision"] for each in logs if each["event"] == "judged" and each["log_level"] == "info")
-    assert judged == {"Armed": 7, "Warned": 2, "BackUnder": 2}, "once a minute, and twice in ten"
+    assert judged == {"GraceStarted": 7, "Warned": 2, "BackUnder": 2}, "once a minute, and twice in ten"
     assert world.verdicts == []
     assert 'gpu_share_limit_violations_total{action="warned"} 100.0' in world.scrape(), "it went over that often"
     assert [notice.reason for notice in world.notices] == [Reason.OVER_QUOTA, Reason.BACK_UNDER_QUOTA] * 2

@@ -53,7 +53,7 @@ def turns(world: World, count: int) -> None:
     """Look so many times; a hang would hang the test."""
     for _ in range(count):
         world.clock[0] += 0.5
-        world.agent.poll()
+        world.enforcer.poll()
 
 
 def look(world: World) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def test_quotas_that_cannot_be_read_stay_as_they_were(world: World) -> None:
     checkpoint, answers = Checkpoint(world.folder), threading.Event()
     checkpoint.write([quota(grace_seconds=3600)])
     answers.set()
-    object.__setattr__(world.agent._parts, "quotas", lambda: answers.wait() and checkpoint.read())
+    object.__setattr__(world.enforcer._parts, "quotas", lambda: answers.wait() and checkpoint.read())
     ready(world)
     world.reader.held[GPU] = {101: 9000}
     turns(world, 3)
@@ -106,13 +106,13 @@ def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None
     disk = Hanging(world.folder / f".{state_file.NAME}.new")
     world.reader.held[GPU] = {101: 9000}
     turns(world, 5)
-    wait_for(lambda: Reason.RECORD_UNWRITABLE in {each.reason for each in world.notices})
+    wait_for(lambda: Reason.AUDIT_UNWRITABLE in {each.reason for each in world.notices})
     assert world.verdicts == []
     remembered: list[DetectorState | None] = []
 
     def end(_: KillDecision) -> KillResult:
         file = world.folder / state_file.NAME
-        remembered.append(state_file.decode(file.read_bytes(), world.agent._boot, world.clock[0]))
+        remembered.append(state_file.decode(file.read_bytes(), world.enforcer._boot, world.clock[0]))
         return KillResult(Reason.KILLED)
 
     world.carry_out = end
@@ -140,8 +140,8 @@ def test_a_breaker_that_the_disk_was_too_slow_to_show_holds_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is found after the look that wanted to know, and before anybody is ended."""
-    monkeypatch.setattr(world.agent._breaker, "told", lambda state: state)
-    world.agent._breaker.stands = True
+    monkeypatch.setattr(world.enforcer._breaker, "told", lambda state: state)
+    world.enforcer._breaker.stands = True
     world.reader.held[GPU] = {101: 9000}
     turns(world, 4)
     wait_for(lambda: bool(look(world)) and 'gpu_share_kill_results_total{reason="BreakerOpen"}' in world.scrape())
@@ -153,17 +153,17 @@ def test_a_breaker_that_opens_on_a_hanging_disk_is_open_all_the_same(world: Worl
     disk = Hanging(world.folder / f".{circuit_breaker.NAME}.new")
     storm = DetectorState(open=True)
     for _ in range(3):
-        world.agent._disk.turn()
-        assert world.agent._breaker.told(storm).open
-        world.agent._breaker.keep(storm)
+        world.enforcer._disk.turn()
+        assert world.enforcer._breaker.told(storm).open
+        world.enforcer._breaker.keep(storm)
     disk.let_go()
-    wait_for(lambda: (world.folder / circuit_breaker.NAME).exists() and world.agent._disk.problem is None)
-    assert world.agent._breaker.told(storm).open
+    wait_for(lambda: (world.folder / circuit_breaker.NAME).exists() and world.enforcer._disk.problem is None)
+    assert world.enforcer._breaker.told(storm).open
     assert circuit_breaker.reset(world.folder)
 
     def closed() -> bool:
-        world.agent._disk.turn()
-        return not world.agent._breaker.told(storm).open
+        world.enforcer._disk.turn()
+        return not world.enforcer._breaker.told(storm).open
 
     wait_for(closed)
 
@@ -173,7 +173,7 @@ def test_it_ends_when_it_is_told_to(world: World) -> None:
     disk = Hanging(world.folder / f".{state_file.NAME}.new")
     world.reader.held[GPU] = {101: 9000}
     stopped = threading.Event()
-    thread = threading.Thread(target=EnforcementLoop.run, args=(world.agent, stopped, 0.01), daemon=True)
+    thread = threading.Thread(target=EnforcementLoop.run, args=(world.enforcer, stopped, 0.01), daemon=True)
     thread.start()
     wait_for(lambda: seen(world) == 9000)
     stopped.set()

@@ -24,6 +24,7 @@ from enforcer.runtime.background import run_periodically
 from gpushare import contract
 from gpushare.errors import ClusterError, ConfigError
 from gpushare.memory_fraction import Reserve
+from gpushare.reasons import Reason
 from tests.unit.enforcer.made import DEVICE, GPU, OTHER_DEVICE, OTHER_GPU, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import Attributor, Reader, card
 
@@ -32,14 +33,14 @@ BASE = ["--node", "gpu-7"]
 
 def test_the_defaults_are_those_of_the_manifests() -> None:
     options = parse(BASE)
-    assert (str(options.state), str(options.run), options.poll) == ("/var/lib/gpu-share", "/run/gpu-share", 0.5)
+    assert (str(options.state), str(options.run), options.poll_seconds) == ("/var/lib/gpu-share", "/run/gpu-share", 0.5)
     assert (options.no_enforce, options.no_mps, options.no_publish, options.address) == (False, False, False, None)
     roots = (str(options.kubelet_root), str(options.cdi_root))
     assert options.mode is Mode.MPS
     assert (options.no_dra, *roots) == (False, "/var/lib/kubelet", "/var/run/cdi")
 
 
-def test_what_is_kept_of_the_kill_log_is_an_option() -> None:
+def test_what_is_kept_of_the_audit_log_is_an_option() -> None:
     assert parse(BASE).retention == Retention() == Retention(mib=256, segments=0, days=0)
     given = ["--audit-keep-mib", "0", "--audit-keep-segments", "3", "--audit-keep-days", "90"]
     assert parse([*BASE, *given]).retention == Retention(mib=0, segments=3, days=90)
@@ -67,14 +68,18 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "--node is missing"), ([*BASE, "--poll", "0"], "--poll 0.0 is no interval"),
+        ([], "--node is missing"), ([*BASE, "--poll-seconds", "0"], "--poll-seconds 0.0 is not an interval"),
         ([*BASE, "--audit-keep-days", "-1"], "--audit-keep-days -1 cannot be kept; write 0 for no limit"),
         ([*BASE, "--audit-keep-mib", "9999999"], "or up to 1048576"),
-        ([*BASE, "--max-kills", "0"], "--max-kills 0 ends nobody"), ([*BASE, "--metrics", "here"], "is no address"),
-        ([*BASE, "--metrics", "x:99999"], "is no address"), ([*BASE, "--poll", "nan"], "--poll nan is no interval"),
-        ([*BASE, "--poll", "inf"], "--poll inf is no interval"), ([*BASE, "--poll", "1e-9"], "is no interval"),
-        ([*BASE, "--term-wait", "-1"], "--term-wait -1.0 is no wait"), ([*BASE, "--term-wait", "nan"], "is no wait"),
-        ([*BASE, "--term-wait", "1e9"], "--term-wait 1000000000.0 is no wait"),
+        ([*BASE, "--max-kills-per-minute", "0"], "--max-kills-per-minute 0 ends nobody"),
+        ([*BASE, "--metrics", "here"], "is not an address"),
+        ([*BASE, "--metrics", "x:99999"], "is not an address"),
+        ([*BASE, "--poll-seconds", "nan"], "--poll-seconds nan is not an interval"),
+        ([*BASE, "--poll-seconds", "inf"], "--poll-seconds inf is not an interval"),
+        ([*BASE, "--poll-seconds", "1e-9"], "is not an interval"),
+        ([*BASE, "--termination-timeout", "-1"], "--termination-timeout -1.0 is not a timeout"),
+        ([*BASE, "--termination-timeout", "nan"], "is not a timeout"),
+        ([*BASE, "--termination-timeout", "1e9"], "--termination-timeout 1000000000.0 is not a timeout"),
         ([*BASE, "--memory-reserve", "512"], "--memory-reserve: '512' is not a quantity of memory; did you mean 512Mi"),
     ],
 )  # fmt: skip
@@ -88,7 +93,9 @@ def test_in_a_pid_namespace_of_its_own_it_refuses(monkeypatch: Any, capsys: Any,
     monkeypatch.setattr(program, "in_initial_pid_namespace", lambda: False)
     options = [*BASE, "--state", str(tmp_path), "--no-cluster", "--no-mps"]
     assert main(options, reader=Reader(), attributor=Attributor()) == 2
-    assert "hostPID: true" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{Reason.NOT_INITIAL_PID_NAMESPACE}: " in said
+    assert "hostPID: true" in said
 
 
 def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back(
@@ -97,9 +104,9 @@ def test_it_starts_without_nvml_says_what_is_missing_and_goes_on_when_it_is_back
     reader, said = Reader(), list[Any]()
     reader.all_broken = True
 
-    def serve(agent: EnforcementLoop, _: Any, side: Side) -> None:
+    def serve(enforcer: EnforcementLoop, _: Any, side: Side) -> None:
         for reader.all_broken in (True, False):
-            agent.poll()
+            enforcer.poll()
             said.append((side.hindrance(), json.loads((tmp_path / "status.json").read_text())))
         side.stopped.set()
 
@@ -180,7 +187,7 @@ def test_a_gpu_that_changes_offers_nothing_until_its_last_tenant_has_gone() -> N
     offering.publish(VIEWS, [])
     assert api.devices() == ["status"]
     (only,) = api.slices.values()
-    assert "'mpss' is no mode" in only["metadata"]["annotations"][contract.LEFT_OUT]
+    assert "'mpss' is not a mode" in only["metadata"]["annotations"][contract.EXCLUDED_GPUS]
 
 
 def test_a_server_known_once_stays_known_while_it_holds_memory() -> None:
@@ -205,7 +212,7 @@ def test_a_node_without_the_label_offers_nothing_and_takes_back_what_it_offered(
     assert api.slices == {}
 
 
-def test_without_nvml_what_an_agent_before_us_offered_is_taken_back(tmp_path: Path) -> None:
+def test_without_nvml_what_an_enforcer_before_us_offered_is_taken_back(tmp_path: Path) -> None:
     api, reader = Api({contract.NODE_GPUS: "1"}), Reader()
     offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
@@ -226,7 +233,7 @@ def test_an_offer_that_cannot_be_made_is_a_problem_until_it_can() -> None:
     api = Api({contract.NODE_GPUS: "7"})
     offering = SliceController(api, "gpu-7", POLICY)  # type: ignore[arg-type]
     offering.publish(VIEWS, [])
-    assert "names no GPU" in (offering.problem or "") or "is no GPU of this node" in (offering.problem or "")
+    assert "names no GPU" in (offering.problem or "") or "is not a GPU of this node" in (offering.problem or "")
     assert api.slices == {}
     api.node["metadata"]["annotations"] = {}
     api.down = True
@@ -295,4 +302,4 @@ def test_a_state_that_cannot_be_is_wrong_use(tmp_path: Path) -> None:
 
 def test_bad_options_are_config_errors() -> None:
     with pytest.raises(ConfigError):
-        parse([*BASE, "--poll", "-1"])
+        parse([*BASE, "--poll-seconds", "-1"])

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 OUT, COMPLAINT, END = 1, 2, 3
@@ -70,7 +70,7 @@ class Server:
 
 
 @contextmanager
-def asking(folder: Path, talk: Talk, refusal: tuple[int, bytes] | None = None) -> Iterator[tuple[Server, Cluster]]:
+def asking(folder: Path, talk: Talk, refusal: tuple[int, bytes] | None = None) -> Iterator[tuple[Server, KubeClient]]:
     server = Server(talk, refusal)
     config = {
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
@@ -79,12 +79,12 @@ def asking(folder: Path, talk: Talk, refusal: tuple[int, bytes] | None = None) -
         "current-context": "x",
     }
     (folder / "config").write_text(yaml.safe_dump(config))
-    yield server, Cluster.connect(str(folder / "config"))
+    yield server, KubeClient.connect(str(folder / "config"))
     server.thread.join(30)
 
 
-def run(cluster: Cluster, silence: float = 30.0) -> Iterator[bytes]:
-    return cluster.run("agent-x", "sys", "enforcer", ["gpu-share", "a b"], silence=silence)
+def run(cluster: KubeClient, silence: float = 30.0) -> Iterator[bytes]:
+    return cluster.run("enforcer-x", "sys", "enforcer", ["gpu-share", "a b"], silence=silence)
 
 
 def test_what_a_command_writes_comes_back_byte_for_byte(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_what_a_command_writes_comes_back_byte_for_byte(tmp_path: Path) -> None:
         assert b"".join(run(cluster)) == data
     line, *headers = server.request.splitlines()
     where = urlsplit(line.split()[1])
-    assert where.path == "/api/v1/namespaces/sys/pods/agent-x/exec"
+    assert where.path == "/api/v1/namespaces/sys/pods/enforcer-x/exec"
     asked = [("container", "enforcer"), ("stdout", "true"), ("stderr", "true")]
     assert parse_qsl(where.query) == [*asked, ("command", "gpu-share"), ("command", "a b")]
     assert "authorization: Bearer secret" in [header.replace("Authorization", "authorization") for header in headers]
@@ -110,12 +110,12 @@ def test_what_a_command_writes_comes_back_byte_for_byte(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("end", "said"),
-    [(WRONG, "non-zero exit code: gpu-share: no kill log"), (b"", "broke off before"), (b"[]", "broke off before")],
+    [(WRONG, "non-zero exit code: gpu-share: no audit log"), (b"", "broke off before"), (b"[]", "broke off before")],
 )
 def test_a_command_that_fails_raises_after_what_it_wrote(end: bytes, said: str, tmp_path: Path) -> None:
     def talk(connection: socket.socket) -> None:
         say(connection, OUT, b"some")
-        say(connection, COMPLAINT, b"gpu-share: no kill log\n")
+        say(connection, COMPLAINT, b"gpu-share: no audit log\n")
         if end:
             say(connection, END, end)
         close(connection)
@@ -127,12 +127,13 @@ def test_a_command_that_fails_raises_after_what_it_wrote(end: bytes, said: str, 
 
 
 def test_a_refused_handshake_is_the_api_servers_sentence(tmp_path: Path) -> None:
-    body = json.dumps({"kind": "Status", "message": 'pods "agent-x" is forbidden: no exec for you'}).encode()
+    body = json.dumps({"kind": "Status", "message": 'pods "enforcer-x" is forbidden: no exec for you'}).encode()
     with asking(tmp_path, lambda _: None, (403, body)) as (_, cluster), pytest.raises(ClusterError) as caught:
         list(run(cluster))
     assert caught.value.status == 403
     assert (
-        caught.value.message == '/api/v1/namespaces/sys/pods/agent-x/exec: pods "agent-x" is forbidden: no exec for you'
+        caught.value.message
+        == '/api/v1/namespaces/sys/pods/enforcer-x/exec: pods "enforcer-x" is forbidden: no exec for you'
     )
 
 

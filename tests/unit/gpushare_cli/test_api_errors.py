@@ -52,7 +52,7 @@ def test_a_missing_right_is_named_with_the_role_that_has_it(error: ClusterError,
     assert sentence(error) == f"you may not {says}"
 
 
-def test_nobody_is_sent_for_the_right_to_run_commands_in_agents() -> None:
+def test_nobody_is_sent_for_the_right_to_run_commands_in_enforcers() -> None:
     said = sentence(refused("create", "pods/exec", 'in the namespace "gpu-share-system"'))
     assert said.startswith("you may not create pods/exec in namespace gpu-share-system; it is as good as root")
 

@@ -133,7 +133,7 @@ def test_version_is_one_line(asked: str, capsys: pytest.CaptureFixture[str]) -> 
         ("inject -o ", ["yaml", "json", "patch", "diff"]),
         ("inject -f /proc/self/stat", ["/proc/self/stat", "/proc/self/statm", "/proc/self/status"]),
         ("audit ver", ["verify"]),
-        ("audit show --kind AR", ["ARMED"]),
+        ("audit show --kind GR", ["GRACE_STARTED"]),
         ("completion ", ["bash", "fish", "zsh"]),
         ("resize --dry", ["--dry-run"]),
     ],

@@ -1,4 +1,4 @@
-"""``gpu-share resize`` on objects recorded from a real API server; the agent's own rules answer."""
+"""``gpu-share resize`` on objects recorded from a real API server; the enforcer's own rules answer."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ from enforcer.dra.claim_status import status_of
 from enforcer.dra.resize import CurrentUsage, ResizeBounds, apply_resize
 from gpushare.contract import RESIZE_OF
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare.resize_annotation import parse_request
 from gpushare_cli import resize
 from gpushare_cli.explain.cluster_state import explain
@@ -24,17 +24,17 @@ NOW = CurrentUsage(held_mib=2000, at_once=False)
 
 
 class Answering(Api):
-    """A cluster whose agent answers wishes as they are written, by the second look, or never."""
+    """A cluster whose enforcer answers wishes as they are written, by the second look, or never."""
 
-    def __init__(self, content: dict[str, Any], *refused: str, agent: bool = True, **more: Any) -> None:
+    def __init__(self, content: dict[str, Any], *refused: str, enforcer: bool = True, **more: Any) -> None:
         super().__init__(content, *refused, **more)
-        self.agent, self.patched, self.pending = agent, list[Any](), list[Any]()
+        self.enforcer, self.patched, self.pending = enforcer, list[Any](), list[Any]()
 
     def patch(self, where: str, body: Any, _: str, **query: str) -> Any:
         if "patch" in self.refused:
             raise ClusterError('PATCH: pods "running" is forbidden: User "x" cannot patch resource "pods"', self.status)
         self.patched.append((where, body, query))
-        if not query and self.agent:
+        if not query and self.enforcer:
             self.pending = [body["metadata"]["annotations"]]
 
     def get(self, where: str) -> Any:
@@ -58,7 +58,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(resize, "LOOK_SECONDS", 0.0)
 
     def use(api: Answering) -> Answering:
-        monkeypatch.setattr(Cluster, "connect", lambda *_: api)
+        monkeypatch.setattr(KubeClient, "connect", lambda *_: api)
         monkeypatch.setattr(resize, "namespace_of", lambda *_: "explained-1")
         return api
 
@@ -98,7 +98,7 @@ def test_each_wish_has_a_mark_of_its_own(cluster: Any, capsys: pytest.CaptureFix
     assert first != second
 
 
-def test_what_the_agent_refuses_is_its_sentence_and_force_goes_along(
+def test_what_the_enforcer_refuses_is_its_sentence_and_force_goes_along(
     cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster(Answering(load("running")))
@@ -210,10 +210,10 @@ def test_pods_that_do_not_run_or_have_no_share_are_refused(cluster: Any, capsys:
     assert (code, "is being deleted" in text) == (1, True)
 
 
-def test_an_agent_that_does_not_answer_is_waited_for_no_longer_than_told(
+def test_an_enforcer_that_does_not_answer_is_waited_for_no_longer_than_told(
     cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster(Answering(load("running"), agent=False))
+    cluster(Answering(load("running"), enforcer=False))
     code, text = said(capsys, POD, "main", "3Gi", "--timeout", "0.05")
     assert code == 1
-    assert "the agent of node explained has not answered within 0.05 s; what was asked stays on the pod" in text
+    assert "the enforcer of node explained has not answered within 0.05 s; what was asked stays on the pod" in text

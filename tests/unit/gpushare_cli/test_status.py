@@ -34,7 +34,7 @@ def status(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[
 def test_the_containers_of_the_pod_are_shown_sorted_with_use_and_quota(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written(tmp_path, use("tts", 3072), use("big", 9216, "Warned"), use("near", 4000), use("odd", None, "Blind"))
+    written(tmp_path, use("tts", 3072), use("big", 9216, "Warned"), use("near", 4000), use("odd", None, "Unknown"))
     code, lines, err = status(tmp_path, capsys)
     assert (code, err) == (0, "")
     assert lines == [

@@ -49,7 +49,7 @@ def _state(tmp_path: Path) -> Path:
                 container("near", 4000, "Within", 9),
                 container("big", 9216, "Warned", 10),
                 container("gone", 0, "CoolingDown"),
-                container("odd", None, "Blind"),
+                container("odd", None, "Unknown"),
             )
         )
     )
@@ -141,7 +141,7 @@ def test_what_is_no_plain_file_is_neither_waited_for_nor_read_whole(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_nor_is_the_kill_log(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nor_is_the_audit_log(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (state / FOLDER).mkdir()
     log = state / FOLDER / "kills-000000000001.jsonl"
     os.mkfifo(log)

@@ -138,14 +138,14 @@ def test_afterwards_goes_what_the_programs_made_and_nothing_else() -> None:
     assert {"fieldSelector": "spec.driver=gpu-share.io"} in api.queries, "slices of other drivers are not ours"
 
 
-def test_agents_are_waited_for_and_an_obstinate_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_enforcers_are_waited_for_and_an_obstinate_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     time = Time()
     assert uninstall.after(Api(pods=[item("a"), item("b")], shrinks=True), "asr", time.clock()) == 0  # type: ignore[arg-type]
     assert time.now == 4
-    api = Api(pods=[item("gpu-share-agent-x")], resourceslices=[item("n1")])
+    api = Api(pods=[item("gpu-share-enforcer-x")], resourceslices=[item("n1")])
     assert uninstall.after(api, "asr", time.clock()) == 1  # type: ignore[arg-type]
     assert "resourceslices/n1" in api.deleted[0]
-    assert "gpu-share-agent-x did not end" in capsys.readouterr().out
+    assert "gpu-share-enforcer-x did not end" in capsys.readouterr().out
 
 
 def test_what_is_gone_already_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_nodes_are_waited_for_until_each_is_clean() -> None:
 
 @pytest.fixture
 def on_node(tmp_path: Path) -> list[str]:
-    """A node on which an agent was, and something of others; returns the arguments that say where."""
+    """A node on which an enforcer was, and something of others; returns the arguments that say where."""
     for file in (
         "state/audit/kills-1.jsonl", "state/checkpoint.json", "state/simulator/driver/x", "run/mps/gpu0/pipe/control",
         "run/status/pod/status.json", "kubelet/plugins/gpu-share.io/dra.sock", "kubelet/plugins/other/dra.sock",
@@ -190,19 +190,19 @@ OTHERS = {"kubelet/plugins/other/dra.sock", "kubelet/plugins_registry/other-reg.
 STATE = {"state/audit/kills-1.jsonl", "state/checkpoint.json", "state/lock"}
 
 
-def test_of_a_nodes_files_ours_go_and_the_kill_log_stays(on_node: list[str], tmp_path: Path) -> None:
+def test_of_a_nodes_files_ours_go_and_the_audit_log_stays(on_node: list[str], tmp_path: Path) -> None:
     for _ in range(2):
         assert cli.main(on_node) == 0
         assert left(tmp_path) == OTHERS | STATE
     assert (tmp_path / "run").is_dir(), "it is a mount"
 
 
-def test_the_kill_log_goes_only_when_told_to(on_node: list[str], tmp_path: Path) -> None:
+def test_the_audit_log_goes_only_when_told_to(on_node: list[str], tmp_path: Path) -> None:
     assert cli.main([*on_node, "--remove-state"]) == 0
     assert left(tmp_path) == OTHERS
 
 
-def test_nothing_goes_while_the_agent_is_there(
+def test_nothing_goes_while_the_enforcer_is_there(
     on_node: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = left(tmp_path)

@@ -38,11 +38,11 @@ def written(folder: Path, content: object) -> Path:
     return file
 
 
-def test_it_reads_the_file_that_the_agent_writes_and_the_sidecar_reads() -> None:
+def test_it_reads_the_file_that_the_enforcer_writes_and_the_sidecar_reads() -> None:
     assert sidecar_spec.STATUS == f"{STATUS_PATH}/{status.FILE}" == f"{STATUS_PATH}/{podstatus.NAME}"
 
 
-@pytest.mark.parametrize("separators", [None, (",", ":")], ids=["as the agent writes", "dense"])
+@pytest.mark.parametrize("separators", [None, (",", ":")], ids=["as the enforcer writes", "dense"])
 def test_it_passes_without_a_word_once_the_share_is_ready(tmp_path: Path, separators: tuple[str, str] | None) -> None:
     file = tmp_path / status.FILE
     file.write_text(json.dumps(CALM, separators=separators))
@@ -65,7 +65,7 @@ def test_it_gives_up_before_the_kubelet_does(tmp_path: Path) -> None:
 def test_without_a_status_file_it_fails_and_says_so(tmp_path: Path) -> None:
     passed, said = probe(tmp_path / status.FILE)
     assert not passed
-    assert said == "the share of the GPU is not ready: the node agent has not said anything yet\n"
+    assert said == "the share of the GPU is not ready: the enforcer has not written a status yet\n"
 
 
 def test_while_the_share_is_not_ready_it_fails_and_says_why(tmp_path: Path) -> None:

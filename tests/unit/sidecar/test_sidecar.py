@@ -33,7 +33,7 @@ def write(folder: Path, content: object) -> None:
 
 SHIPPED = ("-m", "gpushare_cli", "sidecar")
 WAITING = ("-c", "import sys, sidecar.main as m; m.LAST_WORDS = 6.0; sys.exit(m.main(sys.argv[1:]))")
-"""Gives the agent more time to say what came of a kill than a busy machine may take to write it."""
+"""Gives the enforcer more time to say what came of a kill than a busy machine may take to write it."""
 
 
 class Sidecar:
@@ -114,24 +114,24 @@ def test_metrics_tell_use_and_quota_in_bytes(sidecar: Sidecar, tmp_path: Path) -
     assert sidecar.metric("gpu_share_status_readable") == 0
     assert sidecar.metric("gpu_share_ready") == 0
     use = {"container": "m", "gpu": "GPU-1", "usedMiB": 3, "quotaMiB": 4, "state": "Warned"}
-    gpu = {"uuid": "GPU-1", "memoryMiB": 100, "heldByOthersMiB": 50}
+    gpu = {"uuid": "GPU-1", "memoryMiB": 100, "usedByOthersMiB": 50}
     write(tmp_path, {"time": "2026-11-20T22:16:05Z", "ready": True, "containers": [use], "gpus": [gpu]})
     sidecar.until("gpu_share_ready", 1)
     assert sidecar.metric('gpu_share_memory_used_bytes{container="m",gpu="GPU-1"}') == 3 * 2**20
     assert sidecar.metric('gpu_share_memory_quota_bytes{container="m",gpu="GPU-1"}') == 4 * 2**20
     assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Warned"}') == 1
     assert sidecar.metric('gpu_share_gpu_memory_bytes{gpu="GPU-1"}') == 100 * 2**20
-    assert sidecar.metric('gpu_share_memory_held_by_others_bytes{gpu="GPU-1"}') == 50 * 2**20
+    assert sidecar.metric('gpu_share_gpu_memory_used_by_others_bytes{gpu="GPU-1"}') == 50 * 2**20
     assert sidecar.metric("gpu_share_status_timestamp_seconds") == 1795212965
 
 
 def test_use_that_nobody_can_tell_is_no_figure(sidecar: Sidecar, tmp_path: Path) -> None:
-    use = {"container": "m", "gpu": "GPU-1", "usedMiB": None, "quotaMiB": 4, "state": "Blind"}
+    use = {"container": "m", "gpu": "GPU-1", "usedMiB": None, "quotaMiB": 4, "state": "Unknown"}
     write(tmp_path, {"ready": True, "containers": [use], "gpus": [{"uuid": "GPU-1", "memoryMiB": 100}]})
     sidecar.until("gpu_share_ready", 1)
     assert "gpu_share_memory_used_bytes{" not in sidecar.get()[1]
     assert "held_by_others_bytes{" not in sidecar.get()[1]
-    assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Blind"}') == 1
+    assert sidecar.metric('gpu_share_state{container="m",gpu="GPU-1",state="Unknown"}') == 1
 
 
 def test_what_the_pod_may_hold_is_said_when_it_is_ready(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_share_that_is_no_longer_ready_is_said_to_be(tmp_path: Path) -> None:
     ]
 
 
-def test_an_agent_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_path: Path) -> None:
+def test_an_enforcer_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_path: Path) -> None:
     said: list[str] = []
     now = [1795212965.0]
     watcher = Watcher(str(tmp_path / "status.json"), said.append, lambda: now[0])
@@ -163,10 +163,10 @@ def test_an_agent_that_falls_silent_is_said_to_be_and_so_is_its_return(tmp_path:
     for later in (0, SILENT_SECONDS - 1, 2, 2):
         now[0] += later
         watcher.look()
-    assert said == ["the node agent has said nothing for 60 s: this pod runs on, unwatched"]
+    assert said == ["the enforcer has written nothing for 60 s: this pod runs on, unwatched"]
     write(tmp_path, {"time": "2026-11-20T22:17:06Z"})
     watcher.look()
-    assert said[1:] == ["the node agent is back"]
+    assert said[1:] == ["the enforcer is back"]
 
 
 def test_a_file_that_vanishes_is_not_ready_and_its_messages_are_not_said_again(
@@ -237,7 +237,7 @@ def test_it_stops_soon_and_prints_what_came_last(sidecar: Sidecar, tmp_path: Pat
 
 
 def test_it_waits_a_moment_for_the_outcome_of_a_kill_that_is_under_way(waiting: Sidecar, tmp_path: Path) -> None:
-    use = {"container": "m", "gpu": "GPU-1", "usedMiB": 9, "quotaMiB": 4, "state": "Acting"}
+    use = {"container": "m", "gpu": "GPU-1", "usedMiB": 9, "quotaMiB": 4, "state": "Killing"}
     write(tmp_path, {"ready": True, "containers": [use]})
     waiting.until("gpu_share_ready", 1)
     waiting.process.send_signal(signal.SIGTERM)
@@ -253,7 +253,7 @@ def test_it_waits_a_moment_for_the_outcome_of_a_kill_that_is_under_way(waiting: 
         {"containers": [{"container": "m", "gpu": "GPU-1", "usedMiB": 96, "quotaMiB": 100, "state": "Within"}]},
         {
             "containers": [{"container": "m", "gpu": "GPU-1", "usedMiB": 6, "quotaMiB": 100, "state": "Within"}],
-            "gpus": [{"uuid": "GPU-1", "memoryMiB": 1000, "heldByOthersMiB": 950}],
+            "gpus": [{"uuid": "GPU-1", "memoryMiB": 1000, "usedByOthersMiB": 950}],
         },
     ],
     ids=["quota", "GPU"],
@@ -272,7 +272,7 @@ def test_where_memory_was_short_it_waits_a_moment_for_why_a_container_failed(
 
 
 def test_an_outcome_that_never_comes_does_not_hold_it_up_for_long(sidecar: Sidecar, tmp_path: Path) -> None:
-    use = {"container": "m", "gpu": "GPU-1", "usedMiB": 9, "quotaMiB": 4, "state": "Acting"}
+    use = {"container": "m", "gpu": "GPU-1", "usedMiB": 9, "quotaMiB": 4, "state": "Killing"}
     write(tmp_path, {"ready": True, "containers": [use]})
     sidecar.until("gpu_share_ready", 1)
     code, seconds = sidecar.stop()

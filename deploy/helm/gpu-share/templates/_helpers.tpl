@@ -101,12 +101,12 @@ spec:
 {{ .Values.stateDir }}/simulator
 {{- end }}
 
-{{/* Whether agent and MPS pod are privileged: "true", or nothing. */}}
+{{/* Whether enforcer and MPS pod are privileged: "true", or nothing. */}}
 {{- define "gpu-share.privileged" -}}
-{{- if and .Values.agent.privileged (or (not .Values.simulate.enabled) .Values.simulate.privileged) }}true{{ end }}
+{{- if and .Values.enforcer.privileged (or (not .Values.simulate.enabled) .Values.simulate.privileged) }}true{{ end }}
 {{- end }}
 
-{{/* Where the agent's container sees the node's driver. */}}
+{{/* Where the enforcer's container sees the node's driver. */}}
 {{- define "gpu-share.driverRoot" -}}
 {{- if .Values.simulate.enabled }}{{ include "gpu-share.simulated" . }}/driver{{ else }}/driver-root{{ end }}
 {{- end }}
@@ -123,7 +123,7 @@ hostPath: {path: /dev/shm, type: Directory}
 {{- /* Whether a container may ask for several GPUs: "allow" or "refuse". */}}
 {{- define "gpu-share.severalGpus" -}}
 {{- if ne .Values.webhook.severalGpus "auto" }}{{ .Values.webhook.severalGpus }}
-{{- else if eq .Values.agent.mode "time-slicing" }}allow{{ else }}refuse{{ end }}
+{{- else if eq .Values.enforcer.mode "time-slicing" }}allow{{ else }}refuse{{ end }}
 {{- end }}
 
 {{- /* What `gpu-share check` reads of a cluster. */}}
@@ -146,7 +146,7 @@ hostPath: {path: /dev/shm, type: Directory}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles, clusterrolebindings, roles, rolebindings]
   resourceNames:
-    - gpu-share-agent
+    - gpu-share-enforcer
     - gpu-share-certs
     - gpu-share-edit
     - gpu-share-operator
@@ -156,6 +156,6 @@ hostPath: {path: /dev/shm, type: Directory}
   verbs: [get]
 - apiGroups: [""]
   resources: [serviceaccounts, services]
-  resourceNames: [gpu-share-agent, gpu-share-certs, gpu-share-webhook]
+  resourceNames: [gpu-share-enforcer, gpu-share-certs, gpu-share-webhook]
   verbs: [get]
 {{- end }}

@@ -1,4 +1,4 @@
-"""The kill log's head on a real API server, written with the agent's own identity and read by whoever verifies."""
+"""The audit log's head on a real API server, written with the enforcer's own identity and read by whoever verifies."""
 
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -8,8 +8,8 @@ import pytest
 
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
+from enforcer.resourceslices.audit_head_publisher import AnchorPublisher
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
-from enforcer.resourceslices.kill_log_anchor import AnchorPublisher
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.events import NodeEventRecorder, event_of
 from enforcer.status.messages import UserMessage
@@ -21,7 +21,7 @@ from gpushare_cli.audit.anchors import Anchor as Seen
 from tests.fakes.gpu.publish import gpus_of
 from tests.fakes.gpu.state import Machine
 from tests.integration.controlplane.policies.test_rules import HEADS, anchored_slice
-from tests.integration.controlplane.policies.world import AGENT, NODE_NAME, Acting, World, refusal
+from tests.integration.controlplane.policies.world import ENFORCER, NODE_NAME, Acting, World, refusal
 from tests.unit.enforcer.made import quota
 
 pytestmark = pytest.mark.controlplane
@@ -33,10 +33,12 @@ def seen_by(api: Acting) -> tuple[list[Seen], list[str]]:
     return [each for each in anchors.in_cluster(api, told.append) if each.node == NODE], told
 
 
-def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(world: World, tmp_path: Path) -> None:
-    agent = Acting.as_user(world.plane, AGENT, {NODE_NAME: NODE})
+def test_an_enforcer_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
+    world: World, tmp_path: Path
+) -> None:
+    enforcer = Acting.as_user(world.plane, ENFORCER, {NODE_NAME: NODE})
     reader = Acting.as_user(world.plane, "kubernetes-admin", group="system:masters")
-    publisher = SlicePublisher(agent, NODE)
+    publisher = SlicePublisher(enforcer, NODE)
     cards = gpus_of(Machine.named("pair-16g"), NODE)
 
     def offered(**more: int) -> bool:
@@ -46,7 +48,7 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
 
     assert offered()
     with AuditLog(tmp_path / "audit", segment_bytes=600) as log:
-        anchor = AnchorPublisher(agent, NODE, log, lambda: None, NodeEventRecorder(agent, NODE).report)
+        anchor = AnchorPublisher(enforcer, NODE, log, lambda: None, NodeEventRecorder(enforcer, NODE).report)
         for grown in (1, 2):
             log.append(Kind.OUTCOME, {"node": NODE, "note": "x" * 300})
             anchor.turn()
@@ -57,13 +59,15 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
         assert offered(taken=2048), "and an offer that changes keeps it"
         head = log.head
     notice = UserMessage(
-        quota=quota(namespace=world.namespace), reason=Reason.KILLED, note=f"ended; kill log {head}", action="Kill"
+        quota=quota(namespace=world.namespace), reason=Reason.KILLED, note=f"ended; audit log {head}", action="Kill"
     )
-    agent.create(path(EVENTS_V1, "events", namespace=notice.quota.namespace), event_of(NODE, notice, datetime.now(UTC)))
+    enforcer.create(
+        path(EVENTS_V1, "events", namespace=notice.quota.namespace), event_of(NODE, notice, datetime.now(UTC))
+    )
     found, told = seen_by(reader)
     assert ([each.head for each in found], told) == ([head, head], [])
     assert sorted(each.source.split()[0] for each in found) == ["Event", "ResourceSlice"]
-    found, told = seen_by(agent)
+    found, told = seen_by(enforcer)
     assert ([each.source.split()[0] for each in found], len(told)) == (["ResourceSlice"], 1), "it may not read Events"
     known = [(each.head, each.source) for each in found]
     assert log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem is None
@@ -71,21 +75,21 @@ def test_an_agent_anchors_its_log_beside_its_offer_and_a_cut_log_no_longer_fits(
     assert log_reader.verified(log_reader.local(tmp_path / "audit")).problem is None
     assert "its tail was cut off" in str(log_reader.verified(log_reader.local(tmp_path / "audit"), known).problem)
     with AuditLog(tmp_path / "audit") as shorter:
-        after = AnchorPublisher(agent, NODE, shorter, lambda: None, NodeEventRecorder(agent, NODE).report)
+        after = AnchorPublisher(enforcer, NODE, shorter, lambda: None, NodeEventRecorder(enforcer, NODE).report)
         after.turn()
-        assert "which this node's kill log does not hold" in str(after.problem)
+        assert "which this node's audit log does not hold" in str(after.problem)
     events, _ = reader.list(path(EVENTS_V1, "events", namespace="default"))
-    assert Reason.RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
+    assert Reason.AUDIT_RECORD_LOST in {each["reason"] for each in events if each["regarding"].get("name") == NODE}
     publisher.withdraw()
 
 
 def test_nobody_anchors_for_another_node(world: World) -> None:
-    agent = Acting.as_user(world.plane, AGENT, {NODE_NAME: "node-elsewhere"})
+    enforcer = Acting.as_user(world.plane, ENFORCER, {NODE_NAME: "node-elsewhere"})
     slices = path("/apis/resource.k8s.io/v1", "resourceslices")
     world.cluster.create(slices, anchored_slice(HEADS[0]))
     mine = path("/apis/resource.k8s.io/v1", "resourceslices", "node-a-anchored")
-    change = {"metadata": {"annotations": {"gpu-share.io/kill-log": HEADS[1]}}}
-    assert "its own node" in refusal(lambda: agent.patch(mine, change))
+    change = {"metadata": {"annotations": {"gpu-share.io/audit-head": HEADS[1]}}}
+    assert "its own node" in refusal(lambda: enforcer.patch(mine, change))
     world.cluster.delete(mine)
 
 

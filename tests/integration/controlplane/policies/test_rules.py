@@ -2,12 +2,12 @@
 
 import pytest
 
-from gpushare.contract import KILL_LOG, MANAGED_LABEL, MAX_MEMORY, MEMORY, NAMESPACE_LABEL
+from gpushare.contract import AUDIT_HEAD, MANAGED_LABEL, MAX_MEMORY, MEMORY, NAMESPACE_LABEL
 from gpushare.errors import ClusterError
 from gpushare.kube_client import CORE_V1, JSON_PATCH, MERGE_PATCH, RESOURCE_V1, path
 from tests.integration.controlplane import objects
 from tests.integration.controlplane.policies.world import (
-    AGENT,
+    ENFORCER,
     NODE_NAME,
     UNRESIZABLE,
     Acting,
@@ -209,32 +209,34 @@ def test_only_operators_decide_which_namespaces_share_and_how_much(world: World)
     lead.delete(where)
 
 
-# Slices and claims of an agent
+# Slices and claims of an enforcer
 
 
-def test_an_agent_publishes_for_its_own_node_alone(world: World) -> None:
+def test_an_enforcer_publishes_for_its_own_node_alone(world: World) -> None:
     for name in ("node-1", "node-2"):
         world.cluster.create(path(CORE_V1, "nodes"), objects.node(name))
-    agent = Acting.as_user(world.plane, AGENT, {NODE_NAME: "node-1"})
+    enforcer = Acting.as_user(world.plane, ENFORCER, {NODE_NAME: "node-1"})
     slices = path(RESOURCE_V1, "resourceslices")
-    agent.create(slices, objects.resource_slice("node-1", [16000]))
-    assert "its own node" in refusal(lambda: agent.create(slices, objects.resource_slice("node-2", [16000])))
+    enforcer.create(slices, objects.resource_slice("node-1", [16000]))
+    assert "its own node" in refusal(lambda: enforcer.create(slices, objects.resource_slice("node-2", [16000])))
     world.cluster.create(slices, objects.resource_slice("node-2", [16000]))
     foreign = path(RESOURCE_V1, "resourceslices", "node-2-gpu-share.io")
-    assert "its own node" in refusal(lambda: agent.patch(foreign, {"metadata": {"annotations": {"a": "b"}}}))
-    assert "its own node" in refusal(lambda: agent.delete(foreign))
+    assert "its own node" in refusal(lambda: enforcer.patch(foreign, {"metadata": {"annotations": {"a": "b"}}}))
+    assert "its own node" in refusal(lambda: enforcer.delete(foreign))
     stranger = objects.resource_slice("node-1", [16000])
     stranger["metadata"]["name"], stranger["spec"]["driver"] = "x", "gpu.example.org"
-    assert "driver gpu-share.io alone" in refusal(lambda: agent.create(slices, stranger))
-    nobody = Acting.as_user(world.plane, AGENT)
+    assert "driver gpu-share.io alone" in refusal(lambda: enforcer.create(slices, stranger))
+    nobody = Acting.as_user(world.plane, ENFORCER)
     assert "names no node" in refusal(lambda: nobody.create(slices, objects.resource_slice("node-1", [16000])))
-    agent.delete(path(RESOURCE_V1, "resourceslices", "node-1-gpu-share.io"))
+    enforcer.delete(path(RESOURCE_V1, "resourceslices", "node-1-gpu-share.io"))
 
 
-def test_a_real_token_of_the_agent_carries_its_node(world: World) -> None:
+def test_a_real_token_of_the_enforcer_carries_its_node(world: World) -> None:
     node = world.cluster.create(path(CORE_V1, "nodes"), objects.node("node-3"))
-    agent = type(world.cluster).connect(str(world.plane.service_account("gpu-share-system", "gpu-share-agent", node)))
-    agent.create(path(RESOURCE_V1, "resourceslices"), objects.resource_slice("node-3", [16000]))
+    enforcer = type(world.cluster).connect(
+        str(world.plane.service_account("gpu-share-system", "gpu-share-enforcer", node))
+    )
+    enforcer.create(path(RESOURCE_V1, "resourceslices"), objects.resource_slice("node-3", [16000]))
 
 
 # Who may do what
@@ -246,8 +248,8 @@ def test_a_real_token_of_the_agent_carries_its_node(world: World) -> None:
         ("gpu-share-webhook", "get", "/api/v1/secrets"),
         ("gpu-share-webhook", "get", "/api/v1/namespaces/gpu-share-system/secrets/gpu-share-webhook-tls"),
         ("gpu-share-webhook", "get", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"),
-        ("gpu-share-agent", "get", "/api/v1/secrets"),
-        ("gpu-share-agent", "delete", "/api/v1/namespaces/default/pods/x"),
+        ("gpu-share-enforcer", "get", "/api/v1/secrets"),
+        ("gpu-share-enforcer", "delete", "/api/v1/namespaces/default/pods/x"),
         ("gpu-share-certs", "get", "/api/v1/secrets"),
         ("gpu-share-certs", "get", "/api/v1/namespaces/gpu-share-system/secrets"),
         ("gpu-share-certs", "get", "/api/v1/namespaces/kube-system/secrets/gpu-share-webhook-tls"),
@@ -270,30 +272,30 @@ HEADS = ["41:sha256:" + "a" * 64, "42:sha256:" + "b" * 64, "107:sha256:" + "c" *
 
 
 def anchored_slice(head: str | None) -> objects.Object:
-    """A slice of node-a with the head of its kill log."""
+    """A slice of node-a with the head of its audit log."""
     pool = {"name": "node-a", "generation": 1, "resourceSliceCount": 1}
     return {
-        "metadata": {"name": "node-a-anchored", "annotations": {} if head is None else {KILL_LOG: head}},
+        "metadata": {"name": "node-a-anchored", "annotations": {} if head is None else {AUDIT_HEAD: head}},
         "spec": {"driver": "gpu-share.io", "nodeName": "node-a", "pool": pool, "devices": []},
     }
 
 
-def test_an_agent_moves_its_kill_logs_anchor_on_and_never_back(world: World) -> None:
-    agent = Acting.as_user(world.plane, AGENT, {NODE_NAME: "node-a"})
+def test_an_enforcer_moves_its_audit_logs_anchor_on_and_never_back(world: World) -> None:
+    enforcer = Acting.as_user(world.plane, ENFORCER, {NODE_NAME: "node-a"})
     slices = path(RESOURCE_V1, "resourceslices")
     mine = path(RESOURCE_V1, "resourceslices", "node-a-anchored")
-    assert "never back" in refusal(lambda: agent.create(slices, anchored_slice("rubbish")))
-    agent.create(slices, anchored_slice(None))
+    assert "never back" in refusal(lambda: enforcer.create(slices, anchored_slice("rubbish")))
+    enforcer.create(slices, anchored_slice(None))
 
     def moved(head: str | None) -> str:
-        return refusal(lambda: agent.patch(mine, {"metadata": {"annotations": {KILL_LOG: head}}}))
+        return refusal(lambda: enforcer.patch(mine, {"metadata": {"annotations": {AUDIT_HEAD: head}}}))
 
     assert moved(HEADS[1]) == ""
     assert moved(HEADS[1]) == "", "the same again"
     for back in (HEADS[0], HEADS[1].replace("b", "d"), None, "", "x", f"{HEADS[2]}x", "9" * 30):
         assert "never back" in moved(back), back
     assert moved(HEADS[2]) == "", "42 to 107 is forward, whatever texts say"
-    assert world.cluster.get(mine)["metadata"]["annotations"][KILL_LOG] == HEADS[2]
-    world.cluster.patch(mine, {"metadata": {"annotations": {KILL_LOG: None}}})
+    assert world.cluster.get(mine)["metadata"]["annotations"][AUDIT_HEAD] == HEADS[2]
+    world.cluster.patch(mine, {"metadata": {"annotations": {AUDIT_HEAD: None}}})
     assert moved(HEADS[0]) == "", "an operator may let it begin anew"
-    agent.delete(mine)
+    enforcer.delete(mine)

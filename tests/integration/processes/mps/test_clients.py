@@ -134,7 +134,7 @@ def test_a_daemon_that_hangs_while_it_terminates_costs_no_more_than_the_deadline
     sim.fail_mps(MpsFault(command="terminate_client", hang_ms=20_000))
     with pytest.raises(MpsError) as caught:
         daemon.terminate(process.pid, Deadline(3.0))
-    assert caught.value.reason is Reason.CONTROL_BLOCKED
+    assert caught.value.reason is Reason.MPS_CONTROL_BLOCKED
     sim.fail_mps()
 
 
@@ -156,10 +156,10 @@ def test_a_daemon_that_is_blocked_at_the_start_may_still_have_clients(
     manager = MpsManager({again.gpu: again})
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(str(again.pipe / "control"))
-        assert manager.start()[again.gpu].reason is Reason.CONTROL_BLOCKED
+        assert manager.start()[again.gpu].reason is Reason.MPS_CONTROL_BLOCKED
         with pytest.raises(MpsError) as caught:
             manager.terminate(os.getpid())
-        assert caught.value.reason is Reason.CONTROL_BLOCKED
+        assert caught.value.reason is Reason.MPS_CONTROL_BLOCKED
     assert manager.start() == {}
     assert manager.terminate(os.getpid()) is None
 
@@ -267,7 +267,7 @@ def test_a_client_that_ends_while_we_wait_for_our_turn_is_not_named_to_the_daemo
     (server,) = daemon.servers()
     with pytest.raises(MpsError) as caught:
         daemon.client.terminate(server, process.pid, None, ended)
-    assert caught.value.reason is Reason.GONE
+    assert caught.value.reason is Reason.ALREADY_EXITED
     assert "terminate_client" not in (daemon.log / "control.log").read_text()
     assert daemon.terminate(process.pid) is None
 
@@ -280,7 +280,7 @@ def test_a_command_that_is_moot_while_it_waits_is_given_up(stand_in: Path, make:
     begun = time.monotonic()
     with pytest.raises(MpsError) as caught:
         daemon.control.ask("get_server_list", None, lambda: next(answers))
-    assert (caught.value.reason, time.monotonic() - begun < 8) == (Reason.GONE, True)
+    assert (caught.value.reason, time.monotonic() - begun < 8) == (Reason.ALREADY_EXITED, True)
     sim.fail_mps()
 
 
@@ -290,7 +290,7 @@ def test_a_client_that_was_let_go_of_without_an_answer_in_time_counts_as_termina
     daemon = make(stand_in)
     daemon.start()
     process = tenant()
-    tries = iter([MpsError("blocked", Reason.CONTROL_BLOCKED)])
+    tries = iter([MpsError("blocked", Reason.MPS_CONTROL_BLOCKED)])
     real = daemon.client.terminate
 
     def unheard(*arguments: Any) -> str | None:

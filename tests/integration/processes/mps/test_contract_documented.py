@@ -110,7 +110,7 @@ def test_a_daemon_that_hangs_costs_no_more_than_the_deadline(daemon: MpsDaemon, 
     sim.fail_mps(MpsFault(command="get_server_list", hang_ms=3_000))
     with pytest.raises(MpsError) as caught:
         daemon.client.servers(Deadline(0.5))
-    assert caught.value.reason is Reason.CONTROL_BLOCKED
+    assert caught.value.reason is Reason.MPS_CONTROL_BLOCKED
 
 
 @pytest.mark.parametrize("lie", ["Server 1 not found\n", "12x\n", "-5\n", "0\n", "1 2 three\n", "1.0\n"])

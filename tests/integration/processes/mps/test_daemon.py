@@ -154,10 +154,10 @@ def test_a_silent_client_of_the_socket_costs_no_more_than_the_deadline(binary: P
     begun = time.monotonic()
     with pytest.raises(MpsError) as caught:
         daemon.control.ask("get_server_list", Deadline(0.5))
-    assert caught.value.reason is Reason.CONTROL_BLOCKED
+    assert caught.value.reason is Reason.MPS_CONTROL_BLOCKED
     with pytest.raises(MpsError) as caught:
         daemon.terminate(1, Deadline(0.5))
-    assert caught.value.reason is Reason.CONTROL_BLOCKED, "not knowing is not the same as no client"
+    assert caught.value.reason is Reason.MPS_CONTROL_BLOCKED, "not knowing is not the same as no client"
     assert time.monotonic() - begun < TIMEOUT, "a busy machine's seconds, and not a command's own"
     leave.set()
     holder.join()
@@ -187,7 +187,7 @@ def test_one_transaction_runs_at_a_time(binary: Path, make: Make) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(MpsError) as caught:
             daemon.control.ask("get_server_list", Deadline(0.1))
-        assert caught.value.reason is Reason.CONTROL_BLOCKED
+        assert caught.value.reason is Reason.MPS_CONTROL_BLOCKED
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -118,7 +118,7 @@ def test_where_it_cannot_be_looked_the_daemon_stays_blocked_and_alive(
     with program(SILENT, str(daemon.pipe / "control"), "1", ""):
         with pytest.raises(MpsError) as caught:
             daemon.client.percentage(Deadline(2))
-        assert caught.value.reason is Reason.CONTROL_BLOCKED
+        assert caught.value.reason is Reason.MPS_CONTROL_BLOCKED
         assert Path(f"/proc/{pid}").exists()
     assert daemon.pids() == {pid}
 
@@ -141,7 +141,7 @@ def test_operators_are_told_whose_it_was(binary: Path, make: Make, capsys: Any) 
             vigil.look(0)
             time.sleep(0.02)
         assert said(holder) == "shut out\n"
-    assert incidents.counts == {("GPU-x", Reason.CONTROL_BLOCKED): 1}
+    assert incidents.counts == {("GPU-x", Reason.MPS_CONTROL_BLOCKED): 1}
     (told,) = incidents.unsaid()
     line = next(line for line in capsys.readouterr().out.splitlines() if "was shut" in line)
     words = (f"pid={holder.pid}", f"uid={os.getuid()}", "pod_uid=pod-uid", "container_id=container-id")

@@ -1,4 +1,4 @@
-"""Daemons as children of ``gpu-share mps``: they outlive the agent, and nobody but root starts one."""
+"""Daemons as children of ``gpu-share mps``: they outlive the enforcer, and nobody but root starts one."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def daemon(root: Path, real: Path) -> MpsDaemon:
     return MpsDaemon(UUID, root / "mps" / NAME, real, limit_mib=LIMIT, launcher=HostPodLauncher(root))
 
 
-def test_the_agent_limits_watches_and_ends_a_daemon_that_is_no_child_of_its(
+def test_the_enforcer_limits_watches_and_ends_a_daemon_that_is_no_child_of_its(
     root: Path, real: Path, host: subprocess.Popen[bytes]
 ) -> None:
     first = daemon(root, real)
@@ -80,7 +80,7 @@ def test_the_agent_limits_watches_and_ends_a_daemon_that_is_no_child_of_its(
     (pid,) = daemons_of(first.directory)
     assert f"PPid:\t{host.pid}\n" in Path(f"/proc/{pid}/status").read_text()
     assert first.health().limit_mib == LIMIT
-    second = daemon(root, real)  # the agent of the next version
+    second = daemon(root, real)  # the enforcer of the next version
     second.start()
     assert daemons_of(first.directory) == [pid]
     second.stop()
@@ -121,10 +121,10 @@ def test_when_the_host_ends_the_gpu_is_as_it_was(root: Path, driver: Path) -> No
     modes = Modes()
     host = mps_host.Host(root, DriverRoot(driver), modes)
     with serving(root, host):
-        agents = MpsDaemon(
+        enforcers = MpsDaemon(
             UUID, root / "mps" / NAME, driver / PROGRAM, limit_mib=LIMIT, modes=modes, launcher=HostPodLauncher(root)
         )
-        agents.start()
+        enforcers.start()
         assert modes.compute_mode(UUID) is ComputeMode.EXCLUSIVE_PROCESS
     host.stop()
     assert modes.compute_mode(UUID) is ComputeMode.DEFAULT
@@ -233,8 +233,8 @@ def test_a_driver_without_the_program_is_a_sentence(root: Path) -> None:
     ("request_", "says"),
     [
         ({"gpu": "all", "folder": NAME}, "gpu 'all' is no UUID"),
-        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is no directory"),
-        ({"gpu": UUID, "folder": 0}, "folder 0 is no directory"),
+        ({"gpu": UUID, "folder": "../../etc"}, "folder '../../etc' is not a directory"),
+        ({"gpu": UUID, "folder": 0}, "folder 0 is not a directory"),
         ({"gpu": None, "folder": NAME}, "gpu None is no UUID"),
     ],
 )

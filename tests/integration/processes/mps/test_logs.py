@@ -1,4 +1,4 @@
-"""The logs of the real control daemon, seen through the agent's own log; and cut while it writes."""
+"""The logs of the real control daemon, seen through the enforcer's own log; and cut while it writes."""
 
 import threading
 from pathlib import Path

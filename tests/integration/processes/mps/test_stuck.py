@@ -108,7 +108,7 @@ def test_a_daemon_that_hangs_with_nobody_in_its_way_is_replaced_at_the_second_lo
     sim.fail_mps(MpsFault(command="get_default_device_pinned_mem_limit", hang_ms=60_000))
     with pytest.raises(MpsError) as caught:
         daemon.health()
-    assert (caught.value.reason, Path(f"/proc/{pid}").exists()) == (Reason.CONTROL_BLOCKED, True)
+    assert (caught.value.reason, Path(f"/proc/{pid}").exists()) == (Reason.MPS_CONTROL_BLOCKED, True)
     with pytest.raises(MpsError, match="with nobody in its way: ended") as caught:
         daemon.health()
     assert caught.value.reason is Reason.MPS_UNREACHABLE
@@ -128,7 +128,7 @@ def test_one_that_is_held_up_by_somebody_is_not_taken_to_hang(
         silent.connect(str(daemon.pipe / "control"))
         with pytest.raises(MpsError) as caught:
             daemon.client.percentage(Deadline(2.5))
-        assert caught.value.reason is Reason.CONTROL_BLOCKED
+        assert caught.value.reason is Reason.MPS_CONTROL_BLOCKED
         assert daemon.control.hung_for() == 0
     assert daemon.pids() == {pid}
 

@@ -1,4 +1,4 @@
-"""Counting GPUs: they come and go while the agent runs, and NVML may be slower than we are."""
+"""Counting GPUs: they come and go while the enforcer runs, and NVML may be slower than we are."""
 
 from dataclasses import replace
 

@@ -45,7 +45,7 @@ def test_what_an_enforcer_died_over_keeps_whom_it_was_about() -> None:
 
 def test_an_intent_nobody_waited_for_says_that_nothing_was_done() -> None:
     note = "the disk took too long: nothing was done"
-    assert kill_records.cancelled_record("gpu-8", RECORD) == {**KEPT, "result": "RecordUnwritable", "note": note}
+    assert kill_records.cancelled_record("gpu-8", RECORD) == {**KEPT, "result": "AuditUnwritable", "note": note}
 
 
 def test_an_answer_keeps_no_more_than_there_was() -> None:

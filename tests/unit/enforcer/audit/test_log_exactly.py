@@ -1,4 +1,4 @@
-"""Where exactly the kill log's limits lie, and what of its own it does not trust."""
+"""Where exactly the audit log's limits lie, and what of its own it does not trust."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What the kill log says of itself, word for word, and to whom."""
+"""What the audit log says of itself, word for word, and to whom."""
 
 import errno
 import hashlib
@@ -40,8 +40,8 @@ def _said(record: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_record_is_as_it_was_asked_for_at_the_time_it_was_written(folder: Path) -> None:
     with AuditLog(folder, now=lambda: "noon") as log:
-        log.append(Kind.ARMED, {"pid": 7})
-    assert [_said(record) for record in _records(folder)] == [{"time": "noon", "kind": "ARMED", "pid": 7}]
+        log.append(Kind.GRACE_STARTED, {"pid": 7})
+    assert [_said(record) for record in _records(folder)] == [{"time": "noon", "kind": "GRACE_STARTED", "pid": 7}]
 
 
 def test_of_what_is_removed_it_says_how_much_and_where_the_rest_goes_on(folder: Path) -> None:
@@ -136,7 +136,7 @@ def test_what_hinders_it_is_said_until_it_does_not(folder: Path, monkeypatch: py
 
     with AuditLog(folder) as log:
         assert log.problem is None
-        said = f"the kill log in {folder} cannot be written: [Errno 5] Input/output error"
+        said = f"the audit log in {folder} cannot be written: [Errno 5] Input/output error"
         with monkeypatch.context() as patched:
             patched.setattr(os, "fdatasync", broken)
             with pytest.raises(RecordError, match=f"^{re.escape(said)}$"):

@@ -1,4 +1,4 @@
-"""What is removed from the front of the kill log, what is set aside for a full disk, and what a crash leaves."""
+"""What is removed from the front of the audit log, what is set aside for a full disk, and what a crash leaves."""
 
 import errno
 import os
@@ -351,7 +351,7 @@ def test_an_intent_whose_process_hung_for_long_is_answered_however_much_was_writ
     made = folder / segment_name(3)
     head, text = head_of(read(lines(folder)[-1])), b""
     while len(text) < 300 * 1024:
-        line, head = append_hash(head, Kind.ARMED, "2026-11-20T22:16:05.123Z", {"container": "x" * 400})
+        line, head = append_hash(head, Kind.GRACE_STARTED, "2026-11-20T22:16:05.123Z", {"container": "x" * 400})
         text += line
     made.write_bytes(text)
     made.chmod(0o600)

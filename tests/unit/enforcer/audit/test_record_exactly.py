@@ -22,8 +22,8 @@ from enforcer.audit.record import (
 )
 from gpushare.errors import RecordError
 
-NO_NUMBER = "the line has no number or no predecessor: it is no record"
-NO_KIND = "record 7 has no kind or no time: it is no record"
+NO_NUMBER = "the line has no number or no predecessor: it is not a record"
+NO_KIND = "record 7 has no kind or no time: it is not a record"
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -310,7 +310,7 @@ def test_a_record_has_so_many_levels_and_not_one_more(wrap: Callable[[object], o
 
 @pytest.mark.parametrize("levels", [DEEPEST, DEEPEST + 1, *range(900, 1000)])
 def test_a_line_that_is_nested_deeper_is_no_record_however_right_its_hash(levels: int) -> None:
-    before = b'{"seq":1,"time":"t","kind":"ARMED","x":' + b"[" * levels + b"0" + b"]" * levels
+    before = b'{"seq":1,"time":"t","kind":"GRACE_STARTED","x":' + b"[" * levels + b"0" + b"]" * levels
     before += b',"prev":"' + GENESIS.hash.encode() + b'"'
     line = before + b',"hash":"sha256:' + hashlib.sha256(before + b"}").hexdigest().encode() + b'"}\n'
     deep, deepest = "the line has more than 16 levels of lists and objects; no record has", "the line is no JSON: "

@@ -48,7 +48,7 @@ def test_room_is_set_aside_once_and_becomes_a_segment_once(folder: LogFolder) ->
     assert (folder.path / NAME).stat().st_blocks * 512 >= SIZE
     assert room.become("kills-000000000001.jsonl")
     assert (folder.path / "kills-000000000001.jsonl").stat().st_ino == inode
-    full = f"the disk of {folder.path} is full; the kill log goes on in the room set aside for it"
+    full = f"the disk of {folder.path} is full; the audit log goes on in the room set aside for it"
     assert room.problem == full
     assert not room.become("kills-000000000002.jsonl"), "there is none any more"
     room.fill()
@@ -116,14 +116,14 @@ def test_what_has_the_name_stays_and_is_said_to_be_in_the_way(folder: LogFolder)
     (folder.path / NAME).write_bytes(b"precious")
     room = ReservedSpace(folder, SIZE)
     room.fill()
-    begin = f"no room is set aside for the kill log in {folder.path}: "
+    begin = f"no room is set aside for the audit log in {folder.path}: "
     assert room.problem == f"{begin}{NAME} is there and not empty; move it away"
     assert (folder.path / NAME).read_bytes() == b"precious"
     assert not room.become("kills-000000000001.jsonl")
     (folder.path / NAME).unlink()
     os.mkfifo(folder.path / NAME)
     room.fill()
-    assert room.problem == f"{begin}{NAME} in {folder.path} is no plain file of ours; move it away"
+    assert room.problem == f"{begin}{NAME} in {folder.path} is not a regular file of ours; move it away"
     (folder.path / NAME).unlink()
     room.fill()
     assert room.problem is None

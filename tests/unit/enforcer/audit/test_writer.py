@@ -73,7 +73,7 @@ def test_an_intent_that_is_not_durable_in_time_is_refused_and_answered_once_it_i
     finish(log)
     intent, answer = records(tmp_path / "audit")
     assert (intent["kind"], answer["kind"], answer["intent"]) == ("INTENT", "ABORTED", 1)
-    assert (answer["result"], answer["container"], answer["node"]) == ("RecordUnwritable", "model", "gpu-7")
+    assert (answer["result"], answer["container"], answer["node"]) == ("AuditUnwritable", "model", "gpu-7")
     assert log.problem is None
 
 
@@ -223,7 +223,7 @@ def test_without_a_thread_to_write_nobody_is_ended_and_later_all_is_well(
 
 def writers() -> list[bool]:
     """Whether each thread that writes lets the program end."""
-    return [each.daemon for each in threading.enumerate() if each.name == "scribe"]
+    return [each.daemon for each in threading.enumerate() if each.name == "audit-writer"]
 
 
 def test_its_thread_keeps_no_program_from_ending_and_ends_when_all_is_written(disk: Disk, tmp_path: Path) -> None:

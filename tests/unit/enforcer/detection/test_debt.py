@@ -66,7 +66,7 @@ def test_a_container_in_debt_is_due_with_the_next_sample_whatever_its_container_
     bench = Bench(quota(container_id="e" * 64), rules=DetectorConfig(debt=Terms(credit=5.5)))
     owed = Debt(seconds=6.0, at=1000.0, samples=2)
     bench.state = replace(bench.state, debts={key_of(bench.quotas[0]): owed})
-    assert [each.decision.value for each in bench.see(holder(10, 9000, "e" * 64))] == ["Armed", "InDebt", "Kill"]
+    assert [each.decision.value for each in bench.see(holder(10, 9000, "e" * 64))] == ["GraceStarted", "InDebt", "Kill"]
 
 
 def test_a_namespace_may_have_its_own_credit_and_refill_time() -> None:

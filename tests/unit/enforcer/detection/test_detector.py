@@ -73,8 +73,8 @@ def test_over_quota_is_armed_then_warned_then_killed_after_the_grace_period() ->
     bench = Bench(quota())
     for _ in range(20):
         bench.see(OVER)
-    assert bench.decisions() == ["Armed", "Warned", "Kill"]
-    assert bench.times(Decision.ARMED) == [0.5]
+    assert bench.decisions() == ["GraceStarted", "Warned", "Kill"]
+    assert bench.times(Decision.GRACE_STARTED) == [0.5]
     assert bench.times(Decision.WARNED) == [1.5]
     assert bench.times(Decision.KILL) == [5.5], "grace runs from the first sample over quota"
     assert bench.said[1][1].kill_in == pytest.approx(4.0)
@@ -83,7 +83,7 @@ def test_over_quota_is_armed_then_warned_then_killed_after_the_grace_period() ->
 def test_without_grace_three_samples_are_still_wanted() -> None:
     bench = Bench(quota(grace_seconds=0.0))
     assert [[v.decision for v in bench.see(OVER)] for _ in range(3)] == [
-        [Decision.ARMED], [], [Decision.WARNED, Decision.KILL],
+        [Decision.GRACE_STARTED], [], [Decision.WARNED, Decision.KILL],
     ]  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_a_spike_of_two_samples_says_nothing_to_anybody() -> None:
     bench = Bench(quota(grace_seconds=0.0))
     for _ in range(50):
         bench.see(OVER), bench.see(OVER), bench.see(UNDER)
-    assert set(bench.decisions()) == {"Armed", "InDebt"}, "but fifty of them add up"
+    assert set(bench.decisions()) == {"GraceStarted", "InDebt"}, "but fifty of them add up"
 
 
 def test_back_under_quota_in_time_is_spared_and_starts_anew() -> None:
@@ -99,7 +99,7 @@ def test_back_under_quota_in_time_is_spared_and_starts_anew() -> None:
     for _ in range(9):
         bench.see(OVER)
     bench.see(UNDER)
-    assert bench.decisions() == ["Armed", "Warned", "BackUnder"]
+    assert bench.decisions() == ["GraceStarted", "Warned", "BackUnder"]
     for _ in range(10):
         bench.see(OVER)
     assert "Kill" not in bench.decisions()
@@ -111,7 +111,7 @@ def test_warn_never_kills() -> None:
     bench = Bench(quota(on_exceed=OnExceed.WARN))
     for _ in range(500):
         bench.see(OVER)
-    assert bench.decisions() == ["Armed", "Warned"]
+    assert bench.decisions() == ["GraceStarted", "Warned"]
     assert bench.said[1][1].kill_in is None
 
 
@@ -125,7 +125,7 @@ def test_blindness_stops_the_clock_and_decides_nothing() -> None:
         bench.see(OVER)
     assert "Kill" not in bench.decisions(), "1.5 s before and 2.5 s after are less than 5 s"
     bench.see(OVER)
-    assert bench.decisions() == ["Armed", "Warned"]
+    assert bench.decisions() == ["GraceStarted", "Warned"]
     bench.see(OVER)
     assert bench.decisions()[-1] == "Kill"
 
@@ -180,7 +180,7 @@ def test_a_clock_that_stands_still_or_goes_back_charges_nothing() -> None:
     bench = Bench(quota(grace_seconds=1.0))
     for _ in range(50):
         bench.see(OVER, after=-1.0)
-    assert bench.decisions() == ["Armed", "Warned"]
+    assert bench.decisions() == ["GraceStarted", "Warned"]
 
 
 def test_processes_of_one_container_count_together() -> None:
@@ -224,7 +224,7 @@ def test_a_container_that_is_being_acted_upon_is_not_decided_twice() -> None:
     for _ in range(300):
         bench.see(OVER)
     assert bench.decisions().count("Kill") == 1
-    assert phase(bench.state, bench.quotas[0], bench.now) is Phase.ACTING
+    assert phase(bench.state, bench.quotas[0], bench.now) is Phase.KILLING
 
 
 def test_no_word_of_relief_after_a_kill() -> None:

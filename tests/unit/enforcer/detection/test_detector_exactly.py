@@ -59,7 +59,7 @@ def test_from_the_first_sample_to_the_kill_every_word_is_exact() -> None:
     case = ViolationState(used_mib=5007, samples=1, over_for=0.0, last=100.0, cgroup_inode=7)
     owed = {(PLACE, GPU): Debt(seconds=0.5 * 911 / 4096, at=100.0, samples=1, rate=RATE)}
     assert state == DetectorState(cases={KEY: case}, debts=owed)
-    armed = KillDecision(decision=Decision.ARMED, quota=one, used_mib=5007, over_for=0.0, kill_in=1.5)
+    armed = KillDecision(decision=Decision.GRACE_STARTED, quota=one, used_mib=5007, over_for=0.0, kill_in=1.5)
     assert said == [armed]
     state, said = _look(state, 100.5, one, over=_held(OVER, SMALL))
     owed = {(PLACE, GPU): Debt(seconds=911 / 4096, at=100.5, samples=2, rate=RATE)}
@@ -184,29 +184,29 @@ def test_of_those_the_last_minutes_count_towards_the_most_a_node_makes() -> None
 
 
 def test_where_it_stands_is_told_by_the_first_thing_that_holds() -> None:
-    one, known = quota(), {KEY: _due(held_back=True, acting=True)}
+    one, known = quota(), {KEY: _due(postponed=True, acting=True)}
     cooling = {PLACE: 100.5}
     found = [
         phase(DetectorState(), one, 100.0),
         phase(DetectorState(cases=known), quota(container_id=None), 100.0),
         phase(DetectorState(cases={("", GPU): _due()}), quota(container_id=None), 100.0),
         phase(DetectorState(cases=known, cooling=cooling), one, 100.0),
-        phase(DetectorState(cases={KEY: ViolationState(used_mib=7, held_back=True)}, cooling=cooling), one, 100.0),
-        phase(DetectorState(cases={KEY: _due(held_back=True)}, cooling=cooling), one, 100.0),
-        phase(DetectorState(cases={KEY: _due(held_back=True)}, cooling=cooling), one, 100.5),
+        phase(DetectorState(cases={KEY: ViolationState(used_mib=7, postponed=True)}, cooling=cooling), one, 100.0),
+        phase(DetectorState(cases={KEY: _due(postponed=True)}, cooling=cooling), one, 100.0),
+        phase(DetectorState(cases={KEY: _due(postponed=True)}, cooling=cooling), one, 100.5),
         phase(DetectorState(cases={KEY: _due()}), one, 100.0),
         phase(DetectorState(cases={KEY: _due(warned=False)}), one, 100.0),
         phase(DetectorState(cases={KEY: _due(samples=1, warned=False)}), one, 100.0),
     ]
     assert found == [
-        Phase.NOT_STARTED, Phase.NOT_STARTED, Phase.NOT_STARTED, Phase.ACTING, Phase.WITHIN, Phase.COOLING_DOWN,
-        Phase.HELD_BACK, Phase.WARNED, Phase.OVER, Phase.OVER,
+        Phase.NOT_STARTED, Phase.NOT_STARTED, Phase.NOT_STARTED, Phase.KILLING, Phase.WITHIN, Phase.COOLING_DOWN,
+        Phase.POSTPONED, Phase.WARNED, Phase.OVER, Phase.OVER,
     ]  # fmt: skip
 
 
 def test_closing_the_breaker_forgets_all_but_what_is_held_and_who_is_acted_upon() -> None:
     state = DetectorState(
-        cases={KEY: _due(held_back=True, acting=True), OTHER_KEY: _due(acted=True, blind=True)},
+        cases={KEY: _due(postponed=True, acting=True), OTHER_KEY: _due(acted=True, blind=True)},
         kills=(RecentKill(9.0, "asr", PLACE),), cooling={PLACE: 20.0}, open=True,
     )  # fmt: skip
     assert close_breaker(state) == DetectorState(
@@ -293,9 +293,9 @@ def test_room_is_left_in_a_minute_for_as_many_kills_as_there_were_not() -> None:
             cases=_cases(greedy), kills=tuple(RecentKill(90.0, "asr", (f"g{n}", "m")) for n in range(earlier))
         )
         state, said = _decided(state, greedy + modest, greedy)
-        assert (said.count("Kill"), said.count("HeldBack")) == (killed, 3 - killed)
+        assert (said.count("Kill"), said.count("RateLimited")) == (killed, 3 - killed)
         assert len(state.kills) == earlier + killed
-        assert sum(case.held_back for case in state.cases.values()) == 3 - killed
+        assert sum(case.postponed for case in state.cases.values()) == 3 - killed
 
 
 def test_that_one_is_held_back_is_said_once_with_what_it_holds() -> None:
@@ -305,20 +305,20 @@ def test_that_one_is_held_back_is_said_once_with_what_it_holds() -> None:
     state, said = _look(
         DetectorState(cases={key: _due()}, kills=kills), 100.0, greedy, *modest, over=_all_over([greedy])
     )
-    expected = KillDecision(decision=Decision.HELD_BACK, quota=greedy, used_mib=9000, over_for=5.5, kill_in=0.0)
+    expected = KillDecision(decision=Decision.RATE_LIMITED, quota=greedy, used_mib=9000, over_for=5.5, kill_in=0.0)
     assert said == [expected]
     state, said = _look(state, 100.5, greedy, *modest, over=_all_over([greedy]))
     assert said == []
     state, said = _look(state, 151.0, greedy, *modest, over=_all_over([greedy]))
-    assert [each.decision for each in said] == [Decision.ARMED], "a gap that long begins anew"
+    assert [each.decision for each in said] == [Decision.GRACE_STARTED], "a gap that long begins anew"
 
 
 def test_one_that_was_held_back_and_is_killed_then_is_held_back_no_longer() -> None:
     (greedy,), modest = _crowd(1), _crowd(9, "tts", 50)
     key = (greedy.container_id or "", GPU)
-    state, said = _decided(DetectorState(cases={key: _due(held_back=True)}), [greedy, *modest], [greedy])
+    state, said = _decided(DetectorState(cases={key: _due(postponed=True)}), [greedy, *modest], [greedy])
     assert said == ["Kill"]
-    assert (state.cases[key].acting, state.cases[key].held_back) == (True, False)
+    assert (state.cases[key].acting, state.cases[key].postponed) == (True, False)
 
 
 def test_who_was_acted_upon_longest_ago_is_first_then_who_is_over_for_longest() -> None:
@@ -327,7 +327,7 @@ def test_who_was_acted_upon_longest_ago_is_first_then_who_is_over_for_longest() 
     cooling = {container_key(greedy[3]): 99.0, container_key(greedy[2]): 98.0}
     _, said = _look(DetectorState(cases=cases, cooling=cooling), 100.0, *greedy, *modest, over=_all_over(greedy))
     assert [each.quota for each in said if each.decision is Decision.KILL] == [greedy[1], greedy[0], greedy[2]]
-    assert [each.quota for each in said if each.decision is Decision.HELD_BACK] == [greedy[3]]
+    assert [each.quota for each in said if each.decision is Decision.RATE_LIMITED] == [greedy[3]]
 
 
 def test_a_pod_that_is_being_acted_upon_is_not_chosen_again_on_another_gpu_or_in_another_container() -> None:
@@ -372,8 +372,10 @@ def test_a_pod_that_is_due_twice_keeps_nobody_else_from_being_ended() -> None:
 def test_that_one_is_suspended_is_said_once_with_what_it_holds() -> None:
     state = DetectorState(cases={KEY: _due()}, open=True)
     state, said = _look(state, 100.0, quota(), over=_held(OVER))
-    assert said == [KillDecision(decision=Decision.SUSPENDED, quota=quota(), used_mib=5000, over_for=5.5, kill_in=0.0)]
-    known = {KEY: _due(over_for=5.5, samples=10, last=100.0, held_back=True)}
+    assert said == [
+        KillDecision(decision=Decision.BREAKER_OPEN, quota=quota(), used_mib=5000, over_for=5.5, kill_in=0.0)
+    ]
+    known = {KEY: _due(over_for=5.5, samples=10, last=100.0, postponed=True)}
     assert state == DetectorState(
         cases=known, debts={(PLACE, GPU): Debt(seconds=452 / 4096, at=100.0, samples=1, rate=RATE)}, open=True
     )

@@ -67,8 +67,8 @@ def test_the_minutes_budget_holds_back_all_but_a_few_kills() -> None:
     for _ in range(int(59 / POLL)):
         bench.see(*over(greedy[RULES.kills :]))
     assert bench.decisions().count("Kill") == RULES.kills
-    assert bench.decisions().count("HeldBack") == len(greedy) - RULES.kills
-    assert phase(bench.state, greedy[-1], bench.now) is Phase.HELD_BACK
+    assert bench.decisions().count("RateLimited") == len(greedy) - RULES.kills
+    assert phase(bench.state, greedy[-1], bench.now) is Phase.POSTPONED
     for _ in range(10):
         bench.see(*over(greedy[RULES.kills :]))
     assert bench.decisions().count("Kill") == 2 * RULES.kills
@@ -81,8 +81,8 @@ def test_where_most_of_a_node_would_be_killed_nobody_is_until_an_operator_says_s
     for _ in range(int(3600 / POLL)):
         bench.see(*over(everybody))
     assert bench.state.open
-    assert set(bench.decisions()) == {"Armed", "Warned", "Suspended"}
-    assert bench.decisions().count("Suspended") == 8
+    assert set(bench.decisions()) == {"GraceStarted", "Warned", "BreakerOpen"}
+    assert bench.decisions().count("BreakerOpen") == 8
     bench.state = close_breaker(bench.state)
     for _ in range(20):
         bench.see(*over(everybody[:1]), *(holder(50 + n, 1, q.container_id or "") for n, q in enumerate(everybody[1:])))
@@ -240,7 +240,7 @@ def test_a_container_that_was_given_nothing_is_ended_whatever_it_holds() -> None
     bench = Bench(quota(), helper)
     said = [verdict for _ in range(12) for verdict in bench.see(holder(9, 1, helper.container_id or ""))]
     assert [(each.decision, each.used_mib) for each in said] == [
-        (Decision.ARMED, 1), (Decision.WARNED, 1), (Decision.KILL, 1),
+        (Decision.GRACE_STARTED, 1), (Decision.WARNED, 1), (Decision.KILL, 1),
     ]  # fmt: skip
     assert [each.identity.pid for each in said[-1].targets] == [9]
 
@@ -265,15 +265,15 @@ def test_containers_that_were_given_nothing_make_no_storm() -> None:
 
 
 def test_whose_policy_only_warned_has_a_full_grace_period_once_it_kills() -> None:
-    """Also where the whole agent only watched before, and another one, that ends, reads what it remembered."""
+    """Also where the whole enforcer only watched before, and another one, that ends, reads what it remembered."""
     bench = Bench(quota(on_exceed=OnExceed.WARN))
     for _ in range(int(60 / POLL)):
         bench.see(OVER)
-    assert bench.decisions() == ["Armed", "Warned"]
+    assert bench.decisions() == ["GraceStarted", "Warned"]
     bench.quotas, begun = [quota()], bench.now
     while bench.decisions().count("Kill") < 1:
         bench.see(OVER)
-    assert bench.decisions() == ["Armed", "Warned", "Armed", "Warned", "Kill"]
+    assert bench.decisions() == ["GraceStarted", "Warned", "GraceStarted", "Warned", "Kill"]
     assert 5.0 <= bench.now - begun - POLL <= 5.0 + POLL
 
 

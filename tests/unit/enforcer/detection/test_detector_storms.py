@@ -28,7 +28,7 @@ def test_more_than_a_minutes_kills_that_are_most_of_all_there_is_are_a_storm(
     wanted, spared = _crowd(greedy), _crowd(modest, first=50)
     state, said = _decided(DetectorState(cases=_cases(wanted)), wanted + spared, wanted)
     assert state.open is storm
-    assert said.count("Suspended") == (greedy if storm else 0)
+    assert said.count("BreakerOpen") == (greedy if storm else 0)
 
 
 @pytest.mark.parametrize(("spared", "storm"), [(["asr"], True), (["tts"], False), (["tts", "chat"], False)])

@@ -40,7 +40,7 @@ def test_a_cool_down_and_a_spent_budget_count_where_they_last_longer_than_the_gr
         "is over its quota for 6.0s and was acted upon lately, to be stopped in 12.5s unless it frees 904 MiB"
     )
     kills = tuple(RecentKill(at, "asr", ("x", str(at))) for at in (950.0, 960.0, 970.0))
-    held = replace(due, held_back=True)
+    held = replace(due, postponed=True)
     assert said(held, kills=kills).endswith(
         "is over its quota for 6.0s, not to be stopped for 10.0s: this node made 3 kills of asr in 60s"
     )
@@ -83,7 +83,7 @@ def test_a_repeated_kill_waits_for_no_room() -> None:
 
 
 def test_an_open_breaker_is_named_with_the_way_out() -> None:
-    due = replace(OVER, samples=12, over_for=6.0, warned=True, held_back=True)
+    due = replace(OVER, samples=12, over_for=6.0, warned=True, postponed=True)
     assert said(due, open=True).endswith(
         "for 6.0s; nobody is stopped here: the breaker is open until an operator says `gpu-share breaker --reset` on "
         "this node"

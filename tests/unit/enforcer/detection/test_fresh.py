@@ -47,7 +47,7 @@ def test_what_an_enforcer_without_memory_sees_running_is_not_fresh() -> None:
 def test_a_fresh_container_of_such_a_namespace_is_killed_at_its_third_sample_whatever_the_kill_rate() -> None:
     node = bench()
     decided = [[each.decision.value for each in node.see(OVER)] for _ in range(3)]
-    assert decided == [["Armed"], [], ["Warned", "Kill"]]
+    assert decided == [["GraceStarted"], [], ["Warned", "Kill"]]
     assert node.state.kills[-1].free
     assert has_no_grace(node.state, NEW, node.now)
     assert "has no grace period: 3 pods of asr" in describe(node.state, NEW, node.now, DetectorConfig())

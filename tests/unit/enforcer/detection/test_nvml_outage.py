@@ -68,7 +68,7 @@ def test_a_container_on_a_gpu_that_cannot_be_read_is_told_so_and_not_what_it_hel
 
 def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(world: World) -> None:
     said: list[tuple[Reason, str]] = []
-    object.__setattr__(world.agent._parts, "tell_operators", lambda *what: said.append(what))
+    object.__setattr__(world.enforcer._parts, "tell_operators", lambda *what: said.append(what))
     world.reader.held[GPU] = {101: 9000}
     status = world.look(2)
     assert (status["gpus"][0]["blindReason"], status["gpus"][0]["blindFor"]) == (None, None)
@@ -76,7 +76,7 @@ def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(w
     status = world.look(3)
     gpu, [container] = status["gpus"][0], status["containers"]
     assert (gpu["blindReason"], gpu["blindFor"], said) == ("NvmlUnavailable", 1.0, [])
-    assert (container["state"], container["usedMib"]) == ("Blind", None)
+    assert (container["state"], container["usedMib"]) == ("Unknown", None)
     assert "could not be read for 1 s (NvmlUnavailable: the GPU fell off the bus)" in container["sentence"]
     world.look(int(TOLD_AFTER / 0.5))
     [(reason, note)] = said
@@ -85,7 +85,7 @@ def test_status_metrics_and_operators_say_of_blindness_what_for_and_since_when(w
     registry.register(latest)
     latest.status = world.look()
     assert (
-        f'gpu_share_gpu_blind_seconds{{gpu="{GPU}",reason="NvmlUnavailable"}} 11.5'
+        f'gpu_share_gpu_nvml_unavailable_seconds{{gpu="{GPU}",reason="NvmlUnavailable"}} 11.5'
         in generate_latest(registry).decode()
     )
     assert world.verdicts == []

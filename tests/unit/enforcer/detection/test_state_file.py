@@ -84,7 +84,7 @@ def test_what_is_no_longer_known_to_be_the_same_has_its_full_grace(away: float, 
         cases={(CONTAINER, GPU): ViolationState(samples=9, over_for=4.5, last=1000.0, cgroup_inode=inode)}
     )
     state, said = evaluate(restarted(state, 1000.0 + away), (quota(),), OVER, 1000.0 + away, DetectorConfig())
-    assert [verdict.decision for verdict in said] == [Decision.ARMED]
+    assert [verdict.decision for verdict in said] == [Decision.GRACE_STARTED]
     assert state.cases[CONTAINER, GPU].over_for == 0.0
 
 

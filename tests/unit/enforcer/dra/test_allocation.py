@@ -128,7 +128,7 @@ def test_a_priority_that_is_none_is_refused_for_claims_written_by_hand_too() -> 
     assert f"metadata.annotations[{contract.PRIORITY}]: 'high' is neither" in said
 
 
-def test_a_claim_kept_by_an_older_agent_is_of_normal_priority() -> None:
+def test_a_claim_kept_by_an_older_enforcer_is_of_normal_priority() -> None:
     made = pod("tts", {contract.MEMORY: "4Gi"})
     old = json.loads(encode(prepared(claim(made), made)))
     del old["lowPriority"]

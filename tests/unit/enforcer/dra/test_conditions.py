@@ -51,7 +51,7 @@ def condition(claim: PreparedClaim, *proofs: tuple[Quota, LimitStatus]) -> dict[
 @pytest.mark.parametrize(
     ("state", "status"),
     [
-        (Reason.IN_FORCE, "True"), (Reason.UNKNOWN, "Unknown"), (Reason.ESCAPED, "False"),
+        (Reason.IN_FORCE, "True"), (Reason.UNKNOWN, "Unknown"), (Reason.LIMIT_ESCAPED, "False"),
         (Reason.NOT_APPLIED, "False"), (Reason.PER_PROCESS_ONLY, "False"),
     ],
 )  # fmt: skip
@@ -65,14 +65,14 @@ def test_the_condition_has_the_state_for_its_reason(
 
 
 def test_of_several_containers_in_one_request_the_worst_counts(claim: PreparedClaim, quota: Quota) -> None:
-    found = condition(claim, (quota, proven(Reason.IN_FORCE)), (quota, proven(Reason.ESCAPED)))
-    assert found["reason"] == "Escaped"
+    found = condition(claim, (quota, proven(Reason.IN_FORCE)), (quota, proven(Reason.LIMIT_ESCAPED)))
+    assert found["reason"] == "LimitEscaped"
     assert found["message"] == "model (mps-v2): because"
 
 
 def test_it_is_written_once_and_again_only_when_it_is_another(world: World, claim: PreparedClaim, quota: Quota) -> None:
     conditions = Conditions(world.api)  # type: ignore[arg-type]
-    well, escaped = proven(Reason.IN_FORCE), proven(Reason.ESCAPED)
+    well, escaped = proven(Reason.IN_FORCE), proven(Reason.LIMIT_ESCAPED)
     other = replace(well, sentence="other figures")
     for said in (well, well, other, other, escaped, replace(escaped, sentence="of another process")):
         before = len(world.api.patched)
@@ -82,7 +82,7 @@ def test_it_is_written_once_and_again_only_when_it_is_another(world: World, clai
             assert content_type == APPLY_PATCH
             world.api.objects[world.where(claim.name)]["status"]["devices"] = body["status"]["devices"]
     reasons = [body["status"]["devices"][0]["conditions"][0]["reason"] for _, body, _ in world.api.patched]
-    assert reasons == ["InForce", "InForce", "Escaped"]
+    assert reasons == ["InForce", "InForce", "LimitEscaped"]
 
 
 def test_an_api_server_that_does_not_answer_is_told_later_and_one_that_refuses_is_not(

@@ -91,7 +91,7 @@ def test_a_claim_of_another_uid_is_refused(world: World) -> None:
 
 
 def test_a_uid_that_is_a_path_is_refused(world: World) -> None:
-    assert "is none" in refused(world, ClaimRef(NAMESPACE, "x", "../x")).message
+    assert "invalid claim UID" in refused(world, ClaimRef(NAMESPACE, "x", "../x")).message
 
 
 def test_a_claim_given_to_another_pod_since_is_prepared_anew(world: World) -> None:
@@ -128,8 +128,8 @@ def test_a_force_deleted_pods_memory_is_not_promised_twice(world: World) -> None
     world.driver.prepare(old)
     world.forget(old, "old")
     error = refused(world, new)
-    assert error.reason is Reason.GPU_STILL_HELD
-    assert "12Gi of 14848Mi are held by others" in error.message
+    assert error.reason is Reason.GPU_MEMORY_IN_USE
+    assert "12Gi of 14848Mi are in use by other" in error.message
     assert "old" not in error.message
     world.driver.unprepare(old)
     assert world.driver.prepare(new)
@@ -194,9 +194,9 @@ def test_processes_that_outlive_their_claim_are_still_counted(world: World) -> N
     world.reader.held[GPU][77] = 9000
     world.pods.pids[77] = made_uid("old")
     world.driver.unprepare(old)
-    assert "9000Mi of 14848Mi are held by others" in refused(world, new).message
+    assert "9000Mi of 14848Mi are in use by other" in refused(world, new).message
     world.restart()
-    assert refused(world, new).reason is Reason.GPU_STILL_HELD
+    assert refused(world, new).reason is Reason.GPU_MEMORY_IN_USE
     world.reader.held[GPU].clear()
     assert world.driver.prepare(new)
     world.driver.settle()
@@ -322,7 +322,7 @@ def test_a_full_disk_fails_with_a_sentence_and_undoing_works(world: World, monke
 
     with monkeypatch.context() as patch:
         patch.setattr("enforcer.dra.checkpoint.replace", full)
-        assert refused(world, new).reason is Reason.RECORD_UNWRITABLE
+        assert refused(world, new).reason is Reason.AUDIT_UNWRITABLE
         patch.setattr(files_module, "put", full)
         world.driver.unprepare(ref)
     assert (world.tree(), world.store.prepared()) == ({}, ())

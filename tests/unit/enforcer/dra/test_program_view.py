@@ -100,7 +100,7 @@ def test_it_follows_the_reserve_and_another_limit() -> None:
     assert told(env(smaller)) == ("1536", "0.096774", "0.750000")
 
 
-def test_a_claim_of_an_older_agent_gets_a_fraction_of_the_card_and_no_variables() -> None:
+def test_a_claim_of_an_older_enforcer_gets_a_fraction_of_the_card_and_no_variables() -> None:
     found = replace(viewed(pod("llm", {contract.MEMORY: "4Gi"})), seen=(), settings=())
     assert told(env(found)) == ("3584", "0.218750", "0.875000")
     assert not {*USUAL} & env(found).keys()

@@ -51,7 +51,7 @@ class Node:
         self.resizer = ResizeController(means)
 
     def restart(self) -> None:
-        """A new agent on the same disk."""
+        """A new enforcer on the same disk."""
         self.world.restart()
         self.start()
 
@@ -60,7 +60,7 @@ class Node:
         self.world.reader.held[GPU] = {77: mib}
 
     def wish(self, asked: str | None = None) -> None:
-        """Somebody writes it on the pod, and the agent sees it."""
+        """Somebody writes it on the pod, and the enforcer sees it."""
         if asked is not None:
             self.annotations[f"{contract.RESIZE_OF}model"] = asked
         metadata = self.pod["metadata"] | {"annotations": self.pod["metadata"]["annotations"] | self.annotations}
@@ -210,7 +210,7 @@ def power(monkeypatch: pytest.MonkeyPatch) -> Power:
     return Power(monkeypatch)
 
 
-def test_after_a_crash_anywhere_the_next_agent_brings_it_to_its_end(tmp_path: Path, power: Power) -> None:
+def test_after_a_crash_anywhere_the_next_enforcer_brings_it_to_its_end(tmp_path: Path, power: Power) -> None:
     undisturbed = Node(tmp_path / "undisturbed")
     undisturbed.wish("2Gi")
     steps = 0

@@ -73,7 +73,7 @@ def test_who_brings_its_own_is_kept_on_disk() -> None:
     assert decode(encode(found)) == found
     older = encode(found).replace(b'"ownSharedMemory"', b'"unknown"')
     assert decode(older).own_shared_memory == ()
-    with pytest.raises(ConfigError, match="is no name"):
+    with pytest.raises(ConfigError, match="is not a name"):
         decode(encode(found).replace(b'"ownSharedMemory": [\n  "model"', b'"ownSharedMemory": [\n  "../x"'))
 
 
@@ -95,7 +95,7 @@ def test_the_node_writes_it_where_it_is_asked_to(tmp_path: Path) -> None:
 
 
 def test_containers_that_start_again_get_it_once_the_mps_pod_has_made_it_and_not_after_it_went(tmp_path: Path) -> None:
-    """As in an upgrade from a release without it: the agent is replaced first, the MPS pod later and by hand."""
+    """As in an upgrade from a release without it: the enforcer is replaced first, the MPS pod later and by hand."""
     world = World(tmp_path)
     memory = world.shared_memory = world.run / "shm"
     world.restart()

@@ -14,7 +14,7 @@ from tests.unit.enforcer.made import CONTAINER, GPU
 
 KEY = (CONTAINER, GPU)
 STORM = DetectorState(
-    cases={KEY: ViolationState(used_mib=9, samples=9, over_for=9.0, last=9.0, held_back=True)},
+    cases={KEY: ViolationState(used_mib=9, samples=9, over_for=9.0, last=9.0, postponed=True)},
     kills=(RecentKill(1.0, "asr", ("uid", "model")),),
     open=True,
 )

@@ -70,8 +70,8 @@ class World:
 
     def __init__(self, folder: Path, *processes: Process) -> None:
         self.processes = {process.identity.pid: process for process in processes}
-        self.kill_log = AuditLog(folder / "audit")
-        self.scribe = AuditWriter(self.kill_log, "gpu-7")
+        self.audit_log = AuditLog(folder / "audit")
+        self.scribe = AuditWriter(self.audit_log, "gpu-7")
         self.folder = folder / "audit"
         self.blind, self.looks, self.mps_fails = False, 0, False
         self.on_look: Callable[[int], None] = lambda _: None
@@ -127,7 +127,7 @@ class World:
 
     def run(self, *targets: Process, about: Quota | None = None) -> KillResult:
         tools = KillDependencies(
-            eyes=self, attributor=self, kill_log=self.scribe, mps=self, sink=self, open_handle=self.open_handle,
+            eyes=self, attributor=self, audit_log=self.scribe, mps=self, sink=self, open_handle=self.open_handle,
             leads=lambda pid: pid in self.leaders, family=lambda who, owner: self.family(owner) if who is self else [],
             in_force=lambda judged: self.in_force(judged),  # noqa: PLW0108 - it changes
         )  # fmt: skip
@@ -172,7 +172,7 @@ def test_the_owner_is_told_with_the_chains_head(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.run()
     assert [notice.reason for notice in world.notices] == [Reason.KILLED]
-    assert str(world.kill_log.head) in world.notices[0].note
+    assert str(world.audit_log.head) in world.notices[0].note
     assert "pid 501" in world.notices[0].note
     assert len(world.notices[0].note.encode()) <= NOTE_BYTES
 
@@ -199,9 +199,9 @@ def test_who_makes_mps_refuse_again_and_again_is_ended_by_signals(tmp_path: Path
 
 def test_a_blocked_daemon_delays_the_end_and_does_not_prevent_it(tmp_path: Path) -> None:
     world = World(tmp_path, process())
-    world.mps_fails, world.mps_reason = True, Reason.CONTROL_BLOCKED
+    world.mps_fails, world.mps_reason = True, Reason.MPS_CONTROL_BLOCKED
     assert world.run().reason is Reason.KILLED
-    assert world.records()[-1]["targets"][0]["steps"].startswith("ControlBlocked,SIGTERM")
+    assert world.records()[-1]["targets"][0]["steps"].startswith("MpsControlBlocked,SIGTERM")
 
 
 def test_after_a_refusal_the_others_are_let_be(tmp_path: Path) -> None:
@@ -217,11 +217,11 @@ def test_nobody_is_killed_whose_kill_cannot_be_recorded(tmp_path: Path, monkeypa
     def full(*_: object) -> None:
         raise RecordError("no space left")
 
-    monkeypatch.setattr(world.kill_log, "append", full)
+    monkeypatch.setattr(world.audit_log, "append", full)
     result = world.run()
-    assert result == KillResult(Reason.RECORD_UNWRITABLE)
+    assert result == KillResult(Reason.AUDIT_UNWRITABLE)
     assert world.story == []
-    assert world.notices[0].reason is Reason.RECORD_UNWRITABLE
+    assert world.notices[0].reason is Reason.AUDIT_UNWRITABLE
 
 
 def test_back_under_before_the_intent_leaves_no_record(tmp_path: Path) -> None:
@@ -254,22 +254,22 @@ def test_ended_by_itself_in_between_is_gone(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     at_look(world, 2, lambda: setattr(world.processes[501], "ended", True))
     result = world.run()
-    assert (result.reason, world.signals(), world.kinds()) == (Reason.GONE, [], ["INTENT", "OUTCOME"])
-    assert world.records()[1]["result"] == "Gone"
+    assert (result.reason, world.signals(), world.kinds()) == (Reason.ALREADY_EXITED, [], ["INTENT", "OUTCOME"])
+    assert world.records()[1]["result"] == "AlreadyExited"
     assert not result.acted
 
 
 def test_ended_between_the_last_check_and_the_signal_is_gone_too(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.terminate = lambda pid, gpu=None, ended=bool: setattr(world.processes[pid], "ended", True)  # type: ignore[method-assign]
-    assert world.run().reason is Reason.GONE
+    assert world.run().reason is Reason.ALREADY_EXITED
     assert world.signals() == []
 
 
 def test_all_ended_before_anything_was_done_leaves_no_record(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.processes[501].ended = True
-    assert world.run().reason is Reason.GONE
+    assert world.run().reason is Reason.ALREADY_EXITED
     assert not world.folder.exists()
 
 
@@ -367,16 +367,16 @@ def test_what_sigkill_does_not_end_is_said_and_not_signalled_again(tmp_path: Pat
 
 def test_an_outcome_that_cannot_be_recorded_is_said_at_the_next_start(tmp_path: Path, monkeypatch: Any) -> None:
     world = World(tmp_path, process())
-    append = world.kill_log.append
+    append = world.audit_log.append
 
     def half(kind: Kind, fields: Any) -> Any:
         if kind is Kind.OUTCOME:
             raise RecordError("no space left")
         return append(kind, fields)
 
-    monkeypatch.setattr(world.kill_log, "append", half)
+    monkeypatch.setattr(world.audit_log, "append", half)
     assert world.run().reason is Reason.KILLED
-    world.kill_log.close()
+    world.audit_log.close()
     AuditWriter(AuditLog(world.folder), "gpu-7").open()
     last = world.records()[-1]
     assert (last["kind"], last["intent"], last["result"]) == ("OUTCOME", 1, "Interrupted")

@@ -20,14 +20,14 @@ from tests.unit.enforcer.made import CONTAINER, GPU, holder, quota
 
 
 def _fails(world: World, monkeypatch: pytest.MonkeyPatch, *kinds: Kind) -> None:
-    append = world.kill_log.append
+    append = world.audit_log.append
 
     def full(kind: Kind, fields: Any) -> Any:
         if kind in kinds:
             raise RecordError("no space left")
         return append(kind, fields)
 
-    monkeypatch.setattr(world.kill_log, "append", full)
+    monkeypatch.setattr(world.audit_log, "append", full)
 
 
 def test_an_answer_that_could_not_be_written_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_that_it_hangs_and_cannot_be_recorded_hinders_nobody(tmp_path: Path, mon
 def test_of_those_that_hung_and_others_only_theirs_is_put_right() -> None:
     hung, gone = (
         process_outcome(holder(501, 9000), Reason.UNKILLABLE, "SIGKILL"),
-        process_outcome(holder(502, 8), Reason.GONE),
+        process_outcome(holder(502, 8), Reason.ALREADY_EXITED),
     )
     found = ended_after_all(KillResult(Reason.UNKILLABLE, (hung, gone)))
     assert found == KillResult(Reason.KILLED, (replace(hung, result=Reason.KILLED), gone))
@@ -164,7 +164,7 @@ def test_one_that_ended_by_itself_is_said_to_be_gone_beside_one_that_had_to_be_e
     assert {name: value for name, value in outcome.items() if name not in {"time", "prev", "hash", "pod"}} == {
         **about, "seq": 2, "kind": "OUTCOME", "node": "gpu-7", "intent": 1, "result": "Killed", "ended": 2,
         "targets": [
-            {"pid": 501, "start": 5010, "usedMiB": 9000, "result": "Gone", "steps": ""},
+            {"pid": 501, "start": 5010, "usedMiB": 9000, "result": "AlreadyExited", "steps": ""},
             {"pid": 502, "start": 5020, "usedMiB": 9000, "result": "Killed", "steps": "SIGTERM"},
         ],
     }  # fmt: skip
@@ -181,7 +181,9 @@ def test_blind_after_one_was_released_that_one_is_ended_and_nobody_after_it(tmp_
 def test_those_that_were_gone_already_are_named(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.processes[501].ended = True
-    assert world.run() == KillResult(Reason.GONE, (process_outcome(holder(501, 9000), Reason.GONE),))
+    assert world.run() == KillResult(
+        Reason.ALREADY_EXITED, (process_outcome(holder(501, 9000), Reason.ALREADY_EXITED),)
+    )
 
 
 def test_where_others_hold_it_now_nothing_is_recorded_of_those_that_were_judged(tmp_path: Path) -> None:

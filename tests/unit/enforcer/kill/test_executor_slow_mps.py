@@ -32,7 +32,7 @@ def takes_long(world: World, answer: str, meanwhile: Callable[[], object], *slow
             return True
         meanwhile()
         if answer == BLOCKED:
-            raise MpsError("no answer in time", Reason.CONTROL_BLOCKED)
+            raise MpsError("no answer in time", Reason.MPS_CONTROL_BLOCKED)
         return False if answer == REFUSED else None
 
     world.terminate = terminate  # type: ignore[method-assign]
@@ -97,7 +97,7 @@ def test_who_ended_by_itself_meanwhile_was_not_killed(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     takes_long(world, BLOCKED, lambda: setattr(world.processes[501], "ended", True))
     result = world.run()
-    assert (result.reason, result.acted, world.kinds()) == (Reason.GONE, False, ["INTENT", "OUTCOME"])
+    assert (result.reason, result.acted, world.kinds()) == (Reason.ALREADY_EXITED, False, ["INTENT", "OUTCOME"])
 
 
 def test_who_was_released_goes_on_to_be_signalled_though_it_holds_nothing_any_more(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_whole_container_goes_once_one_of_its_clients_was_released(tmp_path: P
     world.run(world.processes[502], about=WHOLE)
     assert world.signals() == ["SIGTERM 501"]
     assert {row["pid"]: row["steps"] for row in world.records()[-1]["targets"]} == {
-        501: "ControlBlocked,SIGTERM", 502: "terminate_client,with 501",
+        501: "MpsControlBlocked,SIGTERM", 502: "terminate_client,with 501",
     }  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def test_those_that_ended_before_or_while_they_were_checked_are_said_to_be_gone(
     with ExitStack() as stack:
         victims, gone = world.grip.take(stack, quota(), [A, B, C])
     assert [victim.holder for victim in victims] == [C]
-    assert gone == [process_outcome(A, Reason.GONE), process_outcome(B, Reason.GONE)]
+    assert gone == [process_outcome(A, Reason.ALREADY_EXITED), process_outcome(B, Reason.ALREADY_EXITED)]
 
 
 def test_where_no_more_can_be_held_the_rest_is_left_for_another_round() -> None:
@@ -115,7 +115,9 @@ def test_each_is_told_from_all_it_might_be_instead(seen: Identity | None, why: R
     assert handle is not None
     assert world.grip.mistaken(quota(), Victim(A, handle)) is why
     world.ended = {501}
-    assert world.grip.mistaken(quota(), Victim(A, handle)) is Reason.GONE, "whatever /proc says, it may be of another"
+    assert world.grip.mistaken(quota(), Victim(A, handle)) is Reason.ALREADY_EXITED, (
+        "whatever /proc says, it may be of another"
+    )
 
 
 @pytest.mark.parametrize(

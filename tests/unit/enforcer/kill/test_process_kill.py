@@ -96,7 +96,7 @@ def test_nobody_who_holds_nobody_says_that_it_has_ended() -> None:
         (Mps(), True, []),
         (Mps(answer=False), False, ["terminate_client refused"]),
         (Mps(fails=True), False, ["terminate_client refused"]),
-        (Mps(fails=True, reason=Reason.CONTROL_BLOCKED), True, ["ControlBlocked"]),
+        (Mps(fails=True, reason=Reason.MPS_CONTROL_BLOCKED), True, ["MpsControlBlocked"]),
     ],
     ids=["let go", "no client", "refused", "silent", "blocked"],
 )
@@ -220,7 +220,7 @@ def test_one_that_was_gone_before_anything_was_done_is_gone_and_not_killed() -> 
     handle.is_gone = True
     climb = _climb(handle)
     _ladder().climb([climb], GPU, _nothing)
-    assert (climb.result, climb.steps, handle.waits) == (Reason.GONE, [], [])
+    assert (climb.result, climb.steps, handle.waits) == (Reason.ALREADY_EXITED, [], [])
 
 
 def test_one_that_went_after_mps_let_go_of_it_was_killed() -> None:
@@ -352,4 +352,4 @@ def test_one_that_went_after_no_more_than_a_refusal_is_gone() -> None:
     assert released
     handle.is_gone = True
     ladder.climb([climb], GPU, _nothing)
-    assert (climb.result, climb.steps) == (Reason.GONE, ["terminate_client refused"])
+    assert (climb.result, climb.steps) == (Reason.ALREADY_EXITED, ["terminate_client refused"])

@@ -18,11 +18,12 @@ def proven(state: Reason) -> LimitStatus:
 def test_a_limit_that_was_looked_at_is_in_status_and_metrics_and_another_is_not() -> None:
     snapshot = Snapshot(
         node="gpu-7", time="", now=0.0, enforcing=True, views=(), quotas=[quota(), neighbour()], state=DetectorState(),
-        rules=DetectorConfig(), head=ChainHead(0, ""), problems=(), proven={(CONTAINER, GPU): proven(Reason.ESCAPED)},
+        rules=DetectorConfig(), head=ChainHead(0, ""), problems=(),
+        proven={(CONTAINER, GPU): proven(Reason.LIMIT_ESCAPED)},
     )  # fmt: skip
     found = status(snapshot)
     assert [each["limit"] for each in found["containers"]] == [
-        {"state": "Escaped", "backend": "mps-v2", "sentence": "because"},
+        {"state": "LimitEscaped", "backend": "mps-v2", "sentence": "because"},
         None,
     ]
     metrics = Metrics()
@@ -30,5 +31,5 @@ def test_a_limit_that_was_looked_at_is_in_status_and_metrics_and_another_is_not(
     lines = [
         line for line in generate_latest(metrics.registry).decode().splitlines() if "gpu_share_limit_state{" in line
     ]
-    labels = f'backend="mps-v2",container="model",gpu="{GPU}",namespace="asr",pod="tts-0",state="Escaped"'
+    labels = f'backend="mps-v2",container="model",gpu="{GPU}",namespace="asr",pod="tts-0",state="LimitEscaped"'
     assert lines == [f"gpu_share_limit_state{{{labels}}} 1.0"]

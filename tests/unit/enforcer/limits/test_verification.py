@@ -15,7 +15,7 @@ from gpushare.reasons import Reason
 
 QUOTA, CEILING = 4096, 4352
 LIMITED = EnvironLimit(QUOTA)
-STATES = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.NOT_APPLIED, Reason.ESCAPED, Reason.UNKNOWN)
+STATES = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED, Reason.UNKNOWN)
 
 
 def client(pid: int = 1, **changes: Any) -> Process:
@@ -40,16 +40,16 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
         (seen(client(7, said=None)), Reason.UNKNOWN, "limit process 7 was started cannot be read"),
         (seen(client(1), client(2)), Reason.PER_PROCESS_ONLY, "2 processes"),
         (seen(client(), client(7, said=EnvironLimit())), Reason.NOT_APPLIED, "process 7 was started without its limit"),
-        (seen(client(7, said=EnvironLimit(QUOTA, "1"))), Reason.ESCAPED, "process 7 names a GPU it does not see"),
-        (seen(client(7, said=EnvironLimit(9000))), Reason.ESCAPED, "with a limit of 9000 MiB, not 4096"),
-        (seen(client(7, client=False)), Reason.ESCAPED, "process 7 holds GPU memory and is no MPS client"),
-        (seen(client(7, used_mib=CEILING + 1)), Reason.ESCAPED, "holds 4353 MiB under a limit of 4096"),
+        (seen(client(7, said=EnvironLimit(QUOTA, "1"))), Reason.LIMIT_ESCAPED, "process 7 names a GPU it does not see"),
+        (seen(client(7, said=EnvironLimit(9000))), Reason.LIMIT_ESCAPED, "with a limit of 9000 MiB, not 4096"),
+        (seen(client(7, client=False)), Reason.LIMIT_ESCAPED, "process 7 holds GPU memory and is no MPS client"),
+        (seen(client(7, used_mib=CEILING + 1)), Reason.LIMIT_ESCAPED, "holds 4353 MiB under a limit of 4096"),
         (
             seen(client(7, said=EnvironLimit(5000), used_mib=4900), reserved_mib=5000),
             Reason.NOT_APPLIED,
             "keeps the limit of 5000",
         ),
-        (seen(client(7, said=EnvironLimit(5001)), reserved_mib=5000), Reason.ESCAPED, "with a limit of 5001"),
+        (seen(client(7, said=EnvironLimit(5001)), reserved_mib=5000), Reason.LIMIT_ESCAPED, "with a limit of 5001"),
         (seen(client(client=None)), Reason.UNKNOWN, "MPS daemon cannot be read"),
         (seen(), Reason.UNKNOWN, "nothing to see"),
         (seen(processes=None), Reason.UNKNOWN, "cannot be read"),
@@ -58,7 +58,7 @@ def by_cgroup(*processes: Process, **changes: Any) -> Evidence:
         (by_cgroup(client(1), client(2, said=EnvironLimit(), client=False)), Reason.IN_FORCE, "cgroup"),
         (by_cgroup(applied_mib=None), Reason.NOT_APPLIED, "no limit"),
         (by_cgroup(applied_mib=9000), Reason.NOT_APPLIED, "9000 MiB, not 4096"),
-        (by_cgroup(client(used_mib=3000), client(2, used_mib=3000)), Reason.ESCAPED, "6000 MiB"),
+        (by_cgroup(client(used_mib=3000), client(2, used_mib=3000)), Reason.LIMIT_ESCAPED, "6000 MiB"),
         (by_cgroup(unread="the driver is away"), Reason.UNKNOWN, "the driver is away"),
         (by_cgroup(processes=None), Reason.UNKNOWN, "cannot be read"),
         (seen(client(), backend=Backend.WATCH_ONLY), Reason.NOT_APPLIED, "it is ended"),
@@ -130,7 +130,7 @@ def test_an_environment_can_only_speak_against_a_limit(
     processes: tuple[Process, ...], said: EnvironLimit | None
 ) -> None:
     """Whatever a tenant writes into its environment, it gets no better a state than by saying its true limit."""
-    order = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.NOT_APPLIED, Reason.ESCAPED)
+    order = (Reason.IN_FORCE, Reason.PER_PROCESS_ONLY, Reason.UNKNOWN, Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED)
     first, *rest = processes
     honest = verify_limit(seen(_with(first, LIMITED), *rest)).state
     assert order.index(verify_limit(seen(_with(first, said), *rest)).state) >= order.index(honest)
@@ -154,7 +154,7 @@ def told(*states: Reason, idle: bool = False) -> list[Reason | None]:
 
 def test_well_is_said_at_once() -> None:
     assert told(Reason.IN_FORCE) == [Reason.IN_FORCE]
-    assert told(Reason.ESCAPED, Reason.ESCAPED, Reason.IN_FORCE)[-1] is Reason.IN_FORCE
+    assert told(Reason.LIMIT_ESCAPED, Reason.LIMIT_ESCAPED, Reason.IN_FORCE)[-1] is Reason.IN_FORCE
 
 
 @pytest.mark.parametrize("state", [*sorted(BAD), Reason.PER_PROCESS_ONLY])
@@ -165,7 +165,7 @@ def test_bad_is_said_when_it_was_seen_twice_in_a_row(state: Reason) -> None:
 
 
 def test_two_different_doubts_are_not_one_seen_twice() -> None:
-    assert told(Reason.IN_FORCE, Reason.ESCAPED, Reason.NOT_APPLIED)[-1] is Reason.IN_FORCE
+    assert told(Reason.IN_FORCE, Reason.LIMIT_ESCAPED, Reason.NOT_APPLIED)[-1] is Reason.IN_FORCE
 
 
 def test_one_silent_moment_makes_nothing_unknown_and_idleness_never_does() -> None:
@@ -173,7 +173,10 @@ def test_one_silent_moment_makes_nothing_unknown_and_idleness_never_does() -> No
     assert told(Reason.IN_FORCE, Reason.UNKNOWN, Reason.UNKNOWN)[-1] is Reason.UNKNOWN
     assert told(Reason.IN_FORCE, Reason.UNKNOWN, Reason.UNKNOWN, idle=True)[-1] is Reason.IN_FORCE
     assert told(Reason.UNKNOWN, Reason.UNKNOWN, idle=True) == [None, None]
-    assert told(Reason.ESCAPED, Reason.ESCAPED, Reason.UNKNOWN, Reason.UNKNOWN, idle=True)[-1] is Reason.UNKNOWN
+    assert (
+        told(Reason.LIMIT_ESCAPED, Reason.LIMIT_ESCAPED, Reason.UNKNOWN, Reason.UNKNOWN, idle=True)[-1]
+        is Reason.UNKNOWN
+    )
 
 
 @given(st.lists(st.sampled_from(STATES), min_size=1, max_size=12))

@@ -90,12 +90,12 @@ def test_an_escape_is_told_after_two_looks_to_the_claim_and_the_pod(node: Node) 
     node.environ[7] = EnvironLimit(4096, "1")
     assert node.look() is Reason.IN_FORCE
     assert node.prover.suspects
-    assert node.look() is Reason.ESCAPED
+    assert node.look() is Reason.LIMIT_ESCAPED
     assert not node.prover.suspects
     node.look(3)
-    assert node.changes[1:] == [{"model": "Escaped"}]
+    assert node.changes[1:] == [{"model": "LimitEscaped"}]
     (told,) = node.notices
-    assert (told.reason, told.warning, told.quota) == (Reason.ESCAPED, True, node.quotas[0])
+    assert (told.reason, told.warning, told.quota) == (Reason.LIMIT_ESCAPED, True, node.quotas[0])
     assert "container model" in told.note
     assert "(mps-v2)" in told.note
 
@@ -103,12 +103,12 @@ def test_an_escape_is_told_after_two_looks_to_the_claim_and_the_pod(node: Node) 
 def test_a_limit_that_is_got_around_again_and_again_is_told_its_pod_once_in_five_minutes(node: Node) -> None:
     for _ in range(20):
         node.environ[7] = EnvironLimit(4096, "1")
-        assert node.look(2) is Reason.ESCAPED
+        assert node.look(2) is Reason.LIMIT_ESCAPED
         node.environ.clear()
         assert node.look() is Reason.IN_FORCE
         node.clock += 40
-    assert [each.reason for each in node.notices] == [Reason.ESCAPED] * 3
-    assert node.changes == [{"model": state} for _ in range(20) for state in ("Escaped", "InForce")], (
+    assert [each.reason for each in node.notices] == [Reason.LIMIT_ESCAPED] * 3
+    assert node.changes == [{"model": state} for _ in range(20) for state in ("LimitEscaped", "InForce")], (
         "each in the claim"
     )
 
@@ -118,12 +118,12 @@ def test_another_thing_that_is_wrong_is_told_at_once(node: Node) -> None:
     node.look(2)
     node.environ[7] = EnvironLimit()
     node.look(2)
-    assert [each.reason for each in node.notices] == [Reason.ESCAPED, Reason.NOT_APPLIED]
+    assert [each.reason for each in node.notices] == [Reason.LIMIT_ESCAPED, Reason.NOT_APPLIED]
 
 
 def test_a_process_that_is_no_client_and_one_without_its_variable_are_found(node: Node) -> None:
     node.mps[GPU] = set()
-    assert node.look(2) is Reason.ESCAPED
+    assert node.look(2) is Reason.LIMIT_ESCAPED
     node.mps[GPU], node.environ[7] = {7}, EnvironLimit()
     assert node.look(2) is Reason.NOT_APPLIED
     node.environ.clear()

@@ -44,7 +44,7 @@ class Node:
         self.roster = self.made()
 
     def made(self) -> DaemonPlanner:
-        shared = ShareableGpus(self, "n", self.contested, self.modes)  # type: ignore[arg-type]
+        shared = ShareableGpus(self, "n", self.contended, self.modes)  # type: ignore[arg-type]
         sources = PlannerInputs(
             gpus=self.gpus,
             shared=shared,
@@ -60,7 +60,7 @@ class Node:
             raise ClusterError("the API server does not answer")
         return self.object
 
-    def contested(self, _: object) -> Collection[str]:
+    def contended(self, _: object) -> Collection[str]:
         return self.rivals
 
     def gpus(self) -> list[Gpu]:
@@ -239,7 +239,7 @@ def test_notes_in_other_places_are_nobodys(short_path: Path) -> None:
 def test_without_a_cluster_every_gpu_is_shared_but_contested_ones() -> None:
     shared = ShareableGpus(None, "n", lambda _: {GPU})
     cards = [card(GPU, 0), card(OTHER_GPU, 1)]
-    assert (shared.named(cards), shared.contested(cards)) == (BOTH, frozenset({GPU}))
+    assert (shared.named(cards), shared.contended(cards)) == (BOTH, frozenset({GPU}))
 
 
 def test_a_node_that_shares_by_turns_needs_no_program_and_has_no_daemon(node: Node) -> None:

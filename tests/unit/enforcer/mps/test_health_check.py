@@ -158,11 +158,11 @@ def test_the_same_thing_is_counted_always_and_told_once_a_minute(monkeypatch: py
     now, told = 1000.0, IncidentLog()
     monkeypatch.setattr("enforcer.mps.incidents.time.monotonic", lambda: now)
     for _ in range(5):
-        told.tell(Incident(GPU, Reason.CONTROL_BLOCKED, "blocked"), pod_uid="a")
-    told.tell(Incident(GPU, Reason.CONTROL_BLOCKED, "blocked"), pod_uid="b")
+        told.tell(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="a")
+    told.tell(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="b")
     assert len(list(told.unsaid())) == 2
     now += incidents.SAME
-    told.tell(Incident(GPU, Reason.CONTROL_BLOCKED, "blocked"), pod_uid="a")
+    told.tell(Incident(GPU, Reason.MPS_CONTROL_BLOCKED, "blocked"), pod_uid="a")
     assert len(list(told.unsaid())) == 1
-    assert told.counts == {(GPU, Reason.CONTROL_BLOCKED): 7}
+    assert told.counts == {(GPU, Reason.MPS_CONTROL_BLOCKED): 7}
     assert list(told.unsaid()) == []

@@ -19,7 +19,7 @@ from gpushare.errors import MpsError, NvmlError, PrepareError
 from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU
 
-BLOCKED = MpsError("blocked", Reason.CONTROL_BLOCKED)
+BLOCKED = MpsError("blocked", Reason.MPS_CONTROL_BLOCKED)
 SILENT = MpsError("silent")
 
 

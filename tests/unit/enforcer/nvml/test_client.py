@@ -1,4 +1,4 @@
-"""NVML asked from another process: what the agent does when that process hangs, ends, talks nonsense or stays."""
+"""NVML asked from another process: what the enforcer does when that process hangs, ends, talks nonsense or stays."""
 
 import os
 import signal
@@ -287,12 +287,12 @@ def test_what_is_said_arrives_as_it_was_meant() -> None:
     assert wire.decode_request(wire.encode_request(3, "sample", ("GPU-\n", 4))) == (3, "sample", ("GPU-\n", 4))
 
 
-def test_the_real_process_starts_says_what_it_lacks_and_ends_with_the_agent(tmp_path: Path) -> None:
+def test_the_real_process_starts_says_what_it_lacks_and_ends_with_the_enforcer(tmp_path: Path) -> None:
     asks = NvmlClient(command(tmp_path), LONG)
     with pytest.raises(NvmlError, match="no libnvidia-ml"):
         asks.gpus()
     kept = asks._kept
     assert kept is not None
-    kept._door.shutdown(2)  # as when the agent is killed
+    kept._door.shutdown(2)  # as when the enforcer is killed
     assert kept._process.wait(20) == 0
     asks.close()

@@ -87,7 +87,7 @@ def test_taints_can_be_switched_off() -> None:
 
 def test_a_contested_gpu_is_left_out_and_the_reason_said() -> None:
     found = build_devices(
-        [card(GPU, 0), card(OTHER_GPU, 1)], InventoryPolicy(), standing=GpuConditions(contested={GPU: "it is X's"})
+        [card(GPU, 0), card(OTHER_GPU, 1)], InventoryPolicy(), standing=GpuConditions(contended={GPU: "it is X's"})
     )
     assert [device["name"] for device in found.devices] == [OTHER_DEVICE, "status"]
-    assert [(out.uuid, out.why) for out in found.left_out] == [(GPU, "Contested: it is X's")]
+    assert [(out.uuid, out.why) for out in found.left_out] == [(GPU, "Contended: it is X's")]

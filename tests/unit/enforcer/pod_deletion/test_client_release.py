@@ -321,7 +321,7 @@ def test_what_hangs_long_after_its_end_is_asked_about_less_often() -> None:
     assert world.lane.step() == SLOW
 
 
-def test_a_turn_ends_when_nobody_leaves_and_when_the_agent_stops() -> None:
+def test_a_turn_ends_when_nobody_leaves_and_when_the_enforcer_stops() -> None:
     world = World()
     world.lane.turn()
     world.leave("p0")

@@ -102,7 +102,7 @@ class Daemon:
         assert server == 77
         self.world.on_release(pid)
         if ended():
-            raise MpsError("there was no point in it any more", Reason.GONE)
+            raise MpsError("there was no point in it any more", Reason.ALREADY_EXITED)
         self.world.told.append((self.world.clock.now - 1000.0, pid))
         self.world.clock.now += self.world.slow
         said: str | None = self.world.answer(pid)

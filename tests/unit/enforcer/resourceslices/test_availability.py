@@ -74,7 +74,7 @@ def test_a_contest_is_told_once_and_its_end_once() -> None:
     node.plugins = [("nvidia.com/gpu", [GPU])]
     for _ in range(3):
         assert found.look(CARDS) == {GPU: "a device plugin offers it as nvidia.com/gpu"}
-    assert reporter.said() == [(Reason.CONTESTED, True)]
+    assert reporter.said() == [(Reason.CONTENDED, True)]
     node.plugins = []
     for _ in range(3):
         assert found.look(CARDS) == {}
@@ -93,7 +93,7 @@ def test_a_plugin_that_restarts_does_not_give_its_gpus_away(monkeypatch: pytest.
     assert set(found.look(CARDS)) == {GPU}
     node.plugins = [("nvidia.com/gpu", [GPU])]
     assert set(found.look(CARDS)) == {GPU}
-    assert reporter.said() == [(Reason.CONTESTED, True)]
+    assert reporter.said() == [(Reason.CONTENDED, True)]
     node.plugins = []
     now[0] += 11
     assert found.look(CARDS) == {}
@@ -124,7 +124,7 @@ def test_before_a_source_has_answered_no_gpu_is_ours() -> None:
     node.plugins = [("nvidia.com/gpu", [GPU])]
     assert set(found.look(CARDS)) == {GPU}
     assert found.changed.is_set(), "the other one's daemon has to be started"
-    assert reporter.said() == [(Reason.CONTESTED, True)]
+    assert reporter.said() == [(Reason.CONTENDED, True)]
 
 
 def test_either_source_is_enough() -> None:
@@ -200,7 +200,7 @@ def test_a_program_that_faults_makes_no_gpu_ill_and_an_examiner_that_is_away_non
 
 
 def test_a_daemon_that_cannot_be_kept_up_is_an_illness_and_a_blocked_one_is_not() -> None:
-    ward = Ward(failures={GPU: MpsError("no"), OTHER_GPU: MpsError("silent client", Reason.CONTROL_BLOCKED)})
+    ward = Ward(failures={GPU: MpsError("no"), OTHER_GPU: MpsError("silent client", Reason.MPS_CONTROL_BLOCKED)})
     doctor = ward.doctor()
     assert turns(doctor, PATIENCE) == [False] * (PATIENCE - 1) + [True]
     assert doctor.ill == {GPU: Reason.MPS_UNREACHABLE}
@@ -225,7 +225,7 @@ def test_a_restart_heals_nothing() -> None:
 
 def test_without_a_cluster_nobody_contests() -> None:
     sharing = GpuAvailability(None, "gpu-7", lambda: [("nvidia.com/gpu", [GPU])])
-    assert (sharing.standing(CARDS).contested, sharing.now().ill, list(sharing.problems())) == ({}, {}, [])
+    assert (sharing.standing(CARDS).contended, sharing.now().ill, list(sharing.problems())) == ({}, {}, [])
 
 
 def test_an_illness_wakes_whoever_offers() -> None:
@@ -249,13 +249,13 @@ def test_news_reach_the_node_as_events_and_a_deaf_api_server_is_no_harm() -> Non
 
     reporter = NodeEventRecorder(Events(), "gpu-7.example.org")  # type: ignore[arg-type]
     for _ in range(2):
-        reporter.report(NodeEvent(Reason.CONTESTED, "note"))
+        reporter.report(NodeEvent(Reason.CONTENDED, "note"))
     where, event = posted[0]
     assert where == "/apis/events.k8s.io/v1/namespaces/default/events"
     assert event["regarding"] == {
         "apiVersion": "v1", "kind": "Node", "name": "gpu-7.example.org", "uid": "gpu-7.example.org",
     }  # fmt: skip
-    assert (event["type"], event["reason"], event["note"]) == ("Warning", "Contested", "note")
+    assert (event["type"], event["reason"], event["note"]) == ("Warning", "Contended", "note")
 
 
 def test_a_gpu_off_its_bus_keeps_its_index_and_those_behind_it_theirs() -> None:

@@ -12,7 +12,7 @@ CARDS = (FIRST, SECOND)
 
 
 @pytest.mark.parametrize(
-    ("resource", "ids", "contested"),
+    ("resource", "ids", "contended"),
     [
         ("nvidia.com/gpu", [GPU], {GPU}),
         ("nvidia.com/gpu", [GPU, OTHER_GPU], {GPU, OTHER_GPU}),
@@ -32,9 +32,9 @@ CARDS = (FIRST, SECOND)
         "MIG is not ours", "no gpu", "unknown id of nvidia's", "a longer uuid", "a shorter node",
     ],
 )  # fmt: skip
-def test_what_device_plugins_offer_is_contested(resource: str, ids: list[str], contested: set[str]) -> None:
+def test_what_device_plugins_offer_is_contested(resource: str, ids: list[str], contended: set[str]) -> None:
     found = claimed_by_plugins(CARDS, [(resource, ids)])
-    assert set(found) == contested
+    assert set(found) == contended
     assert all(said == f"a device plugin offers it as {resource}" for said in found.values())
 
 
@@ -45,7 +45,7 @@ def published(driver: str, **attributes: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("driver", "attributes", "contested"),
+    ("driver", "attributes", "contended"),
     [
         ("gpu.nvidia.com", {"uuid": GPU}, {GPU}),
         ("gpu.nvidia.com", {"uuid": GPU.upper()}, {GPU}),
@@ -58,9 +58,9 @@ def published(driver: str, **attributes: str) -> list[Any]:
         ("gpu-share.io", {"uuid": GPU}, set()),
     ],
 )
-def test_what_other_drivers_publish_is_contested(driver: str, attributes: dict[str, str], contested: set[str]) -> None:
+def test_what_other_drivers_publish_is_contested(driver: str, attributes: dict[str, str], contended: set[str]) -> None:
     found = claimed_by_slices(CARDS, published(driver, **attributes))
-    assert set(found) == contested
+    assert set(found) == contended
     assert all(said == f"the DRA driver {driver} offers it as device gpu-9" for said in found.values())
 
 

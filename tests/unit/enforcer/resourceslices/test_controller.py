@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import structlog
 
 from enforcer.attribution.snapshot import GpuSnapshot
 from enforcer.quota.types import Mode
@@ -13,6 +14,7 @@ from enforcer.resourceslices import controller as module
 from enforcer.resourceslices import controller as turns
 from enforcer.resourceslices.controller import SliceController, Turns
 from enforcer.resourceslices.devices import InventoryPolicy, Order
+from gpushare.reasons import Reason
 from tests.unit.enforcer.made import GPU, OTHER_GPU, POD, holder, quota
 from tests.unit.enforcer.resourceslices.test_foreign_memory import view
 from tests.unit.enforcer.test_main import Api
@@ -150,7 +152,7 @@ def test_the_thread_that_offers_is_woken(world: World, monkeypatch: pytest.Monke
         changed.set()
 
 
-def test_an_agent_that_starts_anew_keeps_the_order_that_stands() -> None:
+def test_an_enforcer_that_starts_anew_keeps_the_order_that_stands() -> None:
     world, other = World(), "GPU-00000000-0000-4000-8000-000000000009"
     world.eyes.latest = (view(), view(gpu=other))
     world.quotas = [quota(gpu=other, memory_mib=8192)]
@@ -162,3 +164,11 @@ def test_an_agent_that_starts_anew_keeps_the_order_that_stands() -> None:
     again.turns.offer()
     assert world.api.devices() == order
     assert GPU.lower() in order
+
+
+def test_an_excluded_gpu_is_logged_once_with_its_reason(world: World) -> None:
+    world.eyes.latest = (view(holder(101, 16000)),)
+    with structlog.testing.capture_logs() as lines:
+        world.turns.offer()
+        world.turns.offer()
+    assert [(line["gpu"], line["reason"]) for line in lines] == [(GPU, Reason.GPU_EXCLUDED)]

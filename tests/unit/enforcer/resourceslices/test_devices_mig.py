@@ -123,9 +123,9 @@ def test_a_gpu_in_mig_mode_without_instances_is_said() -> None:
 def test_what_is_known_of_a_gpu_holds_for_its_instances() -> None:
     ill = devices(standing=GpuConditions(ill={CUT.uuid: Reason.GPU_LOST}))
     assert [bool(each.get("taints")) for each in ill.values()] == [False, True, True, True, False]
-    contested = left_out(standing=GpuConditions(contested={CUT.uuid: "a plugin", INSTANCES[1].uuid: "mixed strategy"}))
-    assert contested[INSTANCES[0].uuid] == "Contested: a plugin"
-    assert contested[INSTANCES[1].uuid] == "Contested: mixed strategy"
+    contended = left_out(standing=GpuConditions(contended={CUT.uuid: "a plugin", INSTANCES[1].uuid: "mixed strategy"}))
+    assert contended[INSTANCES[0].uuid] == "Contended: a plugin"
+    assert contended[INSTANCES[1].uuid] == "Contended: mixed strategy"
 
 
 def test_an_instance_that_strangers_use_is_left_out() -> None:

@@ -11,7 +11,7 @@ from enforcer.resourceslices.enforcer_report import APART, MAX_PROBLEM, MAX_PROB
 from gpushare.contract import ENFORCER
 from gpushare.errors import ClusterError
 from gpushare.version import installed
-from tests.unit.enforcer.resourceslices.test_kill_log_anchor import GPUS, SLICE, Patchable, offered
+from tests.unit.enforcer.resourceslices.test_audit_head_publisher import GPUS, SLICE, Patchable, offered
 
 WELL: Final = EnforcerState(enforcing=True, breaker=None, audit_log="", problems=())
 

@@ -68,7 +68,7 @@ print(json.dumps(found))
 
 
 def test_where_the_bounding_set_cannot_be_narrowed_what_is_started_again_regains_nothing() -> None:
-    """As in a container whose runtime did not grant SETPCAP, and whose bounding set holds more than the agent keeps."""
+    """As in a container without SETPCAP whose bounding set holds more than the enforcer keeps."""
     if os.geteuid() != 0 or Capability.SETPCAP not in effective():
         missing("this needs root, and SETPCAP to give up")
     held = effective() & {Capability.KILL, Capability.SYS_PTRACE}
@@ -95,7 +95,7 @@ def test_a_kernel_that_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "more"), [([], ("SETGID", "SETUID")), (["--mps-host"], ()), (["--no-mps"], ())], ids=str
 )
-def test_the_agent_keeps_what_the_parts_that_run_need(
+def test_the_enforcer_keeps_what_the_parts_that_run_need(
     options: list[str], more: tuple[str, ...], monkeypatch: Any, tmp_path: Path
 ) -> None:
     kept: list[frozenset[Capability]] = []

@@ -54,18 +54,18 @@ def test_that_there_is_none_is_said_as_such(place: Path) -> None:
         files.read_regular_file(place, 100)
 
 
-def test_an_agent_starts_whatever_stands_in_place_of_what_it_remembers(tmp_path: Path) -> None:
+def test_an_enforcer_starts_whatever_stands_in_place_of_what_it_remembers(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / state_file.NAME)
     for world in make(tmp_path, enforcing=True):
         assert isinstance(world, World)
-        assert world.agent._state == DetectorState()
+        assert world.enforcer._state == DetectorState()
 
 
 def test_quotas_that_are_no_plain_file_are_none_and_that_is_told(tmp_path: Path) -> None:
     quotas = checkpoint.Checkpoint(tmp_path)
     os.mkfifo(quotas.path)
     assert quotas.read() == ()
-    assert "no plain file" in (quotas.problem or "")
+    assert "not a regular file" in (quotas.problem or "")
     quotas.write([])
     assert quotas.path.is_file()
 
@@ -81,4 +81,4 @@ def test_neither_a_claim_nor_a_note_nor_a_pods_file_keeps_anybody_waiting(tmp_pa
     os.mkfifo(tmp_path / "claims" / "claim-1.json")
     claims = ClaimStore(tmp_path)
     claims.load()
-    assert ["no plain file" in each for each in claims.problems()] == [True]
+    assert ["not a regular file" in each for each in claims.problems()] == [True]

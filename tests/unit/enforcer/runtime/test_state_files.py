@@ -1,4 +1,4 @@
-"""Every value in every file of the state directory put wrong: the file is refused, or read; it never ends the agent."""
+"""Break every value in every file of the state directory: the enforcer refuses or reads the file and never exits."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ def test_a_note_fits_an_event(note: str) -> None:
 
 @pytest.mark.parametrize(
     ("decision", "reason"),
-    [(Decision.HELD_BACK, Reason.KILL_RATE_LIMITED), (Decision.SUSPENDED, Reason.BREAKER_OPEN)],
+    [(Decision.RATE_LIMITED, Reason.KILL_RATE_LIMITED), (Decision.BREAKER_OPEN, Reason.BREAKER_OPEN)],
 )
 def test_the_kill_rate_limit_and_the_circuit_breaker_have_each_a_reason(decision: Decision, reason: Reason) -> None:
     message = DECIDED[decision](KillDecision(decision=decision, quota=quota(), used_mib=5000, kill_in=4.0))

@@ -25,7 +25,7 @@ from enforcer.status.pod_status_files import KEPT, REFRESH, PodStatusWriter
 from gpushare.errors import NvmlError
 from gpushare.reasons import Reason
 from sidecar import pod_status as status
-from sidecar.main import ACTING
+from sidecar.main import KILLING
 from tests.unit.enforcer.made import GPU, NEIGHBOUR, OTHER_GPU, POD, holder, neighbour, quota
 from tests.unit.enforcer.test_loop import card, wait_for
 
@@ -95,7 +95,7 @@ def _no_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_the_agent_and_the_sidecar_agree_on_names_and_shape(files: Files) -> None:
+def test_the_enforcer_and_the_sidecar_agree_on_names_and_shape(files: Files) -> None:
     files.prepare()
     files.files.notify(notice())
     files.files.write(snapshot(seen(holder(101, 1000), holder(201, 300, NEIGHBOUR), beside=200)))
@@ -106,7 +106,7 @@ def test_the_agent_and_the_sidecar_agree_on_names_and_shape(files: Files) -> Non
     assert found.gpus == (status.Gpu(uuid=GPU, memory_mib=16384 - 512, others_mib=500),)
     assert [message.text for message in found.messages] == ["Killed: note 1"]
     assert podstatus.NAME == status.FILE
-    assert str(Phase.ACTING) == ACTING
+    assert str(Phase.KILLING) == KILLING
 
 
 def test_a_look_that_found_all_as_it_was_leaves_files_alone_until_they_grow_old(files: Files) -> None:
@@ -276,8 +276,8 @@ def test_a_pod_waits_for_the_daemon_and_for_sight_of_its_gpu(files: Files) -> No
     found = files.read()
     assert (found["ready"], found["waiting"]) == (False, f"{GPU} cannot be read at the moment")
     assert found["containers"][0]["usedMiB"] is None
-    assert found["containers"][0]["state"] == "Blind"
-    assert found["gpus"][0]["heldByOthersMiB"] is None
+    assert found["containers"][0]["state"] == "Unknown"
+    assert found["gpus"][0]["usedByOthersMiB"] is None
     files.files.write(snapshot())
     assert files.read()["ready"] is False
 
@@ -289,7 +289,7 @@ def test_a_pod_on_two_gpus_is_told_of_both(files: Files) -> None:
     files.files.write(snapshot(seen(holder(101, 1000)), other, quotas=quotas))
     found = files.read()
     assert [(use["container"], use["usedMiB"]) for use in found["containers"]] == [("model", 1000), ("second", 5)]
-    assert [(gpu["uuid"], gpu["heldByOthersMiB"]) for gpu in found["gpus"]] == [(GPU, 0), (OTHER_GPU, 7)]
+    assert [(gpu["uuid"], gpu["usedByOthersMiB"]) for gpu in found["gpus"]] == [(GPU, 0), (OTHER_GPU, 7)]
 
 
 def test_a_container_that_has_not_started_holds_nothing_and_does_not_hold_up_the_pod(files: Files) -> None:

@@ -196,7 +196,7 @@ def test_of_others_there_is_what_they_hold_together(tenants: list[Tenant]) -> No
             own = sum(holder.used_mib for each in mine for holder in each.holders(gpu["uuid"]))
             sample = views[gpu["uuid"]].sample
             assert sample is not None
-            assert gpu["heldByOthersMiB"] == sample.used_mib - own
+            assert gpu["usedByOthersMiB"] == sample.used_mib - own
 
 
 def test_the_test_would_see_a_name() -> None:
@@ -211,7 +211,7 @@ def test_every_reason_to_have_ended_somebody_is_among_the_notices() -> None:
     verdict = KillDecision(
         decision=Decision.KILL, quota=tenant(0, {"gpu": GPU, "memory_mib": 1}, {}).quota, used_mib=5, over_for=1.0
     )
-    assert {each.reason for each in notices(verdict)} >= {Reason.KILLED, Reason.RECORD_UNWRITABLE, Reason.OVER_QUOTA}
+    assert {each.reason for each in notices(verdict)} >= {Reason.KILLED, Reason.AUDIT_UNWRITABLE, Reason.OVER_QUOTA}
 
 
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[2J", "x" * 5000, "ü" * 3000, "\ud800"])

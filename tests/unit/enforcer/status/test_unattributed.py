@@ -155,7 +155,7 @@ def _world(tmp_path: Path) -> Iterator[World]:
 
 def test_it_is_shown_and_counted_and_nobody_is_judged_by_it(world: World) -> None:
     huge = Growth(from_mib=100, mib=9316, samples=5, ran=(CONTAINER,), only=CONTAINER)
-    world.agent._parts = replace(world.agent._parts, growth=lambda: {GPU: huge})
+    world.enforcer._parts = replace(world.enforcer._parts, growth=lambda: {GPU: huge})
     world.reader.held[GPU] = {101: 1000}
     status = world.look(20)
     assert status["gpus"][0]["unattributedGrowth"]["only"] == "asr/tts-0/model"
@@ -163,6 +163,6 @@ def test_it_is_shown_and_counted_and_nobody_is_judged_by_it(world: World) -> Non
     labels = f'container="model",gpu="{GPU}",namespace="asr",pod="tts-0"'
     assert f"gpu_share_gpu_memory_unattributed_growth_bytes{{{labels}}} 9.663676416e+09" in world.scrape()
     assert (status["containers"][0]["state"], world.verdicts, world.notices) == ("Within", [], [])
-    world.agent._parts = replace(world.agent._parts, growth=lambda: {GPU: replace(huge, only=None)})
+    world.enforcer._parts = replace(world.enforcer._parts, growth=lambda: {GPU: replace(huge, only=None)})
     world.look()
     assert f'growth_bytes{{container="",gpu="{GPU}",namespace="",pod=""}} 9.6' in world.scrape()

@@ -89,7 +89,7 @@ def test_show_says_when_lines_are_no_records(state: Path, capsys: pytest.Capture
     code, out, err = run(capsys, "show", "--state", state)
     assert code == 1
     assert len(out.splitlines()) == 7
-    assert "1 lines are no records" in err
+    assert "1 lines are not records" in err
 
 
 def test_a_single_segment_can_be_shown(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +99,7 @@ def test_a_single_segment_can_be_shown(state: Path, capsys: pytest.CaptureFixtur
 def test_where_there_is_no_log_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "verify", "--state", tmp_path)
     assert code == 2
-    assert "no kill log in" in err
+    assert "no audit log in" in err
 
 
 def test_an_empty_log_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_what_is_no_plain_file_is_not_waited_for(state: Path, capsys: pytest.Cap
         for words in ("show", "verify"):
             code, _, err = run(capsys, words, "--state", state)
             assert code == 1
-            assert "no plain file" in err
+            assert "not a regular file" in err
         trap.unlink()
 
 

@@ -13,11 +13,11 @@ import pytest
 from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.audit import follow
 from gpushare_cli.audit.tail import Tail
 from tests.support.patience import holds_within
-from tests.unit.gpushare_cli.killlog import Nodes, run, write
+from tests.unit.gpushare_cli.audit_logs import Nodes, run, write
 
 
 def test_following_shows_each_record_once_over_rotations(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_following_gets_by_what_is_no_log(tmp_path: Path) -> None:
     assert sum(map(len, tail.read())) >= 50_000
     assert list(tail.read()) == []
     (tmp_path / "audit" / "kills-000000000002.jsonl").symlink_to("/dev/zero")
-    with pytest.raises(ConfigError, match="no plain file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         list(tail.read())
 
 
@@ -96,7 +96,7 @@ def test_follow_shows_what_is_there_and_what_comes_until_interrupted(
 
 def test_follow_without_a_log_is_wrong_use(tmp_path: Path, capsys: Any) -> None:
     code, _, err = run(capsys, "follow", "--state", tmp_path)
-    assert (code, "no kill log to follow in" in err) == (2, True)
+    assert (code, "no audit log to follow in" in err) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["kills-000000000001.jsonl", "copy", "z.jsonl"])
@@ -169,7 +169,7 @@ class Watched(Nodes):
         self.steps: list[tuple[str, Callable[[], object]]] = []
         """What the reader waits for, in turn, and what happens then."""
         self.ends: Callable[[], None] = interrupted
-        monkeypatch.setattr(Cluster, "connect", lambda *_: self)
+        monkeypatch.setattr(KubeClient, "connect", lambda *_: self)
         monkeypatch.setattr(follow, "FOLLOW_SECONDS", 0.01)
         monkeypatch.setattr(follow, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(follow, "REFRESH_SECONDS", 0.01)
@@ -235,7 +235,7 @@ def test_records_of_a_node_that_went_before_they_were_shown_are_said_to_be_missi
             for _ in range(3):
                 log.append(Kind.WARNED, {"node": "gpu-1"})
         segments(later / "audit")[1].unlink()
-        nodes.states["agent-gpu-1"] = later
+        nodes.states["enforcer-gpu-1"] = later
 
     passed = [0.0]
     monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0]))
@@ -251,11 +251,11 @@ def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
 ) -> None:
     for name in ("gpu-1", "gpu-2"):
         nodes.node(name)
-    nodes.broken["agent-gpu-2"] = ClusterError("the kubelet is away", 502)
+    nodes.broken["enforcer-gpu-2"] = ClusterError("the kubelet is away", 502)
 
     def come_back() -> None:
-        assert holds_within(lambda: nodes.followed.count("agent-gpu-2") > 6, 60, pause=0.01)
-        del nodes.broken["agent-gpu-2"]
+        assert holds_within(lambda: nodes.followed.count("enforcer-gpu-2") > 6, 60, pause=0.01)
+        del nodes.broken["enforcer-gpu-2"]
 
     nodes.steps = [
         ("gpu-2: its log cannot be followed", nothing), ("gpu-1 2", come_back),
@@ -270,16 +270,16 @@ def test_a_node_that_cannot_be_reached_is_said_once_and_when_it_is_back(
     assert [each for each in nodes.said if each.startswith("gpu-2 ")] == ["gpu-2 1", "gpu-2 2", "gpu-2 3"]
 
 
-def test_a_node_that_comes_later_and_an_agent_that_is_replaced_are_followed_too(
+def test_a_node_that_comes_later_and_an_enforcer_that_is_replaced_are_followed_too(
     nodes: Watched, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes.node("gpu-1")
 
     def replace() -> None:
         pod = nodes.pods[0]
-        nodes.broken["agent-gpu-1"] = ClusterError("no such pod", 404)
-        nodes.states["agent-new"] = nodes.folder / "gpu-1"
-        nodes.pods[0] = {**pod, "metadata": {**pod["metadata"], "name": "agent-new"}}
+        nodes.broken["enforcer-gpu-1"] = ClusterError("no such pod", 404)
+        nodes.states["enforcer-new"] = nodes.folder / "gpu-1"
+        nodes.pods[0] = {**pod, "metadata": {**pod["metadata"], "name": "enforcer-new"}}
         nodes.more("gpu-1")
 
     nodes.steps = [("gpu-1 2", lambda: nodes.node("gpu-2")), ("gpu-2 2", replace), ("gpu-1 3", nothing)]
@@ -302,7 +302,7 @@ def test_an_api_server_that_goes_away_later_ends_nothing(
     monkeypatch.setattr(nodes, "list", listed)
 
     def go() -> None:
-        nodes.broken["agent-gpu-1"] = ClusterError("the API server does not answer")
+        nodes.broken["enforcer-gpu-1"] = ClusterError("the API server does not answer")
         away.set()
 
     def come_back() -> None:
@@ -323,7 +323,7 @@ def test_a_log_that_was_begun_anew_is_followed_from_its_first_record(nodes: Watc
         nodes.said.clear()
         (nodes.folder / "new").mkdir()
         nodes.more("new")
-        nodes.states["agent-gpu-1"] = nodes.folder / "new"
+        nodes.states["enforcer-gpu-1"] = nodes.folder / "new"
 
     nodes.steps = [("gpu-1 2", begin_anew), ("gpu-1 1", nothing)]
     code, out, _ = run(capsys, "follow", "-A", "-o", "json")
@@ -342,6 +342,6 @@ def test_what_an_enforcer_prints_beside_its_records_is_not_shown(nodes: Watched,
 
 def test_enforcers_that_print_no_records_cannot_be_followed(nodes: Watched, capsys: Any) -> None:
     nodes.node("gpu-1")
-    nodes.pods[0]["spec"]["containers"][0]["args"].append("--records-to=none")
+    nodes.pods[0]["spec"]["containers"][0]["args"].append("--audit-to=none")
     code, out, err = run(capsys, "follow", "-A")
     assert (code, out, "use 'gpu-share audit show -A'" in err) == (1, "", True)

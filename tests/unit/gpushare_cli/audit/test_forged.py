@@ -1,4 +1,4 @@
-"""Kill logs somebody laid hands on, and logs written while they are read, as the command line tells of them."""
+"""Audit logs somebody laid hands on, and logs written while they are read, as the command line tells of them."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import Kind, head_of, read
 from enforcer.audit.retention import Retention
 from gpushare_cli.audit import log_reader
-from tests.unit.gpushare_cli.killlog import run, write
+from tests.unit.gpushare_cli.audit_logs import run, write
 
 
 def empty(name: str) -> Callable[[Path], object]:
@@ -147,7 +147,7 @@ def test_what_is_no_file_in_a_segments_place_means_that_not_all_was_read(
 def test_a_folder_without_a_log_is_no_log_that_holds(tmp_path: Path, capsys: Any) -> None:
     for verb in ("verify", "show", "export"):
         code, out, err = run(capsys, verb, "--log", tmp_path)
-        assert (code, out, f"no kill log in {tmp_path}: no file kills-*.jsonl is there" in err) == (2, "", True)
+        assert (code, out, f"no audit log in {tmp_path}: no file kills-*.jsonl is there" in err) == (2, "", True)
     (tmp_path / "audit").mkdir()
     code, out, _ = run(capsys, "verify", "--state", tmp_path)
     assert (code, out.splitlines()[-1]) == (
@@ -181,9 +181,9 @@ def test_a_pod_may_be_named_as_the_table_and_explain_name_it(
         (["show", "--pod", "asr/tts-1", "-n", "ml"], "names another namespace than --namespace"),
         (["show", "--kubeconfig", "x"], "--kubeconfig is about a cluster"),
         (["export", "--context", "x"], "--context is about a cluster"),
-        (["follow", "--agents", "x", "--for", "0"], "--agents is about a cluster"),
+        (["follow", "--enforcer-namespace", "x", "--for", "0"], "--enforcer-namespace is about a cluster"),
         (["verify", "--context", "x"], "--context is about a cluster"),
-        (["verify", "--anchor", "cluster", "--agents", "x"], "--agents is about a cluster"),
+        (["verify", "--anchor", "cluster", "--enforcer-namespace", "x"], "--enforcer-namespace is about a cluster"),
     ],
 )
 def test_an_option_that_would_be_of_no_effect_is_refused(

@@ -1,4 +1,4 @@
-"""The kill log seen from outside: anchors off the node, and the logs of all nodes from a workstation."""
+"""The audit log seen from outside: anchors off the node, and the logs of all nodes from a workstation."""
 
 import json
 from collections import Counter
@@ -14,16 +14,16 @@ import pytest
 from enforcer.audit.log import AuditLog, lines_of, segments
 from enforcer.audit.record import GENESIS, ChainHead, Kind, append_hash, read
 from enforcer.audit.retention import Retention
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.audit import remote
 from gpushare_cli.terminal import counted
-from tests.unit.gpushare_cli.killlog import Nodes, run, write
+from tests.unit.gpushare_cli.audit_logs import Nodes, run, write
 
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
     nodes = Nodes()
-    monkeypatch.setattr(Cluster, "connect", lambda *_: nodes)
+    monkeypatch.setattr(KubeClient, "connect", lambda *_: nodes)
     monkeypatch.delenv("NODE_NAME", raising=False)
     return nodes
 
@@ -206,7 +206,7 @@ def test_all_nodes_are_verified_against_what_the_cluster_saw(nodes: Nodes, tmp_p
     ]
     cut(tmp_path / "gpu-2")
     code, out, _ = run(capsys, "verify", "-A")
-    assert (code, "gpu-1: ok" in out, "gpu-2: broken: kill log: after its last line: " in out) == (1, True, True)
+    assert (code, "gpu-1: ok" in out, "gpu-2: broken: audit log: after its last line: " in out) == (1, True, True)
 
 
 @pytest.mark.parametrize("anchored", ["with anchors", ""])
@@ -240,11 +240,11 @@ def test_a_node_that_cannot_be_read_is_named_and_the_others_are_read(nodes: Node
     assert err == "gpu-share: node gpu-3: there are anchors of its log, and it could not be read\n"
     nodes.add("gpu-2", tmp_path / "gpu-2", phase="Pending")
     code, out, err = run(capsys, "show", "-A", "-o", "json")
-    assert err == "gpu-share: node gpu-2: its log could not be read: pod gpu-share-system/agent-gpu-2 is Pending\n"
+    assert err == "gpu-share: node gpu-2: its log could not be read: pod gpu-share-system/enforcer-gpu-2 is Pending\n"
     assert (code, len(json.loads(out)), "node gpu-2" in err) == (1, 6, True)
 
 
-def test_pods_that_only_bear_the_labels_are_no_agents(nodes: Nodes, tmp_path: Path) -> None:
+def test_pods_that_only_bear_the_labels_are_no_enforcers(nodes: Nodes, tmp_path: Path) -> None:
     nodes.add("gpu-1", tmp_path, owner="a tenant's set")
     assert remote.find_enforcers(nodes) == []  # type: ignore[arg-type]
 
@@ -252,17 +252,17 @@ def test_pods_that_only_bear_the_labels_are_no_agents(nodes: Nodes, tmp_path: Pa
 def test_which_daemonset_is_ours_is_never_guessed(nodes: Nodes, capsys: Any) -> None:
     nodes.daemonsets.append(Nodes._set("tenant", "other-uid"))
     code, _, err = run(capsys, "show", "-A")
-    assert (code, "gpu-share-system, tenant; name ours with --agents NAMESPACE" in err) == (2, True)
+    assert (code, "gpu-share-system, tenant; name ours with --enforcer-namespace NAMESPACE" in err) == (2, True)
     nodes.daemonsets.clear()
-    code, _, err = run(capsys, "show", "-A", "--agents", "x")
-    assert (code, "no DaemonSet gpu-share-agent in x" in err) == (1, True)
+    code, _, err = run(capsys, "show", "-A", "--enforcer-namespace", "x")
+    assert (code, "no DaemonSet gpu-share-enforcer in x" in err) == (1, True)
 
 
 def test_records_of_all_nodes_are_shown_with_their_nodes(nodes: Nodes, tmp_path: Path, capsys: Any) -> None:
     for node in ("gpu-1", "gpu-2"):
         write(tmp_path / node, node=node)
         nodes.add(node, tmp_path / node)
-    code, out, _ = run(capsys, "show", "-A", "--kind", "OUTCOME", "--result", "gone")
+    code, out, _ = run(capsys, "show", "-A", "--kind", "OUTCOME", "--result", "alreadyexited")
     assert (code, [line.split()[:4] for line in out.splitlines()]) == (
         0,
         [["NODE", "SEQ", "TIME", "KIND"]]
@@ -322,8 +322,8 @@ def test_a_node_that_never_ends_does_not_keep_the_others_from_us(
     clocks, honest = Counter[int](), nodes.run  # of each thread its own: one asks one node at a time
 
     def run_(pod: str, *words: Any, **options: Any) -> Iterator[bytes]:
-        for piece in ENDLESS[what]() if pod == "agent-liar" else honest(pod, *words, **options):
-            clocks[get_ident()] += seconds * (pod == "agent-liar")
+        for piece in ENDLESS[what]() if pod == "enforcer-liar" else honest(pod, *words, **options):
+            clocks[get_ident()] += seconds * (pod == "enforcer-liar")
             yield piece
 
     monkeypatch.setattr(nodes, "run", run_)

@@ -16,7 +16,7 @@ from enforcer.quota.sharing_mode import SharingModes
 from enforcer.quota.types import Mode
 from enforcer.resourceslices.contention import UNSURE
 from gpushare.errors import ClusterError
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.check import cluster, command, node, workloads
 from gpushare_cli.check.connection import Connection
 from gpushare_cli.check.installation import NAMED
@@ -60,7 +60,7 @@ def test_a_server_that_behaves_like_an_older_version_is_one() -> None:
 
 
 def test_an_api_server_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cluster, "connect", lambda *_: Api({"version": 503}))
+    monkeypatch.setattr(KubeClient, "connect", lambda *_: Api({"version": 503}))
     answers = list(command.ask(cluster.connected(None, None, required=True, questions=cluster.questions(None))))
     assert [(each.description, each.level) for each in answers] == [("Kubernetes", "wrong")]
 
@@ -99,34 +99,38 @@ def test_namespaces_that_let_pods_reach_the_node_are_named(levels: list[str | No
 
 
 def test_gpus_that_are_left_out_are_named_with_the_reason() -> None:
-    note = {"gpu-share.io/left-out": json.dumps({"GPU-1": "Contested: a device plugin offers it as nvidia.com/gpu"})}
+    note = {
+        "gpu-share.io/excluded-gpus": json.dumps({"GPU-1": "Contended: a device plugin offers it as nvidia.com/gpu"})
+    }
     slices: list[Any] = [{"metadata": {"annotations": note}, "spec": {"nodeName": "gpu-7"}}] * 2
     found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
-    said = "gpu-7: GPU-1: Contested: a device plugin offers it as nvidia.com/gpu"
+    said = "gpu-7: GPU-1: Contended: a device plugin offers it as nvidia.com/gpu"
     assert (found.level, found.detail) == ("wrong", said)
-    for harmless in ({}, {"gpu-share.io/left-out": "junk"}, {"gpu-share.io/left-out": "[]"}):
+    for harmless in ({}, {"gpu-share.io/excluded-gpus": "junk"}, {"gpu-share.io/excluded-gpus": "[]"}):
         slices = [{"metadata": {"annotations": harmless}, "spec": {"nodeName": "gpu-7"}}]
         assert cluster.left_out(Api({"resourceslices": slices})).level == "ok"  # type: ignore[arg-type]
 
 
 HELD = SharingModes(Mode.TIME_SLICING, {"GPU-1": Mode.MPS}).objection("GPU-1") or ""
-BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is no mode; write one of mps, time-slicing, mig, or remove it"
+BAD_LABEL = "node label gpu-share.io/mode: 'mpss' is not a mode; write one of mps, time-slicing, mig, or remove it"
 
 
 @pytest.mark.parametrize(
     ("whys", "hints"),
     [
-        (["Contested: a device plugin offers it as nvidia.com/gpu"], ["a contested GPU needs one owner"]),
-        ([f"Contested: the kubelet's PodResources {UNSURE}"], ["nothing is to be done unless it stays so"]),
+        (["Contended: a device plugin offers it as nvidia.com/gpu"], ["a contended GPU needs one owner"]),
+        ([f"Contended: the kubelet's PodResources {UNSURE}"], ["nothing is to be done unless it stays so"]),
         ([HELD], ["nothing is to be done: a GPU that changes its mode"]),
         ([BAD_LABEL], ["put the node's label gpu-share.io/mode right"]),
         (["it is a Pascal GPU; sharing through MPS needs Volta or newer"], ["what cannot be shared need not be"]),
-        (["Contested: by x", HELD, HELD], ["a contested GPU needs one owner", "nothing is to be done: a GPU that"]),
+        (["Contended: by x", HELD, HELD], ["a contended GPU needs one owner", "nothing is to be done: a GPU that"]),
     ],
 )
 def test_what_to_do_about_a_gpu_that_is_left_out_fits_the_reason(whys: list[str], hints: list[str]) -> None:
     note = json.dumps({f"GPU-{number}": why for number, why in enumerate(whys)})
-    slices: list[Any] = [{"metadata": {"annotations": {"gpu-share.io/left-out": note}}, "spec": {"nodeName": "gpu-7"}}]
+    slices: list[Any] = [
+        {"metadata": {"annotations": {"gpu-share.io/excluded-gpus": note}}, "spec": {"nodeName": "gpu-7"}}
+    ]
     found = cluster.left_out(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     said = [hint for hint in [*cluster.ADVICE.values(), cluster.UNFIT] if hint in found.hint]
     assert all(any(each.startswith(hint) for each in said) for hint in hints), found.hint

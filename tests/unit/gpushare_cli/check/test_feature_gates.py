@@ -82,7 +82,7 @@ def slice_of(*devices: dict[str, Any]) -> list[dict[str, Any]]:
         (slice_of({"name": "gpu-0"}, {"name": "status"}), "wrong"),
     ],
 )
-def test_who_may_not_try_is_answered_from_what_agents_published(
+def test_who_may_not_try_is_answered_from_what_enforcers_published(
     forbidden: tuple[str, ...], slices: Any, level: str
 ) -> None:
     assert feature_gates.consumable_capacity(Api(forbidden=forbidden, slices=slices)).level == level  # type: ignore[arg-type]

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.kube_client import Cluster
+from gpushare.kube_client import KubeClient
 from gpushare_cli.check import workloads
 from gpushare_cli.check.result import CheckResult
 from tests.unit.gpushare_cli.check.api import Api
 
-Ask = Callable[[Cluster], CheckResult]
+Ask = Callable[[KubeClient], CheckResult]
 
 
 def deployment(replicas: int = 2, version: str = "0.1.0") -> dict[str, Any]:

@@ -89,9 +89,14 @@ def test_who_waits_for_several_gpus_is_told_which_nodes_have_them() -> None:
 def test_whether_the_limit_is_in_force_is_shown() -> None:
     content = load("running")
     (claim,) = content["claims"].values()
-    condition = {"type": "LimitInForce", "status": "False", "reason": "Escaped", "message": "main (mps-v2): it holds"}
+    condition = {
+        "type": "LimitInForce",
+        "status": "False",
+        "reason": "LimitEscaped",
+        "message": "main (mps-v2): it holds",
+    }
     claim["status"]["devices"][0]["conditions"] = [{"type": "Ready"}, condition]
-    assert told(content)[1][3:] == ["  limit Escaped: main (mps-v2): it holds"]
+    assert told(content)[1][3:] == ["  limit LimitEscaped: main (mps-v2): it holds"]
 
 
 def test_low_priority_is_shown() -> None:
@@ -127,9 +132,9 @@ def test_a_pod_that_joined_anothers_claim_is_told_that_it_may_hold_nothing_and_w
     claim["status"]["reservedFor"] += [{"resource": "pods", "name": "first", "uid": "uid-of-first"}] if there else []
     fine, lines = told(content)
     assert not fine
-    assert row(lines) == ["main", "4Gi, 25%", "0Mi (ClaimTaken)", GPU, "running, restarts: 1"]
+    assert row(lines) == ["main", "4Gi, 25%", "0Mi (ClaimInUse)", GPU, "running, restarts: 1"]
     (said,) = lines[3:]
-    assert re.match(f"  ClaimTaken: ResourceClaim {claim['metadata']['name']} {says}", said), said
+    assert re.match(f"  ClaimInUse: ResourceClaim {claim['metadata']['name']} {says}", said), said
 
 
 def test_the_pod_that_a_claim_was_prepared_for_is_shown_its_own() -> None:

@@ -61,14 +61,14 @@ def test_a_name_that_is_taken_is_said_once_and_what_took_it_stays_until_somebody
         clock.now += 300.0
         settle(controller)
     assert server.writes == []
-    assert capsys.readouterr().out.count("TemplateTaken") == 1
-    assert metrics.registry.get_sample_value("gpu_share_templates_taken") == 1
+    assert capsys.readouterr().out.count("TemplateConflict") == 1
+    assert metrics.registry.get_sample_value("gpu_share_templates_conflicting") == 1
 
     controller.template_event("DELETED", other)
     settle(controller)
     assert list(server.stored) == [("team", name_in(managed()))]
     controller.step()
-    assert metrics.registry.get_sample_value("gpu_share_templates_taken") == 0
+    assert metrics.registry.get_sample_value("gpu_share_templates_conflicting") == 0
 
 
 def test_a_namespace_that_comes_to_take_part_has_its_templates_made_then(

@@ -1,4 +1,4 @@
-"""Test 21 with the whole agent: real processes in real cgroups, and a driver that hangs, crashes, or cannot be left."""
+"""Test 21 with the whole enforcer: real processes in real cgroups, and a driver that hangs, crashes or blocks."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ def _node(tmp_path: Path) -> Iterator[Node]:
 
 
 def child_of(node: Node) -> int:
-    """The process that asks NVML for the agent; it is waited for."""
+    """The process that asks NVML for the enforcer; it is waited for."""
     assert node.enforcer is not None
     tasks = Path(f"/proc/{node.enforcer.pid}/task")
     found: list[int] = []
@@ -51,7 +51,7 @@ def blind(node: Node) -> str | None:
     [(Fault(call=LIST, hold=1), Reason.NVML_HUNG), (Fault(call=LIST, signal=11), Reason.NVML_CRASHED)],
     ids=["hangs", "crashes"],
 )
-def test_an_agent_whose_driver_fails_goes_on_looking_kills_nobody_and_then_does(
+def test_an_enforcer_whose_driver_fails_goes_on_looking_kills_nobody_and_then_does(
     node: Node, fault: Fault, reason: Reason
 ) -> None:
     greedy = node.container()
@@ -66,7 +66,7 @@ def test_an_agent_whose_driver_fails_goes_on_looking_kills_nobody_and_then_does(
     wait_for(lambda: node.status()["gpus"][0]["blindFor"] >= lasts, 60)
     node.looks(5)
     [container] = node.status()["containers"]
-    assert (container["state"], str(reason) in container["sentence"], alive(tenant)) == ("Blind", True, True)
+    assert (container["state"], str(reason) in container["sentence"], alive(tenant)) == ("Unknown", True, True)
     wait_for(lambda: lasts < TOLD_AFTER or "nobody on it is held to a quota" in node.log(), 30)
     intents = len(node.records("INTENT"))
     assert intents == 0
@@ -75,10 +75,10 @@ def test_an_agent_whose_driver_fails_goes_on_looking_kills_nobody_and_then_does(
     wait_for(lambda: bool(node.records("OUTCOME")), 60)
     assert (node.records("OUTCOME")[0]["result"], alive(tenant)) == ("Killed", False)
     assert node.stop() == 0
-    extent.figure("21", f"whole agent, {reason}: INTENT records while blind", f"{intents} in {lasts:.0f} s")
+    extent.figure("21", f"whole enforcer, {reason}: INTENT records while blind", f"{intents} in {lasts:.0f} s")
 
 
-def test_the_process_that_asks_nvml_does_not_outlive_an_agent_that_is_killed(node: Node) -> None:
+def test_the_process_that_asks_nvml_does_not_outlive_an_enforcer_that_is_killed(node: Node) -> None:
     node.start()
     child = child_of(node)
     node.sim.fail(Fault(call=LIST, hold=1))

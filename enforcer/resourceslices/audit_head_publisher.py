@@ -1,8 +1,8 @@
-"""Where the kill log stands, kept off the node: in an annotation of the node's own ResourceSlice.
+"""Where the audit log stands, kept off the node: in an annotation of the node's own ResourceSlice.
 
 A log that was cut or written anew still holds in itself; it no longer fits this. Every write of a slice wakes every
 scheduler, so the annotation follows kills at once and all else slowly, and never goes back: the API server refuses
-that of an agent (``policy-slices.yaml``), and an agent that finds its log behind the annotation says so.
+that of an enforcer (``policy-slices.yaml``), and an enforcer that finds its log behind the annotation says so.
 """
 
 import threading
@@ -16,9 +16,9 @@ from enforcer.audit.log import AuditLog
 from enforcer.audit.record import GENESIS, ChainHead, Kind
 from enforcer.runtime.background import run_periodically
 from enforcer.status.events import NodeEvent, NodeEventRecorder
-from gpushare.contract import DRIVER, KILL_LOG
+from gpushare.contract import AUDIT_HEAD, DRIVER
 from gpushare.errors import ClusterError, ConfigError
-from gpushare.kube_client import RESOURCE_V1, Cluster, path
+from gpushare.kube_client import RESOURCE_V1, KubeClient, path
 from gpushare.reasons import Reason
 
 log = structlog.get_logger()
@@ -29,29 +29,29 @@ GAP: Final = 3.0
 """Seconds between two writes at least."""
 PRESSING: Final = frozenset({Kind.OUTCOME, Kind.RECOVERED})
 """Kinds of records that are anchored at once."""
-REMOVE: Final = f"kubectl annotate resourceslice {{slice}} {KILL_LOG}-"
+REMOVE: Final = f"kubectl annotate resourceslice {{slice}} {AUDIT_HEAD}-"
 
 
 class AnchorPublisher:
-    """Keeps one node's annotation at the head of its kill log.
+    """Keeps one node's annotation at the head of its audit log.
 
     Args:
         cluster: where the slices are.
         node: whose.
-        kill_log: the log.
+        audit_log: the log.
         rest: called after a write, to let some time pass.
         tell: told once where the log lacks what the annotation names.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KubeClient,
         node: str,
-        kill_log: AuditLog,
+        audit_log: AuditLog,
         rest: Callable[[], object],
         tell: Callable[[NodeEvent], None],
     ) -> None:
-        self._cluster, self._node, self._log, self._rest, self._tell = cluster, node, kill_log, rest, tell
+        self._cluster, self._node, self._log, self._rest, self._tell = cluster, node, audit_log, rest, tell
         self._written: ChainHead | None = None
         self.woken: Final = threading.Event()
         self.problem: str | None = None
@@ -67,9 +67,9 @@ class AnchorPublisher:
         try:
             wrote = self._bring(self._log.head)
         except ClusterError as error:
-            self._complain(error.reason, f"the kill log's head is not anchored: {error.message}")
+            self._complain(error.reason, f"the audit log's head is not anchored: {error.message}")
         except OSError as error:
-            self._complain(Reason.RECORD_UNWRITABLE, f"the kill log's head is not anchored: {error}")
+            self._complain(Reason.AUDIT_UNWRITABLE, f"the audit log's head is not anchored: {error}")
         else:
             if wrote:
                 self._rest()
@@ -85,7 +85,7 @@ class AnchorPublisher:
         self.problem = None
         if not slices or head in {GENESIS, *heads.values()}:
             return False
-        change = {"metadata": {"annotations": {KILL_LOG: str(head)}}}
+        change = {"metadata": {"annotations": {AUDIT_HEAD: str(head)}}}
         self._cluster.patch(path(RESOURCE_V1, "resourceslices", min(slices)), change)
         self._written = head
         return True
@@ -100,26 +100,26 @@ class AnchorPublisher:
         return {item["metadata"]["name"]: item for item in items}
 
     def _lost(self, name: str, seen: ChainHead) -> None:
-        told = f"ResourceSlice {name} has seen record {seen}, which this node's kill log does not hold"
+        told = f"ResourceSlice {name} has seen record {seen}, which this node's audit log does not hold"
         problem = f"{told}: it was cut, replaced or begun anew; to anchor it anew: {REMOVE.format(slice=name)}"
         if problem != self.problem:
-            self._tell(NodeEvent(Reason.RECORD_LOST, problem))
+            self._tell(NodeEvent(Reason.AUDIT_RECORD_LOST, problem))
         self.problem = problem
 
     def _complain(self, reason: Reason, problem: str) -> None:
         if problem != self.problem:
-            log.warning("kill log not anchored", reason=str(reason), error=problem)
+            log.warning("audit log not anchored", reason=str(reason), error=problem)
         self.problem = problem
 
 
 def start_anchor_publisher(
-    kill_log: AuditLog, cluster: Cluster, node: str, stopped: threading.Event
+    audit_log: AuditLog, cluster: KubeClient, node: str, stopped: threading.Event
 ) -> AnchorPublisher:
     """Begin to keep a node's annotation, in a thread that ends with the process."""
     anchor = AnchorPublisher(
-        cluster, node, kill_log, lambda: stopped.wait(GAP), NodeEventRecorder(cluster, node).report
+        cluster, node, audit_log, lambda: stopped.wait(GAP), NodeEventRecorder(cluster, node).report
     )
-    kill_log.listeners.append(anchor.took)
+    audit_log.listeners.append(anchor.took)
     run_periodically(EVERY, "anchor", anchor.turn, stopped, anchor.woken)
     return anchor
 
@@ -127,5 +127,5 @@ def start_anchor_publisher(
 def published_head(item: Mapping[str, Any]) -> ChainHead | None:
     """Return what a slice says; ``None`` where that is nothing, or no head."""
     with suppress(ConfigError):
-        return ChainHead.parse(str((item["metadata"].get("annotations") or {}).get(KILL_LOG)))
+        return ChainHead.parse(str((item["metadata"].get("annotations") or {}).get(AUDIT_HEAD)))
     return None

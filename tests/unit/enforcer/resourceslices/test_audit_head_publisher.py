@@ -1,4 +1,4 @@
-"""The kill log's head stands in the node's slice: brought up after kills, never taken back, missed when lost."""
+"""The audit log's head stands in the node's slice: brought up after kills, never taken back, missed when lost."""
 
 import threading
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ import pytest
 
 from enforcer.audit.log import AuditLog, segments
 from enforcer.audit.record import Kind
+from enforcer.resourceslices.audit_head_publisher import AnchorPublisher, published_head, start_anchor_publisher
 from enforcer.resourceslices.devices import InventoryPolicy, build_devices, resource_slices
-from enforcer.resourceslices.kill_log_anchor import AnchorPublisher, published_head, start_anchor_publisher
 from enforcer.resourceslices.publisher import SlicePublisher
 from enforcer.status.events import NodeEvent
-from gpushare.contract import KILL_LOG
+from gpushare.contract import AUDIT_HEAD
 from gpushare.errors import ClusterError
 from gpushare.reasons import Reason
 from tests.fakes.gpu.publish import gpus_of
@@ -48,18 +48,18 @@ def server() -> Any:
 
 
 @pytest.fixture
-def kill_log(tmp_path: Path) -> Iterator[AuditLog]:
+def audit_log(tmp_path: Path) -> Iterator[AuditLog]:
     with AuditLog(tmp_path / "audit", segment_bytes=900) as log:
         yield log
 
 
-def watching(server: Any, kill_log: AuditLog, told: list[NodeEvent] | None = None) -> AnchorPublisher:
-    return AnchorPublisher(server, "n1", kill_log, lambda: None, ([] if told is None else told).append)
+def watching(server: Any, audit_log: AuditLog, told: list[NodeEvent] | None = None) -> AnchorPublisher:
+    return AnchorPublisher(server, "n1", audit_log, lambda: None, ([] if told is None else told).append)
 
 
 @pytest.fixture
-def anchor(server: Any, kill_log: AuditLog) -> AnchorPublisher:
-    return watching(server, kill_log)
+def anchor(server: Any, audit_log: AuditLog) -> AnchorPublisher:
+    return watching(server, audit_log)
 
 
 def offered(server: Any, **more: Any) -> bool:
@@ -68,57 +68,59 @@ def offered(server: Any, **more: Any) -> bool:
     )
 
 
-def told(kill_log: AuditLog, count: int = 1, kind: Kind = Kind.WARNED) -> None:
+def told(audit_log: AuditLog, count: int = 1, kind: Kind = Kind.WARNED) -> None:
     for number in range(count):
-        kill_log.append(kind, {"note": f"{number}"})
+        audit_log.append(kind, {"note": f"{number}"})
 
 
 def test_the_head_is_written_once_and_again_when_the_log_grew(
-    server: Any, kill_log: AuditLog, anchor: AnchorPublisher
+    server: Any, audit_log: AuditLog, anchor: AnchorPublisher
 ) -> None:
     offered(server)
     anchor.turn()
     assert server.patches == 0, "an empty log has no head"
     for turns in (1, 2):
-        told(kill_log, 3)
+        told(audit_log, 3)
         anchor.turn()
         anchor.turn()
-        assert published_head(server.items[SLICE]) == kill_log.head
+        assert published_head(server.items[SLICE]) == audit_log.head
         assert server.patches == turns
     assert anchor.problem is None
 
 
-def test_the_offer_is_not_written_for_it_and_keeps_it(server: Any, kill_log: AuditLog, anchor: AnchorPublisher) -> None:
+def test_the_offer_is_not_written_for_it_and_keeps_it(
+    server: Any, audit_log: AuditLog, anchor: AnchorPublisher
+) -> None:
     offered(server)
-    told(kill_log)
+    told(audit_log)
     anchor.turn()
     assert not offered(server)
     assert offered(server, foreign_mib={GPUS[0].uuid: 1})
-    assert published_head(server.items[SLICE]) == kill_log.head
+    assert published_head(server.items[SLICE]) == audit_log.head
     anchor.turn()
     assert server.patches == 1
 
 
-def test_slices_that_were_taken_away_get_it_again(server: Any, kill_log: AuditLog, anchor: AnchorPublisher) -> None:
-    told(kill_log)
+def test_slices_that_were_taken_away_get_it_again(server: Any, audit_log: AuditLog, anchor: AnchorPublisher) -> None:
+    told(audit_log)
     anchor.turn()
     assert server.writes == [], "no slice, nothing to write on"
     for patches in (1, 2):
         offered(server)
         anchor.turn()
-        assert (published_head(server.items[SLICE]), server.patches) == (kill_log.head, patches)
+        assert (published_head(server.items[SLICE]), server.patches) == (audit_log.head, patches)
         server.items.clear()
 
 
 @pytest.mark.parametrize("keep", [0, 1])
 def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_grows(
-    server: Any, kill_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path, keep: int
+    server: Any, audit_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path, keep: int
 ) -> None:
     offered(server)
-    told(kill_log, 6)
+    told(audit_log, 6)
     anchor.turn()
     seen = published_head(server.items[SLICE])
-    kill_log.close()
+    audit_log.close()
     for file in segments(tmp_path / "audit")[keep:]:
         file.unlink()
     with AuditLog(tmp_path / "audit", segment_bytes=900) as shorter:
@@ -130,21 +132,21 @@ def test_a_log_that_was_cut_is_told_and_its_anchor_left_alone_however_far_it_gro
             assert published_head(server.items[SLICE]) == seen
             assert after.problem is not None
             assert f"ResourceSlice {SLICE} has seen record {seen}" in after.problem
-            assert f"kubectl annotate resourceslice {SLICE} {KILL_LOG}-" in after.problem
-            assert news == [NodeEvent(Reason.RECORD_LOST, after.problem)], "told once"
-        del server.items[SLICE]["metadata"]["annotations"][KILL_LOG]
+            assert f"kubectl annotate resourceslice {SLICE} {AUDIT_HEAD}-" in after.problem
+            assert news == [NodeEvent(Reason.AUDIT_RECORD_LOST, after.problem)], "told once"
+        del server.items[SLICE]["metadata"]["annotations"][AUDIT_HEAD]
         after.turn()
         assert (published_head(server.items[SLICE]), after.problem) == (shorter.head, None)
 
 
 def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
-    server: Any, kill_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path
+    server: Any, audit_log: AuditLog, anchor: AnchorPublisher, tmp_path: Path
 ) -> None:
     offered(server)
-    told(kill_log, 6)
+    told(audit_log, 6)
     anchor.turn()
-    told(kill_log, 6)
-    kill_log.close()
+    told(audit_log, 6)
+    audit_log.close()
     with AuditLog(tmp_path / "audit") as again:
         after = watching(server, again)
         after.turn()
@@ -152,23 +154,23 @@ def test_an_enforcer_that_starts_anew_goes_on_from_what_it_finds(
 
 
 @pytest.mark.parametrize("text", ["", "x", "0:sha256:0", "7", "9" * 40])
-def test_what_is_no_head_is_written_over(server: Any, kill_log: AuditLog, anchor: AnchorPublisher, text: str) -> None:
+def test_what_is_no_head_is_written_over(server: Any, audit_log: AuditLog, anchor: AnchorPublisher, text: str) -> None:
     offered(server)
-    server.items[SLICE]["metadata"]["annotations"] = {KILL_LOG: text}
-    told(kill_log)
+    server.items[SLICE]["metadata"]["annotations"] = {AUDIT_HEAD: text}
+    told(audit_log)
     anchor.turn()
-    assert published_head(server.items[SLICE]) == kill_log.head
+    assert published_head(server.items[SLICE]) == audit_log.head
 
 
-def test_a_refusal_is_a_problem_until_it_passes(server: Any, kill_log: AuditLog, anchor: AnchorPublisher) -> None:
+def test_a_refusal_is_a_problem_until_it_passes(server: Any, audit_log: AuditLog, anchor: AnchorPublisher) -> None:
     offered(server)
-    told(kill_log)
+    told(audit_log)
     server.problem = ClusterError("never back", 403)
     anchor.turn()
-    assert anchor.problem == "the kill log's head is not anchored: never back"
+    assert anchor.problem == "the audit log's head is not anchored: never back"
     server.problem = None
     anchor.turn()
-    assert [anchor.problem, published_head(server.items[SLICE])] == [None, kill_log.head]
+    assert [anchor.problem, published_head(server.items[SLICE])] == [None, audit_log.head]
 
 
 def test_kills_wake_it_and_warnings_do_not(anchor: AnchorPublisher) -> None:
@@ -178,25 +180,25 @@ def test_kills_wake_it_and_warnings_do_not(anchor: AnchorPublisher) -> None:
         assert anchor.woken.is_set() == (kind in {Kind.OUTCOME, Kind.RECOVERED}), kind
 
 
-def test_after_each_write_it_rests(server: Any, kill_log: AuditLog) -> None:
+def test_after_each_write_it_rests(server: Any, audit_log: AuditLog) -> None:
     rests: list[bool] = []
-    anchor = AnchorPublisher(server, "n1", kill_log, lambda: rests.append(True), print)
+    anchor = AnchorPublisher(server, "n1", audit_log, lambda: rests.append(True), print)
     offered(server)
-    told(kill_log)
+    told(audit_log)
     anchor.turn()
     anchor.turn()
     assert rests == [True]
 
 
 def test_beside_an_enforcer_a_kill_is_anchored_without_waiting_for_the_next_look(
-    server: Any, kill_log: AuditLog
+    server: Any, audit_log: AuditLog
 ) -> None:
     offered(server)
     stopped = threading.Event()
     try:
-        anchor = start_anchor_publisher(kill_log, server, "n1", stopped)
-        told(kill_log, 1, Kind.OUTCOME)
-        assert holds_within(lambda: published_head(server.items[SLICE]) == kill_log.head, 20)
+        anchor = start_anchor_publisher(audit_log, server, "n1", stopped)
+        told(audit_log, 1, Kind.OUTCOME)
+        assert holds_within(lambda: published_head(server.items[SLICE]) == audit_log.head, 20)
         assert anchor.problem is None
     finally:
         stopped.set()

@@ -1,4 +1,4 @@
-"""Kill logs and clusters for tests of ``gpu-share audit``."""
+"""Audit logs and clusters for tests of ``gpu-share audit``."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,12 @@ def write(folder: Path, count: int = 6, *, node: str = "gpu-7", more: str = "") 
             about = {"node": node, "gpu": "GPU-0123456789abcdef", "pod": pod, "container": f"model-{number % 2}"}
             if number % 2:
                 targets = [{"pid": 500 + number, "result": "Killed", "steps": "terminate_client,SIGTERM"}]
-                fields = {**about, "intent": number, "result": "Killed" if number < 4 else "Gone", "targets": targets}
+                fields = {
+                    **about,
+                    "intent": number,
+                    "result": "Killed" if number < 4 else "AlreadyExited",
+                    "targets": targets,
+                }
                 log.append(Kind.OUTCOME, {**fields, "note": more})
             else:
                 log.append(Kind.INTENT, {**about, "usedMiB": 9216, "quotaMiB": 4096, "targets": [{"pid": 501}]})
@@ -39,7 +44,7 @@ def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
 
 
 class Nodes:
-    """A cluster with agents whose state directories are folders here; commands in them run here."""
+    """A cluster with enforcers whose state directories are folders here; commands in them run here."""
 
     def __init__(self) -> None:
         self.states: dict[str, Path] = {}
@@ -54,12 +59,12 @@ class Nodes:
         """Pods that cannot be followed, and why."""
 
     def add(self, node: str, state: Path, phase: str = "Running", owner: str = "set-uid") -> None:
-        args = ["enforcer", "--state=/var/lib/elsewhere", "--poll=0.5"]
-        self.states[f"agent-{node}"] = state
+        args = ["enforcer", "--state=/var/lib/elsewhere", "--poll-seconds=0.5"]
+        self.states[f"enforcer-{node}"] = state
         self.pods.append(
             {
                 "metadata": {
-                    "name": f"agent-{node}", "namespace": "gpu-share-system",
+                    "name": f"enforcer-{node}", "namespace": "gpu-share-system",
                     "ownerReferences": [{"uid": owner, "controller": True}],
                 },
                 "spec": {"nodeName": node, "containers": [{"name": "enforcer", "args": args}]},
@@ -68,11 +73,11 @@ class Nodes:
         )  # fmt: skip
 
     def annotate(self, node: str, head: object) -> None:
-        metadata = {"name": f"{node}-gpu-share.io-0", "annotations": {"gpu-share.io/kill-log": str(head)}}
+        metadata = {"name": f"{node}-gpu-share.io-0", "annotations": {"gpu-share.io/audit-head": str(head)}}
         self.slices.append({"metadata": metadata, "spec": {"nodeName": node, "driver": "gpu-share.io"}})
 
     def event(self, node: str, head: object, reporter: str = REPORTER) -> None:
-        note = f"container model holds 9216 MiB of its 4096 MiB: ended 1 of its processes (pid 501); kill log {head}"
+        note = f"container model holds 9216 MiB of its 4096 MiB: ended 1 of its processes (pid 501); audit log {head}"
         metadata = {"namespace": "asr", "name": f"tts-0-{len(self.events)}"}
         told = {"message": note, "reportingComponent": reporter, "reportingInstance": node}
         self.events.append({"metadata": metadata, **told})
@@ -99,7 +104,7 @@ class Nodes:
         yield from (file.read_bytes() for file in sorted((self.states[pod] / "audit").iterdir()))
 
     def follow_log(self, pod: str, namespace: str, container: str) -> Iterator[bytes]:
-        """Yield what the agent printed, its records among lines of its own, and end as if it had ended."""
+        """Yield what the enforcer printed, its records among lines of its own, and end as if it had ended."""
         assert (namespace, container) == ("gpu-share-system", "enforcer")
         self.followed.append(pod)
         if pod in self.broken:
@@ -111,4 +116,4 @@ class Nodes:
 
     @staticmethod
     def _set(namespace: str, uid: str) -> dict[str, Any]:
-        return {"metadata": {"namespace": namespace, "name": "gpu-share-agent", "uid": uid}}
+        return {"metadata": {"namespace": namespace, "name": "gpu-share-enforcer", "uid": uid}}
