@@ -20,7 +20,7 @@ from enforcer.attribution.procfs import CgroupAttributor, in_initial_pid_namespa
 from enforcer.attribution.usage import UsageSampler
 from enforcer.audit.log import FOLDER, AuditLog
 from enforcer.audit.writer import AuditWriter, record_writer
-from enforcer.build import LogEventRecorder, Seeing, Side, sharing_modes
+from enforcer.build import LogEventRecorder, Seeing, Side, annotate_slices, setup_of, sharing_modes
 from enforcer.detection.debt import Terms
 from enforcer.detection.types import DetectorConfig
 from enforcer.dra.plugin import DraPlugin, DraPluginConfig
@@ -47,7 +47,6 @@ from enforcer.oom.reporter import OomReporter, call_both
 from enforcer.pod_deletion.client_release import departing, released_in_time
 from enforcer.quota.checkpoint import Checkpoint
 from enforcer.quota.informer import QuotaInformer, follow_quotas
-from enforcer.resourceslices.audit_head_publisher import start_anchor_publisher
 from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention import Allocatable
 from enforcer.resourceslices.controller import SliceController, Turns
@@ -138,8 +137,7 @@ def _run(options: argparse.Namespace, reader: GpuReader | None, attributor: Attr
         _tell_operators(stack, options, cluster, seeing.metrics, side)
         if cluster is not None:
             _join_cluster(stack, options, cluster, checkpoint, seeing, side)
-            anchor = start_anchor_publisher(written, cluster, options.node, side.stopped)
-            side.complain(lambda: anchor.problem)
+            annotate_slices(options, cluster, written, audit_log, seeing.metrics, side)
         start_verifier(prover, options.limit_verification_seconds, side.stopped)
         run_periodically(LOCK_SECONDS, "lock", partial(hold.stop_when_lost, side.stopped), side.stopped)
         _serve(enforcer, options, side)
@@ -166,7 +164,7 @@ def _enforcer(
         look_after=executor.look_after, metrics=seeing.metrics, problems=side.all,
         tell_pods=call_both(call_both(inquest.look, MpsClients(pods).look), pods.write),
         standing=lambda: side.now(watch.latest), findings=inquest.findings, tell_operators=side.tell_operators,
-        proven=lambda: prover.proven, growth=seeing.growth,
+        proven=lambda: prover.proven, growth=seeing.growth, setup=setup_of(options),
     )  # fmt: skip
     debt = Terms(credit=options.debt_credit, refill=options.debt_refill, first=options.poll_seconds)
     rules = DetectorConfig(

@@ -14,6 +14,27 @@ KINDS = (
     "validatingadmissionpolicybindings,mutatingwebhookconfigurations"
 )
 UPGRADED = "--set image.tag=upgraded --set simulate.image.tag=upgraded"
+HELM_TEST = f"helm test gpu-share --namespace {SYSTEM} --timeout=5m"
+CHECK = "gpu-share check --cluster --wait 1m"
+SERVICE = f"kubectl -n {SYSTEM} patch service gpu-share-webhook --type=json -p"
+PORT = '[{"op": "replace", "path": "/spec/ports/0/targetPort", "value": "%s"}]'
+
+
+def test_the_check_is_green_and_finds_a_service_with_a_wrong_port(site: Site) -> None:
+    """The same job ended the installation of this site."""
+    site.namespace("checked")
+    print(site.shell(CHECK))
+    print(site.in_enforcer("gpu-share check --node"))
+    site.shell(HELM_TEST)
+    site.shell(f"{SERVICE} '{PORT % 'admin'}'")
+    try:
+        said = site.shell("gpu-share check --cluster && echo green", check=False)
+    finally:
+        site.shell(f"{SERVICE} '{PORT % 'https'}'")
+    assert "ports[0].targetPort is 'admin', and 'https' as shipped" in said, said
+    assert "sharing pod: refused" in said, said
+    assert "green" not in said
+    print(site.shell(CHECK))
 
 
 def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
@@ -22,6 +43,13 @@ def test_an_upgrade_to_another_image_restarts_no_tenant(site: Site) -> None:
     old = site.enforcer()["metadata"]["uid"]
     for target in images.targets():
         site.node.load_image(images.image(target, tag="upgraded"))
+    site.shell(
+        f"kubectl -n {SYSTEM} set image deployment/gpu-share-webhook webhook=gpu-share:upgraded &&"
+        f" kubectl -n {SYSTEM} rollout status deployment/gpu-share-webhook --timeout=3m"
+    )
+    site.run(namespace, pods.pod("between", "hold", "1Gi"))  # a newer webhook beside this enforcer
+    assert site.enforcer()["metadata"]["uid"] == old
+    print(site.shell(CHECK))
     print(site.run_block("upgrade", readme.DEPLOY, OPTIONS=f"{OPTIONS} {UPGRADED}"))
     site.until(
         "the new enforcer is ready", lambda: site.enforcer_ready() and site.enforcer()["metadata"]["uid"] != old, 120

@@ -25,9 +25,9 @@ SYSTEM: Final = helm.SYSTEM
 APPS: Final = "/apis/apps/v1"
 BATCH: Final = "/apis/batch/v1"
 CONFIGURATION: Final = path(ADMISSION_V1, "mutatingwebhookconfigurations", "gpu-share")
-UNINSTALL: Final = "app.kubernetes.io/name=gpu-share-uninstall"
-HOOK_SECONDS: Final = {"before": 2.0, "after": 30.0}
-"""What each uninstall job waits at most: one is refused in the end, the other waits for the DaemonSet's controller."""
+JOBS: Final = "app.kubernetes.io/name in (gpu-share-check,gpu-share-uninstall)"
+HOOK_SECONDS: Final = {"before": "--timeout=2", "after": "--timeout=30", "check": "--wait=1s"}
+"""What each job waits at most: some fail in the end, one waits for the DaemonSet's controller."""
 OURS: Final = {
     path("/apis/rbac.authorization.k8s.io/v1", "clusterroles"),
     path("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),
@@ -61,7 +61,7 @@ class Place:
         return helm.run(verb, "gpu-share", *arguments, f"--namespace={SYSTEM}", kubeconfig, **folders)
 
     def install(self, *values: str) -> None:
-        self.helm("install", str(helm.CHART), "--create-namespace", *values)
+        self.helm("install", str(helm.CHART), "--create-namespace", "--set=check.enabled=false", *values)
         manifests.wait_for_policies(self.cluster, self.team)
 
     def left(self) -> list[str]:
@@ -199,16 +199,34 @@ def test_uninstalling_waits_for_the_last_claim_and_then_leaves_nothing(installed
     until("nothing is left", lambda: installed.left() == [])
 
 
+def test_an_installation_that_does_not_work_fails_with_what_the_check_found(place: Place) -> None:
+    """Nothing runs the webhook here. On a real node the same job is green (tests/e2e)."""
+    until("an earlier test has left nothing", lambda: place.left() == [])
+    try:
+        with jobs_run(place) as said, pytest.raises(helm.HelmError, match="gpu-share-check"):
+            place.helm("install", str(helm.CHART), "--create-namespace", "--timeout=60s")
+    finally:
+        remove(place)
+    for line in (
+        "webhook replicas: 0 of 2 ready: no sharing pod can be created",
+        "sharing pod: refused in namespace team",
+        "policies and their bindings: 34 as shipped",
+    ):
+        assert f" {line}" in said[-1], said[-1]
+    identity = path("/apis/rbac.authorization.k8s.io/v1", "clusterroles", "gpu-share-check")
+    assert "not found" in refusal(lambda: place.cluster.get(identity)), "its account is gone with it"
+
+
 @contextmanager
 def jobs_run(place: Place) -> Iterator[list[str]]:
-    """Play the node: run each uninstall job's program as its service account, and report how it ended."""
+    """Play the node: run each job's program as its service account, and report how it ended."""
     said: list[str] = []
     stopped = threading.Event()
     seen: set[str] = set()
 
     def play() -> None:
         while not stopped.wait(0.2):
-            for pod in place.cluster.list(path(CORE_V1, "pods", namespace=SYSTEM), labelSelector=UNINSTALL)[0]:
+            for pod in place.cluster.list(path(CORE_V1, "pods", namespace=SYSTEM), labelSelector=JOBS)[0]:
                 if pod["metadata"]["uid"] not in seen:
                     seen.add(pod["metadata"]["uid"])
                     _run(place, pod, said)
@@ -225,10 +243,10 @@ def jobs_run(place: Place) -> Iterator[list[str]]:
 def _run(place: Place, pod: Object, said: list[str]) -> None:
     spec = pod["spec"]
     arguments = spec["containers"][0]["args"]
-    (timeout,) = (seconds for when, seconds in HOOK_SECONDS.items() if when in arguments)
+    (timeout,) = (option for when, option in HOOK_SECONDS.items() if when in arguments)
     kubeconfig = place.plane.service_account(SYSTEM, spec["serviceAccountName"])
-    log = place.plane.log(f"uninstall-{len(said)}")
-    command = [*programs.PRODUCT, *arguments, f"--timeout={timeout}", f"--kubeconfig={kubeconfig}"]
+    log = place.plane.log(f"job-{len(said)}")
+    command = [*programs.PRODUCT, *arguments, timeout, f"--kubeconfig={kubeconfig}"]
     try:
         programs.run(command, log)
         phase = "Succeeded"

@@ -125,3 +125,37 @@ hostPath: {path: /dev/shm, type: Directory}
 {{- if ne .Values.webhook.severalGpus "auto" }}{{ .Values.webhook.severalGpus }}
 {{- else if eq .Values.enforcer.mode "time-slicing" }}allow{{ else }}refuse{{ end }}
 {{- end }}
+
+{{- /* What `gpu-share check` reads of a cluster. */}}
+{{- define "gpu-share.readRules" -}}
+- apiGroups: [""]
+  resources: [namespaces, nodes, pods]
+  verbs: [get, list, watch]
+- apiGroups: [resource.k8s.io]
+  resources: [deviceclasses, resourceslices, resourceclaims, resourceclaimtemplates]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [daemonsets, deployments]
+  verbs: [get, list, watch]
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [mutatingwebhookconfigurations, validatingadmissionpolicies, validatingadmissionpolicybindings]
+  verbs: [get, list, watch]
+- apiGroups: [node.k8s.io]
+  resources: [runtimeclasses]
+  verbs: [get, list, watch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles, clusterrolebindings, roles, rolebindings]
+  resourceNames:
+    - gpu-share-enforcer
+    - gpu-share-certs
+    - gpu-share-edit
+    - gpu-share-operator
+    - gpu-share-resize
+    - gpu-share-view
+    - gpu-share-webhook
+  verbs: [get]
+- apiGroups: [""]
+  resources: [serviceaccounts, services]
+  resourceNames: [gpu-share-enforcer, gpu-share-certs, gpu-share-webhook]
+  verbs: [get]
+{{- end }}
