@@ -51,6 +51,7 @@ from enforcer.resourceslices.availability import GpuAvailability
 from enforcer.resourceslices.contention import Allocatable
 from enforcer.resourceslices.controller import SliceController, Turns
 from enforcer.resourceslices.devices import InventoryPolicy
+from enforcer.resourceslices.health_monitor import Tenants
 from enforcer.runtime import capabilities, lock
 from enforcer.runtime.background import run_periodically
 from enforcer.runtime.logs import configure_logging
@@ -326,6 +327,7 @@ def _kubelet(
             quotas=checkpoint.read,
             tell=side.tell,
             exceeding=side.exceeding,
+            health=lambda: side.sharing.health(seeing.watch.latest),
             shared_memory=options.mps_shared_memory,
             host_network=options.tenant_host_network,
             reserve=options.reserve,
@@ -376,7 +378,8 @@ def _keep_offering(
     side.complain(lambda: offering.problem)
     side.hindrances.append(lambda: None if offering.offered else offering.problem or "GPUs are not on offer yet")
     changed = threading.Event() if kubelet is None else kubelet.registered
-    side.sharing.examine(lambda: seeing.watch.latest, side.nvml, side.failures, changed, side.stopped)
+    tenants = Tenants(checkpoint.read, side.tell)
+    side.sharing.examine(lambda: seeing.watch.latest, side.nvml, side.failures, changed, side.stopped, tenants)
     side.wakes.append(changed)
     Turns(offering, seeing.watch, checkpoint.read, kubelet).keep(options.poll_seconds, changed, side.stopped)
 

@@ -119,7 +119,7 @@ def webhook(api: KubeClient, now: datetime) -> CheckResult:
 
 def bundle(name: str, config: Mapping[str, Any], now: datetime) -> CheckResult:
     """Judge a webhook's ``caBundle``."""
-    hint = "run gpu-share certs (the CronJob gpu-share-certs does)"
+    hint = "the Deployment gpu-share-certs writes it within ten seconds: look at its pod's log"
     try:
         pem = base64.b64decode(config.get("caBundle") or "", validate=True)
         certificates = x509.load_pem_x509_certificates(pem) if pem else []
