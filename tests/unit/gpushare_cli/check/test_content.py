@@ -32,7 +32,8 @@ def test_values_that_stand_in_policies_are_those_of_the_webhook() -> None:
     helm.need()
     options = ("--namespace=gpus", "--set=webhook.minMemory=1Gi,webhook.maxMemory=77Gi,tenantResize=true", "--no-hooks")
     rendered = {manifests.where(each): each for each in helm.objects(*options) if compared(each) is not None}
-    container = next(each for each in helm.objects(*options) if each["kind"] == "Deployment")
+    webhook = (each for each in helm.objects(*options) if each["metadata"]["name"] == "gpu-share-webhook")
+    container = next(each for each in webhook if each["kind"] == "Deployment")
     found = installation(Api({"deployments": [container]}))  # type: ignore[arg-type] # it only lists
     assert (found.namespace, found.version, found.replicas) == ("gpus", "0.1.0", 2)
     wanted = shipped(found)
