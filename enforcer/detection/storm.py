@@ -69,10 +69,11 @@ def is_storm(
 ) -> bool:
     """Return whether the kills that are wanted are too many of what runs here.
 
-    That is more containers than ``most``, if they are most of all and the namespaces that they are most of are most of
-    all: a tenant that is most of neither cannot bring it about alone, nor with one violation among a neighbour's
-    containers. Or none of at least two is within its quota or was spared, and that makes more kills than ``most``, of
-    which ``OF_ONE`` of a container count. A kill counts for as long as its pod is there, and for ``window`` seconds.
+    That is more containers than ``most``, if they are most of all and most namespaces have most of their containers
+    among them or over quota: a tenant that is most of neither cannot bring it about alone, nor with one violation among
+    a neighbour's containers. Or none of at least two is within its quota or was spared, and that makes more kills than
+    ``most``, of which ``OF_ONE`` of a container count. A kill counts for as long as its pod is there, and for
+    ``window`` seconds.
     """
     if not wanted:
         return False
@@ -85,13 +86,13 @@ def is_storm(
     if len(hit) == 1:
         return False
     if len(hit) > most and is_most(hit, there):
-        return is_most(_concerned(hit, there), {namespace for namespace, _ in there})
+        return is_most(_concerned(hit | present.over, there), {namespace for namespace, _ in there})
     counted = sum(min(lately.count(each) + (each in wanted), OF_ONE) for each in hit)
     return counted > most and there <= hit | present.over
 
 
 def _concerned(hit: AbstractSet[Tenant], there: AbstractSet[Tenant]) -> set[str]:
-    """Return the namespaces most of whose containers are hit."""
+    """Return the namespaces most of whose containers are hit or over quota."""
     hits, all_of = (Counter(namespace for namespace, _ in each) for each in (hit, there))
     return {namespace for namespace, count in hits.items() if 2 * count > all_of[namespace]}
 

@@ -89,6 +89,15 @@ def test_where_most_of_a_node_would_be_killed_nobody_is_until_an_operator_says_s
     assert bench.decisions().count("Kill") == 1, "one alone is no storm, and was given its grace"
 
 
+def test_a_container_that_is_over_and_not_yet_due_counts_for_its_namespace() -> None:
+    """Of two namespaces one has a container that came 0.5 s after the others; all are over a wrong default."""
+    early, late = [*crowd(3), *crowd(1, names=("chat",), first=100)], crowd(1, names=("chat",), first=200)
+    bench = Bench(*early, *late)
+    for step in range(int(20 / POLL)):
+        bench.see(*over([*early, *late] if step * POLL >= 0.5 else early))
+    assert (bench.decisions().count("Kill"), bench.state.open) == (0, True)
+
+
 def test_a_storm_that_comes_one_by_one_opens_the_breaker_after_three_kills() -> None:
     everybody = crowd(6, names=("asr", "tts"))
     bench = Bench(*everybody)
