@@ -125,7 +125,7 @@ def test_mistakes_are_named(sim: Sim, uuid: str) -> None:
         Machine.named("nope")
     with pytest.raises(ValueError, match=uuid):
         sim.gpu("GPU-nope")
-    with pytest.raises(ValueError, match="none of compute"):
+    with pytest.raises(ValueError, match="not one of compute"):
         sim.register(1, uuid, 5, "copy")
     with pytest.raises(ValueError, match="machine line"):
         Machine.parse("driver=1\nnvml=1\ncuda=1\ngpu\tuuid=x\n")

@@ -239,10 +239,14 @@ class _Grace:
 
 
 def _graced(seen: Evidence) -> Iterator[str]:
-    """I6: nobody is decided upon before the grace period is over, nor more than one look after it."""
+    """I6: nobody is decided upon before the grace period is over, nor more than one look after it.
+
+    A container that was signalled before has no second grace period.
+    """
     world, main, after = World(), "", 0
     graces: dict[str, _Grace] = {}
     excused: set[str] = set()
+    signalled: set[str | None] = set()
     for event in seen.events:
         world.take(event)
         if event.what == "ready":
@@ -255,10 +259,13 @@ def _graced(seen: Evidence) -> Iterator[str]:
             after += bool(seen.lifted) and event.data["clock"] >= seen.lifted
             # What began before the fault was lifted, or is the first look after, is the fault's time.
             _look(seen, world, graces, event, disturbed=bool(seen.struck) and event.at >= seen.struck and after <= 1)
+        if event.what == "signal" and event.data["number"]:
+            signalled.add(world.container.get(event.data["pid"]))
         if event.what == "decided":
             container = event.data["container"]
-            grace = graces.setdefault(container, _Grace())
-            yield from _decided(seen, grace, exact=container not in excused)
+            if container not in signalled:
+                grace = graces.setdefault(container, _Grace())
+                yield from _decided(seen, grace, exact=container not in excused)
             excused.add(container)
 
 

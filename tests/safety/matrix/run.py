@@ -211,12 +211,17 @@ class Run:
             client=self.case.trial % 5 < 3, port=self._port, sabotage=self.sabotage,
         )  # fmt: skip
         gc.freeze()
+        # The worker's handler must not take a SIGTERM in the child: an exception in Python's fork hooks is lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         pid = os.fork()
         if pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             self.tell("life", pid=pid)
             return pid
         code = 70
         try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             with (self.folder / "log").open("ab") as log:
                 os.dup2(log.fileno(), 2)
             os.close(self._reader)

@@ -59,8 +59,8 @@ SECONDS: Final = {
 }
 """Measured with ``python -m tests.testbed.lanes``, which prints what each file took."""
 APART: Final = (
-    "tests/integration/controlplane/test_check.py",
     "tests/integration/controlplane/test_chart.py",
+    "tests/integration/controlplane/test_check.py",
     "tests/integration/controlplane/test_client_certificates.py",
     "tests/integration/controlplane/test_gates.py",
     "tests/testbed/cluster/test_controlplane.py",
