@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from gpushare.reasons import Reason
 from tests.e2e import pods
 from tests.e2e.site import TEAM, Site, restarts
 
@@ -109,7 +110,7 @@ def alone(site: Site, namespace: str) -> bool:
 
 
 def said(site: Site, namespace: str, name: str) -> bool:
-    return any("held" in note or "still" in note for note in site.events(namespace, name).values())
+    return any(Reason.GPU_MEMORY_IN_USE in note for note in site.events(namespace, name).values())
 
 
 def started(site: Site, namespace: str, name: str) -> list[str]:

@@ -69,10 +69,11 @@ def test_a_bug_is_logged_and_ends_nothing(process: Process) -> None:
 
 
 def test_its_end_leaves_no_thread_and_no_listener() -> None:
-    before, process = threading.active_count(), Process()
-    assert threading.active_count() == before + 1
+    before, process = set(threading.enumerate()), Process()
+    (made,) = set(threading.enumerate()) - before
     process.end()
-    assert threading.active_count() == before
+    assert not made.is_alive()
+    assert set(threading.enumerate()) <= before
     with pytest.raises(ConnectionRefusedError):
         process.get("/metrics")
 
