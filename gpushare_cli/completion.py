@@ -74,7 +74,7 @@ def _following(parser: argparse.ArgumentParser, before: str, word: str) -> Itera
 
 def _values(parser: argparse.ArgumentParser, option: str, begun: str, lead: str = "") -> Iterator[str]:
     """Yield the values of an option, or of what stands without one where this option takes no value."""
-    action = parser._option_string_actions.get(option)  # noqa: SLF001 - as above
+    action = parser._option_string_actions.get(option)  # noqa: SLF001 - argparse has no public way
     if action is None or action.nargs == 0:
         yield from _begun(_verbs(parser) or _positional(parser), begun)
         yield NO_FILES
@@ -88,12 +88,12 @@ def _begun(words: Iterable[str], begun: str) -> Iterator[str]:
 
 
 def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    actions = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - as above
+    actions = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - argparse has no public way
     return {name: each for action in actions for name, each in action.choices.items()}
 
 
 def _positional(parser: argparse.ArgumentParser) -> list[str]:
-    actions = parser._get_positional_actions()  # noqa: SLF001 - as above
+    actions = parser._get_positional_actions()  # noqa: SLF001 - argparse has no public way
     return [str(choice) for action in actions for choice in action.choices or ()]
 
 
@@ -104,8 +104,8 @@ def _is_file(action: argparse.Action) -> bool:
 def _complete_files(parser: argparse.ArgumentParser) -> None:
     """Mark the options whose values are names of files."""
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no public way
             for each in action.choices.values():
                 _complete_files(each)
         elif _is_file(action):
-            action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab reads it
+            action.complete = shtab.FILE  # type: ignore[attr-defined] # an attribute of shtab's own, unknown to argparse

@@ -54,7 +54,7 @@ def documents(of: Iterable[tuple[str, str]]) -> list[Document]:
     return [document for file, text in of for document in _documents(file, text.removeprefix(BOM))]
 
 
-def _within(folder: str, recursive: bool) -> list[str]:  # noqa: FBT001 - the flag -R as it was given
+def _within(folder: str, recursive: bool) -> list[str]:  # noqa: FBT001 - a flag of the command line, passed on
     files = sorted(file for file in _walk(folder, recursive) if file.suffix in SUFFIXES)
     if not files:
         inner = "" if recursive else "; -R looks into its folders as well"
@@ -62,7 +62,7 @@ def _within(folder: str, recursive: bool) -> list[str]:  # noqa: FBT001 - the fl
     return [str(file) for file in files]
 
 
-def _walk(folder: str, recursive: bool) -> Iterator[Path]:  # noqa: FBT001 - the flag -R as it was given
+def _walk(folder: str, recursive: bool) -> Iterator[Path]:  # noqa: FBT001 - a flag of the command line, passed on
     for place, inner, files in os.walk(folder):
         yield from (Path(place, file) for file in files)
         if not recursive:

@@ -33,6 +33,7 @@ def explained(site: Site, namespace: str, name: str) -> str:
 
 
 def on_the_node(site: Site, namespace: str, name: str) -> str:
+    # The exit code is 1 while a container is not as it should be; the text is what is compared.
     return site.in_enforcer(f"sh -c 'gpu-share explain --state {STATE} {namespace}/{name} || true'")
 
 

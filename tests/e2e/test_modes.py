@@ -74,6 +74,7 @@ def test_a_mistyped_label_shares_nothing_anew_and_is_told(site: Site, namespace:
     site.run(namespace, pods.pod("there", "hold", "1Gi"))
     label(site, "time-sliced")
     site.until("nothing is offered", lambda: not modes(site), 60)
+    # The check exits with 1 because of this very label.
     assert "'time-sliced' is not a mode" in site.in_enforcer("gpu-share check --node || true")
     told = site.shell("kubectl get events -A --field-selector involvedObject.kind=Node,reason=ModeUnknown")
     assert "time-sliced" in told

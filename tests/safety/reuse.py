@@ -234,7 +234,7 @@ class World:
         self.trial = trial
         holders = self._watch.holders(self.quota)
         tools = KillDependencies(
-            eyes=self._watch, attributor=self, audit_log=self, mps=self._mps, sink=self, open_handle=handles.open,  # type: ignore[arg-type]
+            eyes=self._watch, attributor=self, audit_log=self, mps=self._mps, sink=self, open_handle=handles.open,  # type: ignore[arg-type] # stand-ins
         )  # fmt: skip
         verdict = KillDecision(decision=Decision.KILL, quota=self.quota, used_mib=HELD, targets=holders or ())
         reason = KillExecutor("gpu-7", tools, KillTimeouts(term=0, kill=5.0)).carry_out(verdict).reason

@@ -165,7 +165,7 @@ def kill(table: Table) -> tuple[KillResult, Quota, bool]:
         chosen = tuple(ProcessUsage(each.identity, each.mib) for each in table.now.values())
     verdict = KillDecision(decision=Decision.KILL, quota=about, used_mib=total_mib(holders), targets=chosen)
     tools = KillDependencies(
-        eyes=watch, attributor=table, audit_log=Notes(), mps=table, sink=table,  # type: ignore[arg-type]
+        eyes=watch, attributor=table, audit_log=Notes(), mps=table, sink=table,  # type: ignore[arg-type] # stand-ins
         open_handle=table.open_handle, leads=lambda pid: pid % 2 == 0, family=table.members,
     )  # fmt: skip
     return KillExecutor("gpu-7", tools, KillTimeouts(term=0, kill=0)).carry_out(verdict), about, mad

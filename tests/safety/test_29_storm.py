@@ -75,7 +75,7 @@ class Storm:
         """A new life of the enforcer."""
         self.metrics = Metrics()
         parts = LoopDependencies(
-            watch=UsageSampler(self, self), quotas=self.quotas, executor=self, audit_log=_NoLog(), sink=self,  # type: ignore[arg-type]
+            watch=UsageSampler(self, self), quotas=self.quotas, executor=self, audit_log=_NoLog(), sink=self,  # type: ignore[arg-type] # stand-ins
             metrics=self.metrics,
         )  # fmt: skip
         return EnforcementLoop("gpu-7", self.folder, parts, clock=lambda: self.now)

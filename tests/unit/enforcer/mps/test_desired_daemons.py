@@ -44,7 +44,7 @@ class Node:
         self.roster = self.made()
 
     def made(self) -> DaemonPlanner:
-        shared = ShareableGpus(self, "n", self.contended, self.modes)  # type: ignore[arg-type]
+        shared = ShareableGpus(self, "n", self.contended, self.modes)  # type: ignore[arg-type] # a stand-in
         sources = PlannerInputs(
             gpus=self.gpus,
             shared=shared,

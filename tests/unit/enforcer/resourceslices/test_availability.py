@@ -166,7 +166,7 @@ class Ward:
         return Tenants(lambda: [quota(pod="tts", gpu=GPU), quota(pod="asr", gpu=OTHER_GPU)], self.told.append)
 
     def doctor(self) -> GpuHealthMonitor:
-        return GpuHealthMonitor(lambda: self.views, self.examiner, lambda: self.failures, self.reporter, self.tenants)  # type: ignore[arg-type]
+        return GpuHealthMonitor(lambda: self.views, self.examiner, lambda: self.failures, self.reporter, self.tenants)  # type: ignore[arg-type] # a stand-in
 
 
 def turns(doctor: GpuHealthMonitor, number: int) -> list[bool]:
