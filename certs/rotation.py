@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import structlog
@@ -22,7 +23,7 @@ import structlog
 from certs import pki, rotation_plan
 from certs.rotation_plan import DesiredCertificates, Plan, State, Step
 from certs.store import CertificateStore, ConflictError
-from gpushare.errors import GpuShareError
+from gpushare.errors import ClusterError, GpuShareError
 from gpushare.reasons import Reason
 
 MAX_STEPS: Final = 12
@@ -77,13 +78,17 @@ class CertificateRotator:
         self._authority, self._serving, self._wanted = authority, serving, wanted
         self._publisher, self._clock = publisher, clock
         self._reported = ""
+        self._absent: ClusterError | None = None
+        """Set while nothing is there to publish to: the pair is kept in order all the same."""
 
     def reconcile(self) -> Plan:
         """Do all that can be done now; return the step that is left: ``NOTHING``, or ``WAIT`` with its reason.
 
         Raises:
-            GpuShareError: a store or the API server failed, or others kept writing.
+            GpuShareError: a store or the API server failed, others kept writing, or all is in order but there is no
+                webhook configuration.
         """
+        before, self._reported = self._reported, ""  # what comes after a failure is reported again
         conflicts = 0
         for _ in range(MAX_STEPS + MAX_CONFLICTS):
             try:
@@ -95,12 +100,14 @@ class CertificateRotator:
                     raise
                 continue
             if done.step in {Step.NOTHING, Step.WAIT}:
-                self._report(done.reason)
+                if self._absent is not None:
+                    raise self._absent
+                self._report(done.reason, before)
                 return done
         raise GpuShareError(f"{self._serving}: no good state after {MAX_STEPS} steps; is the clock right?")
 
-    def _report(self, detail: str) -> None:
-        if detail != self._reported:
+    def _report(self, detail: str, before: str) -> None:
+        if detail != before:
             log.info("certificates in order", reason=Reason.CERTIFICATE_CURRENT, detail=detail)
         self._reported = detail
 
@@ -127,7 +134,7 @@ class CertificateRotator:
     def _publish(self, stored: StoredCertificates, now: datetime) -> bool:
         """Bring the bundle out; note the moment where a next authority is in it for the first time, or again."""
         bundle = stored.bundle()
-        changed = bool(bundle) and self._publisher is not None and self._publisher.publish(bundle)
+        changed = bool(bundle) and self._is_new(bundle)
         if bundle and stored.serving.keys() >= PAIR and stored.serving.get("ca.crt") != bundle:
             self._serving.write({**stored.serving, "ca.crt": bundle}, stored.serving_version)
             changed = True
@@ -139,6 +146,17 @@ class CertificateRotator:
         noted = replace(stored.state, bundled=now)
         self._authority.write({**stored.authority, **_notes(noted, stored.old)}, stored.authority_version)
         return True
+
+    def _is_new(self, bundle: bytes) -> bool:
+        """Publish it; say whether anything had to change."""
+        self._absent = None
+        try:
+            return self._publisher is not None and self._publisher.publish(bundle)
+        except ClusterError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            self._absent = error
+            return False
 
     def _take(self, todo: Plan, stored: StoredCertificates, now: datetime) -> None:
         match todo.step:

@@ -70,7 +70,7 @@ def exec_in_pod(access: Access, command: str, authorization: Mapping[str, str], 
         access: to the API server.
         command: the path of the pod's ``exec``, with its query.
         authorization: headers that say who asks.
-        silence: seconds without a word after which it is given up.
+        silence: seconds without standard output after which it is given up.
     """
     where = command.partition("?")[0]
     url, headers = access.host.replace("http", "ws", 1) + command, {k.lower(): v for k, v in authorization.items()}
@@ -106,7 +106,7 @@ def _output(conversation: Any, where: str, silence: float) -> Iterator[bytes]:
         conversation.update(timeout=max(0.0, heard + silence - time.monotonic()))
         out, complained = (conversation.read_channel(channel) for channel in (STDOUT_CHANNEL, STDERR_CHANNEL))
         complaint = (complaint + complained)[:MESSAGE_LIMIT]
-        if out or complained:
+        if out:  # what a command complains of for ever is no answer
             heard = time.monotonic()
         elif conversation.is_open() and time.monotonic() >= heard + silence:
             raise ClusterError(f"{where}: nothing was heard for {silence:g} seconds")

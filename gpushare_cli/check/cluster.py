@@ -76,6 +76,7 @@ _INSTALLED: Final[tuple[tuple[str, Ask], ...]] = (
 def _running(namespace: str | None) -> tuple[tuple[str, Ask], ...]:
     return (
         ("webhook certificate", lambda api: webhook(api, datetime.now(UTC))),
+        ("certificate renewal", workloads.certificates),
         ("webhook replicas", workloads.webhooks),
         ("sharing pod", lambda api: trial(api, namespace)),
         ("enforcers", workloads.enforcers),
@@ -145,7 +146,10 @@ def published(api: KubeClient) -> CheckResult:
         return warning("none", "label a GPU node; its enforcer then publishes the GPUs")
     nodes = {item["spec"].get("nodeName") for item in items}
     detail = f"{len(gpus)} on {counted(len(nodes), 'node')} ({_modes(gpus)})"
-    return warning(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices") if tainted else ok(detail)
+    if not tainted:
+        return ok(detail)
+    answer = failed if tainted == len(gpus) else warning
+    return answer(f"{detail}, {tainted} of them tainted", "see kubectl get resourceslices")
 
 
 def _modes(devices: Iterable[Mapping[str, Any]]) -> str:

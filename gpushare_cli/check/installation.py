@@ -23,6 +23,7 @@ NAMESPACE: Final = "gpu-share-system"
 """Where the release is taken to be while its Deployment is missing."""
 INSTALL: Final = "install gpu-share: helm install gpu-share deploy/helm/gpu-share -n gpu-share-system"
 RESTORE: Final = "restore it: helm upgrade gpu-share deploy/helm/gpu-share, with the options of the installation"
+DEPLOYMENT: Final = "gpu-share-webhook"
 NAMED: Final = 5
 """So many objects, nodes or namespaces are named."""
 VERSION_LABEL: Final = "app.kubernetes.io/version"
@@ -34,7 +35,8 @@ CERT_MANAGER: Final = "cert-manager.io/inject-ca-from"
 MIN_MEMORY: Final = "GPU_SHARE_MIN_MEMORY"
 MAX_MEMORY: Final = "GPU_SHARE_MAX_MEMORY"
 DEFAULTS: Final[Mapping[str, str]] = {MIN_MEMORY: f"{defaults.MIN_MEMORY_MIB}Mi", MAX_MEMORY: ""}
-POLICIES: Final = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+BINDINGS: Final = "validatingadmissionpolicybindings"
+POLICIES: Final = ("validatingadmissionpolicies", BINDINGS)
 WEBHOOK: Final = ("mutatingwebhookconfigurations", "services")
 ROLES: Final = ("serviceaccounts", "clusterroles", "clusterrolebindings", "roles", "rolebindings")
 CLASSES: Final = ("deviceclasses",)
@@ -69,10 +71,15 @@ def workload(name: str) -> str:
 
 
 def installation(api: KubeClient) -> Installation:
-    """Find the release by the Deployment of its webhook, in whatever namespace that is."""
-    found = api.list(path(APPS_V1, "deployments"), labelSelector=workload("webhook"))[0]
+    """Find the release in the namespace that the webhook configuration names.
+
+    No labels of other namespaces are searched: a tenant can write those.
+    """
+    namespace = _namespace(api)
+    named = api.list(path(APPS_V1, "deployments", namespace=namespace), labelSelector=workload("webhook"))[0]
+    found = [each for each in named if text(mapping(each, "metadata"), "name") == DEPLOYMENT]
     if not found:
-        return Installation()
+        return Installation(namespace=namespace)
     metadata, spec = mapping(found[0], "metadata"), mapping(found[0], "spec")
     containers = objects(mapping(mapping(spec, "template"), "spec"), "containers")
     return Installation(
@@ -81,6 +88,14 @@ def installation(api: KubeClient) -> Installation:
         replicas=int(spec.get("replicas", 1)),
         environment={text(each, "name"): text(each, "value") for one in containers for each in objects(one, "env")},
     )
+
+
+def _namespace(api: KubeClient) -> str:
+    """Return the namespace of the Service that the API server calls; the usual one while nothing names it."""
+    for hook in objects(_find(api, CONFIGURATION) or {}, "webhooks"):
+        if named := text(mapping(mapping(hook, "clientConfig"), "service"), "namespace"):
+            return named
+    return NAMESPACE
 
 
 def shipped(found: Installation) -> dict[str, list[Json]]:
@@ -98,29 +113,30 @@ def shipped(found: Installation) -> dict[str, list[Json]]:
 def as_shipped(api: KubeClient, kinds: tuple[str, ...]) -> CheckResult:
     """Compare every object of these kinds with what this release ships."""
     found = installation(api)
-    if found.of_another_release:
-        detail = f"not compared: the release is {found.version}, and this command line is {installed()}"
-        return warning(detail, f"run the check with the command line of {found.version}")
     wanted = {where: variants for where, variants in shipped(found).items() if where.split("/")[-2] in kinds}
-    if any(where.endswith(CERTS) for where in wanted) and _cert_manager(api):
+    if any(where.endswith(CERTS) for where in wanted) and by_cert_manager(api):
         wanted = {where: variants for where, variants in wanted.items() if not where.endswith(CERTS)}
-    wrong = list(_wrong(api, wanted))
+    wrong = list(_wrong(api, wanted, content=not found.of_another_release))
+    if not wrong and found.of_another_release:
+        detail = f"content not compared: the release is {found.version}, and this command line is {installed()}"
+        return warning(detail, f"run the check with the command line of {found.version}")
     if not wrong:
         return ok(f"{len(wanted)} as shipped")
     return failed(f"{len(wrong)} of {len(wanted)} not as shipped: {some(wrong, NAMED)}", RESTORE)
 
 
-def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]]) -> Iterator[str]:
+def _wrong(api: KubeClient, wanted: Mapping[str, list[Json]], *, content: bool) -> Iterator[str]:
+    """Name the objects that are missing or differ; of another release the bindings alone are compared."""
     for where, variants in wanted.items():
         name = "/".join(where.split("/")[-2:])
         live = _find(api, where)
         if live is None:
             yield f"{name} is missing"
-        elif (found := difference(variants, compared(live) or {})) is not None:
+        elif (content or BINDINGS in where) and (found := difference(variants, compared(live) or {})) is not None:
             yield f"{name}: {found}"
 
 
-def _cert_manager(api: KubeClient) -> bool:
+def by_cert_manager(api: KubeClient) -> bool:
     """Tell whether cert-manager makes the certificates, and the release has no job of its own for them."""
     found = _find(api, CONFIGURATION) or {}
     return CERT_MANAGER in mapping(mapping(found, "metadata"), "annotations")

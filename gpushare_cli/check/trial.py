@@ -15,7 +15,7 @@ from gpushare.quantity import format_mib, parse_memory
 from gpushare.raw_objects import mapping, objects, text
 from gpushare_cli.api_errors import lacking, sentence
 from gpushare_cli.check.installation import MIN_MEMORY, Installation, installation
-from gpushare_cli.check.result import CheckResult, failed, ok, warning
+from gpushare_cli.check.result import CheckResult, Level, failed, ok, warning
 from webhook.mutation.mutate import mutate_pod
 from webhook.mutation.settings import Settings
 
@@ -23,7 +23,8 @@ PROBE: Final = "gpu-share-check-"
 USUAL_MIB: Final = 1024
 TRIES: Final = 5
 """Namespaces that are tried where none is named: another product's policy can refuse the pod in one of them."""
-QUOTA: Final = "quota"
+USED_UP: Final = ("exceeded quota:", "failed quota:")
+"""How the API server names a ResourceQuota; a namespace may have the word in its name."""
 OPT_IN: Final = f"kubectl label namespace NAME {contract.NAMESPACE_LABEL}=true"
 LOOK: Final = "see the webhook's log, and which other webhooks change pods: kubectl get mutatingwebhookconfigurations"
 RESTRICTED: Final[Mapping[str, Any]] = {
@@ -64,13 +65,13 @@ def trial(api: KubeClient, named: str | None) -> CheckResult:
     if named is not None:
         return _named(api, named)
     found = installation(api)
-    first: CheckResult | None = None
+    results = list[CheckResult]()
     for each in islice(_opted_in(api, {found.namespace, "kube-system"}), TRIES):
-        result = _tried(api, each, found)
-        if result.fine:
-            return result
-        first = first or result
-    return first or warning("not tried: no namespace has opted in", OPT_IN)
+        results.append(_tried(api, each, found))
+        if results[-1].fine:
+            return results[-1]
+    wrong = [each for each in results if each.level is Level.WRONG]
+    return next(iter(wrong or results), None) or warning("not tried: no namespace has opted in", OPT_IN)
 
 
 def _named(api: KubeClient, name: str) -> CheckResult:
@@ -128,7 +129,11 @@ def _refused(error: GpuShareError, namespace: str) -> CheckResult:
     if isinstance(error, ClusterError) and lacking(error) is not None:
         raise error
     detail = f"refused in namespace {namespace}: {sentence(error)}"
-    if isinstance(error, ClusterError) and error.status == HTTPStatus.FORBIDDEN and QUOTA in error.message:
+    if (
+        isinstance(error, ClusterError)
+        and error.status == HTTPStatus.FORBIDDEN
+        and any(each in error.message for each in USED_UP)
+    ):
         return warning(detail, "the quota of that namespace is used up, or wants resources of each container")
     return failed(
         detail, "see what refuses it; the webhook: kubectl get pods -A -l app.kubernetes.io/name=gpu-share-webhook"

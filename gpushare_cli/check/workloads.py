@@ -16,6 +16,7 @@ from gpushare_cli.check.installation import (
     NAMED,
     VERSION_LABEL,
     Installation,
+    by_cert_manager,
     installation,
     versions_named,
     workload,
@@ -57,6 +58,18 @@ def webhooks(api: KubeClient) -> CheckResult:
     if not ready:
         return failed(f"{detail}: no sharing pod can be created", hint)
     return warning(detail, hint) if ready < found.replicas else ok(detail)
+
+
+def certificates(api: KubeClient) -> CheckResult:
+    """Look for a ready pod that renews the certificates; a bundle shows only the end of its CA."""
+    if by_cert_manager(api):
+        return ok("by cert-manager")
+    found = installation(api)
+    if any(map(_ready, pods(api, found, "certs"))):
+        return ok("ready")
+    return failed(
+        "no pod is ready: nothing renews the webhook's certificate, within 30 days", _describe(found, "certs")
+    )
 
 
 def enforcers(api: KubeClient) -> CheckResult:

@@ -9,6 +9,7 @@ from typing import Final
 
 from gpushare import contract
 from gpushare.raw_objects import Object, mapping, objects, text
+from gpushare.reasons import Reason
 from gpushare_cli.explain import no_share, obstacles, pod_events, sizes
 from gpushare_cli.explain.explanation import ContainerFacts, PodExplanation
 from gpushare_cli.explain.findings import Finding, FindingType
@@ -25,6 +26,10 @@ from gpushare_cli.explain.shares import asked_by, given_to, sharing_containers
 from gpushare_cli.inject.workloads import PodPlace, pods
 from gpushare_cli.terminal import some
 
+BROKEN: Final = frozenset({Reason.NOT_APPLIED, Reason.LIMIT_ESCAPED})
+"""Reasons of the condition ``LimitInForce`` that need somebody, also once the Event about them is gone."""
+WATCHED: Final = "(watch-only)"
+"""In the message of a container for which no limit is meant to be in force."""
 STALE_SECONDS: Final = 60.0
 """The enforcer writes a pod's status every few seconds; a restart of it takes less than this."""
 
@@ -86,7 +91,8 @@ def _with_share(record: PodRecord, *, asks: bool) -> PodExplanation:
         *_unknown(record),
     ]
     warned = bool(events) and events[-1].get("type") == "Warning"
-    fine = not hindered and not warned and record.phase != "Failed"
+    broken = any(each.reason in BROKEN and WATCHED not in each.message for each in _limits(record))
+    fine = not hindered and not warned and not broken and record.phase != "Failed"
     containers = tuple(_facts(record))
     summary = f"{record.name}: {_where(record)}"
     return _explanation(record, summary, tuple(findings), fine=fine, share=True, asks=asks, containers=containers)

@@ -42,7 +42,7 @@ def explain_workload(record: WorkloadRecord, judge: Judge) -> WorkloadExplanatio
     count = counted(record.found, "pod") if wanted is None else f"{record.found} of {counted(wanted, 'pod')}"
     return WorkloadExplanation(
         kind=record.kind.name, namespace=namespace, name=name, wanted=wanted, found=record.found, asks=asks,
-        fine=_is_fine(findings, pods), findings=tuple(findings), pods=pods,
+        fine=_is_fine(findings, pods) and record.found >= (wanted or 0), findings=tuple(findings), pods=pods,
         summary=f"{namespace}/{name} ({record.kind.name}): {count}{outcome}",
     )  # fmt: skip
 

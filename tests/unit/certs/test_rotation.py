@@ -5,12 +5,18 @@ from datetime import datetime, timedelta
 from itertools import product
 
 import pytest
+import structlog
 from cryptography import x509
 
 from certs.rotation_plan import BACKDATED, Step
+from gpushare.errors import ClusterError
 from tests.unit.certs.world import HOST, World, accepts, handshake, leaf
 
 DAY = timedelta(days=1)
+
+
+def failing(_: str) -> None:
+    raise ClusterError("the API server does not answer")
 
 
 def certificates(bundle: bytes) -> int:
@@ -24,6 +30,41 @@ def test_the_first_run_makes_a_pair_that_clients_accept_and_the_second_changes_n
     before = (world.authority.version, world.serving.version)
     assert world.run(minutes=1).step is Step.NOTHING
     assert (world.authority.version, world.serving.version) == before
+
+
+def test_without_a_webhook_configuration_the_pair_is_kept_in_order_and_the_lack_reported() -> None:
+    world, asked = World(), []
+
+    def absent(bundle: bytes) -> bool:
+        asked.append(bundle)
+        raise ClusterError("there is no webhook configuration", 404)
+
+    world.published.publish = absent  # type: ignore[method-assign] # as the API server answers
+    for _ in range(3):
+        with pytest.raises(ClusterError, match="no webhook configuration"):
+            world.run(days=21)
+        assert leaf(world.serving.files).not_valid_after_utc > world.now + 9 * DAY
+    world.serving.files.clear()
+    world.serving.version = 0
+    with pytest.raises(ClusterError):
+        world.run()
+    del world.published.publish
+    assert world.run().step in {Step.NOTHING, Step.WAIT}
+    assert world.accepted()
+
+
+def test_what_comes_after_a_failure_is_reported_again() -> None:
+    world = World()
+    rotator = world.rotator()
+    with structlog.testing.capture_logs() as log:
+        rotator.reconcile()
+        rotator.reconcile()
+        world.serving.before = failing
+        with pytest.raises(ClusterError):
+            rotator.reconcile()
+        world.serving.before = str
+        rotator.reconcile()
+    assert [each["event"] for each in log].count("certificates in order") == 2
 
 
 def test_the_authoritys_key_is_not_among_what_the_server_mounts() -> None:

@@ -157,6 +157,19 @@ def test_a_silent_command_is_given_up(tmp_path: Path) -> None:
         given_up.set()
 
 
+def test_a_command_that_only_complains_is_given_up_too(tmp_path: Path) -> None:
+    given_up = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        while not given_up.wait(0.01):
+            say(connection, COMPLAINT, b"still here")
+
+    with asking(tmp_path, talk) as (_, cluster):
+        with pytest.raises(ClusterError, match="nothing was heard"):
+            list(run(cluster, silence=0.3))
+        given_up.set()
+
+
 def test_where_nobody_listens_it_says_so(tmp_path: Path) -> None:
     with asking(tmp_path, lambda _: None, (500, b"")) as (_, cluster):
         with pytest.raises(ClusterError):

@@ -284,7 +284,9 @@ def test_gpus_are_counted_by_mode_and_those_that_are_tainted_are_mentioned() -> 
     slices = [{"spec": {"nodeName": "n", "devices": [device, {"name": "status"}]}}]
     found = cluster.published(Api({"resourceslices": slices}))  # type: ignore[arg-type] # it only lists
     assert (found.level, found.detail) == ("ok", "1 on 1 node (1 time-slicing)")
-    device["taints"] = [{"key": "unhealthy"}]
-    assert cluster.published(Api({"resourceslices": slices})).level == "warning"  # type: ignore[arg-type]
+    tainted = {**device, "taints": [{"key": "unhealthy"}]}
+    for devices, level in (([device, tainted], "warning"), ([tainted], "wrong")):
+        slices = [{"spec": {"nodeName": "n", "devices": devices}}]
+        assert cluster.published(Api({"resourceslices": slices})).level == level  # type: ignore[arg-type]
     for ask in (cluster.published, cluster.opted_in):
         assert ask(Api({"resourceslices": [], "namespaces": []})).level == "warning"  # type: ignore[arg-type]

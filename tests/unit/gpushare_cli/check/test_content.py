@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from gpushare.errors import ClusterError
 from gpushare_cli.check.content import compared, difference
-from gpushare_cli.check.installation import Installation, installation, shipped
+from gpushare_cli.check.installation import POLICIES, Installation, as_shipped, installation, shipped
 from tests.integration.controlplane import manifests
 from tests.support import helm
 from tests.unit.gpushare_cli.check.api import Api
@@ -32,9 +33,9 @@ def test_values_that_stand_in_policies_are_those_of_the_webhook() -> None:
     helm.need()
     options = ("--namespace=gpus", "--set=webhook.minMemory=1Gi,webhook.maxMemory=77Gi,tenantResize=true", "--no-hooks")
     rendered = {manifests.where(each): each for each in helm.objects(*options) if compared(each) is not None}
-    webhook = (each for each in helm.objects(*options) if each["metadata"]["name"] == "gpu-share-webhook")
-    container = next(each for each in webhook if each["kind"] == "Deployment")
-    found = installation(Api({"deployments": [container]}))  # type: ignore[arg-type] # it only lists
+    deployments = [each for each in helm.objects(*options) if each["kind"] == "Deployment"]
+    configuration = next(each for each in rendered.values() if each["kind"] == "MutatingWebhookConfiguration")
+    found = installation(Api({"gpu-share": configuration, "deployments": deployments}))  # type: ignore[arg-type] # it only reads
     assert (found.namespace, found.version, found.replicas) == ("gpus", "0.1.0", 2)
     wanted = shipped(found)
     assert [where for where, each in rendered.items() if difference(wanted[where], compared(each) or {})] == []
@@ -102,3 +103,35 @@ def test_the_bundle_is_not_compared() -> None:
     item = json.loads(json.dumps(OBJECTS[where]))
     item["webhooks"][0]["clientConfig"]["caBundle"] = "eA=="
     assert difference(shipped(FOUND)[where], compared(item) or {}) is None
+
+
+class Release(Api):
+    """A release of another version, without some of its objects, and a tenant's Deployment with its labels."""
+
+    def __init__(self, *missing: str) -> None:
+        super().__init__({})
+        self.missing = missing
+
+    def get(self, where: str) -> Any:
+        if where in self.missing:
+            raise ClusterError(f"GET {where}: 404", 404)
+        return OBJECTS[where]
+
+    def list(self, where: str, **_query: str) -> tuple[Any, str]:
+        def made(name: str, version: str) -> dict[str, Any]:
+            labels = {"app.kubernetes.io/version": version}
+            return {"metadata": {"name": name, "namespace": where.split("/")[-2], "labels": labels}, "spec": {}}
+
+        return [made("other", "9.9.9"), made("gpu-share-webhook", "0.0.1")], "1"
+
+
+def test_the_release_is_where_the_webhook_configuration_says_and_no_label_of_a_tenant_changes_that() -> None:
+    found = installation(Release())  # type: ignore[arg-type] # it only reads
+    assert (found.namespace, found.version) == (FOUND.namespace, "0.0.1")
+
+
+def test_of_another_release_a_missing_policy_and_a_changed_binding_are_wrong_all_the_same() -> None:
+    assert as_shipped(Release(), POLICIES).level == "warning"  # type: ignore[arg-type] # it only reads
+    policy = next(where for where in OBJECTS if "validatingadmissionpolicies/" in where)
+    found = as_shipped(Release(policy), POLICIES)  # type: ignore[arg-type] # it only reads
+    assert (found.level, "is missing" in found.detail) == ("wrong", True)

@@ -117,6 +117,13 @@ def test_a_quota_is_no_fault_of_the_release() -> None:
     assert asked(Server({"a": "pods is forbidden: exceeded quota: gpus"}, namespaces=[namespace("a")]))[0] == "warning"
 
 
+def test_a_namespace_with_that_word_in_its_name_is_no_quota_and_a_refusal_of_a_policy_counts_more() -> None:
+    assert asked(Server({"ml-quota": "was not rewritten"}, namespaces=[namespace("ml-quota")]))[0] == "wrong"
+    refused = {"a": "pods is forbidden: exceeded quota: gpus", "b": "was not rewritten by the webhook"}
+    level, detail = asked(Server(refused, namespaces=[namespace("a"), namespace("b")]))
+    assert (level, "refused in namespace b" in detail) == ("wrong", True)
+
+
 def test_a_named_namespace_is_tried_alone_and_has_to_have_opted_in() -> None:
     server = Server(a=namespace("a", default_memory="2Gi"))
     assert asked(server, "a")[0] == "ok"

@@ -15,8 +15,11 @@ from tests.unit.gpushare_cli.check.api import Api
 Ask = Callable[[KubeClient], CheckResult]
 
 
+CONFIGURATION = {"webhooks": [{"clientConfig": {"service": {"namespace": "elsewhere"}}}]}
+
+
 def deployment(replicas: int = 2, version: str = "0.1.0") -> dict[str, Any]:
-    metadata = {"name": "x", "namespace": "elsewhere", "labels": {"app.kubernetes.io/version": version}}
+    metadata = {"name": "gpu-share-webhook", "namespace": "elsewhere", "labels": {"app.kubernetes.io/version": version}}
     return {"metadata": metadata, "spec": {"replicas": replicas}}
 
 
@@ -33,7 +36,7 @@ def report(node: str, **said: Any) -> dict[str, Any]:
 
 
 def asked(ask: Ask, **answers: Any) -> tuple[str, str]:
-    found = ask(Api({"deployments": [deployment()], "daemonsets": [{}], **answers}))  # type: ignore[arg-type]
+    found = ask(Api({"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": [{}], **answers}))  # type: ignore[arg-type]
     return found.level, found.detail
 
 
@@ -51,11 +54,21 @@ def test_webhook_replicas_have_to_be_ready(wanted: int, ready: int, level: str) 
     assert asked(workloads.webhooks, deployments=[])[0] == "wrong"
 
 
+def test_somebody_has_to_renew_the_certificates() -> None:
+    assert asked(workloads.certificates, pods=[item("p")]) == ("ok", "ready")
+    for pods in ([], [item("p", ready=False)]):
+        assert asked(workloads.certificates, pods=pods)[0] == "wrong"
+    theirs = CONFIGURATION | {"metadata": {"annotations": {"cert-manager.io/inject-ca-from": "x/y"}}}
+    assert asked(workloads.certificates, **{"gpu-share": theirs, "pods": []}) == ("ok", "by cert-manager")
+
+
 class Nodes(Api):
     """Nodes with the enforcers' pods in the release's namespace, and sharing pods anywhere."""
 
     def __init__(self, nodes: list[Any], pods: list[Any], sharing: list[Any]) -> None:
-        super().__init__({"deployments": [deployment()], "daemonsets": [{}], "nodes": nodes})
+        super().__init__(
+            {"gpu-share": CONFIGURATION, "deployments": [deployment()], "daemonsets": [{}], "nodes": nodes}
+        )
         self.pods, self.sharing = pods, sharing
 
     def list(self, where: str, **query: str) -> tuple[Any, str]:

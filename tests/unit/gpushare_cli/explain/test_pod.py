@@ -98,7 +98,10 @@ def test_whether_the_limit_is_in_force_is_shown() -> None:
         "message": "main (mps-v2): it holds",
     }
     claim["status"]["devices"][0]["conditions"] = [{"type": "Ready"}, condition]
-    assert told(content)[1][3:] == ["  limit LimitEscaped: main (mps-v2): it holds"]
+    fine, lines = told(content)
+    assert (fine, lines[3:]) == (False, ["  limit LimitEscaped: main (mps-v2): it holds"])
+    condition.update(reason="NotApplied", message="main (watch-only): no limit")
+    assert told(content)[0], "none is meant to be in force"
 
 
 def test_low_priority_is_shown() -> None:

@@ -134,7 +134,7 @@ def test_a_rollout_that_is_refused_is_shown_while_the_old_pods_are_there() -> No
 def test_events_of_other_workloads_are_not_shown() -> None:
     event = {**EVENT, "involvedObject": {"uid": "another"}}
     found = explained(Api(deployments=[deployment(1, **{MEMORY: "1Gi"})], namespaces=[OPTED_IN], events=[event]))
-    assert (types(found), found.fine) == ([], True)
+    assert (types(found), found.found, found.fine) == ([], 0, False), "one pod is wanted, and none is there"
 
 
 def test_a_condition_is_shown_where_events_have_expired() -> None:
