@@ -22,7 +22,8 @@ from enforcer.detection import kill_history, nvml_outage, state_file
 from enforcer.detection.detector import container_key, evaluate, namespaces_exceeding, record_kill_result
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision
 from enforcer.kill.circuit_breaker import CircuitBreaker
-from enforcer.kill.executor import KillExecutor, KillResult
+from enforcer.kill.executor import KillExecutor
+from enforcer.kill.report import KillResult
 from enforcer.nvml.device_health import GpuConditions
 from enforcer.quota.types import LimitStatus, OnExceed, Quota
 from enforcer.runtime import files
@@ -77,8 +78,8 @@ class LoopDependencies:
     sink: EventSink
     metrics: Metrics
     problems: Callable[[], Sequence[str]] = tuple
-    look_after: Callable[[], object] = tuple
-    """See ``KillExecutor.look_after``."""
+    reap_pending: Callable[[], object] = tuple
+    """See ``KillExecutor.reap_pending``."""
     tell_pods: Callable[[Snapshot], object] = id
     """Bring the pods' own status files up to date; by default there are none."""
     tell_operators: Callable[[Reason, str], object] = lambda *_: None
@@ -158,7 +159,7 @@ class EnforcementLoop:
             views = self._look()
             for verdict in self._judge(views, now) if self._knows else ():
                 self._decide(verdict)
-            self._parts.look_after()
+            self._parts.reap_pending()
             self._parts.audit_log.catch_up()
             self._report(views, self._quotas, now)
 
@@ -209,7 +210,7 @@ class EnforcementLoop:
     def _remember(self) -> None:
         """Keep what a restart must not lose. It may be lost with the machine: that ends the processes as well.
 
-        Where the disk takes its time, looking goes on, and who is to be ended has to wait; see ``_carry_out``.
+        Where the disk takes its time, looking goes on, and who is to be ended has to wait; see ``_execute``.
         """
         data = state_file.encode(self._state, self._boot)
         if data != self._remembered:
@@ -228,7 +229,7 @@ class EnforcementLoop:
         else:
             self._unkept = ""
 
-    def _carry_out(self, kept: Future[None], verdict: KillDecision) -> KillResult:
+    def _execute(self, kept: Future[None], verdict: KillDecision) -> KillResult:
         """Act, once a restart would know of it; on a disk that refuses all the same, on one that says nothing not.
 
         The breaker's file may have been there already, and the disk too slow to say so in time.
@@ -239,7 +240,7 @@ class EnforcementLoop:
             log.critical("nobody ended", reason=str(Reason.AUDIT_UNWRITABLE), error=self._disk.problem)
             self._parts.sink.notify(messages.unrecorded(verdict))
             return KillResult(Reason.AUDIT_UNWRITABLE)
-        return KillResult(Reason.BREAKER_OPEN) if self._breaker.stands else self._parts.executor.carry_out(verdict)
+        return KillResult(Reason.BREAKER_OPEN) if self._breaker.stands else self._parts.executor.execute(verdict)
 
     def _look(self) -> tuple[GpuSnapshot, ...]:
         try:
@@ -282,7 +283,7 @@ class EnforcementLoop:
         if armed:
             self._record(Kind.GRACE_STARTED, verdict)
         if verdict.decision is Decision.KILL:
-            self._pending[self._workers.submit(self._carry_out, self._kept, verdict)] = verdict
+            self._pending[self._workers.submit(self._execute, self._kept, verdict)] = verdict
 
     def _tell(self, verdict: KillDecision, spell: Repetition) -> None:
         if (words := messages.DECIDED.get(verdict.decision)) is not None:
@@ -327,11 +328,11 @@ class EnforcementLoop:
         metrics.results.labels(str(result.reason)).inc()
         if result.reason is Reason.AUDIT_UNWRITABLE:
             metrics.record_errors.inc()
-        for ending in result.endings:
+        for ending in result.outcomes:
             metrics.signalled.labels(str(ending.result)).inc()
         log.warning(
             "acted", reason=str(result.reason), namespace=quota.namespace, pod=quota.pod, container=quota.container,
-            gpu=quota.gpu, ended=[ending.pid for ending in result.endings],
+            gpu=quota.gpu, ended=[ending.pid for ending in result.outcomes],
         )  # fmt: skip
         return result.acted
 

@@ -162,7 +162,7 @@ class PidHandle:
             return False
         return True
 
-    def deaf(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
+    def ignores(self, number: signal.Signals, proc: Path = Path("/proc")) -> bool:
         """Whether the kernel keeps a signal from it: the first of a pid namespace gets only those it has handlers for.
 
         Not so SIGKILL and SIGSTOP from outside.
@@ -170,7 +170,7 @@ class PidHandle:
         caught = int(_said(self.pid, "SigCgt", proc) or "0", 16)
         return leads_namespace(self.pid, proc) and not caught >> (number - 1) & 1
 
-    def again(self) -> Self:
+    def duplicate(self) -> Self:
         """Another hold on the same process. Raises ``OSError``: too many open files."""
         return type(self)(self.pid, os.dup(self._descriptor))
 

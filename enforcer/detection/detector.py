@@ -16,7 +16,7 @@ from enforcer.detection import debt as debts
 from enforcer.detection import doubt, fresh, storm
 from enforcer.detection.debt import Debt, DebtKey
 from enforcer.detection.kill_history import ContainerKey, RecentKill, excluding, prune_older, tenant_of, with_time
-from enforcer.detection.targets import select_victims
+from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, Key, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 
@@ -313,7 +313,7 @@ def _sentences(
             said += _postponed(Decision.RATE_LIMITED, quota, cases)
         else:
             verdict = replace(_verdict(Decision.KILL, quota, case), debt=debt.seconds if debt.warned else 0.0)
-            said.append(replace(verdict, targets=select_victims(quota, holders), at=now, respawns=again))
+            said.append(replace(verdict, targets=select_targets(quota, holders), at=now, respawns=again))
             cases[_key(quota)] = replace(case, acting=True, postponed=False)
             room[quota.namespace] -= not free
             chosen.add(quota.pod_uid)

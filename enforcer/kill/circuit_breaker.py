@@ -7,7 +7,7 @@ killed for a while; then only an operator closes it, and so it is after a boot.
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,8 @@ from enforcer.audit.log import utc_now
 from enforcer.detection.detector import close_breaker
 from enforcer.detection.forecast import RESET
 from enforcer.detection.types import DetectorState
-from enforcer.kill.recheck import InForce
+from enforcer.kill.recheck import QuotaSource
+from enforcer.quota.types import Quota
 from enforcer.runtime import files
 from enforcer.runtime.background import BackgroundExecutor
 from gpushare.reasons import Reason
@@ -116,9 +117,21 @@ def _opened(state: DetectorState) -> DetectorState:
     return replace(state, open=True)
 
 
-def guard_quota_source(folder: Path, in_force: InForce) -> InForce:
-    """Let nobody be ended by a judgement made before either, once the file in that folder stands."""
-    return lambda judged: None if os.path.lexists(folder / NAME) else in_force(judged)
+@dataclass(frozen=True, slots=True)
+class GuardedQuotas:
+    """The quotas in force while the circuit breaker's file is absent; while it is there no container may be killed.
+
+    Args:
+        folder: the state directory.
+        quotas: those of this node.
+    """
+
+    folder: Path
+    quotas: QuotaSource
+
+    def in_force(self, quota: Quota) -> Quota | None:
+        """Return the container's quota now; ``None``: it must not be killed."""
+        return None if os.path.lexists(self.folder / NAME) else self.quotas.in_force(quota)
 
 
 def opened_at(folder: Path) -> str | None:

@@ -73,7 +73,7 @@ def suspended(verdict: KillDecision, spell: Repetition = ONCE) -> UserMessage:
 
 def ended(verdict: KillDecision, result: Reason, endings: Sequence[ProcessOutcome], head: ChainHead) -> UserMessage:
     """Acted upon. The chain's head goes along, outside the node: a hint and no anchor, for tenants write Events."""
-    hit = [ending for ending in endings if ending.touched]
+    hit = [ending for ending in endings if ending.acted_on]
     pids = ", ".join(str(ending.pid) for ending in hit[:NAMED]) + (", ..." if len(hit) > NAMED else "")
     done = f"ended {len(hit)} of its processes (pid {pids})" if hit else "none of its processes was signalled"
     done += ", the whole container, as new ones came in their place" if verdict.respawns and hit else ""

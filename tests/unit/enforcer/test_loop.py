@@ -17,7 +17,7 @@ from enforcer.audit.writer import AuditWriter
 from enforcer.detection import state_file
 from enforcer.detection.types import Decision, KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop, LoopDependencies
 from enforcer.nvml.types import Gpu, GpuProcess, GpuSample
 from enforcer.quota.types import Quota
@@ -73,7 +73,7 @@ class World:
     notices: list[UserMessage]
     quotas: list[Quota]
     clock: list[float]
-    carry_out: Callable[[KillDecision], KillResult]
+    execute: Callable[[KillDecision], KillResult]
 
     def look(self, times: int = 1) -> dict[str, Any]:
         for _ in range(times):
@@ -126,9 +126,9 @@ def make(folder: Path, *, enforcing: bool) -> Iterator[World]:
     quotas: list[Quota] = [quota(grace_seconds=0.0)]
 
     class Executor:
-        def carry_out(self, verdict: KillDecision) -> KillResult:
+        def execute(self, verdict: KillDecision) -> KillResult:
             verdicts.append(verdict)
-            return made.carry_out(verdict)
+            return made.execute(verdict)
 
     class Sink:
         def notify(self, notice: UserMessage) -> None:
@@ -213,7 +213,7 @@ def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
         assert release.wait(60)
         return KillResult(Reason.KILLED)
 
-    world.carry_out = slow
+    world.execute = slow
     world.reader.held[GPU] = {101: 5000}
     assert world.look(20)["containers"][0]["state"] == "Killing"
     assert not all(future.done() for future in world.enforcer._pending)
@@ -222,7 +222,7 @@ def test_the_loop_goes_on_while_a_kill_takes_its_time(world: World) -> None:
 
 def test_a_container_that_restarts_while_it_is_pursued_is_not_pursued_twice(world: World) -> None:
     proceed = threading.Event()
-    world.carry_out = lambda _: KillResult(Reason.KILLED if proceed.wait(30) else Reason.ALREADY_EXITED)
+    world.execute = lambda _: KillResult(Reason.KILLED if proceed.wait(30) else Reason.ALREADY_EXITED)
     world.reader.held[GPU] = {101: 9000}
     world.look(3)
     world.quotas[:] = [quota(container_id=RESTARTED, grace_seconds=0.0)]
@@ -236,11 +236,11 @@ def test_a_container_that_restarts_while_it_is_pursued_is_not_pursued_twice(worl
 def test_a_kill_is_remembered_before_it_is_made_and_its_cool_down_when_told_to_stop(world: World) -> None:
     remembered: list[bytes] = []
 
-    def carry_out(_: KillDecision) -> KillResult:
+    def execute(_: KillDecision) -> KillResult:
         remembered.append((world.folder / state_file.NAME).read_bytes())
         return KillResult(Reason.KILLED)
 
-    world.carry_out = carry_out
+    world.execute = execute
     world.reader.held[GPU] = {101: 5000}
     world.look(3)
     wait_for(lambda: bool(remembered))
@@ -277,7 +277,7 @@ def test_a_bug_while_acting_is_counted_and_ends_nothing(world: World) -> None:
     def bug(_: KillDecision) -> KillResult:
         raise ZeroDivisionError
 
-    world.carry_out = bug
+    world.execute = bug
     world.reader.held[GPU] = {101: 5000}
     world.look(3)
     wait_for(lambda: all(future.done() for future in world.enforcer._pending))

@@ -12,7 +12,7 @@ import pytest
 from enforcer.detection import state_file
 from enforcer.detection.types import DetectorState, KillDecision
 from enforcer.kill import circuit_breaker
-from enforcer.kill.executor import KillResult
+from enforcer.kill.report import KillResult
 from enforcer.loop import EnforcementLoop
 from enforcer.quota.checkpoint import Checkpoint
 from gpushare.reasons import Reason
@@ -115,7 +115,7 @@ def test_nobody_is_ended_before_a_restart_would_know_of_it(world: World) -> None
         remembered.append(state_file.decode(file.read_bytes(), world.enforcer._boot, world.clock[0]))
         return KillResult(Reason.KILLED)
 
-    world.carry_out = end
+    world.execute = end
     disk.let_go()
     world.clock[0] += 60  # its cool-down
     wait_for(lambda: bool(look(world) and remembered))

@@ -26,7 +26,7 @@ KEPT = {"node": "gpu-8", "gpu": GPU, "pod": {"uid": POD}, "container": "model", 
 
 
 def test_a_record_says_whom_it_is_about() -> None:
-    assert kill_records.about("gpu-7", QUOTA) == ABOUT
+    assert kill_records.target_fields("gpu-7", QUOTA) == ABOUT
 
 
 def test_a_warning_says_by_how_much_and_for_how_long() -> None:
@@ -92,6 +92,6 @@ def test_one_that_puts_new_processes_in_their_place_is_said_to() -> None:
 @pytest.mark.parametrize("steps", [(), ("terminate_client", "SIGTERM")], ids=len)
 def test_an_outcome_says_of_each_what_became_of_it_and_by_which_steps(steps: tuple[str, ...]) -> None:
     one = ProcessUsage(Identity(pid=501, start=77, owner=None), 9000)
-    assert kill_records.shown(kill_records.process_outcome(one, Reason.KILLED, *steps)) == {
+    assert kill_records.outcome_fields(kill_records.process_outcome(one, Reason.KILLED, *steps)) == {
         "pid": 501, "start": 77, "usedMiB": 9000, "result": "Killed", "steps": ",".join(steps),
     }  # fmt: skip

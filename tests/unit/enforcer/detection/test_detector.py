@@ -12,7 +12,7 @@ from enforcer.attribution.snapshot import (
     UsageByContainer,  # fmt: skip
 )
 from enforcer.detection.detector import evaluate, phase, record_kill_result
-from enforcer.detection.targets import select_victims
+from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
@@ -199,9 +199,9 @@ def test_processes_of_one_container_count_together() -> None:
 
 def test_the_largest_go_first_and_no_more_than_needed() -> None:
     held = [holder(1, 100), holder(2, 3000), holder(3, 2500), holder(4, 3000)]
-    assert [each.identity.pid for each in select_victims(quota(), held)] == [2, 4]
-    assert [each.identity.pid for each in select_victims(quota(memory_mib=6000), held)] == [2]
-    everybody = select_victims(quota(on_exceed=OnExceed.KILL_CONTAINER), held)
+    assert [each.identity.pid for each in select_targets(quota(), held)] == [2, 4]
+    assert [each.identity.pid for each in select_targets(quota(memory_mib=6000), held)] == [2]
+    everybody = select_targets(quota(on_exceed=OnExceed.KILL_CONTAINER), held)
     assert [each.identity.pid for each in everybody] == [2, 4, 3, 1]
 
 

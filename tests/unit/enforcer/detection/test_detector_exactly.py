@@ -17,7 +17,7 @@ from enforcer.detection.detector import (
     record_kill_result,
 )
 from enforcer.detection.kill_history import ContainerKey, RecentKill
-from enforcer.detection.targets import select_victims
+from enforcer.detection.targets import select_targets
 from enforcer.detection.types import Decision, DetectorConfig, DetectorState, Key, KillDecision, Phase, ViolationState
 from enforcer.quota.types import OnExceed, Quota
 from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, OTHER_GPU, holder, neighbour, quota
@@ -253,14 +253,14 @@ def test_who_is_pursued_is_not_sentenced_again_though_the_container_has_restarte
 
 def test_a_process_exactly_at_what_is_left_is_let_be() -> None:
     held = [holder(1, 4096), holder(2, 1)]
-    assert select_victims(quota(), held) == (held[0],)
-    assert select_victims(quota(), held[:1]) == ()
+    assert select_targets(quota(), held) == (held[0],)
+    assert select_targets(quota(), held[:1]) == ()
     assert total_mib(held) == 4097
 
 
 def test_of_two_that_hold_as_much_the_lower_pid_goes_first() -> None:
     held = [holder(3, 3000), holder(2, 3000)]
-    assert select_victims(quota(), held) == (held[1],)
+    assert select_targets(quota(), held) == (held[1],)
 
 
 def _crowd(size: int, namespace: str = "asr", first: int = 1, **changes: object) -> list[Quota]:
