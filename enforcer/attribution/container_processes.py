@@ -104,10 +104,10 @@ def _may_be_in(folder: Path, owner: ContainerRef) -> bool:
     One whose leader has ended may have threads that live on; in cgroup v1 its own file names no container any more.
     """
     try:
-        said = (folder / "cgroup").read_bytes()
+        text = (folder / "cgroup").read_bytes()
     except OSError:
         return False
-    if owner.container_id.encode() in said:
+    if owner.container_id.encode() in text:
         return True
-    stat = read_stat(folder / "stat") if b":/\n" in said else None
+    stat = read_stat(folder / "stat") if b":/\n" in text else None
     return stat is not None and stat.state in DEAD

@@ -57,15 +57,20 @@ def _answer(node: str, record: Mapping[str, Any], result: Reason, note: str) -> 
     return {"node": node, **kept, "intent": record["seq"], "result": str(result), "note": note}
 
 
-def warning_fields(node: str, verdict: KillDecision, times: int = 1) -> dict[str, Any]:
+def warning_fields(node: str, decision: KillDecision, times: int = 1) -> dict[str, Any]:
     """What an GRACE_STARTED or a WARNED record holds; ``times`` it happened since there was one like it."""
-    held = {"usedMiB": verdict.used_mib, "overFor": f"{verdict.over_for:.1f}s"}
-    return {**target_fields(node, verdict.quota), **held, **_debt(verdict), **({"times": times} if times > 1 else {})}
+    usage = {"usedMiB": decision.used_mib, "overFor": f"{decision.over_for:.1f}s"}
+    return {
+        **target_fields(node, decision.quota),
+        **usage,
+        **_debt(decision),
+        **({"times": times} if times > 1 else {}),
+    }
 
 
-def _debt(verdict: KillDecision) -> dict[str, Any]:
+def _debt(decision: KillDecision) -> dict[str, Any]:
     """Write the debt, where half of the credit or more is used up."""
-    return {"debt": f"{verdict.debt:.1f}s"} if verdict.debt else {}
+    return {"debt": f"{decision.debt:.1f}s"} if decision.debt else {}
 
 
 def target_fields(node: str, quota: Quota) -> dict[str, Any]:
@@ -82,30 +87,30 @@ def target_fields(node: str, quota: Quota) -> dict[str, Any]:
 
 
 def intent_record(
-    node: str, verdict: KillDecision, holders: Sequence[ProcessUsage], first: Sequence[ProcessUsage] = ()
+    node: str, decision: KillDecision, holders: Sequence[ProcessUsage], first: Sequence[ProcessUsage] = ()
 ) -> dict[str, Any]:
     """Write what an INTENT record holds.
 
     Args:
         node: its name.
-        verdict: what was decided.
+        decision: what was decided.
         holders: who is to be ended, at least one.
         first: the first process of the container, where all of it is ended by that; or none.
     """
     holders = [*first, *(each for each in holders if each not in first)]
-    whole = verdict.quota.on_exceed is OnExceed.KILL_CONTAINER
+    whole = decision.quota.on_exceed is OnExceed.KILL_CONTAINER
     first_pid = {"first": first[0].identity.pid} if first else {"note": NO_FIRST}
     one = holders[0].identity
     return {
-        **target_fields(node, verdict.quota),
+        **target_fields(node, decision.quota),
         **(first_pid if whole else {}),
-        **({"escalated": ESCALATED} if verdict.respawns else {}),
+        **({"escalated": ESCALATED} if decision.respawns else {}),
         "pid": one.pid,
         "start": one.start,
         "cgroupInode": one.cgroup_inode,
-        "usedMiB": verdict.used_mib,
-        "overFor": f"{verdict.over_for:.1f}s",
-        **_debt(verdict),
+        "usedMiB": decision.used_mib,
+        "overFor": f"{decision.over_for:.1f}s",
+        **_debt(decision),
         "action": ACTION,
         "targets": [_target(holder) for holder in holders],
         "targetsTotal": len(holders),

@@ -35,7 +35,7 @@ class CircuitBreaker:
 
     Args:
         folder: the state directory.
-        disk: asked and told in its own time.
+        disk: reads and writes the file in its own time.
     """
 
     def __init__(self, folder: Path, disk: BackgroundExecutor) -> None:
@@ -44,15 +44,15 @@ class CircuitBreaker:
         self._written = False
         self._closing = False
         """Whether the detector has closed it, and the file is still to be removed."""
-        self.stands = False
-        """Whether the file was there when the disk said so last."""
+        self.is_open = False
+        """Whether the file was there when the disk answered last."""
         self.problem: str | None = None
-        """What to tell operators; ``None`` while it is closed."""
+        """What operators have to know; ``None`` while it is closed."""
 
-    def told(self, state: DetectorState) -> DetectorState:
-        """Return the state as the file has it: opened where it stands, closed where it was taken away.
+    def sync_from_disk(self, state: DetectorState) -> DetectorState:
+        """Return the state as the file has it: open where there is one, closed where it was removed.
 
-        Where nothing can be said it stays as it was.
+        Unchanged while the disk does not answer.
         """
         if self._closing:
             return state
@@ -66,8 +66,8 @@ class CircuitBreaker:
             return close_breaker(state)
         return state
 
-    def keep(self, state: DetectorState) -> None:
-        """Put the file there where the judge has opened the breaker; tried again until it is written."""
+    def persist(self, state: DetectorState) -> None:
+        """Write the file where the detector has opened the breaker; tried again until it is written."""
         self.problem = OPEN if state.open else None
         self._closing = self._written and not state.open
         if self._closing:
@@ -81,7 +81,7 @@ class CircuitBreaker:
         except OSError as error:  # while it stands nobody is killed; the next iteration tries again
             log.critical("the breaker's file stays", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
             return
-        self._written = self._closing = self.stands = False
+        self._written = self._closing = self.is_open = False
         log.warning("the breaker has closed: what opened it is over", reason=str(Reason.RECOVERED), file=NAME)
 
     def _write(self, state: DetectorState) -> None:
@@ -100,16 +100,16 @@ class CircuitBreaker:
             log.critical("the breaker's state is not kept", reason=str(Reason.AUDIT_UNWRITABLE), error=str(error))
 
     def _looked(self) -> bool | None:
-        """Whether it stands there; ``None`` where nothing can be said."""
+        """Whether the file is there; ``None`` where the disk cannot tell."""
         try:
             self._path.lstat()
         except FileNotFoundError:
-            self.stands = False
+            self.is_open = False
         except OSError:
             return None
         else:
-            self.stands = True
-        return self.stands
+            self.is_open = True
+        return self.is_open
 
 
 def _opened(state: DetectorState) -> DetectorState:

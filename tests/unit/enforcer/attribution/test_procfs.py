@@ -143,7 +143,7 @@ def test_where_no_cgroup_can_be_seen_the_owner_still_is(tmp_path: Path, cgroup: 
 
 
 @pytest.mark.parametrize("flags", [0x00200000, KTHREAD])
-def test_a_kernel_thread_is_told_by_its_flag(tmp_path: Path, flags: int) -> None:
+def test_a_kernel_thread_is_reported_by_its_flag(tmp_path: Path, flags: int) -> None:
     process_files(tmp_path / "proc", stat=stat_text(flags=flags), cgroup="0::/\n")
     assert identify(tmp_path) == Identity(pid=77, start=4711, owner=None, kernel_thread=True)
 
@@ -227,7 +227,7 @@ def test_of_all_handlers_only_that_of_the_signal_counts(tmp_path: Path) -> None:
         assert deaf is (number != signal.SIGTERM - 1), number
 
 
-def test_a_first_process_whose_handlers_are_not_said_counts_as_deaf(tmp_path: Path) -> None:
+def test_a_first_process_whose_handlers_are_not_reported_counts_as_deaf(tmp_path: Path) -> None:
     process_files(tmp_path, status="NSpid:\t77\t1\n")
     assert PidHandle(77, -1).ignores(signal.SIGTERM, tmp_path) is True
 

@@ -18,7 +18,7 @@ SHORT = 0.05
 
 
 class Disk:
-    """Stands in for ``fdatasync``: holds every sync up while it hangs, and fails those it is told to."""
+    """Stands in for ``fdatasync``: holds every sync up while it hangs, and fails those it is reported to."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()
@@ -223,7 +223,7 @@ def test_without_a_thread_to_write_nobody_is_ended_and_later_all_is_well(
 
 def writers() -> list[bool]:
     """Whether each thread that writes lets the program end."""
-    return [each.daemon for each in threading.enumerate() if each.name == "scribe"]
+    return [each.daemon for each in threading.enumerate() if each.name == "audit-writer"]
 
 
 def test_its_thread_keeps_no_program_from_ending_and_ends_when_all_is_written(disk: Disk, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_writer_that_has_not_begun_yet_is_the_only_one(monkeypatch: pytest.Mon
     assert [record["n"] for record in records(tmp_path / "audit")] == [1, 2]
 
 
-def test_who_posts_a_record_that_cannot_be_written_is_told_why(disk: Disk, tmp_path: Path) -> None:
+def test_who_posts_a_record_that_cannot_be_written_is_reported_why(disk: Disk, tmp_path: Path) -> None:
     log, failed = AuditWriter(AuditLog(tmp_path / "audit"), "gpu-7"), list[str]()
     log.post(Kind.WARNED, {"n": 1}, lambda error: failed.append(str(error)))
     finish(log)

@@ -28,7 +28,7 @@ from tests.unit.enforcer.made import CONTAINER, GPU, NEIGHBOUR, POD, holder, quo
 
 @dataclass
 class Process:
-    """A process as the executor meets it. It dies of what it is told to die of."""
+    """A process as the executor meets it. It dies of what it is reported to die of."""
 
     identity: Identity
     mib: int
@@ -175,7 +175,7 @@ def test_a_kill_goes_mps_then_term_then_kill_and_all_is_on_record(tmp_path: Path
     assert world.whole()
 
 
-def test_the_owner_is_told_with_the_chains_head(tmp_path: Path) -> None:
+def test_the_owner_is_notified_with_the_chains_head(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.run()
     assert [notice.reason for notice in world.notices] == [Reason.KILLED]
@@ -291,24 +291,24 @@ CHANGES: Sequence[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
-def test_whoever_has_the_pid_now_is_not_the_one_that_was_judged(tmp_path: Path, change: dict[str, Any]) -> None:
-    judged = process()
-    world = World(tmp_path, replace(judged, identity=replace(judged.identity, **change)))
-    assert world.run(judged).reason is Reason.IDENTITY_CHANGED
+def test_whoever_has_the_pid_now_is_not_the_one_that_was_evaluated(tmp_path: Path, change: dict[str, Any]) -> None:
+    evaluated = process()
+    world = World(tmp_path, replace(evaluated, identity=replace(evaluated.identity, **change)))
+    assert world.run(evaluated).reason is Reason.IDENTITY_CHANGED
     assert world.story == []
 
 
 @pytest.mark.parametrize("change", CHANGES[1:], ids=str)
 def test_a_pid_that_changes_hands_while_the_disk_is_busy_is_spared(tmp_path: Path, change: dict[str, Any]) -> None:
-    judged, other = process(501, 9000), process(502, 9000, holds=True)
-    world = World(tmp_path, replace(judged), other)
+    evaluated, other = process(501, 9000), process(502, 9000, holds=True)
+    world = World(tmp_path, replace(evaluated), other)
 
     def swap() -> None:
-        world.processes[501].identity = replace(judged.identity, **change)
+        world.processes[501].identity = replace(evaluated.identity, **change)
 
     at_look(world, 2, swap)
     world.answer = True
-    world.run(judged)
+    world.run(evaluated)
     assert (world.processes[501].got, "terminate_client 501" in world.story) == ([], False)
 
 
@@ -361,7 +361,7 @@ def test_endless_forking_ends_the_episode_not_the_enforcer(tmp_path: Path) -> No
     assert world.kinds() == ["INTENT", "OUTCOME"]
 
 
-def test_what_sigkill_does_not_end_is_said_and_not_signalled_again(tmp_path: Path) -> None:
+def test_what_sigkill_does_not_end_is_reported_and_not_signalled_again(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000, dies_of=()), process(502, 100))
     assert world.run().reason is Reason.UNKILLABLE
     assert world.signals() == ["SIGTERM 501", "SIGKILL 501"], "nobody is ended in its place"
@@ -372,7 +372,7 @@ def test_what_sigkill_does_not_end_is_said_and_not_signalled_again(tmp_path: Pat
     assert world.kinds() == ["INTENT", "UNKILLABLE"]
 
 
-def test_an_outcome_that_cannot_be_recorded_is_said_at_the_next_start(tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_outcome_that_cannot_be_recorded_is_reported_at_the_next_start(tmp_path: Path, monkeypatch: Any) -> None:
     world = World(tmp_path, process())
     append = world.audit_log.append
 

@@ -51,7 +51,7 @@ def test_beside_any_other_process_the_rest_of_a_container_is_let_be(tmp_path: Pa
     assert world.story == ["terminate_client 501", "SIGTERM 501"]
 
 
-def test_a_refusal_is_nothing_done_and_its_owner_is_told_so(tmp_path: Path) -> None:
+def test_a_refusal_is_nothing_done_and_its_owner_is_notified_so(tmp_path: Path) -> None:
     """It costs no other container its turn: what did nothing to anybody is no kill that the breaker counts."""
     world = World(tmp_path, process(501, 9000))
     world.answer = False
@@ -168,7 +168,7 @@ def test_a_client_that_came_after_the_first_signal_is_released_before_the_second
     assert world.story[-3:] == ["SIGTERM 501", "terminate_client 504", "SIGKILL 501"]
 
 
-def test_without_a_first_process_of_its_own_the_holders_are_ended_and_it_is_said(tmp_path: Path) -> None:
+def test_without_a_first_process_of_its_own_the_holders_are_ended_and_it_is_reported(tmp_path: Path) -> None:
     world = crowd(tmp_path)
     world.leaders = set()
     world.run(world.processes[502], world.processes[503], about=WHOLE)

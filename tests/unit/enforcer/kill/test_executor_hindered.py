@@ -154,7 +154,7 @@ def test_a_process_that_has_the_pid_of_one_that_hung_is_ended_like_any_other(tmp
     assert world.run().reason is Reason.KILLED
 
 
-def test_one_that_ended_by_itself_is_said_to_be_gone_beside_one_that_had_to_be_ended(tmp_path: Path) -> None:
+def test_one_that_ended_by_itself_is_reported_to_be_gone_beside_one_that_had_to_be_ended(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000), process(502, 9000))
     at_look(world, 2, lambda: setattr(world.processes[501], "ended", True))
     assert world.run().reason is Reason.KILLED
@@ -186,13 +186,13 @@ def test_those_that_were_gone_already_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_where_others_hold_it_now_nothing_is_recorded_of_those_that_were_judged(tmp_path: Path) -> None:
+def test_where_others_hold_it_now_nothing_is_recorded_of_those_that_were_evaluated(tmp_path: Path) -> None:
     world = World(tmp_path, process(501, 9000, holds=False), process(502, 9000))
     assert world.run(world.processes[501]) == KillResult(Reason.IDENTITY_CHANGED)
     assert not world.folder.exists()
 
 
-def test_what_proc_says_of_a_pid_counts_though_the_gpu_still_names_who_was_judged(tmp_path: Path) -> None:
+def test_what_proc_says_of_a_pid_counts_though_the_gpu_still_names_who_was_evaluated(tmp_path: Path) -> None:
     world = World(tmp_path, process())
     world.answer = True
     another = replace(process().identity, start=1)

@@ -116,7 +116,7 @@ def test_one_that_is_somebody_else_is_spared_and_the_others_are_not() -> None:
     ],
     ids=str,
 )
-def test_each_is_told_from_all_it_might_be_instead(seen: Identity | None, why: Reason | None) -> None:
+def test_each_is_distinguished_from_all_it_might_be_instead(seen: Identity | None, why: Reason | None) -> None:
     world = World(A)
     world.seen[501] = seen
     handle = world.pin(501)
